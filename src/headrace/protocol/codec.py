@@ -1,0 +1,147 @@
+"""Messages to bytes and back: bodies, headers, whole frames. No I/O.
+
+A frame is an int32 length, then a header, then a body. `encode_frame` gives a list of parts, so that record data is
+handed to the socket without being copied into the frame.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from headrace.protocol.codegen import decoder, encoder
+from headrace.protocol.schema import Kind, Schema
+from headrace.protocol.wire import MalformedMessage, pack_int32, read_uvarint
+
+T = TypeVar("T")
+Buffer = bytes | bytearray | memoryview
+
+API_VERSIONS_KEY = 18
+_HEADER = struct.Struct(">hhih")
+
+
+@dataclass(slots=True)
+class RequestHeader:
+    """What stands before every request. `body_position` is where the body begins in the frame."""
+
+    api_key: int
+    api_version: int
+    correlation_id: int
+    client_id: str | None
+    body_position: int = 0
+
+
+def decode(cls: type[T], version: int, buffer: Buffer, position: int = 0) -> T:
+    """Read one message; bytes after it are ignored, as Kafka ignores them."""
+    return decode_from(cls, version, buffer, position)[0]
+
+
+def decode_from(cls: type[T], version: int, buffer: Buffer, position: int = 0) -> tuple[T, int]:
+    """Read one message and say where it ends. Whatever is wrong with the bytes is a `MalformedMessage`."""
+    schema: Schema = cls.SCHEMA  # type: ignore[attr-defined]  # set by the decorators in `schema`
+    read = decoder(cls, version, version in schema.flexible)
+    try:
+        return read(buffer, position)
+    except (struct.error, IndexError, RecursionError) as error:
+        raise MalformedMessage(f"{schema.name} v{version} ends too early or is not one ({error})") from error
+
+
+def encode_parts(message: Any, version: int) -> list[Buffer]:
+    """The message as a list of parts to be sent one after the other; record data is a part of its own, not a copy."""
+    schema: Schema = message.SCHEMA
+    parts: list[Buffer] = []
+    encoder(type(message), version, version in schema.flexible)(message, parts.append)
+    return parts
+
+
+def encode(message: Any, version: int) -> bytes:
+    return b"".join(encode_parts(message, version))
+
+
+def has_flexible_header(message_class: type, version: int) -> bool:
+    """Whether the header before this message carries tagged fields. ApiVersions' response never does."""
+    schema: Schema = message_class.SCHEMA  # type: ignore[attr-defined]  # set by the decorators in `schema`
+    if schema.api_key == API_VERSIONS_KEY and schema.kind is Kind.RESPONSE:
+        return False
+    return version in schema.flexible
+
+
+def frame(parts: list[Buffer]) -> list[Buffer]:
+    """Put the length before the parts of one message, small neighbours joined into one."""
+    size = 0
+    joined: list[Buffer] = []
+    small: list[Buffer] = []
+    for part in parts:
+        size += len(part)
+        if len(part) > 4096:
+            joined.append(b"".join(small))
+            joined.append(part)
+            small = []
+        else:
+            small.append(part)
+    if small:
+        joined.append(b"".join(small))
+    joined[0] = pack_int32(size) + bytes(joined[0])
+    return joined
+
+
+def encode_request(message: Any, version: int, correlation_id: int, client_id: str | None) -> list[Buffer]:
+    """A whole request frame. Its header has the client id as an old-style string, in every version."""
+    name = None if client_id is None else client_id.encode()
+    head = _HEADER.pack(message.SCHEMA.api_key, version, correlation_id, -1 if name is None else len(name)) + (name or b"")
+    if has_flexible_header(type(message), version):
+        head += b"\x00"
+    return frame([head, *encode_parts(message, version)])
+
+
+def encode_response(message: Any, version: int, correlation_id: int) -> list[Buffer]:
+    """A whole response frame."""
+    head = pack_int32(correlation_id)
+    if has_flexible_header(type(message), version):
+        head += b"\x00"
+    return frame([head, *encode_parts(message, version)])
+
+
+def decode_request_header(buffer: Buffer, flexible: Any) -> RequestHeader:
+    """Read the header of a request frame (without its length). `flexible(api_key, version)` tells which header it has.
+
+    It raises `MalformedMessage` when the header is cut; an unknown key is for the caller to refuse.
+    """
+    try:
+        api_key, version, correlation_id, n = _HEADER.unpack_from(buffer, 0)
+        position = _HEADER.size
+        client_id = None
+        if n >= 0:
+            if position + n > len(buffer):
+                raise MalformedMessage("the client id reaches beyond the request")
+            client_id = str(buffer[position : position + n], "utf-8", "replace")
+            position += n
+        if flexible(api_key, version):
+            position = _skip_tags(buffer, position)
+    except (struct.error, IndexError) as error:
+        raise MalformedMessage(f"a request header is cut ({error})") from error
+    return RequestHeader(api_key, version, correlation_id, client_id, position)
+
+
+def decode_response(cls: type[T], version: int, buffer: Buffer) -> tuple[int, T]:
+    """The correlation id and the body of a response frame (without its length)."""
+    try:
+        correlation_id: int = struct.unpack_from(">i", buffer, 0)[0]
+        position = _skip_tags(buffer, 4) if has_flexible_header(cls, version) else 4
+    except (struct.error, IndexError) as error:
+        raise MalformedMessage(f"a response header is cut ({error})") from error
+    return correlation_id, decode(cls, version, buffer, position)
+
+
+def _skip_tags(buffer: Buffer, position: int) -> int:
+    count, position = read_uvarint(buffer, position)
+    if count > len(buffer) - position:
+        raise MalformedMessage("more tagged fields than bytes left")
+    for _ in range(count):
+        _, position = read_uvarint(buffer, position)
+        size, position = read_uvarint(buffer, position)
+        position += size
+        if position > len(buffer):
+            raise MalformedMessage("a tagged field reaches beyond the message")
+    return position

@@ -1,0 +1,15 @@
+"""What can be wrong with a batch: Kafka's CORRUPT_MESSAGE and INVALID_RECORD as exceptions."""
+
+from headrace.errors import HeadraceError
+
+
+class CorruptBatch(HeadraceError):
+    """The bytes are not a batch: nonsense length or magic, or the checksum does not match (CORRUPT_MESSAGE)."""
+
+
+class InvalidRecord(HeadraceError):
+    """The batch is whole but a record inside it breaks the format (INVALID_RECORD)."""
+
+
+class TooLarge(InvalidRecord):
+    """Decompressing would pass the reader's limit: a bomb, or a limit set too low."""

@@ -1,0 +1,49 @@
+"""What is real? Clock, random, disk, network and threads behind one small interface: the real one and the simulated."""
+
+from headrace.runtime.errors import (
+    ConnectFailed,
+    DirectoryLocked,
+    DiskError,
+    FileMissing,
+    ListenFailed,
+    NetworkError,
+    Overloaded,
+)
+from headrace.runtime.interface import (
+    Buffer,
+    Clock,
+    Disk,
+    File,
+    Listener,
+    Lock,
+    Network,
+    Pool,
+    Runtime,
+    Workers,
+)
+from headrace.runtime.real import real_runtime
+from headrace.runtime.writer import BUSY, Busy, DirectoryWriter
+
+__all__ = [
+    "BUSY",
+    "Buffer",
+    "Busy",
+    "Clock",
+    "ConnectFailed",
+    "DirectoryLocked",
+    "DirectoryWriter",
+    "Disk",
+    "DiskError",
+    "File",
+    "FileMissing",
+    "ListenFailed",
+    "Listener",
+    "Lock",
+    "Network",
+    "NetworkError",
+    "Overloaded",
+    "Pool",
+    "Runtime",
+    "Workers",
+    "real_runtime",
+]

@@ -1,0 +1,30 @@
+"""The real runtime: this machine's clock, randomness, disk, network and threads."""
+
+from __future__ import annotations
+
+import random
+import time
+
+from headrace.runtime.interface import Runtime
+from headrace.runtime.real_disk import RealDisk
+from headrace.runtime.real_network import RealNetwork
+from headrace.runtime.threads import ThreadWorkers
+
+
+class RealClock:
+    def now_ms(self) -> int:
+        return time.time_ns() // 1_000_000
+
+    def monotonic(self) -> float:
+        return time.monotonic()
+
+
+def real_runtime(io_threads: int = 8, seed: int | None = None) -> Runtime:
+    """Reality. With a `seed` the random choices repeat, which is for tests only: ids and nonces become guessable."""
+    return Runtime(
+        clock=RealClock(),
+        rng=random.SystemRandom() if seed is None else random.Random(seed),
+        disk=RealDisk(),
+        network=RealNetwork(),
+        workers=ThreadWorkers(io_threads),
+    )

@@ -1,0 +1,334 @@
+"""The real disk: system calls with positions, one handle per file, errors that say what failed."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import shutil
+import warnings
+from collections.abc import Iterator, Sequence
+
+from headrace.runtime.errors import DirectoryLocked, DiskError
+from headrace.runtime.interface import Buffer
+
+_IOV_MAX = min(os.sysconf("SC_IOV_MAX"), 1024) if "SC_IOV_MAX" in os.sysconf_names else 16
+_RWF_NOWAIT: int = getattr(os, "RWF_NOWAIT", 0)
+_fdatasync = getattr(os, "fdatasync", os.fsync)
+
+
+class _Descriptor:
+    """A file descriptor that is closed when its last user lets go of it.
+
+    A read on a disk thread may be under way when the loop closes the file. Were the number closed at once, the kernel
+    could give it to another file and the read would return that file's bytes.
+    """
+
+    __slots__ = ("number",)
+
+    def __init__(self, number: int):
+        self.number = number
+
+    def __del__(self) -> None:
+        with contextlib.suppress(OSError):
+            os.close(self.number)
+
+
+class RealFile:
+    __slots__ = ("_descriptor", "_end", "_nowait", "_path", "_sync_error")
+
+    def __init__(self, path: str, number: int):
+        self._path = path
+        self._descriptor: _Descriptor | None = _Descriptor(number)
+        self._end = os.fstat(number).st_size
+        self._nowait = _RWF_NOWAIT != 0
+        self._sync_error: DiskError | None = None
+
+    @property
+    def path(self) -> str:
+        return self._path
+
+    def size(self) -> int:
+        return self._end
+
+    def append(self, parts: Sequence[Buffer]) -> int:
+        descriptor = self._open("append")
+        start = self._end
+        try:
+            written = _write_all(descriptor.number, start, parts)
+        except OSError as error:
+            raise DiskError.of(error, "append", self._path, rolled_back=_cut(descriptor.number, start)) from error
+        self._end = start + written
+        return start
+
+    def pwrite(self, position: int, data: Buffer) -> None:
+        descriptor = self._open("pwrite")
+        try:
+            written = _write_all(descriptor.number, position, (data,))
+        except OSError as error:
+            # Some of it may have been written past the old end.
+            self._end = max(self._end, os.fstat(descriptor.number).st_size)
+            raise DiskError.of(error, "pwrite", self._path) from error
+        self._end = max(self._end, position + written)
+
+    def read(self, position: int, length: int) -> bytes:
+        descriptor = self._open("read")
+        try:
+            data = os.pread(descriptor.number, length, position)
+            if len(data) in (length, 0):
+                return data
+            # Short: the end of the file, or (over 2 GiB, or a signal) a part. Go on until the kernel says end.
+            pieces = [data]
+            position += len(data)
+            length -= len(data)
+            while length > 0 and (data := os.pread(descriptor.number, length, position)):
+                pieces.append(data)
+                position += len(data)
+                length -= len(data)
+            return b"".join(pieces) if len(pieces) > 1 else pieces[0]
+        except OSError as error:
+            raise DiskError.of(error, "read", self._path) from error
+
+    def read_nowait(self, position: int, length: int) -> bytearray | None:
+        if not self._nowait:
+            return None
+        descriptor = self._open("read")
+        data = bytearray(length)
+        try:
+            count = os.preadv(descriptor.number, (data,), position, _RWF_NOWAIT)
+            if count == length:
+                return data
+            if position + count < os.fstat(descriptor.number).st_size:
+                return None  # only the first part is in memory
+        except BlockingIOError:
+            return None
+        except OSError as error:
+            if error.errno in (errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL):
+                self._nowait = False  # this file system cannot tell: always read on a disk thread
+                return None
+            raise DiskError.of(error, "read", self._path) from error
+        del data[count:]
+        return data
+
+    def read_into(self, position: int, buffer: bytearray | memoryview) -> int:
+        descriptor = self._open("read")
+        total = 0
+        with memoryview(buffer) as view:
+            try:
+                while total < len(view):
+                    with view[total:] as rest:
+                        count = os.preadv(descriptor.number, (rest,), position + total)
+                    if count == 0:
+                        break
+                    total += count
+            except OSError as error:
+                raise DiskError.of(error, "read", self._path) from error
+        return total
+
+    def truncate(self, size: int) -> None:
+        descriptor = self._open("truncate")
+        try:
+            os.ftruncate(descriptor.number, size)
+        except OSError as error:
+            raise DiskError.of(error, "truncate", self._path) from error
+        self._end = size
+
+    def sync(self) -> None:
+        descriptor = self._open("sync")
+        if self._sync_error is not None:
+            raise DiskError("sync", self._path, self._sync_error.errno, detail="an earlier sync of this file failed")
+        try:
+            _fdatasync(descriptor.number)
+        except OSError as error:
+            self._sync_error = DiskError.of(error, "sync", self._path)
+            raise self._sync_error from error
+
+    def close(self) -> None:
+        self._descriptor = None
+
+    def __del__(self) -> None:
+        if getattr(self, "_descriptor", None) is not None:
+            warnings.warn(f"file {self._path!r} was never closed", ResourceWarning, stacklevel=2, source=self)
+
+    def _open(self, operation: str) -> _Descriptor:
+        descriptor = self._descriptor
+        if descriptor is None:
+            raise DiskError(operation, self._path, errno.EBADF, detail="the file is closed")
+        return descriptor
+
+
+def _write_all(number: int, position: int, parts: Sequence[Buffer]) -> int:
+    """Write every byte of `parts` from `position` on and return how many there were."""
+    if len(parts) == 1:
+        total = len(parts[0])
+        written = os.pwrite(number, parts[0], position)
+    else:
+        total = sum(map(len, parts))
+        written = os.pwritev(number, parts if len(parts) <= _IOV_MAX else parts[:_IOV_MAX], position) if parts else 0
+    while written < total:
+        written += _checked(os.pwritev(number, _rest(parts, written), position + written))
+    return total
+
+
+def _checked(count: int) -> int:
+    if count == 0:
+        raise OSError(errno.EIO, "the kernel wrote nothing and gave no reason")
+    return count
+
+
+def _rest(parts: Sequence[Buffer], skip: int) -> list[Buffer]:
+    """At most one system call's worth of `parts`, without their first `skip` bytes."""
+    rest: list[Buffer] = []
+    for part in parts:
+        if skip >= len(part):
+            skip -= len(part)
+            continue
+        rest.append(memoryview(part)[skip:] if skip else part)
+        skip = 0
+        if len(rest) == _IOV_MAX:
+            break
+    return rest
+
+
+def _cut(number: int, size: int) -> bool:
+    try:
+        os.ftruncate(number, size)
+    except OSError:
+        return False
+    return True
+
+
+class RealLock:
+    def __init__(self, path: str, number: int, key: str):
+        self._path = path
+        self._number: int | None = number
+        self._key = key
+
+    @property
+    def path(self) -> str:
+        return self._path
+
+    def release(self) -> None:
+        if self._number is None:
+            return
+        number, self._number = self._number, None
+        # The file stays: removing it would let two processes lock two different files of the same name.
+        os.close(number)
+        _held_here.discard(self._key)
+
+
+# Lock files held by this process. Checked before the file is opened, because closing a second descriptor of it
+# would drop this process's POSIX lock.
+_held_here: set[str] = set()
+
+
+@contextlib.contextmanager
+def _as_disk_error(operation: str, path: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise DiskError.of(error, operation, path) from error
+
+
+class RealDisk:
+    def open(self, path: str, *, create: bool = False) -> RealFile:
+        flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
+        with _as_disk_error("open", path):
+            return RealFile(path, os.open(path, flags, 0o644))
+
+    def exists(self, path: str) -> bool:
+        return os.path.exists(path)
+
+    def is_dir(self, path: str) -> bool:
+        return os.path.isdir(path)
+
+    def size(self, path: str) -> int:
+        with _as_disk_error("size", path):
+            return os.stat(path).st_size
+
+    def listdir(self, path: str) -> list[str]:
+        with _as_disk_error("listdir", path):
+            return sorted(os.listdir(path))
+
+    def makedirs(self, path: str) -> None:
+        with _as_disk_error("makedirs", path):
+            os.makedirs(path, exist_ok=True)
+
+    def rename(self, source: str, target: str) -> None:
+        with _as_disk_error("rename", source):
+            os.replace(source, target)
+
+    def remove(self, path: str) -> None:
+        with _as_disk_error("remove", path):
+            os.remove(path)
+
+    def rmtree(self, path: str) -> None:
+        with _as_disk_error("rmtree", path):
+            shutil.rmtree(path)
+
+    def free_bytes(self, path: str) -> int:
+        with _as_disk_error("statvfs", path):
+            stat = os.statvfs(path)
+        return stat.f_bavail * stat.f_frsize
+
+    def total_bytes(self, path: str) -> int:
+        with _as_disk_error("statvfs", path):
+            stat = os.statvfs(path)
+        return stat.f_blocks * stat.f_frsize
+
+    def mtime_ms(self, path: str) -> int:
+        with _as_disk_error("stat", path):
+            return os.stat(path).st_mtime_ns // 1_000_000
+
+    def set_mtime_ms(self, path: str, mtime_ms: int) -> None:
+        with _as_disk_error("utime", path):
+            os.utime(path, ns=(mtime_ms * 1_000_000, mtime_ms * 1_000_000))
+
+    def sync_dir(self, path: str) -> None:
+        with _as_disk_error("sync_dir", path):
+            number = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                os.fsync(number)
+            finally:
+                os.close(number)
+
+    def read_file(self, path: str) -> bytes:
+        with _as_disk_error("read", path), open(path, "rb") as file:
+            return file.read()
+
+    def replace_file(self, path: str, data: bytes) -> None:
+        temporary = path + ".tmp"
+        with _as_disk_error("replace", path):
+            with open(temporary, "wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, path)
+        self.sync_dir(os.path.dirname(path) or ".")
+
+    def lock(self, path: str) -> RealLock:
+        """Two locks in one: flock, and the POSIX lock that Apache Kafka's broker takes on the same `.lock` file."""
+        key = os.path.realpath(path)
+        if key in _held_here:
+            raise DirectoryLocked(path, os.getpid())
+        with _as_disk_error("lock", path):
+            number = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.lockf(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.ftruncate(number, 0)
+            os.pwrite(number, f"{os.getpid()}\n".encode(), 0)
+        except OSError as error:
+            holder = _pid_in(number)
+            os.close(number)
+            if error.errno in (errno.EAGAIN, errno.EACCES):
+                raise DirectoryLocked(path, holder) from error
+            raise DiskError.of(error, "lock", path) from error
+        _held_here.add(key)
+        return RealLock(path, number, key)
+
+
+def _pid_in(number: int) -> int | None:
+    text = os.pread(number, 32, 0).strip()
+    return int(text) if text.isdigit() else None

@@ -1,0 +1,172 @@
+"""The real network: asyncio's own transports, with one port over all addresses and errors that say what failed."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import socket
+import ssl as ssl_module
+from collections.abc import Callable
+from typing import Any
+
+from headrace.runtime.errors import ConnectFailed, ListenFailed
+from headrace.runtime.interface import ProtocolT
+
+_HAPPY_EYEBALLS_DELAY_S = 0.25
+# With port 0 the first address picks a port that another one may not have free; then all try another.
+_EPHEMERAL_PORT_TRIES_MAX = 20
+
+
+class RealListener:
+    def __init__(self, servers: list[asyncio.Server], addresses: list[tuple[str, int]]):
+        self._servers = servers
+        self._addresses = addresses
+
+    @property
+    def addresses(self) -> list[tuple[str, int]]:
+        return list(self._addresses)
+
+    def close(self) -> None:
+        for server in self._servers:
+            server.close()
+
+    async def wait_closed(self) -> None:
+        # Not Server.wait_closed: from Python 3.12 on that waits for every open connection too. Closing a listening
+        # socket is done by a callback of the loop, which has run when this one has.
+        await asyncio.sleep(0)
+
+
+class RealNetwork:
+    async def listen(
+        self,
+        protocol_factory: Callable[[], asyncio.BaseProtocol],
+        host: str | None,
+        port: int,
+        *,
+        ssl: ssl_module.SSLContext | None = None,
+        backlog: int = 128,
+        handshake_timeout_s: float = 10.0,
+    ) -> RealListener:
+        loop = asyncio.get_running_loop()
+        sockets = await _bound_sockets(host or None, port)
+        servers: list[asyncio.Server] = []
+        # Asked before the servers own the sockets: a closed server forgets them.
+        addresses = [(sock.getsockname()[0], sock.getsockname()[1]) for sock in sockets]
+        try:
+            for sock in sockets:
+                server = await loop.create_server(
+                    protocol_factory,
+                    sock=sock,
+                    backlog=backlog,
+                    ssl=ssl,
+                    ssl_handshake_timeout=handshake_timeout_s if ssl is not None else None,
+                )
+                servers.append(server)
+        except OSError as error:
+            for server in servers:
+                server.close()
+            for sock in sockets:
+                sock.close()
+            raise _listen_failed(host, port, error) from error
+        return RealListener(servers, addresses)
+
+    async def connect(
+        self,
+        protocol_factory: Callable[[], ProtocolT],
+        host: str,
+        port: int,
+        *,
+        ssl: ssl_module.SSLContext | None = None,
+        server_hostname: str | None = None,
+        timeout_s: float,
+    ) -> tuple[asyncio.Transport, ProtocolT]:
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(timeout_s):
+                transport, protocol = await loop.create_connection(
+                    protocol_factory,
+                    host,
+                    port,
+                    ssl=ssl,
+                    server_hostname=server_hostname if ssl is not None else None,
+                    happy_eyeballs_delay=_HAPPY_EYEBALLS_DELAY_S,
+                )
+        except TimeoutError as error:
+            raise ConnectFailed(f"connecting to {host}:{port} took over {timeout_s} s", host, port) from error
+        except OSError as error:
+            raise ConnectFailed(f"connecting to {host}:{port} failed: {_reason(error)}", host, port) from error
+        sock = transport.get_extra_info("socket")
+        # A peer that vanished without a word is noticed at last even when nothing is sent to it.
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        return transport, protocol
+
+
+async def _bound_sockets(host: str | None, port: int) -> list[socket.socket]:
+    loop = asyncio.get_running_loop()
+    try:
+        found = await loop.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE | socket.AI_ADDRCONFIG if host is None else 0
+        )
+    except OSError as error:
+        raise _listen_failed(host, port, error) from error
+    # A list without repeats: a host may be named twice in the resolver's files.
+    addresses: list[tuple[int, tuple[Any, ...]]] = list(dict.fromkeys((entry[0], entry[4]) for entry in found))
+    for attempt in range(_EPHEMERAL_PORT_TRIES_MAX):
+        try:
+            return _bind_all(addresses, port)
+        except OSError as error:
+            last = attempt == _EPHEMERAL_PORT_TRIES_MAX - 1
+            if port != 0 or last or error.errno != errno.EADDRINUSE:
+                raise _listen_failed(host, port, error) from error
+    raise AssertionError("unreachable: the last attempt returns or raises")
+
+
+def _bind_all(addresses: list[tuple[int, tuple[Any, ...]]], port: int) -> list[socket.socket]:
+    """A bound socket per address, all on one port; a family this machine does not have is left out."""
+    sockets: list[socket.socket] = []
+    unavailable: OSError | None = None
+    try:
+        for family, address in addresses:
+            try:
+                sock = socket.socket(family, socket.SOCK_STREAM)
+            except OSError as error:
+                unavailable = error
+                continue
+            sockets.append(sock)
+            sock.setblocking(False)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            # Accepted connections inherit both.
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if family == socket.AF_INET6:
+                sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            try:
+                sock.bind((address[0], port, *address[2:]))
+            except OSError as error:
+                if error.errno != errno.EADDRNOTAVAIL:
+                    raise
+                sockets.pop().close()
+                unavailable = error
+                continue
+            if port == 0:
+                port = sock.getsockname()[1]
+    except OSError:
+        for sock in sockets:
+            sock.close()
+        raise
+    if not sockets:
+        raise unavailable or OSError(errno.EADDRNOTAVAIL, os.strerror(errno.EADDRNOTAVAIL))
+    return sockets
+
+
+def _listen_failed(host: str | None, port: int, error: OSError) -> ListenFailed:
+    where = f"{host or '*'}:{port}"
+    return ListenFailed(f"listening on {where} failed: {_reason(error)}", host, port)
+
+
+def _reason(error: OSError) -> str:
+    # asyncio puts words of its own into strerror ("Connect call failed"), which hide the reason.
+    if error.errno is not None and error.errno in errno.errorcode:
+        return os.strerror(error.errno)
+    return str(error)

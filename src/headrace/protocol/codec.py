@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from headrace.protocol.codegen import decoder, encoder
+from headrace.protocol.schema import Buffer as Buffer
 from headrace.protocol.schema import Kind, Schema
 from headrace.protocol.wire import MalformedMessage, pack_int32, read_uvarint
 
 T = TypeVar("T")
-Buffer = bytes | bytearray | memoryview
 
 API_VERSIONS_KEY = 18
 _HEADER = struct.Struct(">hhih")
@@ -89,7 +89,9 @@ def frame(parts: list[Buffer]) -> list[Buffer]:
 def encode_request(message: Any, version: int, correlation_id: int, client_id: str | None) -> list[Buffer]:
     """A whole request frame. Its header has the client id as an old-style string, in every version."""
     name = None if client_id is None else client_id.encode()
-    head = _HEADER.pack(message.SCHEMA.api_key, version, correlation_id, -1 if name is None else len(name)) + (name or b"")
+    head = _HEADER.pack(message.SCHEMA.api_key, version, correlation_id, -1 if name is None else len(name)) + (
+        name or b""
+    )
     if has_flexible_header(type(message), version):
         head += b"\x00"
     return frame([head, *encode_parts(message, version)])

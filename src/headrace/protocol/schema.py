@@ -17,7 +17,7 @@ sent, and reads as its default. Names are Kafka's own, in snake case.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any, TypeVar, dataclass_transform
 
@@ -25,6 +25,7 @@ VERSION_MAX = 32767
 ZERO_UUID = bytes(16)
 
 T = TypeVar("T")
+Buffer = bytes | bytearray | memoryview
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +76,8 @@ FLOAT64 = Primitive("float64", "d", 8, 0.0)
 UUID = Primitive("uuid", "16s", 16, ZERO_UUID)
 STRING = Primitive("string", None, 0, "")
 BYTES = Primitive("bytes", None, 0, b"")
-# Like BYTES on the wire, but decoded as a slice of the frame and encoded as a part of its own, so that no record is copied.
+# Like BYTES on the wire, but decoded as a slice of the frame and encoded as a part of its own, so that no record is
+# copied.
 RECORDS = Primitive("records", None, 0, None)
 
 
@@ -160,9 +162,7 @@ def _build(cls: type, kind: Kind, api_key: int, versions: str, flexible: int | N
     fields = []
     for name, value in list(vars(cls).items()):
         if isinstance(value, Field):
-            fields.append(
-                Field(value.type, value.versions, value.nullable, value.default, value.tag, value.tagged, value.flexible, name)
-            )
+            fields.append(replace(value, name=name))
     body: dict[str, Any] = {"__slots__": tuple(field.name for field in fields), "__module__": cls.__module__}
     body |= {"__doc__": cls.__doc__, "__qualname__": cls.__qualname__, "__annotations__": cls.__annotations__}
     body |= {name: value for name, value in vars(cls).items() if callable(value) or isinstance(value, property)}

@@ -1,8 +1,9 @@
 """Metadata (key 3): brokers, controller, topics with their partitions, leaders and replicas.
 
-Versions 0-13. 1 adds controller, racks and internal topics, and null topics ask for all of them; 2 the cluster id; 4 lets
-the client forbid auto-creation; 5 offline replicas; 7 leader epochs; 8 authorized operations; 9 is flexible; 10 topic
-ids; 11 drops the cluster's authorized operations; 12 lets topics be asked for by id alone; 13 a top-level error.
+Versions 0-13. 1 adds controller, racks and internal topics, and null topics ask for all of them; 2 the cluster id; 4
+lets the client forbid auto-creation; 5 offline replicas; 7 leader epochs; 8 authorized operations; 9 is flexible; 10
+topic ids; 11 drops the cluster's authorized operations; 12 lets topics be asked for by id alone; 13 a top-level
+error.
 """
 
 from headrace.protocol.schema import BOOL, INT16, INT32, STRING, UUID, Array, f, request, response, struct

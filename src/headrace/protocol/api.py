@@ -1,4 +1,4 @@
-"""API keys, and the way from a key to its messages. A module of messages is imported when its key is first asked for."""
+"""API keys, and the way from a key to its messages, whose module is imported when the key is first asked for."""
 
 from __future__ import annotations
 

@@ -1,0 +1,105 @@
+"""Records of `__consumer_offsets`: committed offsets and classic groups.
+
+The types: 0 an offset in its oldest form, 1 an offset, 2 a group. Those of the newer kinds of groups are known by
+name and left alone. Of an offset's value, 1 has an expiry of its own, 3 adds the leader epoch, 4 is flexible and
+can carry the topic's id (Kafka writes 4, or 1 when there is an expiry). Of a group's value, 1 adds the rebalance
+time-out, 2 the time of the last change of state, 3 instance ids, 4 is flexible (Kafka writes 3).
+"""
+
+from headrace.protocol.schema import BYTES, INT32, INT64, STRING, UUID, Array, data, f, struct
+from headrace.protocol.stored.coordinator import RecordTypes
+
+
+@data("0", record_type=0)
+class LegacyOffsetCommitKey:
+    group: str = f(STRING)
+    topic: str = f(STRING)
+    partition: int = f(INT32)
+
+
+@data("0", record_type=0)
+class LegacyOffsetCommitValue:
+    offset: int = f(INT64)
+    metadata: str = f(STRING)
+    commit_timestamp: int = f(INT64)
+
+
+@data("0", record_type=1)
+class OffsetCommitKey:
+    group: str = f(STRING)
+    topic: str = f(STRING)
+    partition: int = f(INT32)
+
+
+@data("0-4", flexible=4, record_type=1)
+class OffsetCommitValue:
+    offset: int = f(INT64)
+    leader_epoch: int = f(INT32, "3+", default=-1)
+    metadata: str = f(STRING)
+    commit_timestamp: int = f(INT64)
+    expire_timestamp: int = f(INT64, "1", default=-1)
+    topic_id: bytes = f(UUID, "4+", tag=0)
+
+
+@data("0", record_type=2)
+class GroupMetadataKey:
+    group: str = f(STRING)
+
+
+@struct
+class MemberMetadata:
+    member_id: str = f(STRING)
+    group_instance_id: str | None = f(STRING, "3+", nullable="3+", default=None)
+    client_id: str = f(STRING)
+    client_host: str = f(STRING)
+    rebalance_timeout: int = f(INT32, "1+", default=-1)
+    session_timeout: int = f(INT32)
+    subscription: bytes = f(BYTES)
+    assignment: bytes = f(BYTES)
+
+
+@data("0-4", flexible=4, record_type=2)
+class GroupMetadataValue:
+    protocol_type: str = f(STRING)
+    generation: int = f(INT32)
+    protocol: str | None = f(STRING, nullable="0+")
+    leader: str | None = f(STRING, nullable="0+")
+    current_state_timestamp: int = f(INT64, "2+", default=-1)
+    members: list[MemberMetadata] = f(Array(MemberMetadata))
+
+
+RECORD_TYPES = RecordTypes(
+    topic="__consumer_offsets",
+    classes={
+        0: (LegacyOffsetCommitKey, LegacyOffsetCommitValue),
+        1: (OffsetCommitKey, OffsetCommitValue),
+        2: (GroupMetadataKey, GroupMetadataValue),
+    },
+    names={
+        0: "LEGACY_OFFSET_COMMIT",
+        1: "OFFSET_COMMIT",
+        2: "GROUP_METADATA",
+        3: "CONSUMER_GROUP_METADATA",
+        4: "CONSUMER_GROUP_PARTITION_METADATA",
+        5: "CONSUMER_GROUP_MEMBER_METADATA",
+        6: "CONSUMER_GROUP_TARGET_ASSIGNMENT_METADATA",
+        7: "CONSUMER_GROUP_TARGET_ASSIGNMENT_MEMBER",
+        8: "CONSUMER_GROUP_CURRENT_MEMBER_ASSIGNMENT",
+        10: "SHARE_GROUP_MEMBER_METADATA",
+        11: "SHARE_GROUP_METADATA",
+        12: "SHARE_GROUP_TARGET_ASSIGNMENT_METADATA",
+        13: "SHARE_GROUP_TARGET_ASSIGNMENT_MEMBER",
+        14: "SHARE_GROUP_CURRENT_MEMBER_ASSIGNMENT",
+        15: "SHARE_GROUP_STATE_PARTITION_METADATA",
+        16: "CONSUMER_GROUP_REGULAR_EXPRESSION",
+        17: "STREAMS_GROUP_METADATA",
+        19: "STREAMS_GROUP_MEMBER_METADATA",
+        20: "STREAMS_GROUP_TARGET_ASSIGNMENT_METADATA",
+        21: "STREAMS_GROUP_TARGET_ASSIGNMENT_MEMBER",
+        22: "STREAMS_GROUP_CURRENT_MEMBER_ASSIGNMENT",
+        23: "STREAMS_GROUP_TOPOLOGY",
+    },
+)
+
+encode_record = RECORD_TYPES.encode
+decode_record = RECORD_TYPES.decode

@@ -1,6 +1,10 @@
-"""What is a batch? v2 batches to columns and back, compression; plain kernels and their compiled twins."""
+"""What is a batch? v2 batches to columns and back, compression; plain kernels and their compiled twins.
+
+Importing this loads neither numpy nor numba nor pyarrow nor a compression library: each comes with its first use.
+"""
 
 from headrace.records.batch import (
+    HEADER_BYTES,
     Batch,
     BatchHeader,
     Buffer,
@@ -13,21 +17,75 @@ from headrace.records.batch import (
     split,
     valid_bytes,
 )
+from headrace.records.build import (
+    BatchOptions,
+    ControlType,
+    RecordTuple,
+    build_batch,
+    build_batch_from_columns,
+    build_batch_of,
+    control_batch,
+    empty_batch,
+)
+from headrace.records.columns import BytesColumn, Columns, Record, bytes_column
+from headrace.records.compression import DEFAULT_LIMIT_BYTES, LEVELS, check_level, compress, decompress
 from headrace.records.errors import CorruptBatch, InvalidRecord, TooLarge
+from headrace.records.filter import Keep, Retention, filter_batch, keep_offsets
+from headrace.records.kernels import use_fast
+from headrace.records.murmur2 import murmur2, partition_for_key
+from headrace.records.read import (
+    ControlMarker,
+    decode_columns,
+    iter_records,
+    read_control,
+    read_records,
+    records_of,
+)
 
 __all__ = [
+    "DEFAULT_LIMIT_BYTES",
+    "HEADER_BYTES",
+    "LEVELS",
     "Batch",
     "BatchHeader",
+    "BatchOptions",
     "Buffer",
+    "BytesColumn",
     "Codec",
+    "Columns",
+    "ControlMarker",
+    "ControlType",
     "CorruptBatch",
     "InvalidRecord",
+    "Keep",
+    "Record",
+    "RecordTuple",
+    "Retention",
     "TimestampType",
     "TooLarge",
     "assign",
+    "build_batch",
+    "build_batch_from_columns",
+    "build_batch_of",
+    "bytes_column",
     "check",
+    "check_level",
+    "compress",
+    "control_batch",
+    "decode_columns",
+    "decompress",
+    "empty_batch",
+    "filter_batch",
     "increment_sequence",
+    "iter_records",
+    "keep_offsets",
+    "murmur2",
+    "partition_for_key",
+    "read_control",
+    "read_records",
+    "records_of",
     "set_max_timestamp",
     "split",
+    "use_fast",
     "valid_bytes",
 ]

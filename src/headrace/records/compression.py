@@ -1,0 +1,440 @@
+"""Compress and decompress the records of a batch, byte-compatible with Java's streams; reading is bounded by a limit.
+
+Frames are taken apart here where Java's own readers are more or less strict than the C libraries (trailing bytes,
+checksums, reserved bits), so that a batch that Java refuses is refused, and one that it accepts is read. Libraries
+load on first use.
+"""
+
+from __future__ import annotations
+
+import struct
+import threading
+import zlib
+from typing import TYPE_CHECKING
+
+from headrace.records.batch import Buffer, Codec
+from headrace.records.errors import InvalidRecord, TooLarge
+
+if TYPE_CHECKING:
+    import zstandard
+
+DEFAULT_LIMIT_BYTES = 256 * 1024 * 1024
+"""How large a batch may grow when decompressed, unless the caller says otherwise."""
+
+LEVELS: dict[Codec, tuple[int, int, int]] = {
+    Codec.GZIP: (1, 9, -1),
+    Codec.LZ4: (1, 17, 9),
+    Codec.ZSTD: (-131072, 22, 3),
+}
+"""Lowest, highest and default level: the ranges of `compression.gzip.level` and its siblings."""
+
+_BE32 = struct.Struct(">i")
+_LE32 = struct.Struct("<I")
+
+_per_thread = threading.local()
+
+
+def check_level(codec: Codec, level: int | None) -> int | None:
+    """The level to use, or ValueError for one that Kafka's configs would refuse."""
+    if codec not in LEVELS:
+        if level is not None:
+            raise ValueError(f"{codec.kafka_name} has no compression level (got {level})")
+        return None
+    low, high, default = LEVELS[codec]
+    if level is None:
+        return default
+    if not low <= level <= high and level != default:
+        raise ValueError(f"compression.{codec.kafka_name}.level must be between {low} and {high}, got {level}")
+    return level
+
+
+def compress(codec: Codec, data: Buffer, level: int | None = None) -> Buffer:
+    """Compress as Java's producer does. `level` None is Kafka's default."""
+    chosen = check_level(codec, level)
+    if codec is Codec.NONE:
+        return data
+    if codec is Codec.GZIP:
+        assert chosen is not None
+        return zlib.compress(data, chosen, wbits=31)
+    if codec is Codec.SNAPPY:
+        return _compress_snappy(data)
+    assert chosen is not None
+    if codec is Codec.LZ4:
+        return _compress_lz4(data, chosen)
+    return _compress_zstd(data, chosen)
+
+
+def decompress(codec: Codec, payload: Buffer, limit_bytes: int = DEFAULT_LIMIT_BYTES) -> Buffer:
+    """The records' bytes. Raises TooLarge past the limit, InvalidRecord for what is no such stream."""
+    view = memoryview(payload)
+    if codec is Codec.NONE:
+        if len(view) > limit_bytes:
+            raise _too_large(codec, limit_bytes)
+        return view
+    if codec is Codec.GZIP:
+        return _decompress_gzip(view, limit_bytes)
+    if codec is Codec.SNAPPY:
+        return _decompress_snappy(view, limit_bytes)
+    if codec is Codec.LZ4:
+        return _decompress_lz4(view, limit_bytes)
+    return _decompress_zstd(view, limit_bytes)
+
+
+def _too_large(codec: Codec, limit_bytes: int) -> TooLarge:
+    return TooLarge(f"records compressed with {codec.kafka_name} grow past the limit of {limit_bytes} bytes")
+
+
+def _broken(codec: Codec, what: str) -> InvalidRecord:
+    return InvalidRecord(f"cannot decompress records with {codec.kafka_name}: {what}")
+
+
+# --- gzip: members one after another; what follows the last one and is no member is ignored ---
+
+_GZIP_HEADER_CRC = 2
+_GZIP_EXTRA = 4
+_GZIP_NAME = 8
+_GZIP_COMMENT = 16
+# Java looks for another member only when more than this many bytes follow a trailer.
+_GZIP_TRAILING_IGNORED = 18
+
+
+def _gzip_header_end(view: memoryview, start: int) -> int:
+    """Where the deflate data of a member starts; ValueError or IndexError when this is no member."""
+    if view[start] != 0x1F or view[start + 1] != 0x8B:
+        raise ValueError("not in gzip format")
+    if view[start + 2] != 8:
+        raise ValueError(f"unsupported compression method {view[start + 2]}")
+    flags = view[start + 3]
+    at = start + 10
+    if flags & _GZIP_EXTRA:
+        at += 2 + view[at] + (view[at + 1] << 8)
+    for flag in (_GZIP_NAME, _GZIP_COMMENT):
+        if flags & flag:
+            while view[at]:
+                at += 1
+            at += 1
+    if flags & _GZIP_HEADER_CRC:
+        if zlib.crc32(view[start:at]) & 0xFFFF != view[at] + (view[at + 1] << 8):
+            raise ValueError("corrupt gzip header")
+        at += 2
+    if at > len(view):
+        raise IndexError("cut in the header")
+    return at
+
+
+def _decompress_gzip(view: memoryview, limit_bytes: int) -> bytes:
+    parts: list[bytes] = []
+    total = 0
+    start = 0
+    while True:
+        try:
+            at = _gzip_header_end(view, start)
+        except (ValueError, IndexError) as error:
+            if start:
+                break
+            raise _broken(Codec.GZIP, str(error)) from None
+        inflater = zlib.decompressobj(-15)
+        try:
+            # One byte over the limit is enough to know; max_length 0 would mean no bound.
+            data = inflater.decompress(view[at:], limit_bytes - total + 1)
+        except zlib.error as error:
+            raise _broken(Codec.GZIP, str(error)) from None
+        total += len(data)
+        if total > limit_bytes:
+            raise _too_large(Codec.GZIP, limit_bytes)
+        if not inflater.eof:
+            raise _broken(Codec.GZIP, "unexpected end of the stream")
+        parts.append(data)
+        trailer = len(view) - len(inflater.unused_data)
+        if len(view) - trailer < 8:
+            raise _broken(Codec.GZIP, "cut in the trailer")
+        crc, size = struct.unpack_from("<II", view, trailer)
+        if crc != zlib.crc32(data) or size != len(data) & 0xFFFFFFFF:
+            raise _broken(Codec.GZIP, "corrupt trailer")
+        start = trailer + 8
+        if len(view) - start <= _GZIP_TRAILING_IGNORED:
+            break
+    return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+# --- snappy: xerial's framing as Java writes it; a raw block is read too ---
+
+_XERIAL_MAGIC = b"\x82SNAPPY\x00"
+_XERIAL_HEADER = _XERIAL_MAGIC + struct.pack(">ii", 1, 1)
+_XERIAL_BLOCK_BYTES = 32 * 1024
+_XERIAL_MAGIC_HEAD = struct.unpack(">i", _XERIAL_MAGIC[:4])[0]
+
+
+def _compress_snappy(data: Buffer) -> bytes:
+    import cramjam
+
+    view = memoryview(data)
+    parts: list[bytes] = [_XERIAL_HEADER]
+    for start in range(0, len(view), _XERIAL_BLOCK_BYTES):
+        block = bytes(cramjam.snappy.compress_raw(view[start : start + _XERIAL_BLOCK_BYTES]))
+        parts.append(_BE32.pack(len(block)))
+        parts.append(block)
+    return b"".join(parts)
+
+
+def _snappy_block(block: memoryview, room: int, limit_bytes: int) -> bytes:
+    """One raw block, its length read first so that nothing is allocated for a length past the limit."""
+    import cramjam
+
+    length = shift = 0
+    for byte in block[:5]:
+        length |= (byte & 0x7F) << shift
+        shift += 7
+        if byte < 0x80:
+            break
+    else:
+        raise _broken(Codec.SNAPPY, "no valid block length")
+    if length > room:
+        raise _too_large(Codec.SNAPPY, limit_bytes)
+    try:
+        return bytes(cramjam.snappy.decompress_raw(block))
+    except cramjam.DecompressionError as error:
+        raise _broken(Codec.SNAPPY, str(error)) from None
+
+
+def _decompress_snappy(view: memoryview, limit_bytes: int) -> bytes:
+    end = len(view)
+    if end == 0:
+        raise _broken(Codec.SNAPPY, "the stream is empty")
+    if end < len(_XERIAL_HEADER) or view[:8] != _XERIAL_MAGIC:
+        return _snappy_block(view, limit_bytes, limit_bytes)
+    parts: list[bytes] = []
+    total = 0
+    at = 0
+    while end - at >= 4:
+        size = _BE32.unpack_from(view, at)[0]
+        if size == _XERIAL_MAGIC_HEAD:
+            if end - at < len(_XERIAL_HEADER):
+                raise _broken(Codec.SNAPPY, "a header is cut")
+            if view[at : at + 8] != _XERIAL_MAGIC:
+                break
+            # Java looks at the version only where a second stream follows the first.
+            if at and _BE32.unpack_from(view, at + 8)[0] < 1:
+                raise _broken(Codec.SNAPPY, "incompatible version of the framing")
+            at += len(_XERIAL_HEADER)
+            continue
+        at += 4
+        if size < 0 or size > end - at:
+            raise _broken(Codec.SNAPPY, f"a block says {size} bytes, {end - at} are left")
+        data = _snappy_block(view[at : at + size], limit_bytes - total, limit_bytes)
+        total += len(data)
+        parts.append(data)
+        at += size
+    return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+# --- lz4: one frame of independent blocks; content size and content checksum are not looked at, as in Java ---
+
+_LZ4_MAGIC = 0x184D2204
+_LZ4_STORED = 0x80000000
+_LZ4_MAX_RATIO = 255
+
+
+def _compress_lz4(data: Buffer, level: int) -> bytes:
+    import lz4.frame
+
+    # Java's fast compressor serves the default level, its high compressor all others, which lz4 counts from 3 to 12.
+    lz4_level = 0 if level == LEVELS[Codec.LZ4][2] else min(max(level, 3), 12)
+    compressed: bytes = lz4.frame.compress(
+        data,
+        compression_level=lz4_level,
+        block_size=lz4.frame.BLOCKSIZE_MAX64KB,
+        block_linked=False,
+        content_checksum=False,
+        block_checksum=False,
+        store_size=False,
+    )
+    return compressed
+
+
+def _rotate(number: int, bits: int) -> int:
+    return ((number << bits) | (number >> (32 - bits))) & 0xFFFFFFFF
+
+
+def _xxh32_short(data: Buffer) -> int:
+    """XXH32 with seed 0 of fewer than 16 bytes: a frame descriptor's checksum."""
+    mask = 0xFFFFFFFF
+    prime_1, prime_2, prime_3, prime_4, prime_5 = 2654435761, 2246822519, 3266489917, 668265263, 374761393
+    total = (prime_5 + len(data)) & mask
+    words = len(data) // 4
+    for at in range(0, words * 4, 4):
+        total = _rotate((total + _LE32.unpack_from(data, at)[0] * prime_3) & mask, 17) * prime_4 & mask
+    for byte in data[words * 4 :]:
+        total = _rotate((total + byte * prime_5) & mask, 11) * prime_1 & mask
+    total = (total ^ (total >> 15)) * prime_2 & mask
+    total = (total ^ (total >> 13)) * prime_3 & mask
+    return total ^ (total >> 16)
+
+
+def _lz4_descriptor(view: memoryview) -> tuple[int, int, int]:
+    """Flags, block size code and where the blocks start."""
+    if len(view) < 7 or _LE32.unpack_from(view)[0] != _LZ4_MAGIC:
+        raise _broken(Codec.LZ4, "no frame of a known format")
+    flags, block_code = view[4], view[5]
+    if flags & 0x03 or block_code & 0x8F:
+        raise _broken(Codec.LZ4, "reserved bits are set")
+    if flags >> 6 != 1:
+        raise _broken(Codec.LZ4, f"version {flags >> 6} of the frame format is unknown")
+    if not flags & 0x20:
+        raise _broken(Codec.LZ4, "blocks that depend on each other are not supported")
+    if not 4 <= block_code >> 4 <= 7:
+        raise _broken(Codec.LZ4, f"block size code {block_code >> 4} is unknown")
+    at = 14 if flags & 0x08 else 6
+    if len(view) <= at or (_xxh32_short(view[4:at]) >> 8) & 0xFF != view[at]:
+        raise _broken(Codec.LZ4, "the frame descriptor is corrupt")
+    return flags, block_code, at + 1
+
+
+def _decompress_lz4(view: memoryview, limit_bytes: int) -> bytes:
+    import lz4.frame
+
+    flags, block_code, start = _lz4_descriptor(view)
+    block_limit = 1 << (8 + 2 * (block_code >> 4))
+    checksum_bytes = 4 if flags & 0x10 else 0
+    at = start
+    bound = 0
+    while True:
+        if len(view) - at < 4:
+            raise _broken(Codec.LZ4, "the stream ended prematurely")
+        word = _LE32.unpack_from(view, at)[0]
+        size = word & ~_LZ4_STORED
+        at += 4
+        if size == 0:
+            break
+        if size > block_limit:
+            raise _broken(Codec.LZ4, f"a block of {size} bytes exceeds the maximum of {block_limit}")
+        if len(view) - at < size + checksum_bytes:
+            raise _broken(Codec.LZ4, "the stream ended prematurely")
+        bound += size if word & _LZ4_STORED else min(block_limit, size * _LZ4_MAX_RATIO)
+        at += size + checksum_bytes
+    if flags & 0x04 and len(view) - at < 4:
+        raise _broken(Codec.LZ4, "the content checksum is cut")
+    # The C library would also check content size and content checksum, which Java ignores: it gets a plain descriptor.
+    descriptor = bytes((0x60 | (flags & 0x10), block_code))
+    frame = b"".join(
+        (
+            _LE32.pack(_LZ4_MAGIC),
+            descriptor,
+            bytes(((_xxh32_short(descriptor) >> 8) & 0xFF,)),
+            view[start : at - 4],
+            b"\0" * 4,
+        )
+    )
+    decompressor = lz4.frame.LZ4FrameDecompressor()
+    try:
+        data: bytes = decompressor.decompress(frame, max_length=-1 if bound <= limit_bytes else limit_bytes + 1)
+    except RuntimeError as error:
+        raise _broken(Codec.LZ4, str(error)) from None
+    if len(data) > limit_bytes:
+        raise _too_large(Codec.LZ4, limit_bytes)
+    return data
+
+
+# --- zstd: frames one after another, skippable ones skipped ---
+
+_ZSTD_MAGIC = 0xFD2FB528
+_ZSTD_SKIPPABLE = 0x184D2A50
+_ZSTD_BLOCK_LIMIT = 128 * 1024
+_ZSTD_WINDOW_LIMIT = 1 << 27
+_ZSTD_DICTIONARY_BYTES = (0, 1, 2, 4)
+
+
+def _compress_zstd(data: Buffer, level: int) -> bytes:
+    import zstandard
+
+    compressors: dict[int, zstandard.ZstdCompressor] | None = getattr(_per_thread, "zstd_compressors", None)
+    if compressors is None:
+        compressors = _per_thread.zstd_compressors = {}
+    compressor = compressors.get(level)
+    if compressor is None:
+        compressor = compressors[level] = zstandard.ZstdCompressor(level=level)
+    return compressor.compress(data)
+
+
+def _zstd_frame(view: memoryview, start: int) -> tuple[int, int]:
+    """Where the frame at `start` ends, and a bound on what it holds, from its header and block headers alone."""
+    descriptor = view[start + 4]
+    single_segment = descriptor & 0x20
+    at = start + 5
+    window = 0
+    if not single_segment:
+        exponent, mantissa = view[at] >> 3, view[at] & 7
+        window = (1 << (10 + exponent)) + ((1 << (10 + exponent)) >> 3) * mantissa
+        at += 1
+    at += _ZSTD_DICTIONARY_BYTES[descriptor & 3]
+    size_code = descriptor >> 6
+    size_bytes = (1 if single_segment else 0) if size_code == 0 else 1 << size_code
+    content_bytes = int.from_bytes(view[at : at + size_bytes], "little") + (256 if size_bytes == 2 else 0)
+    at += size_bytes
+    if single_segment:
+        window = content_bytes
+    if window > _ZSTD_WINDOW_LIMIT:
+        raise _broken(Codec.ZSTD, f"a window of {window} bytes exceeds the maximum of {_ZSTD_WINDOW_LIMIT}")
+    block_limit = min(window, _ZSTD_BLOCK_LIMIT)
+    bound = 0
+    last = 0
+    while not last:
+        header = view[at] | view[at + 1] << 8 | view[at + 2] << 16
+        last, kind, size = header & 1, header >> 1 & 3, header >> 3
+        at += 3
+        if kind == 3:
+            raise _broken(Codec.ZSTD, "a block of a reserved type")
+        bound += block_limit if kind == 2 else size
+        at += 1 if kind == 1 else size
+    if descriptor & 4:
+        at += 4
+    if at > len(view):
+        raise IndexError("cut")
+    return at, (content_bytes if size_bytes else bound)
+
+
+def _decompress_zstd(view: memoryview, limit_bytes: int) -> bytes:
+    import zstandard
+
+    decompressor: zstandard.ZstdDecompressor | None = getattr(_per_thread, "zstd_decompressor", None)
+    if decompressor is None:
+        decompressor = _per_thread.zstd_decompressor = zstandard.ZstdDecompressor()
+    parts: list[bytes] = []
+    room = limit_bytes
+    at = 0
+    while at < len(view):
+        try:
+            magic = _LE32.unpack_from(view, at)[0]
+            if magic & 0xFFFFFFF0 == _ZSTD_SKIPPABLE:
+                at += 8 + _LE32.unpack_from(view, at + 4)[0]
+                if at > len(view):
+                    raise IndexError("cut")
+                continue
+            if magic != _ZSTD_MAGIC:
+                raise _broken(Codec.ZSTD, "unknown frame descriptor")
+            end, bound = _zstd_frame(view, at)
+        except (IndexError, struct.error):
+            raise _broken(Codec.ZSTD, "the stream is cut") from None
+        part = _zstd_decompress_frame(decompressor, view[at:end], bound, room, limit_bytes)
+        room -= len(part)
+        parts.append(part)
+        at = end
+    return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def _zstd_decompress_frame(
+    decompressor: zstandard.ZstdDecompressor, frame: memoryview, bound: int, room: int, limit_bytes: int
+) -> bytes:
+    import zstandard
+
+    try:
+        if bound <= room:
+            return decompressor.decompress(frame, max_output_size=max(bound, 1))
+        # The bound is only an upper one: read one byte over the limit to know.
+        with decompressor.stream_reader(frame) as reader:
+            data = reader.read(room + 1)
+            if len(data) > room:
+                raise _too_large(Codec.ZSTD, limit_bytes)
+            return data
+    except zstandard.ZstdError as error:
+        raise _broken(Codec.ZSTD, str(error)) from None

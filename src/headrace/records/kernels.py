@@ -1,0 +1,102 @@
+"""Which kernels run: the compiled ones when a caller asked for them and the work is large enough, else the plain ones.
+
+Nothing here imports numba until `use_fast` is called, which the broker never does, or HEADRACE_KERNELS=fast is set.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+from collections.abc import Sequence
+from typing import Protocol, cast
+
+from headrace.records import kernels_plain
+from headrace.records.batch import Buffer
+from headrace.records.columns import BytesColumn
+from headrace.records.kernels_plain import Decoded
+
+FAST_FROM_ROWS = 24
+"""Below this many rows the call into compiled code costs more than the plain loop."""
+
+ENVIRONMENT = "HEADRACE_KERNELS"
+
+
+class Kernels(Protocol):
+    """What both sets of kernels offer; `kernels_plain` says what each does."""
+
+    NAME: str
+
+    def decode_records(self, data: Buffer, table: Sequence[int], capacity: int) -> Decoded: ...
+
+    def size_records(
+        self,
+        offset_deltas: Sequence[int],
+        timestamp_deltas: Sequence[int],
+        key_lengths: Sequence[int],
+        value_lengths: Sequence[int],
+        header_lengths: Sequence[int] | None,
+    ) -> int: ...
+
+    def encode_records(
+        self,
+        out: bytearray,
+        at: int,
+        offset_deltas: Sequence[int],
+        timestamp_deltas: Sequence[int],
+        keys: BytesColumn,
+        values: BytesColumn,
+        headers: BytesColumn | None,
+    ) -> int: ...
+
+    def gather(self, column: BytesColumn) -> tuple[bytes | memoryview, memoryview]: ...
+
+    def last_per_key(self, column: BytesColumn) -> memoryview: ...
+
+    def murmur2_column(self, column: BytesColumn) -> memoryview: ...
+
+
+PLAIN = cast(Kernels, kernels_plain)
+_fast: Kernels | None = None
+_fast_from_rows = FAST_FROM_ROWS
+_environment_read = False
+
+
+def _forced() -> str:
+    word = os.environ.get(ENVIRONMENT, "")
+    if word not in ("", "plain", "fast"):
+        raise ValueError(f"{ENVIRONMENT} must be 'plain' or 'fast', got {word!r}")
+    return word
+
+
+def use_fast() -> bool:
+    """Load the compiled kernels now, for the whole process; says whether they are there.
+
+    False where numba or numpy is not installed (the plain kernels serve), or HEADRACE_KERNELS=plain. Loading takes the
+    time of importing numba, so a client calls this when it starts, not in the middle of its work.
+    """
+    global _fast, _fast_from_rows
+    forced = _forced()
+    if forced == "plain":
+        return False
+    if _fast is None:
+        missing = [name for name in ("numpy", "numba") if importlib.util.find_spec(name) is None]
+        if missing:
+            if forced == "fast":
+                raise ImportError(f"{ENVIRONMENT}=fast needs {' and '.join(missing)}: pip install 'headrace[fast]'")
+            return False
+        _fast = cast(Kernels, importlib.import_module("headrace.records.kernels_fast"))
+        _fast_from_rows = 0 if forced == "fast" else FAST_FROM_ROWS
+    return True
+
+
+def choose(rows: int) -> Kernels:
+    """The kernels for work on this many rows."""
+    global _environment_read
+    if not _environment_read:
+        _environment_read = True
+        if _forced() == "fast":
+            use_fast()
+    if _fast is not None and rows >= _fast_from_rows:
+        return _fast
+    return PLAIN

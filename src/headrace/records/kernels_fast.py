@@ -1,0 +1,483 @@
+"""The compiled twins of the plain kernels: same functions, same results, by numba with explicit signatures and a cache.
+
+Importing this module imports numba: only `kernels` does so, and only when a caller asked for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numba
+import numpy
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+from headrace.records.batch import Buffer
+from headrace.records.columns import BytesColumn
+from headrace.records.kernels_plain import MIN_BODY_BYTES, NO_STAMP, TABLE_WIDTH, Decoded, Fault
+
+NAME = "fast"
+
+# What follows is numba's dialect of Python, with its own types: the signatures say them, mypy cannot.
+np: Any = numpy
+types: Any = numba.types
+_copy_memory: Any = cgutils.raw_memcpy
+_Array = Any
+
+_bytes_in = types.Array(types.uint8, 1, "C", readonly=True)
+_bytes_out = types.Array(types.uint8, 1, "C")
+_longs_in = types.Array(types.int64, 1, "C", readonly=True)
+_longs_out = types.Array(types.int64, 1, "C")
+_ints_in = types.Array(types.int32, 1, "C", readonly=True)
+_ints_out = types.Array(types.int32, 1, "C")
+_i64 = types.int64
+_i32 = types.int32
+_pair = types.Tuple((_i64, _i64))
+_triple = types.Tuple((_i64, _i64, _i64))
+_empty = np.empty(0, np.int32)
+
+_CUT, _SIZE, _STRUCTURE = int(Fault.CUT), int(Fault.SIZE), int(Fault.STRUCTURE)
+_HEADER_COUNT, _HEADER_KEY = int(Fault.HEADER_COUNT), int(Fault.HEADER_KEY)
+_MISMATCH, _REMAINING, _COUNT = int(Fault.MISMATCH), int(Fault.REMAINING), int(Fault.COUNT)
+
+
+def _kernel(*signature: Any, inline: bool = False) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """njit with a fixed signature. Small helpers are forced inline: a call would cost as much as a varint."""
+    options: dict[str, Any] = {"cache": True, "nogil": True, "boundscheck": False, "error_model": "numpy"}
+    if inline:
+        options["forceinline"] = True
+    decorate: Callable[[Callable[..., Any]], Callable[..., Any]] = numba.njit(*signature, **options)
+    return decorate
+
+
+def _copy_intrinsic(typing_context: Any, target: Any, target_at: Any, source: Any, source_at: Any, length: Any) -> Any:
+    """memcpy between two byte arrays: a slice assignment in numba checks for overlap and costs tens of nanoseconds."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        target_array = context.make_array(signature.args[0])(context, builder, arguments[0])
+        source_array = context.make_array(signature.args[2])(context, builder, arguments[2])
+        to_pointer = builder.gep(target_array.data, [arguments[1]])
+        from_pointer = builder.gep(source_array.data, [arguments[3]])
+        _copy_memory(builder, to_pointer, from_pointer, arguments[4], 1)
+        return context.get_dummy_value()
+
+    return types.void(target, types.int64, source, types.int64, types.int64), generate
+
+
+_copy: Any = intrinsic(_copy_intrinsic)
+
+
+@_kernel(_pair(_bytes_in, _i64, _i64), inline=True)
+def _varint(data: Any, at: Any, end: Any) -> Any:
+    """A 32-bit zigzag varint and the position after it, or position -1."""
+    if at >= end:
+        return 0, -1
+    byte = np.int64(data[at])
+    if byte < 0x80:
+        return (byte >> 1) ^ -(byte & 1), at + 1
+    if at + 1 < end:
+        second = np.int64(data[at + 1])
+        if second < 0x80:
+            rest = (byte & 0x7F) | (second << 7)
+            return (rest >> 1) ^ -(rest & 1), at + 2
+    rest = byte & 0x7F
+    shift = 7
+    for step in range(1, 5):
+        if at + step >= end:
+            return 0, -1
+        byte = np.int64(data[at + step])
+        rest |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            rest &= 0xFFFFFFFF
+            return (rest >> 1) ^ -(rest & 1), at + step + 1
+        shift += 7
+    return 0, -1
+
+
+@_kernel(_pair(_bytes_in, _i64, _i64))
+def _varlong(data: Any, at: Any, end: Any) -> Any:
+    """A 64-bit zigzag varint and the position after it, or position -1."""
+    rest = np.uint64(0)
+    shift = np.uint64(0)
+    for step in range(10):
+        if at + step >= end:
+            return 0, -1
+        byte = np.uint64(data[at + step])
+        rest |= (byte & np.uint64(0x7F)) << shift
+        if byte < np.uint64(0x80):
+            half = np.int64(rest >> np.uint64(1))
+            return half ^ -np.int64(rest & np.uint64(1)), at + step + 1
+        shift += np.uint64(7)
+    return 0, -1
+
+
+@_kernel(_pair(_bytes_in, _i64, _i64))
+def _skip_headers(data: Any, at: Any, end: Any) -> Any:
+    """Fault and the position after the header section."""
+    count, at = _varint(data, at, end)
+    if at < 0:
+        return _STRUCTURE, at
+    if count < 0 or count > end - at:
+        return _HEADER_COUNT, at
+    for _ in range(count):
+        length, at = _varint(data, at, end)
+        if at < 0:
+            return _STRUCTURE, at
+        if length < 0:
+            return _HEADER_KEY, at
+        length, at = _varint(data, at + length, end)
+        if at < 0:
+            return _STRUCTURE, at
+        if length > 0:
+            at += length
+    return 0, at
+
+
+@_kernel(
+    _triple(
+        _bytes_in, _longs_in, _longs_out, _longs_out, _ints_out, _ints_out, _ints_out, _ints_out, _ints_out, _ints_out
+    )
+)
+def _decode(
+    data: Any,
+    table: Any,
+    offsets: Any,
+    timestamps: Any,
+    key_starts: Any,
+    key_lengths: Any,
+    value_starts: Any,
+    value_lengths: Any,
+    header_starts: Any,
+    header_lengths: Any,
+) -> Any:
+    """Rows, fault, position of the fault."""
+    row = 0
+    for entry in range(0, len(table), TABLE_WIDTH):
+        at = table[entry]
+        end = table[entry + 1]
+        count = table[entry + 2]
+        base_offset = table[entry + 3]
+        base_timestamp = table[entry + 4]
+        stamp = table[entry + 5]
+        if count < 0:
+            return row, _COUNT, at
+        record_at = at
+        for _ in range(count):
+            record_at = at
+            size, at = _varint(data, at, end)
+            if at < 0:
+                return row, _CUT, record_at
+            record_end = at + size
+            if record_end > end:
+                return row, _SIZE, record_at
+            if size < MIN_BODY_BYTES:
+                return row, _STRUCTURE, record_at
+            delta, at = _varint(data, at + 1, record_end)
+            # More than two bytes may be a real 64-bit delta, of which the short reader drops the top.
+            if at < 0 or at > record_end - size + 3:
+                delta, at = _varlong(data, record_end - size + 1, record_end)
+                if at < 0:
+                    return row, _STRUCTURE, record_at
+            timestamps[row] = stamp if stamp != NO_STAMP else base_timestamp + delta
+            delta, at = _varint(data, at, record_end)
+            if at < 0:
+                return row, _STRUCTURE, record_at
+            offsets[row] = base_offset + delta
+            length, at = _varint(data, at, record_end)
+            if at < 0:
+                return row, _STRUCTURE, record_at
+            key_starts[row] = at
+            key_lengths[row] = max(length, -1)
+            at += max(length, 0)
+            length, at = _varint(data, at, record_end)
+            if at < 0:
+                return row, _STRUCTURE, record_at
+            value_starts[row] = at
+            value_lengths[row] = max(length, -1)
+            at += max(length, 0)
+            header_starts[row] = at
+            header_lengths[row] = record_end - at
+            if at == record_end - 1 and data[at] == 0:
+                at = record_end
+            else:
+                fault, at = _skip_headers(data, at, record_end)
+                if fault != 0:
+                    return row, fault, record_at
+                if at != record_end:
+                    return row, _MISMATCH, record_at
+            row += 1
+        if count > 0 and at != end:
+            return row - 1, _REMAINING, record_at
+    return row, 0, 0
+
+
+def decode_records(data: Buffer, table: Sequence[int], capacity: int) -> Decoded:
+    """Decode the batches that `table` describes. `capacity` bounds the rows."""
+    longs = [np.empty(capacity, np.int64) for _ in range(2)]
+    ints = [np.empty(capacity, np.int32) for _ in range(6)]
+    rows, fault, at = _decode(_view(data, np.uint8), np.array(table, np.int64), *longs, *ints)
+    columns = [memoryview(column[:rows]) for column in (*longs, *ints)]
+    return Decoded._make((*columns, fault, at))
+
+
+def _view(numbers: Any, dtype: Any) -> _Array:
+    """A numpy array over the same memory; numpy refuses to wrap an empty buffer."""
+    if len(numbers) == 0:
+        return np.empty(0, dtype)
+    view: _Array = np.frombuffer(numbers, dtype)
+    return view
+
+
+@_kernel(_i64(_i64), inline=True)
+def _size_of(number: Any) -> Any:
+    rest = np.uint64((number << 1) ^ (number >> 63))
+    size = 1
+    while rest >= np.uint64(0x80):
+        rest >>= np.uint64(7)
+        size += 1
+    return size
+
+
+@_kernel(_i64(_longs_in, _longs_in, _ints_in, _ints_in, _ints_in))
+def _size(offset_deltas: Any, timestamp_deltas: Any, key_lengths: Any, value_lengths: Any, header_lengths: Any) -> Any:
+    total = 0
+    has_headers = len(header_lengths) > 0
+    for row in range(len(offset_deltas)):
+        key = np.int64(key_lengths[row])
+        value = np.int64(value_lengths[row])
+        headers = max(np.int64(header_lengths[row]), 1) if has_headers else 1
+        body = 1 + _size_of(timestamp_deltas[row]) + _size_of(offset_deltas[row]) + _size_of(key) + _size_of(value)
+        body += headers + max(key, 0) + max(value, 0)
+        total += body + _size_of(body)
+    return total
+
+
+def size_records(
+    offset_deltas: Sequence[int],
+    timestamp_deltas: Sequence[int],
+    key_lengths: Sequence[int],
+    value_lengths: Sequence[int],
+    header_lengths: Sequence[int] | None,
+) -> int:
+    """Bytes of the encoded records. Length -1 is null; a header length of 0 is a record without headers."""
+    return int(
+        _size(
+            _view(offset_deltas, np.int64),
+            _view(timestamp_deltas, np.int64),
+            _view(key_lengths, np.int32),
+            _view(value_lengths, np.int32),
+            _empty if header_lengths is None else _view(header_lengths, np.int32),
+        )
+    )
+
+
+@_kernel(_i64(_bytes_out, _i64, _i64), inline=True)
+def _put(out: Any, at: Any, number: Any) -> Any:
+    rest = np.uint64((number << 1) ^ (number >> 63))
+    while rest >= np.uint64(0x80):
+        out[at] = np.uint8((rest & np.uint64(0x7F)) | np.uint64(0x80))
+        rest >>= np.uint64(7)
+        at += 1
+    out[at] = np.uint8(rest)
+    return at + 1
+
+
+@_kernel(
+    _i64(
+        _bytes_out,
+        _i64,
+        _longs_in,
+        _longs_in,
+        _bytes_in,
+        _ints_in,
+        _ints_in,
+        _bytes_in,
+        _ints_in,
+        _ints_in,
+        _bytes_in,
+        _ints_in,
+        _ints_in,
+    )
+)
+def _encode(
+    out: Any,
+    at: Any,
+    offset_deltas: Any,
+    timestamp_deltas: Any,
+    key_data: Any,
+    key_starts: Any,
+    key_lengths: Any,
+    value_data: Any,
+    value_starts: Any,
+    value_lengths: Any,
+    header_data: Any,
+    header_starts: Any,
+    header_lengths: Any,
+) -> Any:
+    has_headers = len(header_lengths) > 0
+    for row in range(len(offset_deltas)):
+        key = np.int64(key_lengths[row])
+        value = np.int64(value_lengths[row])
+        headers = np.int64(header_lengths[row]) if has_headers else 0
+        delta = offset_deltas[row]
+        timestamp_delta = timestamp_deltas[row]
+        body = 1 + _size_of(timestamp_delta) + _size_of(delta) + _size_of(key) + _size_of(value)
+        body += max(headers, 1) + max(key, 0) + max(value, 0)
+        at = _put(out, at, body)
+        out[at] = 0
+        at = _put(out, at + 1, timestamp_delta)
+        at = _put(out, at, delta)
+        at = _put(out, at, key)
+        if key > 0:
+            _copy(out, at, key_data, np.int64(key_starts[row]), key)
+            at += key
+        at = _put(out, at, value)
+        if value > 0:
+            _copy(out, at, value_data, np.int64(value_starts[row]), value)
+            at += value
+        if headers > 0:
+            _copy(out, at, header_data, np.int64(header_starts[row]), headers)
+            at += headers
+        else:
+            out[at] = 0
+            at += 1
+    return at
+
+
+def encode_records(
+    out: bytearray,
+    at: int,
+    offset_deltas: Sequence[int],
+    timestamp_deltas: Sequence[int],
+    keys: BytesColumn,
+    values: BytesColumn,
+    headers: BytesColumn | None,
+) -> int:
+    """Write the records into `out` from `at` on; gives the position after them. size_records said the room."""
+    return int(
+        _encode(
+            _view(out, np.uint8),
+            at,
+            _view(offset_deltas, np.int64),
+            _view(timestamp_deltas, np.int64),
+            *_column(keys),
+            *_column(values),
+            *((np.empty(0, np.uint8), _empty, _empty) if headers is None else _column(headers)),
+        )
+    )
+
+
+def _column(column: BytesColumn) -> tuple[_Array, _Array, _Array]:
+    return _view(column.data, np.uint8), _view(column.starts, np.int32), _view(column.lengths, np.int32)
+
+
+@_kernel(_i64(_ints_in, _ints_out))
+def _ends(lengths: Any, ends: Any) -> Any:
+    total = np.int64(0)
+    ends[0] = 0
+    for row in range(len(lengths)):
+        total += max(np.int64(lengths[row]), 0)
+        ends[row + 1] = total
+    return total
+
+
+@_kernel(types.void(_bytes_in, _ints_in, _ints_in, _ints_in, _bytes_out))
+def _gather(data: Any, starts: Any, lengths: Any, ends: Any, out: Any) -> Any:
+    for row in range(len(lengths)):
+        length = np.int64(lengths[row])
+        if length > 0:
+            _copy(out, np.int64(ends[row]), data, np.int64(starts[row]), length)
+
+
+def gather(column: BytesColumn) -> tuple[bytes | memoryview, memoryview]:
+    """The column's bytes end to end, and n + 1 positions: Arrow's layout. Null rows are empty."""
+    data, starts, lengths = _column(column)
+    ends = np.empty(len(lengths) + 1, np.int32)
+    out = np.empty(_ends(lengths, ends), np.uint8)
+    _gather(data, starts, lengths, ends, out)
+    return memoryview(out), memoryview(ends)
+
+
+@_kernel(_i64(_bytes_in, _i64, _i64), inline=True)
+def _murmur2(data: Any, start: Any, length: Any) -> Any:
+    """The unsigned hash of one key."""
+    multiplier = np.uint64(0x5BD1E995)
+    mask = np.uint64(0xFFFFFFFF)
+    hashed = np.uint64(0x9747B28C) ^ np.uint64(length)
+    words = length >> 2
+    for index in range(words):
+        at = start + index * 4
+        word = np.uint64(data[at]) | np.uint64(data[at + 1]) << np.uint64(8)
+        word |= np.uint64(data[at + 2]) << np.uint64(16) | np.uint64(data[at + 3]) << np.uint64(24)
+        word = (word * multiplier) & mask
+        word ^= word >> np.uint64(24)
+        hashed = ((hashed * multiplier) & mask) ^ ((word * multiplier) & mask)
+    at = start + words * 4
+    rest = length & 3
+    if rest:
+        if rest == 3:
+            hashed ^= np.uint64(data[at + 2]) << np.uint64(16)
+        if rest >= 2:
+            hashed ^= np.uint64(data[at + 1]) << np.uint64(8)
+        hashed ^= np.uint64(data[at])
+        hashed = (hashed * multiplier) & mask
+    hashed ^= hashed >> np.uint64(13)
+    hashed = (hashed * multiplier) & mask
+    return np.int64(hashed ^ (hashed >> np.uint64(15)))
+
+
+@_kernel(types.void(_bytes_in, _ints_in, _ints_in, _ints_out))
+def _murmur2_column(data: Any, starts: Any, lengths: Any, out: Any) -> Any:
+    for row in range(len(lengths)):
+        if lengths[row] < 0:
+            out[row] = 0
+        else:
+            out[row] = np.int32(_murmur2(data, np.int64(starts[row]), np.int64(lengths[row])))
+
+
+def murmur2_column(column: BytesColumn) -> memoryview:
+    """Murmur2 of every key, signed 32-bit; 0 for null."""
+    data, starts, lengths = _column(column)
+    out = np.empty(len(lengths), np.int32)
+    _murmur2_column(data, starts, lengths, out)
+    return memoryview(out)
+
+
+@_kernel(types.void(_bytes_in, _ints_in, _ints_in, _ints_out, _bytes_out))
+def _last_per_key(data: Any, starts: Any, lengths: Any, slots: Any, mask: Any) -> Any:
+    """Open addressing over a table of a power of two: a slot holds the row of the key's last record, plus one."""
+    wrap = len(slots) - 1
+    for row in range(len(lengths) - 1, -1, -1):
+        length = np.int64(lengths[row])
+        start = np.int64(starts[row])
+        if length < 0:
+            mask[row] = 1
+            continue
+        slot = _murmur2(data, start, length) & wrap
+        while True:
+            other = np.int64(slots[slot]) - 1
+            if other < 0:
+                slots[slot] = row + 1
+                mask[row] = 1
+                break
+            if np.int64(lengths[other]) == length:
+                same = True
+                other_start = np.int64(starts[other])
+                for index in range(length):
+                    if data[start + index] != data[other_start + index]:
+                        same = False
+                        break
+                if same:
+                    mask[row] = 0
+                    break
+            slot = (slot + 1) & wrap
+
+
+def last_per_key(column: BytesColumn) -> memoryview:
+    """A mask of the rows that compaction would keep among these: the last of each key. Null keys are all kept."""
+    data, starts, lengths = _column(column)
+    mask = np.empty(len(lengths), np.uint8)
+    slots = np.zeros(1 << max(4, (2 * len(lengths)).bit_length()), np.int32)
+    _last_per_key(data, starts, lengths, slots, mask)
+    return memoryview(mask)

@@ -1,0 +1,305 @@
+"""The kernels in plain Python: they serve where numba is missing, and are what the compiled ones are held against."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from enum import IntEnum
+from typing import NamedTuple
+
+from headrace.records import varint
+from headrace.records.batch import Buffer, to_int64
+from headrace.records.columns import BytesColumn
+from headrace.records.murmur2 import murmur2
+
+NAME = "plain"
+
+NO_STAMP = -(1 << 63)
+"""In a batch table: records keep their own timestamps."""
+
+TABLE_WIDTH = 6
+"""Numbers per batch in a batch table: start, end, count, base offset, base timestamp, append time or NO_STAMP."""
+
+
+class Fault(IntEnum):
+    """Why decoding stopped."""
+
+    NONE = 0
+    CUT = 1
+    SIZE = 2
+    STRUCTURE = 3
+    HEADER_COUNT = 4
+    HEADER_KEY = 5
+    MISMATCH = 6
+    REMAINING = 7
+    COUNT = 8
+
+
+class Decoded(NamedTuple):
+    """Columns of all whole records up to the first fault, and where that is."""
+
+    offsets: memoryview
+    timestamps: memoryview
+    key_starts: memoryview
+    key_lengths: memoryview
+    value_starts: memoryview
+    value_lengths: memoryview
+    header_starts: memoryview
+    header_lengths: memoryview
+    fault: int
+    fault_at: int
+
+
+def decode_records(data: Buffer, table: Sequence[int], capacity: int) -> Decoded:
+    """Decode the batches that `table` describes (see TABLE_WIDTH). `capacity` bounds the rows."""
+    raw = data if type(data) is bytes else bytes(data)
+    lists: tuple[list[int], ...] = ([], [], [], [], [], [], [], [])
+    fault, at = int(Fault.NONE), 0
+    for entry in range(0, len(table), TABLE_WIDTH):
+        start, end, count, base_offset, base_timestamp, stamp = table[entry : entry + TABLE_WIDTH]
+        fault, at = _decode_batch(raw, start, end, count, base_offset, base_timestamp, stamp, lists)
+        if fault:
+            break
+    offsets, timestamps = _int64_column(lists[0]), _int64_column(lists[1])
+    positions = tuple(memoryview(array("i", numbers)) for numbers in lists[2:])
+    key_starts, key_lengths, value_starts, value_lengths, header_starts, header_lengths = positions
+    return Decoded(
+        offsets,
+        timestamps,
+        key_starts,
+        key_lengths,
+        value_starts,
+        value_lengths,
+        header_starts,
+        header_lengths,
+        fault,
+        at,
+    )
+
+
+def _int64_column(numbers: list[int]) -> memoryview:
+    try:
+        return memoryview(array("q", numbers))
+    except OverflowError:
+        return memoryview(array("q", map(to_int64, numbers)))
+
+
+def _decode_batch(
+    raw: bytes,
+    at: int,
+    end: int,
+    count: int,
+    base_offset: int,
+    base_timestamp: int,
+    stamp: int,
+    lists: tuple[list[int], ...],
+) -> tuple[int, int]:
+    """Append one batch's records to the lists. The common case of short varints is read inline: a call costs more."""
+    if count < 0:
+        return Fault.COUNT, at
+    offsets, timestamps, key_starts, key_lengths, value_starts, value_lengths, header_starts, header_lengths = lists
+    stamped = stamp != NO_STAMP
+    if count == 0:
+        return Fault.NONE, at
+    record_at = at
+    try:
+        for _ in range(count):
+            record_at = at
+            size, at = _varint(raw, at, end, Fault.CUT)
+            record_end = at + size
+            if record_end > end:
+                return Fault.SIZE, record_at
+            if size < MIN_BODY_BYTES:
+                return Fault.STRUCTURE, record_at
+            at += 1
+            byte = raw[at]
+            if byte < 0x80:
+                delta, at = byte >> 1 ^ -(byte & 1), at + 1
+            else:
+                delta, at = _varlong(raw, at, record_end)
+            timestamp = stamp if stamped else base_timestamp + delta
+            delta, at = _varint(raw, at, record_end)
+            key_length, at = _varint(raw, at, record_end)
+            key_start = at
+            if key_length > 0:
+                at += key_length
+            value_length, at = _varint(raw, at, record_end)
+            value_start = at
+            if value_length > 0:
+                at += value_length
+            header_start = at
+            if at == record_end - 1 and raw[at] == 0:
+                at = record_end
+            else:
+                at = _skip_headers(raw, at, record_end)
+                if at != record_end:
+                    return Fault.MISMATCH, record_at
+            offsets.append(base_offset + delta)
+            timestamps.append(timestamp)
+            key_starts.append(key_start)
+            key_lengths.append(key_length if key_length >= 0 else -1)
+            value_starts.append(value_start)
+            value_lengths.append(value_length if value_length >= 0 else -1)
+            header_starts.append(header_start)
+            header_lengths.append(record_end - header_start)
+    except _Bad as bad:
+        return bad.fault, record_at
+    if at != end:
+        for numbers in lists:
+            numbers.pop()
+        return Fault.REMAINING, record_at
+    return Fault.NONE, at
+
+
+MIN_BODY_BYTES = 6
+
+
+class _Bad(Exception):
+    def __init__(self, fault: Fault) -> None:
+        self.fault = fault
+
+
+def _varint(raw: bytes, at: int, end: int, fault: Fault = Fault.STRUCTURE) -> tuple[int, int]:
+    if at < end:
+        byte = raw[at]
+        if byte < 0x80:
+            return byte >> 1 ^ -(byte & 1), at + 1
+        rest = byte & 0x7F
+        for shift in (7, 14, 21, 28):
+            at += 1
+            if at >= end:
+                break
+            byte = raw[at]
+            if byte < 0x80:
+                rest |= (byte << shift) & 0xFFFFFFFF
+                return rest >> 1 ^ -(rest & 1), at + 1
+            rest |= (byte & 0x7F) << shift
+    raise _Bad(fault)
+
+
+def _varlong(raw: bytes, at: int, end: int) -> tuple[int, int]:
+    rest = shift = 0
+    while at < end and shift < 70:
+        byte = raw[at]
+        at += 1
+        rest |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            rest &= 0xFFFFFFFFFFFFFFFF
+            return rest >> 1 ^ -(rest & 1), at
+        shift += 7
+    raise _Bad(Fault.STRUCTURE)
+
+
+def _skip_headers(raw: bytes, at: int, end: int) -> int:
+    count, at = _varint(raw, at, end)
+    if count < 0 or count > end - at:
+        raise _Bad(Fault.HEADER_COUNT)
+    for _ in range(count):
+        length, at = _varint(raw, at, end)
+        if length < 0:
+            raise _Bad(Fault.HEADER_KEY)
+        length, at = _varint(raw, at + length, end)
+        if length > 0:
+            at += length
+    return at
+
+
+def size_records(
+    offset_deltas: Sequence[int],
+    timestamp_deltas: Sequence[int],
+    key_lengths: Sequence[int],
+    value_lengths: Sequence[int],
+    header_lengths: Sequence[int] | None,
+) -> int:
+    """Bytes of the encoded records. Length -1 is null; a header length of 0 is a record without headers."""
+    total = 0
+    size = varint.size
+    for row, delta in enumerate(offset_deltas):
+        key, value = key_lengths[row], value_lengths[row]
+        headers = header_lengths[row] if header_lengths is not None else 1
+        body = 1 + size(timestamp_deltas[row]) + size(delta) + size(key) + size(value) + (headers or 1)
+        body += (key if key > 0 else 0) + (value if value > 0 else 0)
+        total += body + size(body)
+    return total
+
+
+def encode_records(
+    out: bytearray,
+    at: int,
+    offset_deltas: Sequence[int],
+    timestamp_deltas: Sequence[int],
+    keys: BytesColumn,
+    values: BytesColumn,
+    headers: BytesColumn | None,
+) -> int:
+    """Write the records into `out` from `at` on; gives the position after them. size_records said the room."""
+    number = varint.encode
+    key_data, value_data = bytes(keys.data), bytes(values.data)
+    header_data = b"" if headers is None else bytes(headers.data)
+    parts: list[bytes] = []
+    for row, delta in enumerate(offset_deltas):
+        key_length, value_length = keys.lengths[row], values.lengths[row]
+        key_start, value_start = keys.starts[row], values.starts[row]
+        header_section = b"\0"
+        if headers is not None and headers.lengths[row] > 0:
+            header_start = headers.starts[row]
+            header_section = header_data[header_start : header_start + headers.lengths[row]]
+        body = b"".join(
+            (
+                b"\0",
+                number(timestamp_deltas[row]),
+                number(delta),
+                number(key_length),
+                key_data[key_start : key_start + key_length] if key_length > 0 else b"",
+                number(value_length),
+                value_data[value_start : value_start + value_length] if value_length > 0 else b"",
+                header_section,
+            )
+        )
+        parts.append(number(len(body)))
+        parts.append(body)
+    encoded = b"".join(parts)
+    out[at : at + len(encoded)] = encoded
+    return at + len(encoded)
+
+
+def gather(column: BytesColumn) -> tuple[bytes | memoryview, memoryview]:
+    """The column's bytes end to end, and n + 1 positions: Arrow's layout. Null rows are empty."""
+    data = bytes(column.data)
+    ends = array("i", [0])
+    parts: list[bytes] = []
+    position = 0
+    for start, length in zip(column.starts, column.lengths):
+        if length > 0:
+            parts.append(data[start : start + length])
+            position += length
+        ends.append(position)
+    return b"".join(parts), memoryview(ends)
+
+
+def last_per_key(column: BytesColumn) -> memoryview:
+    """A mask of the rows that compaction would keep among these: the last of each key. Null keys are all kept."""
+    mask = bytearray(len(column))
+    seen: set[bytes] = set()
+    for row in range(len(column) - 1, -1, -1):
+        key = column[row]
+        if key is None:
+            mask[row] = 1
+        elif key not in seen:
+            seen.add(key)
+            mask[row] = 1
+    return memoryview(mask)
+
+
+def murmur2_column(column: BytesColumn) -> memoryview:
+    """Murmur2 of every key, signed 32-bit; 0 for null."""
+    data = bytes(column.data)
+    return memoryview(
+        array(
+            "i",
+            [
+                murmur2(data[start : start + length]) if length >= 0 else 0
+                for start, length in zip(column.starts, column.lengths)
+            ],
+        )
+    )

@@ -1,0 +1,192 @@
+"""Read batches: into columns, or into record objects; refuses what Java refuses."""
+
+from __future__ import annotations
+
+import struct
+from array import array
+from collections.abc import Iterable, Iterator
+from itertools import repeat
+from typing import NamedTuple, cast
+
+from headrace.records import kernels
+from headrace.records.batch import CURRENT_MAGIC, Batch, BatchHeader, Buffer, increment_sequence, to_int32
+from headrace.records.columns import (
+    MAX_COLUMN_BYTES,
+    MIN_RECORD_BYTES,
+    BytesColumn,
+    Columns,
+    Headers,
+    Record,
+    decode_headers,
+)
+from headrace.records.compression import DEFAULT_LIMIT_BYTES, decompress
+from headrace.records.errors import CorruptBatch, InvalidRecord
+from headrace.records.kernels_plain import NO_STAMP, Decoded, Fault
+
+_FAULTS = {
+    Fault.CUT: "the batch ends before its last record",
+    Fault.SIZE: "a record is longer than what is left of the batch",
+    Fault.STRUCTURE: "a record's fields do not fit its length",
+    Fault.HEADER_COUNT: "a record has an impossible number of headers",
+    Fault.HEADER_KEY: "a record has a header without a key",
+    Fault.MISMATCH: "a record's fields are shorter than its length",
+    Fault.REMAINING: "bytes are left after the last record",
+    Fault.COUNT: "the number of records is negative",
+}
+_new_tuple = tuple.__new__
+_CONTROL_KEY = struct.Struct(">hh")
+_CONTROL_VALUE = struct.Struct(">hi")
+
+
+def _opened(batch: Batch, limit_bytes: int) -> tuple[BatchHeader, Buffer]:
+    """Header and decompressed records. A batch that says it has no records is empty whatever bytes follow."""
+    header = batch.header()
+    if header.magic != CURRENT_MAGIC:
+        raise CorruptBatch(f"batch at offset {header.base_offset} has magic {header.magic}: only format 2 is supported")
+    if header.count <= 0 or header.codec_id == 0:
+        return header, batch.payload
+    return header, decompress(header.codec, batch.payload, limit_bytes)
+
+
+def _row(header: BatchHeader, start: int, end: int) -> tuple[int, int, int, int, int, int]:
+    stamp = header.max_timestamp if header.is_log_append_time else NO_STAMP
+    return start, end, header.count, header.base_offset, header.base_timestamp, stamp
+
+
+def _capacity(header: BatchHeader, payload_bytes: int) -> int:
+    """Rows that can come out of a batch: its count is a claim, its bytes are a fact."""
+    return min(max(header.count, 0), payload_bytes // MIN_RECORD_BYTES)
+
+
+def _decode(batch: Batch, limit_bytes: int) -> tuple[BatchHeader, Buffer, Decoded]:
+    header, data = _opened(batch, limit_bytes)
+    capacity = _capacity(header, len(data))
+    decoded = kernels.choose(capacity).decode_records(data, _row(header, 0, len(data)), capacity)
+    return header, data, decoded
+
+
+def _invalid(fault: int, at: int, header: BatchHeader) -> InvalidRecord:
+    return InvalidRecord(
+        f"batch at offset {header.base_offset} with {header.count} records is invalid: {_FAULTS[Fault(fault)]} "
+        f"(byte {at} of its records)"
+    )
+
+
+def decode_columns(batches: Batch | Iterable[Batch], limit_bytes: int = DEFAULT_LIMIT_BYTES) -> Columns:
+    """The records of one or several batches as columns. `limit_bytes` bounds all that is decompressed."""
+    if isinstance(batches, Batch):
+        header, data, decoded = _decode(batches, limit_bytes)
+        if decoded.fault:
+            raise _invalid(decoded.fault, decoded.fault_at, header)
+        return _columns(data, decoded)
+    table = array("q")
+    payloads: list[Buffer] = []
+    headers: list[BatchHeader] = []
+    position = capacity = 0
+    room = limit_bytes
+    for batch in batches:
+        header, data = _opened(batch, room)
+        if header.codec_id:
+            room -= len(data)
+        payloads.append(data)
+        headers.append(header)
+        table.extend(_row(header, position, position + len(data)))
+        position += len(data)
+        capacity += _capacity(header, len(data))
+        if position > MAX_COLUMN_BYTES:
+            raise ValueError(f"batches of more than {MAX_COLUMN_BYTES} bytes: decode fewer at a time")
+    # Joined once so that a column is one buffer; a single batch is not copied.
+    joined = payloads[0] if len(payloads) == 1 else b"".join(payloads)
+    decoded = kernels.choose(capacity).decode_records(joined, table, capacity)
+    if decoded.fault:
+        failed = next((row for row in range(len(headers)) if table[6 * row + 1] > decoded.fault_at), len(headers) - 1)
+        raise _invalid(decoded.fault, decoded.fault_at - table[6 * failed], headers[failed])
+    return _columns(joined, decoded)
+
+
+def _columns(data: Buffer, decoded: Decoded) -> Columns:
+    return Columns(
+        decoded.offsets,
+        decoded.timestamps,
+        BytesColumn(data, decoded.key_starts, decoded.key_lengths),
+        BytesColumn(data, decoded.value_starts, decoded.value_lengths),
+        BytesColumn(data, decoded.header_starts, decoded.header_lengths),
+    )
+
+
+def read_records(batch: Batch, limit_bytes: int = DEFAULT_LIMIT_BYTES) -> list[Record]:
+    """Every record of a batch; raises InvalidRecord when any is wrong."""
+    header, data, decoded = _decode(batch, limit_bytes)
+    if decoded.fault:
+        raise _invalid(decoded.fault, decoded.fault_at, header)
+    return _records(header, data, decoded)
+
+
+def iter_records(batch: Batch, limit_bytes: int = DEFAULT_LIMIT_BYTES) -> Iterator[Record]:
+    """Like read_records, but gives the good records of an uncompressed batch before it raises, as Java does."""
+    header, data, decoded = _decode(batch, limit_bytes)
+    if decoded.fault and header.codec_id:
+        raise _invalid(decoded.fault, decoded.fault_at, header)
+    yield from _records(header, data, decoded)
+    if decoded.fault:
+        raise _invalid(decoded.fault, decoded.fault_at, header)
+
+
+def records_of(columns: Columns) -> list[Record]:
+    """Columns as record objects; sequence numbers are not known here."""
+    return _objects(columns, repeat(-1))
+
+
+def _records(header: BatchHeader, data: Buffer, decoded: Decoded) -> list[Record]:
+    sequences: Iterable[int] = repeat(-1)
+    if header.base_sequence >= 0:
+        base, first = header.base_sequence, header.base_offset
+        sequences = [increment_sequence(base, to_int32(offset - first)) for offset in decoded.offsets.tolist()]
+    # Keys and values are cut out of the buffer one by one: from bytes that is one step each.
+    raw = data if type(data) is bytes else bytes(data)
+    return _objects(_columns(raw, decoded), sequences)
+
+
+def _objects(columns: Columns, sequences: Iterable[int]) -> list[Record]:
+    headers: Iterable[Headers] = repeat(())
+    section = columns.headers
+    if section is not None and max(section.lengths.tolist(), default=1) > 1:
+        raw = section.data if type(section.data) is bytes else bytes(section.data)
+        headers = [
+            () if length <= 1 else decode_headers(raw, start)
+            for start, length in zip(section.starts.tolist(), section.lengths.tolist())
+        ]
+    rows = zip(
+        columns.offsets.tolist(),
+        columns.timestamps.tolist(),
+        columns.keys.to_list(),
+        columns.values.to_list(),
+        headers,
+        sequences,
+    )
+    # All in C: no Python frame per record.
+    return cast(list[Record], list(map(_new_tuple, repeat(Record), rows)))
+
+
+class ControlMarker(NamedTuple):
+    """What a control record says. The type is a number: 0 abort, 1 commit, others are KRaft's or not known."""
+
+    control_type: int
+    coordinator_epoch: int | None
+
+
+def read_control(record: Record) -> ControlMarker:
+    """The marker in a control record; the coordinator epoch only of transaction markers."""
+    if record.key is None or len(record.key) < _CONTROL_KEY.size:
+        raise InvalidRecord(f"control record at offset {record.offset} has no key of {_CONTROL_KEY.size} bytes")
+    version, control_type = _CONTROL_KEY.unpack_from(record.key)
+    if version < 0:
+        raise InvalidRecord(f"control record at offset {record.offset} has version {version}")
+    if control_type not in (0, 1):
+        return ControlMarker(control_type, None)
+    if record.value is None or len(record.value) < _CONTROL_VALUE.size:
+        raise InvalidRecord(f"transaction marker at offset {record.offset} has no coordinator epoch")
+    version, epoch = _CONTROL_VALUE.unpack_from(record.value)
+    if version < 0:
+        raise InvalidRecord(f"transaction marker at offset {record.offset} has version {version}")
+    return ControlMarker(control_type, epoch)

@@ -71,13 +71,11 @@ def test_a_broker_starts_with_nothing_configured() -> None:
 
 
 def test_everything_wrong_is_said_at_once() -> None:
+    wrong = {"num.partitions": "0", "log.segment.bytes": "10", "listener.name.a.ssl.client.auth": "maybe"}
     with pytest.raises(ConfigError) as caught:
-        BrokerConfig.parse(
-            {"num.partitions": "0", "log.segment.bytes": "10", "listener.name.a.ssl.client.auth": "maybe"}
-        )
-    assert set(caught.value.problems) == {"num.partitions", "log.segment.bytes"} or len(caught.value.problems) == 3
-    with pytest.raises(ConfigError, match=r"listener\.name\.a\.ssl\.client\.auth"):
-        BrokerConfig.parse({"listener.name.a.ssl.client.auth": "maybe"})
+        BrokerConfig.parse(wrong)
+    assert set(caught.value.problems) == set(wrong)
+    assert all(name in problem for name, problem in caught.value.problems.items())
 
 
 @pytest.mark.parametrize(

@@ -75,11 +75,16 @@ class DirectoryWriter:
         return fn(*args)
 
     def submit(self, fn: Callable[[*Ts], T], *args: *Ts) -> asyncio.Future[T]:
-        """Queue the work for the writer thread. Raises `Overloaded` when the queue is full."""
+        """Queue the work for the writer thread. Raises `Overloaded` when the queue is full.
+
+        Cancelling the future does not stop the work, nor let anything overtake it.
+        """
         self._check_open()
-        future = self._lane.submit(fn, *args)
+        work = self._lane.submit(fn, *args)
         self._submitted += 1
-        future.add_done_callback(self._finished)
+        # Not the lane's own future: a caller that is cancelled cancels what it awaits, and the work still runs.
+        future: asyncio.Future[T] = work.get_loop().create_future()
+        work.add_done_callback(functools.partial(self._finished, future))
         return future
 
     def sync(self, files: Iterable[File]) -> asyncio.Future[None]:
@@ -141,10 +146,16 @@ class DirectoryWriter:
         else:
             self._syncing = False
 
-    def _finished(self, future: asyncio.Future[T]) -> None:
-        # Counted down one turn later: those who wait for this future are called in this turn, and inline work must not
+    def _finished(self, future: asyncio.Future[T], work: asyncio.Future[T]) -> None:
+        error = work.exception()
+        if not future.done():
+            if error is None:
+                future.set_result(work.result())
+            else:
+                future.set_exception(error)
+        # Counted down one turn later: those who wait for the future are called in this turn, and inline work must not
         # come before them.
-        future.get_loop().call_soon(self._release)
+        work.get_loop().call_soon(self._release)
 
     def _release(self) -> None:
         self._submitted -= 1

@@ -1,0 +1,254 @@
+"""A deterministic asyncio event loop: virtual time, no threads, no sockets, an order that a seed decides."""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import random
+import threading
+import weakref
+from collections.abc import Callable, Coroutine, Generator
+from contextvars import Context, ContextVar, copy_context
+from typing import Any, NoReturn
+
+from headrace.runtime.interface import Ts
+from headrace.runtime.simulated.errors import SimulatedCrash, SimulationStuck
+from headrace.runtime.simulated.trace import Trace
+
+_TIMERS_CANCELLED_MIN = 100
+
+
+class Incarnation:
+    """One life of a simulated host. What was started in it runs in a context that names it, and stops with it."""
+
+    __slots__ = ("alive", "host", "number")
+
+    def __init__(self, host: str, number: int):
+        self.host = host
+        self.number = number
+        self.alive = True
+
+
+incarnation: ContextVar[Incarnation | None] = ContextVar("incarnation", default=None)
+
+
+class SimulatedLoop(asyncio.BaseEventLoop):
+    """Time stands still while there is something to do, then jumps to the next timer.
+
+    What asyncio promises holds: `call_soon` is first in, first out. What it leaves open is drawn from the seed: the
+    order of timers that are due at the same time and, with `shuffle`, the order in which ready tasks take their turn.
+    Each turn of the loop costs `turn_s` of virtual time, so that code which spins on `sleep(0)` lets time pass.
+    """
+
+    def __init__(
+        self,
+        rng: random.Random,
+        trace: Trace,
+        *,
+        shuffle: bool = True,
+        turn_s: float = 1e-6,
+        steps_max: int = 50_000_000,
+        time_max_s: float = 30 * 86_400.0,
+    ):
+        super().__init__()
+        self._rng = rng
+        self.trace = trace
+        self._shuffle = shuffle
+        self._turn_s = turn_s
+        self._steps_max = steps_max
+        self._time_max_s = time_max_s
+        self._now = 0.0
+        self.steps = 0
+        self._timers: list[tuple[float, float, int, asyncio.TimerHandle]] = []
+        self._timer_count = 0
+        self._timers_cancelled = 0
+        self._task_count = 0
+        self._tasks: weakref.WeakValueDictionary[int, asyncio.Task[Any]] = weakref.WeakValueDictionary()
+        self._lives: weakref.WeakKeyDictionary[asyncio.Task[Any], Incarnation | None] = weakref.WeakKeyDictionary()
+        self._abandoned: weakref.WeakSet[asyncio.Task[Any]] = weakref.WeakSet()
+        #: What reached the exception handler: exceptions that nobody waited for.
+        self.unhandled: list[dict[str, Any]] = []
+        self.set_task_factory(self._numbered_task)
+        self.set_exception_handler(self._keep_unhandled)
+
+    def __del__(self) -> None:
+        """asyncio's loops warn when they were not closed, because of their sockets. This one has none."""
+
+    def time(self) -> float:
+        return self._now
+
+    def tasks(self) -> list[asyncio.Task[Any]]:
+        """Unfinished tasks, oldest first (asyncio.all_tasks has no order)."""
+        return [task for task in self._tasks.values() if not task.done() and task not in self._abandoned]
+
+    def call_at(
+        self, when: float, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
+    ) -> asyncio.TimerHandle:
+        self._check_open()
+        timer = asyncio.TimerHandle(when, callback, args, self, context)
+        self._timer_count += 1
+        tie = self._rng.random() if self._shuffle else 0.0
+        heapq.heappush(self._timers, (when, tie, self._timer_count, timer))
+        timer._scheduled = True  # type: ignore[attr-defined]  # read by TimerHandle.cancel; set by every loop
+        return timer
+
+    def call_soon_threadsafe(
+        self, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
+    ) -> asyncio.Handle:
+        if self.is_running() and threading.get_ident() != self._thread_id:  # type: ignore[attr-defined]  # BaseEventLoop's
+            raise RuntimeError("a thread called into the simulated loop: its timing is real, so the run cannot repeat")
+        return self.call_soon(callback, *args, context=context)
+
+    def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> NoReturn:  # type: ignore[override]  # never returns
+        raise RuntimeError(f"{func!r} was sent to a thread inside a simulation: use Runtime.offload")
+
+    async def create_connection(self, *args: Any, **kwargs: Any) -> NoReturn:
+        raise RuntimeError("a real connection inside a simulation: use Runtime.network.connect")
+
+    async def create_server(self, *args: Any, **kwargs: Any) -> NoReturn:
+        raise RuntimeError("a real server inside a simulation: use Runtime.network.listen")
+
+    # The rest is what asyncio.BaseEventLoop asks of its subclasses.
+
+    def _run_once(self) -> None:
+        if not self._ready and not self._stopping:  # type: ignore[attr-defined]  # BaseEventLoop's
+            self._jump()
+        self._now += self._turn_s
+        self.trace.now_s = self._now
+        self._collect_due()
+        ready = self._ready  # type: ignore[attr-defined]  # BaseEventLoop's deque of handles
+        turn = [ready.popleft() for _ in range(len(ready))]
+        if self._shuffle and len(turn) > 1:
+            self._shuffle_tasks(turn)
+        for handle in turn:
+            if handle._cancelled:
+                continue
+            life = handle._context.get(incarnation)
+            if life is not None and not life.alive:
+                continue  # the host that would have done this is dead
+            self.steps += 1
+            if self.steps > self._steps_max:
+                raise SimulationStuck(f"over {self._steps_max} steps, at {self._now:.6f} s\n{self.describe_tasks()}")
+            self.trace.record("step", _name_of(handle._callback))
+            handle._run()
+
+    def _jump(self) -> None:
+        """Let time pass until the next timer."""
+        while self._timers and self._timers[0][3].cancelled():
+            heapq.heappop(self._timers)
+            self._timers_cancelled -= 1
+        if not self._timers:
+            raise SimulationStuck(f"nothing is scheduled, at {self._now:.6f} s\n{self.describe_tasks()}")
+        self._now = max(self._now, self._timers[0][0])
+        if self._now > self._time_max_s:
+            raise SimulationStuck(f"over {self._time_max_s} s of virtual time\n{self.describe_tasks()}")
+
+    def _collect_due(self) -> None:
+        while self._timers and self._timers[0][0] <= self._now:
+            timer = heapq.heappop(self._timers)[3]
+            timer._scheduled = False  # type: ignore[attr-defined]  # see call_at
+            if timer.cancelled():
+                self._timers_cancelled -= 1
+            else:
+                self._ready.append(timer)  # type: ignore[attr-defined]  # BaseEventLoop's
+
+    def _shuffle_tasks(self, turn: list[Any]) -> None:
+        """Permute the steps of tasks among the places they have; plain callbacks keep theirs, as asyncio promises."""
+        places = [place for place, handle in enumerate(turn) if _task_of(handle._callback) is not None]
+        if len(places) > 1:
+            steps = [turn[place] for place in places]
+            self._rng.shuffle(steps)
+            for place, handle in zip(places, steps):
+                turn[place] = handle
+
+    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
+        if not handle._scheduled:  # type: ignore[attr-defined]  # see call_at
+            return
+        self._timers_cancelled += 1
+        if self._timers_cancelled > _TIMERS_CANCELLED_MIN and self._timers_cancelled * 2 > len(self._timers):
+            self._timers = [entry for entry in self._timers if not entry[3].cancelled()]
+            heapq.heapify(self._timers)
+            self._timers_cancelled = 0
+
+    def _process_events(self, event_list: object) -> None:
+        raise AssertionError("a simulated loop has no selector, so it has no events")
+
+    def _write_to_self(self) -> None:
+        pass
+
+    def _check_open(self) -> None:
+        if self.is_closed():
+            raise RuntimeError("the simulated loop is closed")
+
+    def _numbered_task(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        coro: Coroutine[Any, Any, Any] | Generator[Any, None, Any],
+        **options: Any,
+    ) -> asyncio.Task[Any]:
+        self._task_count += 1
+        task: asyncio.Task[Any] = asyncio.Task(coro, loop=loop, **options)
+        self._tasks[self._task_count] = task
+        self._lives[task] = (options.get("context") or copy_context()).get(incarnation)
+        return task
+
+    def _keep_unhandled(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        if isinstance(context.get("exception"), SimulatedCrash):
+            return  # how a host's own tasks end when the host does
+        self.trace.record("unhandled", str(context.get("message", "")), repr(type(context.get("exception"))))
+        self.unhandled.append(context)
+
+    def abandon(self, life: Incarnation | None = None) -> None:
+        """End the tasks of a dead host (or all) now, so that no garbage collector ends them at a time of its own.
+
+        Their `finally` blocks run, but nothing they do reaches anyone: the host's disk and connections are dead.
+        """
+        for task in self.tasks():
+            if life is not None and self._lives.get(task) is not life:
+                continue
+            task._log_destroy_pending = False  # type: ignore[attr-defined]  # the way asyncio itself silences it
+            self._lives[task] = None
+            self._abandoned.add(task)
+            coroutine = task.get_coro()
+            if coroutine is None or task is _current_task(self):
+                continue
+            try:
+                coroutine.close()
+            except (Exception, SimulatedCrash) as error:  # noqa: BLE001 - a dead host's clean-up fails as it likes
+                self.trace.record("abandoned", type(error).__name__)
+
+    def describe_tasks(self) -> str:
+        """Every unfinished task and the line where it waits."""
+        return "\n".join(f"  {task.get_name()}: {_where(task)}" for task in self.tasks()) or "  (no unfinished task)"
+
+
+def _current_task(loop: asyncio.AbstractEventLoop) -> asyncio.Task[Any] | None:
+    return asyncio.current_task(loop) if loop.is_running() else None
+
+
+def _task_of(callback: object) -> asyncio.Task[Any] | None:
+    owner = getattr(callback, "__self__", None)
+    return owner if isinstance(owner, asyncio.Task) else None
+
+
+def _name_of(callback: object) -> str:
+    """A name that is the same in every run: no addresses, no counters of the process."""
+    task = _task_of(callback)
+    if task is not None:
+        return getattr(task.get_coro(), "__qualname__", "task")
+    while hasattr(callback, "func"):
+        callback = callback.func
+    return getattr(callback, "__qualname__", type(callback).__qualname__)
+
+
+def _where(task: asyncio.Task[Any]) -> str:
+    """The chain of coroutines the task is in, innermost last."""
+    names = []
+    current: Any = task.get_coro()
+    for _ in range(100):
+        frame = getattr(current, "cr_frame", None) or getattr(current, "gi_frame", None)
+        if frame is None:
+            break
+        names.append(f"{frame.f_code.co_qualname} ({frame.f_code.co_filename}:{frame.f_lineno})")
+        current = getattr(current, "cr_await", None) or getattr(current, "gi_yieldfrom", None)
+    return " > ".join(names) or "not started"

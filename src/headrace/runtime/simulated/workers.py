@@ -1,0 +1,112 @@
+"""Simulated threads: blocking work is done inline, after a virtual delay, in an order that threads could have had."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from headrace.runtime.errors import Overloaded
+from headrace.runtime.interface import T, Ts
+from headrace.runtime.simulated.loop import SimulatedLoop
+
+_OFFLOAD_QUEUED_MAX = 100_000
+
+
+@dataclass(slots=True, frozen=True)
+class WorkModel:
+    """How long a piece of disk work takes: mostly a little, sometimes long."""
+
+    usual_s_max: float = 0.001
+    slow_s_max: float = 0.2
+    slow_probability: float = 0.01
+
+    def draw(self, rng: random.Random) -> float:
+        return rng.uniform(0.0, self.slow_s_max if rng.random() < self.slow_probability else self.usual_s_max)
+
+
+class SimulatedPool:
+    """Takes effect some time after it was started, and is known to be finished some time after that."""
+
+    def __init__(
+        self, loop: SimulatedLoop, rng: random.Random, model: WorkModel, name: str, threads: int, *, queued_max: int
+    ):
+        if threads < 1:
+            raise ValueError(f"pool {name!r} needs at least one thread, not {threads}")
+        self._loop = loop
+        self._rng = rng
+        self._model = model
+        self._name = name
+        self._free = threads
+        self._queued_max = queued_max
+        self._queue: deque[tuple[asyncio.Future[Any], Callable[..., Any], tuple[Any, ...]]] = deque()
+        self._outstanding = 0
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._closed = False
+
+    def submit(self, fn: Callable[[*Ts], T], *args: *Ts) -> asyncio.Future[T]:
+        if self._closed:
+            raise RuntimeError(f"pool {self._name!r} is closed")
+        if self._outstanding >= self._queued_max:
+            raise Overloaded(f"{self._name}: {self._outstanding} pieces of disk work are waiting; try again later")
+        future: asyncio.Future[T] = self._loop.create_future()
+        self._outstanding += 1
+        self._idle.clear()
+        self._queue.append((future, fn, args))
+        self._start()
+        return future
+
+    async def close(self) -> None:
+        self._closed = True
+        await self._idle.wait()
+
+    def _start(self) -> None:
+        while self._free and self._queue:
+            self._free -= 1
+            self._loop.call_later(self._model.draw(self._rng), self._do, *self._queue.popleft())
+
+    def _do(self, future: asyncio.Future[Any], fn: Callable[..., Any], args: tuple[Any, ...]) -> None:
+        result: Any = None
+        error: BaseException | None = None
+        try:
+            result = fn(*args)
+        except BaseException as raised:  # noqa: BLE001 - handed to the future, as a thread would
+            error = raised
+        self._loop.call_later(self._model.draw(self._rng), self._finish, future, result, error)
+
+    def _finish(self, future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
+        self._free += 1
+        self._outstanding -= 1
+        if not future.cancelled():
+            if error is None:
+                future.set_result(result)
+            else:
+                future.set_exception(error)
+        if self._outstanding == 0:
+            self._idle.set()
+        self._start()
+
+
+class SimulatedWorkers:
+    def __init__(self, loop: SimulatedLoop, rng: random.Random, io_threads: int, model: WorkModel | None = None):
+        self._loop = loop
+        self._rng = rng
+        self._model = model or WorkModel()
+        self._pools: list[SimulatedPool] = []
+        self._io = self.pool("headrace-io", io_threads, queued_max=_OFFLOAD_QUEUED_MAX)
+
+    def offload(self, fn: Callable[[*Ts], T], *args: *Ts) -> asyncio.Future[T]:
+        return self._io.submit(fn, *args)
+
+    def pool(self, name: str, threads: int, *, queued_max: int = 10_000) -> SimulatedPool:
+        made = SimulatedPool(self._loop, self._rng, self._model, name, threads, queued_max=queued_max)
+        self._pools.append(made)
+        return made
+
+    async def close(self) -> None:
+        for pool in self._pools:
+            await pool.close()

@@ -1,8 +1,8 @@
 """The same random message twice: as ours and as kio's, so that both codecs can be held against each other.
 
 kio has a class per version, so a message is built by walking both declarations side by side, which also holds names,
-order, tags and nullability of ours against kio's. Where kio has its own types (time spans, error codes, UUIDs) the value
-is drawn from what they can express.
+order, tags and nullability of ours against kio's. Where kio has its own types (time spans, error codes, UUIDs) the
+value is drawn from what they can express.
 """
 
 import dataclasses

@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from headrace.protocol.codegen import decoder, encoder
+from headrace.protocol.explain import explain
 from headrace.protocol.schema import Buffer as Buffer
 from headrace.protocol.schema import Kind, Schema
-from headrace.protocol.wire import MalformedMessage, pack_int32, read_uvarint
+from headrace.protocol.wire import MalformedMessage, pack_int32, skip_tags
 
 T = TypeVar("T")
 
@@ -39,19 +40,24 @@ def decode(cls: type[T], version: int, buffer: Buffer, position: int = 0) -> T:
 
 def decode_from(cls: type[T], version: int, buffer: Buffer, position: int = 0) -> tuple[T, int]:
     """Read one message and say where it ends. Whatever is wrong with the bytes is a `MalformedMessage`."""
-    schema: Schema = cls.SCHEMA  # type: ignore[attr-defined]  # set by the decorators in `schema`
-    read = decoder(cls, version, version in schema.flexible)
+    read = decoder(cls, version)
     try:
         return read(buffer, position)
-    except (struct.error, IndexError, RecursionError) as error:
-        raise MalformedMessage(f"{schema.name} v{version} ends too early or is not one ({error})") from error
+    except (struct.error, IndexError) as error:
+        raise MalformedMessage(f"{cls.__name__} v{version} ends too early ({error})") from error
 
 
 def encode_parts(message: Any, version: int) -> list[Buffer]:
-    """The message as a list of parts to be sent one after the other; record data is a part of its own, not a copy."""
-    schema: Schema = message.SCHEMA
+    """The message as a list of parts to be sent one after the other; record data is a part of its own, not a copy.
+
+    A value that does not fit its field is a `ValueError` that names the field: a mistake of the program's own.
+    """
+    write = encoder(type(message), version)
     parts: list[Buffer] = []
-    encoder(type(message), version, version in schema.flexible)(message, parts.append)
+    try:
+        write(message, parts.append)
+    except (struct.error, TypeError, AttributeError, OverflowError, UnicodeEncodeError) as error:
+        raise ValueError(explain(message, version) or f"{type(message).__name__} v{version}: {error}") from error
     return parts
 
 
@@ -120,7 +126,7 @@ def decode_request_header(buffer: Buffer, flexible: Any) -> RequestHeader:
             client_id = str(buffer[position : position + n], "utf-8", "replace")
             position += n
         if flexible(api_key, version):
-            position = _skip_tags(buffer, position)
+            position = skip_tags(buffer, position)
     except (struct.error, IndexError) as error:
         raise MalformedMessage(f"a request header is cut ({error})") from error
     return RequestHeader(api_key, version, correlation_id, client_id, position)
@@ -130,20 +136,7 @@ def decode_response(cls: type[T], version: int, buffer: Buffer) -> tuple[int, T]
     """The correlation id and the body of a response frame (without its length)."""
     try:
         correlation_id: int = struct.unpack_from(">i", buffer, 0)[0]
-        position = _skip_tags(buffer, 4) if has_flexible_header(cls, version) else 4
+        position = skip_tags(buffer, 4) if has_flexible_header(cls, version) else 4
     except (struct.error, IndexError) as error:
         raise MalformedMessage(f"a response header is cut ({error})") from error
     return correlation_id, decode(cls, version, buffer, position)
-
-
-def _skip_tags(buffer: Buffer, position: int) -> int:
-    count, position = read_uvarint(buffer, position)
-    if count > len(buffer) - position:
-        raise MalformedMessage("more tagged fields than bytes left")
-    for _ in range(count):
-        _, position = read_uvarint(buffer, position)
-        size, position = read_uvarint(buffer, position)
-        position += size
-        if position > len(buffer):
-            raise MalformedMessage("a tagged field reaches beyond the message")
-    return position

@@ -99,7 +99,6 @@ class Field:
     default: Any
     tag: int | None
     tagged: Versions
-    flexible: Versions | None  # overrides the message's own; only the header's client id needs it
     name: str = ""
 
     @property
@@ -124,7 +123,6 @@ def f(
     default: Any = _UNSET,
     tag: int | None = None,
     tagged: str | None = None,
-    flexible: str | None = None,
 ) -> Any:
     """Declare a field: its type, the versions that have it, those in which it may be null, and its default."""
     in_versions = Versions.parse(versions)
@@ -135,8 +133,12 @@ def f(
         default=default,
         tag=tag,
         tagged=NEVER if tag is None else in_versions if tagged is None else Versions.parse(tagged),
-        flexible=None if flexible is None else Versions.parse(flexible),
     )
+
+
+def item_of(array: Field) -> Field:
+    """What an array of primitives has in each place, as a field of its own. It is never null."""
+    return Field(array.type.element, ALWAYS, NEVER, None, None, NEVER, array.name)
 
 
 class Kind(Enum):

@@ -1,0 +1,164 @@
+"""Range: per topic, consecutive partitions to the members in order; near ones first where racks are known (KIP-881)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from headrace.assignors._group import Group, read_group
+from headrace.assignors._racks import racks_help
+from headrace.assignors.base import AssignorBase, ClusterView, GroupAssignment, Subscription
+
+
+class RangeAssignor(AssignorBase):
+    """Equal to Kafka's RangeAssignor."""
+
+    name = "range"
+
+    def assign(self, cluster: ClusterView, subscriptions: Mapping[str, Subscription]) -> GroupAssignment:
+        group = read_group(cluster, subscriptions)
+        readers = _readers_per_topic(group)
+        numbers: list[list[int]] = [[] for _ in group.members]
+        states = _rack_states(group, readers)
+        if any(state.needs_racks for state in states):
+            _assign_near(states, numbers)
+            for state in states:
+                state.take_ranges(numbers, None)
+            # Numbers sort as (topic, partition) do.
+            for own in numbers:
+                own.sort()
+        else:
+            _assign_plain(group, readers, numbers)
+        return group.result(numbers)
+
+
+def _readers_per_topic(group: Group) -> list[list[int]]:
+    """Per topic, its subscribers in order of precedence; topics with the same subscribers share one list."""
+    order = group.members_static_first()
+    known: dict[frozenset[int], list[int]] = {}
+    readers = []
+    for shapes in map(frozenset, group.topic_shapes()):
+        if shapes not in known:
+            known[shapes] = [member for member in order if group.shape_of[member] in shapes]
+        readers.append(known[shapes])
+    return readers
+
+
+def _assign_plain(group: Group, readers: Sequence[list[int]], numbers: list[list[int]]) -> None:
+    layout, index = group.layout, group.topic_index()
+    # Java walks the topics in the order of its hash table; only the order within a member's list depends on it.
+    for topic in map(index.__getitem__, group.hashed_topics):
+        start, count = layout.starts[topic], layout.counts[topic]
+        each, extra = divmod(count, len(readers[topic]))
+        if each == 0:
+            for member, number in zip(readers[topic], range(start, start + count)):
+                numbers[member].append(number)
+            continue
+        for position, member in enumerate(readers[topic]):
+            end = start + each + (position < extra)
+            numbers[member].extend(range(start, end))
+            start = end
+
+
+@dataclass(slots=True)
+class _TopicState:
+    """What is left to give of one topic, and what its subscribers may still take."""
+
+    start: int
+    readers: list[int]
+    rack_of: dict[int, str | None]
+    # Empty when no subscriber of this topic has a rack.
+    partition_racks: list[frozenset[str]]
+    needs_racks: bool
+    left: dict[int, None]
+    taken: dict[int, int]
+    each: int
+    extra: int
+
+    def near(self, member: int, partition: int) -> bool:
+        rack = self.rack_of[member]
+        return rack is None or (bool(self.partition_racks) and rack in self.partition_racks[partition])
+
+    def room(self, member: int) -> int:
+        return max(0, self.each + (self.extra > 0) - self.taken[member])
+
+    def take(self, member: int, partitions: Sequence[int], numbers: list[list[int]]) -> None:
+        numbers[member].extend(self.start + partition for partition in partitions)
+        self.taken[member] += len(partitions)
+        if self.taken[member] > self.each:
+            self.extra -= 1
+        for partition in partitions:
+            del self.left[partition]
+
+    def take_ranges(self, numbers: list[list[int]], allowed: Callable[[int, int], bool] | None) -> None:
+        """Members in order take what is left up to their share, or only the partitions they are allowed."""
+        for member in self.readers:
+            if not self.left:
+                return
+            room = self.room(member)
+            chosen: list[int] = []
+            for partition in self.left:
+                if len(chosen) == room:
+                    break
+                if allowed is None or allowed(member, partition):
+                    chosen.append(partition)
+            if chosen:
+                self.take(member, chosen, numbers)
+
+
+def _rack_states(group: Group, readers: Sequence[list[int]]) -> list[_TopicState]:
+    """The topics' states, or nothing when no member or no replica has a rack, so that racks cannot matter."""
+    if group.cluster.replica_racks is None or not any(subscription.rack_id for subscription in group.subscriptions):
+        return []
+    racks = [subscription.rack_id or None for subscription in group.subscriptions]
+    states = []
+    for topic, members in enumerate(readers):
+        rack_of = {member: racks[member] for member in members}
+        member_racks = {rack for rack in rack_of.values() if rack is not None}
+        partition_racks = group.partition_racks(topic) if member_racks else []
+        count = group.layout.counts[topic]
+        each, extra = divmod(count, len(members))
+        states.append(
+            _TopicState(
+                start=group.layout.starts[topic],
+                readers=members,
+                rack_of=rack_of,
+                partition_racks=partition_racks,
+                needs_racks=racks_help(member_racks, partition_racks),
+                left=dict.fromkeys(range(count)),
+                taken=dict.fromkeys(members, 0),
+                each=each,
+                extra=extra,
+            )
+        )
+    return states
+
+
+def _assign_near(states: Sequence[_TopicState], numbers: list[list[int]]) -> None:
+    """Give partitions to members in a rack of theirs, as far as shares allow; like topics stay co-partitioned."""
+    kinds: dict[tuple[int, int], list[_TopicState]] = {}
+    for state in states:
+        # Topics with the same subscribers share one list, so its identity stands for the set.
+        kinds.setdefault((id(state.readers), len(state.partition_racks)), []).append(state)
+    for (_, partitions), kind in kinds.items():
+        if len(kind) > 1:
+            _assign_near_together(partitions, kind, numbers)
+        elif kind[0].needs_racks:
+            kind[0].take_ranges(numbers, kind[0].near)
+
+
+def _assign_near_together(partitions: int, kind: Sequence[_TopicState], numbers: list[list[int]]) -> None:
+    """Partition p of all these topics goes to one member, the first one that is near to all of them and has room."""
+    remaining = list(kind[0].readers)
+    for partition in range(partitions):
+        for member in remaining:
+            if all(state.near(member, partition) and state.room(member) > 0 for state in kind):
+                break
+        else:
+            continue
+        for state in kind:
+            state.take(member, (partition,), numbers)
+        if not any(state.room(member) > 0 for state in kind):
+            remaining.remove(member)
+            if not remaining:
+                return

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from enum import IntEnum
+from functools import cache
 from typing import NamedTuple, Protocol
-
-from crc32c import crc32c
 
 from headrace.records.errors import CorruptBatch, InvalidRecord
 
@@ -75,6 +74,14 @@ class TimestampType(IntEnum):
 
 _CODECS = tuple(Codec)
 _new_tuple = tuple.__new__
+
+
+@cache
+def _crc32c() -> Callable[[Buffer], int]:
+    # The package looks up its own version when imported, which takes longer than everything else here.
+    from crc32c import crc32c
+
+    return crc32c
 
 
 def to_int32(number: int) -> int:
@@ -333,7 +340,7 @@ def check(batch: Batch) -> None:
             f"batch at offset {batch.base_offset} has magic {batch.magic}; only format {CURRENT_MAGIC} is supported"
         )
     stored: int = _U32.unpack_from(view, CRC_AT)[0]
-    computed = crc32c(view[ATTRIBUTES_AT:])
+    computed = _crc32c()(view[ATTRIBUTES_AT:])
     if stored != computed:
         raise CorruptBatch(
             f"batch at offset {batch.base_offset} is corrupt: its checksum is {stored}, its bytes give {computed}"
@@ -366,4 +373,4 @@ def set_max_timestamp(buffer: bytearray | memoryview, timestamp_type: int, max_t
 
 def seal(buffer: bytearray | memoryview) -> None:
     """Write the checksum of a finished batch, in place."""
-    _U32.pack_into(buffer, CRC_AT, crc32c(memoryview(buffer)[ATTRIBUTES_AT:]))
+    _U32.pack_into(buffer, CRC_AT, _crc32c()(memoryview(buffer)[ATTRIBUTES_AT:]))

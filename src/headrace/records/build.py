@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import struct
-from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from itertools import chain
-from typing import TypedDict, Unpack
+from itertools import chain, repeat
+from operator import add, lt
+from typing import TypedDict, Unpack, cast
 
 from headrace.records import kernels, varint
 from headrace.records.batch import (
@@ -30,7 +30,7 @@ from headrace.records.batch import (
     TimestampType,
     seal,
 )
-from headrace.records.columns import BytesColumn, Columns, bytes_column, encode_headers
+from headrace.records.columns import BytesColumn, Columns, encode_headers, int_column
 from headrace.records.compression import compress
 
 HeaderList = Sequence[tuple[str, bytes | None]]
@@ -138,18 +138,20 @@ def build_batch_of(
     chosen.check()
     if not timestamps:
         raise ValueError("a batch needs at least one record")
-    base_timestamp = timestamps[0] if chosen.horizon is None else chosen.horizon
     sections: list[bytes] | None = None
     if headers is not None and any(headers):
         sections = [encode_headers(row) if row else b"\0" for row in headers]
-    if kernels.choose(len(timestamps)) is kernels.PLAIN:
-        deltas: Sequence[int] = range(len(timestamps)) if offset_deltas is None else offset_deltas
-        parts = _encode_rows(deltas, timestamps, base_timestamp, keys, values, sections)
-        return _finish(parts, None, len(timestamps), deltas, base_timestamp, timestamps, chosen)
-    column = None if sections is None else bytes_column(sections)
-    stamps = memoryview(array("q", timestamps))
-    offsets = memoryview(array("q", range(len(stamps)) if offset_deltas is None else offset_deltas))
-    return _build(offsets, stamps, bytes_column(keys), bytes_column(values), column, chosen)
+    kernel = kernels.choose(len(timestamps))
+    if kernel is kernels.PLAIN:
+        return _build_rows(timestamps, keys, values, sections, offset_deltas, chosen)
+    return _build_columns(
+        None if offset_deltas is None else int_column("q", offset_deltas),
+        int_column("q", timestamps),
+        kernel.pack(keys),
+        kernel.pack(values),
+        None if sections is None else kernel.pack(sections),
+        chosen,
+    )
 
 
 def build_batch_from_columns(columns: Columns, **options: Unpack[BatchOptions]) -> bytearray:
@@ -159,73 +161,84 @@ def build_batch_from_columns(columns: Columns, **options: Unpack[BatchOptions]) 
     options.setdefault("base_offset", columns.offsets[0])
     chosen = _Options(**options)
     chosen.check()
-    base = chosen.base_offset
-    deltas = memoryview(array("q", [offset - base for offset in columns.offsets.tolist()])) if base else columns.offsets
-    return _build(deltas, columns.timestamps, columns.keys, columns.values, columns.headers, chosen)
+    base, offsets = chosen.base_offset, columns.offsets.tolist()
+    deltas: list[int] | None = None
+    if offsets != list(range(base, base + len(offsets))):
+        deltas = [offset - base for offset in offsets]
+    if kernels.choose(len(columns)) is kernels.PLAIN:
+        keys, values = columns.keys.to_list(), columns.values.to_list()
+        sections = None if columns.headers is None else [section or b"\0" for section in columns.headers.to_list()]
+        return _build_rows(columns.timestamps.tolist(), keys, values, sections, deltas, chosen)
+    positions = None if deltas is None else int_column("q", deltas)
+    return _build_columns(positions, columns.timestamps, columns.keys, columns.values, columns.headers, chosen)
 
 
-def _build(
-    deltas: memoryview,
+def _build_columns(
+    deltas: memoryview | None,
     timestamps: memoryview,
     keys: BytesColumn,
     values: BytesColumn,
     headers: BytesColumn | None,
     options: _Options,
 ) -> bytearray:
-    count = len(deltas)
+    count = len(timestamps)
     kernel = kernels.choose(count)
-    stamps = timestamps.tolist()
-    base_timestamp = stamps[0] if options.horizon is None else options.horizon
-    timestamp_deltas = memoryview(array("q", [stamp - base_timestamp for stamp in stamps]))
+    base_timestamp = timestamps[0] if options.horizon is None else options.horizon
     lengths = None if headers is None else headers.lengths
-    size = kernel.size_records(deltas, timestamp_deltas, keys.lengths, values.lengths, lengths)
-    if size + HEADER_BYTES > _MAX_BATCH_BYTES:
-        raise ValueError(f"{count} records of {size} bytes do not fit one batch: build smaller batches")
-    out = bytearray(HEADER_BYTES + size)
-    end = kernel.encode_records(out, HEADER_BYTES, deltas, timestamp_deltas, keys, values, headers)
+    survey = kernel.survey_records(deltas, timestamps, base_timestamp, keys.lengths, values.lengths, lengths)
+    first, last = (0, count - 1) if deltas is None else (deltas[0], deltas[-1])
+    _check_range(first, last, survey.increasing, survey.lowest_timestamp)
+    if survey.size + HEADER_BYTES > _MAX_BATCH_BYTES:
+        raise ValueError(f"{count} records of {survey.size} bytes do not fit one batch: build smaller batches")
+    out = bytearray(HEADER_BYTES + survey.size)
+    end = kernel.encode_records(out, HEADER_BYTES, deltas, timestamps, base_timestamp, keys, values, headers)
     if end != len(out):
         raise AssertionError(f"encoded {end} bytes, sized {len(out)}")
-    return _finish(None, out, count, deltas, base_timestamp, stamps, options)
+    return _finish(out, count, last, base_timestamp, survey.highest_timestamp, options)
+
+
+def _build_rows(
+    timestamps: Sequence[int],
+    keys: Sequence[bytes | None],
+    values: Sequence[bytes | None],
+    sections: list[bytes] | None,
+    offset_deltas: Sequence[int] | None,
+    options: _Options,
+) -> bytearray:
+    """The plain way, straight from Python's objects: columns would only be a detour."""
+    count = len(timestamps)
+    base_timestamp = timestamps[0] if options.horizon is None else options.horizon
+    deltas: Sequence[int] = range(count) if offset_deltas is None else offset_deltas
+    increasing = offset_deltas is None or all(map(lt, offset_deltas, offset_deltas[1:]))
+    _check_range(deltas[0], deltas[-1], increasing, min(timestamps))
+    out = _encode_rows(deltas, timestamps, base_timestamp, keys, values, sections)
+    if len(out) > _MAX_BATCH_BYTES:
+        raise ValueError(f"{count} records of {len(out)} bytes do not fit one batch: build smaller batches")
+    return _finish(out, count, deltas[-1], base_timestamp, max(timestamps), options)
+
+
+def _check_range(first: int, last: int, increasing: bool, lowest_timestamp: int) -> None:
+    if not increasing:
+        raise ValueError(f"offset deltas {first}..{last} are out of order: offsets must increase")
+    if last > MAX_SEQUENCE or first < -MAX_SEQUENCE - 1:
+        raise ValueError(f"offset deltas {first}..{last} do not fit 32 bits: build smaller batches")
+    if lowest_timestamp < NO_TIMESTAMP:
+        raise ValueError(f"timestamp {lowest_timestamp} is negative")
 
 
 def _finish(
-    parts: list[bytes] | None,
-    out: bytearray | None,
-    count: int,
-    deltas: Sequence[int],
-    base_timestamp: int,
-    timestamps: Sequence[int],
-    options: _Options,
+    out: bytearray, count: int, last_delta: int, base_timestamp: int, max_timestamp: int, options: _Options
 ) -> bytearray:
-    """Compress, then write the header in front. `parts` starts with room for the header, and so does `out`."""
-    _check_order(deltas, timestamps)
-    if out is None:
-        assert parts is not None
-        out = _ROOT.join(parts)
+    """Compress what follows the room for the header, then write the header."""
     if options.codec is not Codec.NONE:
         packed = compress(options.codec, memoryview(out)[HEADER_BYTES:], options.level)
         out = _ROOT.join((_PLACEHOLDER, packed))
-    last_delta = deltas[-1] if options.last_offset is None else options.last_offset - options.base_offset
+    if options.last_offset is not None:
+        last_delta = options.last_offset - options.base_offset
     if options.timestamp_type is TimestampType.LOG_APPEND_TIME:
         assert options.log_append_time is not None
         max_timestamp = options.log_append_time
-    else:
-        max_timestamp = max(timestamps)
     return _write_header(out, options, last_delta, base_timestamp, max_timestamp, count)
-
-
-def _check_order(deltas: Sequence[int], timestamps: Sequence[int]) -> None:
-    if not isinstance(deltas, range):
-        previous = deltas[0] - 1
-        for delta in deltas:
-            if delta <= previous:
-                raise ValueError(f"offset delta {delta} follows {previous}: offsets must increase")
-            previous = delta
-        if deltas[-1] > MAX_SEQUENCE or deltas[0] < -MAX_SEQUENCE - 1:
-            raise ValueError(f"offset deltas {deltas[0]}..{deltas[-1]} do not fit 32 bits: build smaller batches")
-    lowest = min(timestamps)
-    if lowest < NO_TIMESTAMP:
-        raise ValueError(f"timestamp {lowest} is negative")
 
 
 def _write_header(
@@ -259,36 +272,78 @@ def _encode_rows(
     keys: Sequence[bytes | None],
     values: Sequence[bytes | None],
     sections: list[bytes] | None,
-) -> list[bytes]:
-    """Parts of the encoded records, the first one room for the header. bench/records.py says how fast."""
-    small = varint.table()
-    parts: list[bytes] = [_PLACEHOLDER]
-    extend = parts.extend
-    last_stamp = timestamps[0] - 1
-    stamp_part, fixed = b"", 0
+) -> bytearray:
+    """The encoded records behind room for the header.
+
+    Every step runs over all rows at once inside the interpreter's C code, by look-up in tables: no bytecode per record.
+    """
+    tables = varint.tables()
+    part, cost = tables.encoded.__getitem__, tables.costs.__getitem__
+    key_lengths, key_bytes = _lengths(keys)
+    value_lengths, value_bytes = _lengths(values)
+    stamps = {stamp: b"\0" + varint.encode(stamp - base_timestamp) for stamp in set(timestamps)}
+    stamp_parts = list(map(stamps.__getitem__, timestamps))
+    if not 0 <= deltas[0] <= deltas[-1] < varint.SMALL or max(key_lengths) + max(value_lengths) >= varint.SMALL:
+        return _encode_large_rows(deltas, stamp_parts, key_lengths, key_bytes, value_lengths, value_bytes, sections)
+    if isinstance(deltas, range):
+        offset_parts, offset_sizes = tables.encoded[: len(deltas)], tables.sizes[: len(deltas)]
+    else:
+        offset_parts, offset_sizes = list(map(part, deltas)), list(map(tables.sizes.__getitem__, deltas))
+    field_sizes = map(add, map(cost, key_lengths), map(cost, value_lengths))
+    header_sizes = repeat(1) if sections is None else map(len, sections)
+    if len(stamps) == 1 and sections is None:
+        other_sizes = map(add, offset_sizes, repeat(len(stamp_parts[0]) + 1))
+    else:
+        other_sizes = map(add, offset_sizes, map(add, map(len, stamp_parts), header_sizes))
+    sizes = list(map(add, field_sizes, other_sizes))
+    if max(sizes) >= varint.SMALL:
+        return _encode_large_rows(deltas, stamp_parts, key_lengths, key_bytes, value_lengths, value_bytes, sections)
+    rows = zip(
+        map(part, sizes),
+        stamp_parts,
+        offset_parts,
+        map(part, key_lengths),
+        key_bytes,
+        map(part, value_lengths),
+        value_bytes,
+        repeat(b"\0") if sections is None else sections,
+    )
+    return _ROOT.join(chain((_PLACEHOLDER,), chain.from_iterable(rows)))
+
+
+def _lengths(rows: Sequence[bytes | None]) -> tuple[list[int], Sequence[bytes]]:
+    """Length of each row, -1 for null, and the rows with nothing in place of null."""
+    if None in rows:
+        return [-1 if row is None else len(row) for row in rows], [row or b"" for row in rows]
+    present = cast(Sequence[bytes], rows)
+    return list(map(len, present)), present
+
+
+def _encode_large_rows(
+    deltas: Sequence[int],
+    stamp_parts: Sequence[bytes],
+    key_lengths: Sequence[int],
+    keys: Sequence[bytes],
+    value_lengths: Sequence[int],
+    values: Sequence[bytes],
+    sections: Sequence[bytes] | None,
+) -> bytearray:
+    """Records with numbers beyond the tables; copying their bytes takes longer than encoding the numbers."""
     encode = varint.encode
-    for delta, stamp, key, value, section in zip(
-        deltas, timestamps, keys, values, [b"\0"] * len(timestamps) if sections is None else sections
-    ):
-        if stamp != last_stamp:
-            last_stamp = stamp
-            stamp_part = b"\0" + encode(stamp - base_timestamp)
-            fixed = len(stamp_part)
-        offset_part = small[delta] if 0 <= delta < varint.SMALL else encode(delta)
-        if key is None:
-            key, key_part = b"", b"\x01"
-        else:
-            length = len(key)
-            key_part = small[length] if length < varint.SMALL else encode(length)
-        if value is None:
-            value, value_part = b"", b"\x01"
-        else:
-            length = len(value)
-            value_part = small[length] if length < varint.SMALL else encode(length)
-        size = fixed + len(offset_part) + len(key_part) + len(key) + len(value_part) + len(value) + len(section)
-        size_part = small[size] if size < varint.SMALL else encode(size)
-        extend((size_part, stamp_part, offset_part, key_part, key, value_part, value, section))
-    return parts
+    parts: list[bytes] = [_PLACEHOLDER]
+    for row, delta in enumerate(deltas):
+        fields = (
+            stamp_parts[row],
+            encode(delta),
+            encode(key_lengths[row]),
+            keys[row],
+            encode(value_lengths[row]),
+            values[row],
+            b"\0" if sections is None else sections[row],
+        )
+        parts.append(encode(sum(map(len, fields))))
+        parts.extend(fields)
+    return _ROOT.join(parts)
 
 
 def control_batch(
@@ -342,8 +397,3 @@ def empty_batch(
         timestamp_type=timestamp_type,
     )
     return _write_header(bytearray(HEADER_BYTES), options, last_offset - base_offset, NO_TIMESTAMP, max_timestamp, 0)
-
-
-def join_batches(batches: Iterable[bytes | bytearray]) -> bytearray:
-    """Batches one after another, as a produce request or a segment holds them."""
-    return _ROOT.join(chain(batches))

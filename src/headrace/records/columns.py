@@ -5,8 +5,9 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import compress
-from typing import NamedTuple
+from itertools import accumulate, chain, compress
+from operator import add
+from typing import NamedTuple, cast
 
 from headrace.records import varint
 from headrace.records.batch import Buffer
@@ -57,7 +58,8 @@ class BytesColumn:
         data = self.data if type(self.data) is bytes else bytes(self.data)
         starts, lengths = self.starts.tolist(), self.lengths.tolist()
         if min(lengths, default=0) >= 0:
-            return [data[start : start + length] for start, length in zip(starts, lengths)]
+            # All in C: no bytecode per row.
+            return list(map(data.__getitem__, map(slice, starts, map(add, starts, lengths))))
         if max(lengths) < 0:
             return [None] * len(lengths)
         return [data[start : start + length] if length >= 0 else None for start, length in zip(starts, lengths)]
@@ -110,25 +112,25 @@ def int_column(typecode: str, numbers: Iterable[int]) -> memoryview:
 
 def bytes_column(rows: Sequence[bytes | None]) -> BytesColumn:
     """Python byte strings laid end to end."""
-    present: Sequence[bytes | None]
+    data, lengths = joined(rows)
+    starts = array(
+        "i", accumulate(chain((0,), lengths[:-1] if -1 not in lengths else (max(n, 0) for n in lengths[:-1])))
+    )
+    return BytesColumn(data, memoryview(starts)[: len(lengths)], memoryview(lengths))
+
+
+def joined(rows: Sequence[bytes | None]) -> tuple[bytes, array[int]]:
+    """All the bytes, and the length of each row."""
     if None in rows:
         lengths = array("i", [-1 if row is None else len(row) for row in rows])
-        present = [row for row in rows if row is not None]
+        data = b"".join([row for row in rows if row is not None])
     else:
-        lengths = array("i", map(len, rows))  # type: ignore[arg-type]  # no None is left here
-        present = rows
-    data = b"".join(present)  # type: ignore[arg-type]  # no None is left here
+        present = cast(Sequence[bytes], rows)
+        lengths = array("i", list(map(len, present)))
+        data = b"".join(present)
     if len(data) > MAX_COLUMN_BYTES:
-        raise ValueError(
-            f"a column of {len(data)} bytes passes the maximum of {MAX_COLUMN_BYTES}: build smaller batches"
-        )
-    starts = array("i", bytes(4 * len(lengths)))
-    position = 0
-    for row, length in enumerate(lengths):
-        starts[row] = position
-        if length > 0:
-            position += length
-    return BytesColumn(data, memoryview(starts), memoryview(lengths))
+        raise ValueError(f"a column of {len(data)} bytes passes the limit of {MAX_COLUMN_BYTES}: build smaller batches")
+    return data, lengths
 
 
 def encode_headers(headers: Iterable[tuple[str, bytes | None]]) -> bytes:

@@ -14,7 +14,7 @@ from typing import Protocol, cast
 from headrace.records import kernels_plain
 from headrace.records.batch import Buffer
 from headrace.records.columns import BytesColumn
-from headrace.records.kernels_plain import Decoded
+from headrace.records.kernels_plain import Decoded, Survey
 
 FAST_FROM_ROWS = 24
 """Below this many rows the call into compiled code costs more than the plain loop."""
@@ -29,25 +29,29 @@ class Kernels(Protocol):
 
     def decode_records(self, data: Buffer, table: Sequence[int], capacity: int) -> Decoded: ...
 
-    def size_records(
+    def survey_records(
         self,
-        offset_deltas: Sequence[int],
-        timestamp_deltas: Sequence[int],
-        key_lengths: Sequence[int],
-        value_lengths: Sequence[int],
-        header_lengths: Sequence[int] | None,
-    ) -> int: ...
+        deltas: memoryview | None,
+        timestamps: memoryview,
+        base_timestamp: int,
+        key_lengths: memoryview,
+        value_lengths: memoryview,
+        header_lengths: memoryview | None,
+    ) -> Survey: ...
 
     def encode_records(
         self,
         out: bytearray,
         at: int,
-        offset_deltas: Sequence[int],
-        timestamp_deltas: Sequence[int],
+        deltas: memoryview | None,
+        timestamps: memoryview,
+        base_timestamp: int,
         keys: BytesColumn,
         values: BytesColumn,
         headers: BytesColumn | None,
     ) -> int: ...
+
+    def pack(self, rows: Sequence[bytes | None]) -> BytesColumn: ...
 
     def gather(self, column: BytesColumn) -> tuple[bytes | memoryview, memoryview]: ...
 

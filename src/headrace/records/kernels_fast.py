@@ -14,8 +14,8 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 from headrace.records.batch import Buffer
-from headrace.records.columns import BytesColumn
-from headrace.records.kernels_plain import MIN_BODY_BYTES, NO_STAMP, TABLE_WIDTH, Decoded, Fault
+from headrace.records.columns import BytesColumn, joined
+from headrace.records.kernels_plain import MIN_BODY_BYTES, NO_STAMP, TABLE_WIDTH, Decoded, Fault, Survey
 
 NAME = "fast"
 
@@ -35,7 +35,8 @@ _i64 = types.int64
 _i32 = types.int32
 _pair = types.Tuple((_i64, _i64))
 _triple = types.Tuple((_i64, _i64, _i64))
-_empty = np.empty(0, np.int32)
+_quad = types.Tuple((_i64, _i64, _i64, _i64))
+_no_bytes, _no_ints, _no_longs = (np.empty(0, dtype) for dtype in (np.uint8, np.int32, np.int64))
 
 _CUT, _SIZE, _STRUCTURE = int(Fault.CUT), int(Fault.SIZE), int(Fault.STRUCTURE)
 _HEADER_COUNT, _HEADER_KEY = int(Fault.HEADER_COUNT), int(Fault.HEADER_KEY)
@@ -239,37 +240,52 @@ def _size_of(number: Any) -> Any:
     return size
 
 
-@_kernel(_i64(_longs_in, _longs_in, _ints_in, _ints_in, _ints_in))
-def _size(offset_deltas: Any, timestamp_deltas: Any, key_lengths: Any, value_lengths: Any, header_lengths: Any) -> Any:
+@_kernel(_quad(_longs_in, _longs_in, _i64, _ints_in, _ints_in, _ints_in))
+def _survey(
+    deltas: Any, timestamps: Any, base_timestamp: Any, key_lengths: Any, value_lengths: Any, header_lengths: Any
+) -> Any:
     total = 0
+    has_deltas = len(deltas) > 0
     has_headers = len(header_lengths) > 0
-    for row in range(len(offset_deltas)):
+    increasing = 1
+    previous = np.int64(NO_STAMP)
+    lowest = timestamps[0]
+    highest = lowest
+    for row in range(len(timestamps)):
+        delta = deltas[row] if has_deltas else row
+        if delta <= previous:
+            increasing = 0
+        previous = delta
+        timestamp = timestamps[row]
+        lowest = min(lowest, timestamp)
+        highest = max(highest, timestamp)
         key = np.int64(key_lengths[row])
         value = np.int64(value_lengths[row])
         headers = max(np.int64(header_lengths[row]), 1) if has_headers else 1
-        body = 1 + _size_of(timestamp_deltas[row]) + _size_of(offset_deltas[row]) + _size_of(key) + _size_of(value)
+        body = 1 + _size_of(timestamp - base_timestamp) + _size_of(delta) + _size_of(key) + _size_of(value)
         body += headers + max(key, 0) + max(value, 0)
         total += body + _size_of(body)
-    return total
+    return total, lowest, highest, increasing
 
 
-def size_records(
-    offset_deltas: Sequence[int],
-    timestamp_deltas: Sequence[int],
-    key_lengths: Sequence[int],
-    value_lengths: Sequence[int],
-    header_lengths: Sequence[int] | None,
-) -> int:
-    """Bytes of the encoded records. Length -1 is null; a header length of 0 is a record without headers."""
-    return int(
-        _size(
-            _view(offset_deltas, np.int64),
-            _view(timestamp_deltas, np.int64),
-            _view(key_lengths, np.int32),
-            _view(value_lengths, np.int32),
-            _empty if header_lengths is None else _view(header_lengths, np.int32),
-        )
+def survey_records(
+    deltas: memoryview | None,
+    timestamps: memoryview,
+    base_timestamp: int,
+    key_lengths: memoryview,
+    value_lengths: memoryview,
+    header_lengths: memoryview | None,
+) -> Survey:
+    """Bytes of the encoded records, range of their timestamps, and whether their offsets increase."""
+    size, lowest, highest, increasing = _survey(
+        _no_longs if deltas is None else _view(deltas, np.int64),
+        _view(timestamps, np.int64),
+        base_timestamp,
+        _view(key_lengths, np.int32),
+        _view(value_lengths, np.int32),
+        _no_ints if header_lengths is None else _view(header_lengths, np.int32),
     )
+    return Survey(size, lowest, highest, bool(increasing))
 
 
 @_kernel(_i64(_bytes_out, _i64, _i64), inline=True)
@@ -289,6 +305,7 @@ def _put(out: Any, at: Any, number: Any) -> Any:
         _i64,
         _longs_in,
         _longs_in,
+        _i64,
         _bytes_in,
         _ints_in,
         _ints_in,
@@ -303,8 +320,9 @@ def _put(out: Any, at: Any, number: Any) -> Any:
 def _encode(
     out: Any,
     at: Any,
-    offset_deltas: Any,
-    timestamp_deltas: Any,
+    deltas: Any,
+    timestamps: Any,
+    base_timestamp: Any,
     key_data: Any,
     key_starts: Any,
     key_lengths: Any,
@@ -315,13 +333,14 @@ def _encode(
     header_starts: Any,
     header_lengths: Any,
 ) -> Any:
+    has_deltas = len(deltas) > 0
     has_headers = len(header_lengths) > 0
-    for row in range(len(offset_deltas)):
+    for row in range(len(timestamps)):
         key = np.int64(key_lengths[row])
         value = np.int64(value_lengths[row])
         headers = np.int64(header_lengths[row]) if has_headers else 0
-        delta = offset_deltas[row]
-        timestamp_delta = timestamp_deltas[row]
+        delta = deltas[row] if has_deltas else row
+        timestamp_delta = timestamps[row] - base_timestamp
         body = 1 + _size_of(timestamp_delta) + _size_of(delta) + _size_of(key) + _size_of(value)
         body += max(headers, 1) + max(key, 0) + max(value, 0)
         at = _put(out, at, body)
@@ -348,24 +367,34 @@ def _encode(
 def encode_records(
     out: bytearray,
     at: int,
-    offset_deltas: Sequence[int],
-    timestamp_deltas: Sequence[int],
+    deltas: memoryview | None,
+    timestamps: memoryview,
+    base_timestamp: int,
     keys: BytesColumn,
     values: BytesColumn,
     headers: BytesColumn | None,
 ) -> int:
-    """Write the records into `out` from `at` on; gives the position after them. size_records said the room."""
+    """Write the records into `out` from `at` on; gives the position after them. survey_records said the room."""
     return int(
         _encode(
             _view(out, np.uint8),
             at,
-            _view(offset_deltas, np.int64),
-            _view(timestamp_deltas, np.int64),
+            _no_longs if deltas is None else _view(deltas, np.int64),
+            _view(timestamps, np.int64),
+            base_timestamp,
             *_column(keys),
             *_column(values),
-            *((np.empty(0, np.uint8), _empty, _empty) if headers is None else _column(headers)),
+            *((_no_bytes, _no_ints, _no_ints) if headers is None else _column(headers)),
         )
     )
+
+
+def pack(rows: Sequence[bytes | None]) -> BytesColumn:
+    """Python byte strings laid end to end."""
+    data, lengths = joined(rows)
+    ends = np.empty(len(lengths) + 1, np.int32)
+    _ends(_view(lengths, np.int32), ends)
+    return BytesColumn(data, memoryview(ends)[:-1], memoryview(lengths))
 
 
 def _column(column: BytesColumn) -> tuple[_Array, _Array, _Array]:

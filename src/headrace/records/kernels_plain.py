@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from headrace.records import varint
 from headrace.records.batch import Buffer, to_int64
-from headrace.records.columns import BytesColumn
+from headrace.records.columns import BytesColumn, bytes_column
 from headrace.records.murmur2 import murmur2
 
 NAME = "plain"
@@ -94,56 +94,73 @@ def _decode_batch(
     stamp: int,
     lists: tuple[list[int], ...],
 ) -> tuple[int, int]:
-    """Append one batch's records to the lists. The common case of short varints is read inline: a call costs more."""
-    if count < 0:
-        return Fault.COUNT, at
-    offsets, timestamps, key_starts, key_lengths, value_starts, value_lengths, header_starts, header_lengths = lists
+    """Append one batch's records to the lists.
+
+    Short varints are read inline, as a call costs more than they do, and without a look at the bounds: a field that
+    runs past its record leaves the position past the record's end, and `_fault_of` then says what was wrong.
+    """
+    if count <= 0:
+        return (Fault.COUNT if count else Fault.NONE), at
+    append_offset, append_timestamp, append_key_start, append_key_length = (numbers.append for numbers in lists[:4])
+    append_value_start, append_value_length, append_header_start, append_header_length = (
+        numbers.append for numbers in lists[4:]
+    )
+    zigzag = _ZIGZAG
     stamped = stamp != NO_STAMP
-    if count == 0:
-        return Fault.NONE, at
     record_at = at
     try:
         for _ in range(count):
             record_at = at
-            size, at = _varint(raw, at, end, Fault.CUT)
-            record_end = at + size
-            if record_end > end:
-                return Fault.SIZE, record_at
-            if size < MIN_BODY_BYTES:
-                return Fault.STRUCTURE, record_at
-            at += 1
-            byte = raw[at]
+            byte, second = raw[at], raw[at + 1]
             if byte < 0x80:
-                delta, at = byte >> 1 ^ -(byte & 1), at + 1
+                size, at = zigzag[byte], at + 1
+            elif second < 0x80:
+                rest = byte & 0x7F | second << 7
+                size, at = rest >> 1 ^ -(rest & 1), at + 2
             else:
-                delta, at = _varlong(raw, at, record_end)
+                size, at = _varint(raw, at, end)
+            record_end = at + size
+            byte = raw[at + 1]
+            delta, at = (zigzag[byte], at + 2) if byte < 0x80 else _varlong(raw, at + 1, record_end)
             timestamp = stamp if stamped else base_timestamp + delta
-            delta, at = _varint(raw, at, record_end)
-            key_length, at = _varint(raw, at, record_end)
+            byte, second = raw[at], raw[at + 1]
+            if byte < 0x80:
+                delta, at = zigzag[byte], at + 1
+            elif second < 0x80:
+                rest = byte & 0x7F | second << 7
+                delta, at = rest >> 1 ^ -(rest & 1), at + 2
+            else:
+                delta, at = _varint(raw, at, record_end)
+            byte = raw[at]
+            key_length, at = (zigzag[byte], at + 1) if byte < 0x80 else _varint(raw, at, record_end)
             key_start = at
             if key_length > 0:
                 at += key_length
-            value_length, at = _varint(raw, at, record_end)
+            byte, second = raw[at], raw[at + 1]
+            if byte < 0x80:
+                value_length, at = zigzag[byte], at + 1
+            elif second < 0x80:
+                rest = byte & 0x7F | second << 7
+                value_length, at = rest >> 1 ^ -(rest & 1), at + 2
+            else:
+                value_length, at = _varint(raw, at, record_end)
             value_start = at
             if value_length > 0:
                 at += value_length
             header_start = at
-            if at == record_end - 1 and raw[at] == 0:
-                at = record_end
-            else:
-                at = _skip_headers(raw, at, record_end)
-                if at != record_end:
-                    return Fault.MISMATCH, record_at
-            offsets.append(base_offset + delta)
-            timestamps.append(timestamp)
-            key_starts.append(key_start)
-            key_lengths.append(key_length if key_length >= 0 else -1)
-            value_starts.append(value_start)
-            value_lengths.append(value_length if value_length >= 0 else -1)
-            header_starts.append(header_start)
-            header_lengths.append(record_end - header_start)
-    except _Bad as bad:
-        return bad.fault, record_at
+            at = at + 1 if raw[at] == 0 else _skip_headers(raw, at, record_end)
+            if at != record_end or at > end:
+                return _fault_of(raw, record_at, end), record_at
+            append_offset(base_offset + delta)
+            append_timestamp(timestamp)
+            append_key_start(key_start)
+            append_key_length(key_length if key_length >= 0 else -1)
+            append_value_start(value_start)
+            append_value_length(value_length if value_length >= 0 else -1)
+            append_header_start(header_start)
+            append_header_length(at - header_start)
+    except (_Bad, IndexError):
+        return _fault_of(raw, record_at, end), record_at
     if at != end:
         for numbers in lists:
             numbers.pop()
@@ -151,7 +168,30 @@ def _decode_batch(
     return Fault.NONE, at
 
 
+def _fault_of(raw: bytes, at: int, end: int) -> Fault:
+    """What is wrong with the record at `at`, looked at field by field with all bounds."""
+    try:
+        size, at = _varint(raw, at, end, Fault.CUT)
+        record_end = at + size
+        if record_end > end:
+            return Fault.SIZE
+        if size < MIN_BODY_BYTES:
+            return Fault.STRUCTURE
+        _, at = _varlong(raw, at + 1, record_end)
+        _, at = _varint(raw, at, record_end)
+        for _ in ("key", "value"):
+            length, at = _varint(raw, at, record_end)
+            at += max(length, 0)
+        at = _skip_headers(raw, at, record_end)
+    except _Bad as bad:
+        return bad.fault
+    if at == record_end:
+        raise AssertionError("a record was refused that is right")
+    return Fault.MISMATCH
+
+
 MIN_BODY_BYTES = 6
+_ZIGZAG = tuple(number >> 1 ^ -(number & 1) for number in range(0x80))
 
 
 class _Bad(Exception):
@@ -204,40 +244,59 @@ def _skip_headers(raw: bytes, at: int, end: int) -> int:
     return at
 
 
-def size_records(
-    offset_deltas: Sequence[int],
-    timestamp_deltas: Sequence[int],
-    key_lengths: Sequence[int],
-    value_lengths: Sequence[int],
-    header_lengths: Sequence[int] | None,
-) -> int:
-    """Bytes of the encoded records. Length -1 is null; a header length of 0 is a record without headers."""
+class Survey(NamedTuple):
+    """What has to be known about records before they are encoded."""
+
+    size: int
+    lowest_timestamp: int
+    highest_timestamp: int
+    increasing: bool
+
+
+def survey_records(
+    deltas: memoryview | None,
+    timestamps: memoryview,
+    base_timestamp: int,
+    key_lengths: memoryview,
+    value_lengths: memoryview,
+    header_lengths: memoryview | None,
+) -> Survey:
+    """Bytes of the encoded records, range of their timestamps, and whether their offsets increase.
+
+    `deltas` None is 0, 1, 2 and so on. Length -1 is null; a header length of 0 is a record without headers.
+    """
     total = 0
     size = varint.size
-    for row, delta in enumerate(offset_deltas):
+    increasing = True
+    previous = -(1 << 63)
+    for row in range(len(timestamps)):
+        delta = row if deltas is None else deltas[row]
+        increasing = increasing and delta > previous
+        previous = delta
         key, value = key_lengths[row], value_lengths[row]
         headers = header_lengths[row] if header_lengths is not None else 1
-        body = 1 + size(timestamp_deltas[row]) + size(delta) + size(key) + size(value) + (headers or 1)
+        body = 1 + size(timestamps[row] - base_timestamp) + size(delta) + size(key) + size(value) + (headers or 1)
         body += (key if key > 0 else 0) + (value if value > 0 else 0)
         total += body + size(body)
-    return total
+    return Survey(total, min(timestamps), max(timestamps), increasing)
 
 
 def encode_records(
     out: bytearray,
     at: int,
-    offset_deltas: Sequence[int],
-    timestamp_deltas: Sequence[int],
+    deltas: memoryview | None,
+    timestamps: memoryview,
+    base_timestamp: int,
     keys: BytesColumn,
     values: BytesColumn,
     headers: BytesColumn | None,
 ) -> int:
-    """Write the records into `out` from `at` on; gives the position after them. size_records said the room."""
+    """Write the records into `out` from `at` on; gives the position after them. survey_records said the room."""
     number = varint.encode
     key_data, value_data = bytes(keys.data), bytes(values.data)
     header_data = b"" if headers is None else bytes(headers.data)
     parts: list[bytes] = []
-    for row, delta in enumerate(offset_deltas):
+    for row in range(len(timestamps)):
         key_length, value_length = keys.lengths[row], values.lengths[row]
         key_start, value_start = keys.starts[row], values.starts[row]
         header_section = b"\0"
@@ -247,8 +306,8 @@ def encode_records(
         body = b"".join(
             (
                 b"\0",
-                number(timestamp_deltas[row]),
-                number(delta),
+                number(timestamps[row] - base_timestamp),
+                number(row if deltas is None else deltas[row]),
                 number(key_length),
                 key_data[key_start : key_start + key_length] if key_length > 0 else b"",
                 number(value_length),
@@ -261,6 +320,11 @@ def encode_records(
     encoded = b"".join(parts)
     out[at : at + len(encoded)] = encoded
     return at + len(encoded)
+
+
+def pack(rows: Sequence[bytes | None]) -> BytesColumn:
+    """Python byte strings laid end to end."""
+    return bytes_column(rows)
 
 
 def gather(column: BytesColumn) -> tuple[bytes | memoryview, memoryview]:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from functools import cache
+from operator import add
+from typing import NamedTuple
+
 from headrace.records.batch import Buffer
 from headrace.records.errors import InvalidRecord
 
@@ -41,11 +45,21 @@ def decode_int(data: Buffer, at: int) -> tuple[int, int]:
 
 
 SMALL = 1 << 14
-_table: list[bytes] = []
 
 
-def table() -> list[bytes]:
-    """Encodings of 0 to SMALL - 1, made on first use: a look-up is several times faster than encoding."""
-    if not _table:
-        _table.extend(map(encode, range(SMALL)))
-    return _table
+class Tables(NamedTuple):
+    """Encodings of 0 to SMALL - 1, and of -1 as the last entry, so that index -1 finds it."""
+
+    encoded: list[bytes]
+    sizes: list[int]
+    """Bytes of each encoding."""
+    costs: list[int]
+    """Bytes of a byte string of that length together with its length; null for -1."""
+
+
+@cache
+def tables() -> Tables:
+    """Made on first use: a look-up is several times faster than encoding."""
+    encoded = [*map(encode, range(SMALL)), encode(-1)]
+    sizes = list(map(len, encoded))
+    return Tables(encoded, sizes, [*map(add, sizes[:-1], range(SMALL)), 1])

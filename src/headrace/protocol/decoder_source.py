@@ -20,6 +20,7 @@ class DecoderWriter(SourceWriter):
         super().__init__(version, flexible)
         self.scope |= {"new": object.__new__, "Malformed": wire.MalformedMessage, "read_uvarint": wire.read_uvarint}
         self.scope |= {"read_length": wire.read_length, "read_numbers": wire.read_numbers, "skip_tags": wire.skip_tags}
+        self.has_records = False
         self.run: list[tuple[str, str]] = []  # (struct code, target) of numbers that wait to be read together
 
     def message(self, cls: type) -> None:
@@ -27,6 +28,8 @@ class DecoderWriter(SourceWriter):
         self.add(1, "size = len(buffer)")
         self.struct(1, cls, "m")
         self.add(1, "return m, position")
+        if self.has_records:
+            self.lines.insert(1, "    view = memoryview(buffer)  # slices of it are not copies")
 
     def struct(self, depth: int, cls: Any, m: str) -> None:
         self.add(depth, f"{m} = new({self.bind('Class', cls)})")
@@ -102,8 +105,9 @@ class DecoderWriter(SourceWriter):
         value = {
             "string": "str(buffer[position:end], 'utf-8', 'replace')",
             "bytes": "bytes(buffer[position:end])",
-            "records": "buffer[position:end]",
+            "records": "view[position:end]",
         }[field.type.name]
+        self.has_records |= field.type.name == "records"
         self.add(depth + 1, f"{target} = {value}", "position = end")
 
     def nested(self, depth: int, field: Field, target: str, nullable: bool) -> None:

@@ -76,8 +76,8 @@ FLOAT64 = Primitive("float64", "d", 8, 0.0)
 UUID = Primitive("uuid", "16s", 16, ZERO_UUID)
 STRING = Primitive("string", None, 0, "")
 BYTES = Primitive("bytes", None, 0, b"")
-# Like BYTES on the wire, but decoded as a slice of the frame and encoded as a part of its own, so that no record is
-# copied.
+# Like BYTES on the wire, but decoded as a memoryview of the frame and encoded as a part of its own, so that no record
+# is copied.
 RECORDS = Primitive("records", None, 0, None)
 
 

@@ -51,7 +51,17 @@ def read_uvarint(buffer: Any, position: int) -> tuple[int, int]:
 
 
 def read_length(buffer: Any, position: int) -> tuple[int, int]:
-    """A compact length, which travels as one more. Kafka takes it as a signed number: from 2^31 on it means null."""
+    """A compact length, which travels as one more. Kafka takes it as a signed number: from 2^31 on it means null.
+
+    The usual lengths, of two or three bytes, are read without a loop: this is called for every batch of records.
+    """
+    first, second = buffer[position], buffer[position + 1]
+    if first > 127:
+        if second < 128:
+            return (first & 127 | second << 7) - 1, position + 2
+        third = buffer[position + 2]
+        if third < 128:
+            return (first & 127 | (second & 127) << 7 | third << 14) - 1, position + 3
     value, position = read_uvarint(buffer, position)
     return (value if value < 0x80000000 else value - 0x100000000) - 1, position
 

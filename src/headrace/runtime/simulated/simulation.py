@@ -159,11 +159,15 @@ class Simulation:
             try:
                 value = self.loop.run_until_complete(main)
             except SimulationStuck:
-                self.loop.abandon()  # what cannot go on cannot be cancelled either
                 raise
-            finally:
+            except BaseException:
                 self._cancel_rest()
+                raise
+            self._cancel_rest()
             return value
+        except SimulationStuck:
+            self.loop.abandon()  # what cannot go on cannot be cancelled either
+            raise
         finally:
             if collecting:
                 gc.enable()
@@ -181,11 +185,12 @@ class Simulation:
         for _ in range(_SHUTDOWN_ROUNDS_MAX):
             left = self.loop.tasks()
             if not left:
-                break
+                self.loop.run_until_complete(self.loop.shutdown_asyncgens())
+                return
             for task in left:
                 task.cancel()
             self.loop.run_until_complete(asyncio.wait(left, timeout=60.0))
-        self.loop.run_until_complete(self.loop.shutdown_asyncgens())
+        raise SimulationStuck(f"tasks do not end when they are cancelled\n{self.loop.describe_tasks()}")
 
 
 @dataclass(slots=True, frozen=True)

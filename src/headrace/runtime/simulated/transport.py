@@ -200,10 +200,10 @@ class SimulatedTransport(asyncio.Transport):
         return max(0, self._pipe_out.unread_bytes - _KERNEL_BUFFER_BYTES)
 
     def write(self, data: Buffer) -> None:
-        if self._end_sent:
-            raise RuntimeError("Cannot call write() after write_eof()")
         if not data or self._closing or self.presence is not Presence.HERE:
             return
+        if self._end_sent:
+            raise RuntimeError("Cannot call write() after write_eof()")
         # Copied: like a kernel, the pipe holds the bytes after the caller has reused its buffer.
         self._pipe_out.send(bytes(data))
         self._pause_if_full()

@@ -1,0 +1,25 @@
+"""What is on disk? Segments, indexes, producer state, leader epochs, retention, recovery."""
+
+from headrace.log.config import TOPIC_CONFIGS, LogConfig
+from headrace.log.log import Appended, Log, Slice, UnexpectedOffsetError
+from headrace.log.producer_state import Origin, Verification
+from headrace.log.recovery import RecoveryReport
+from headrace.log.scanning import WouldBlock
+from headrace.log.segment import Caches, Segment
+from headrace.log.transaction_index import AbortedTransaction
+
+__all__ = [
+    "TOPIC_CONFIGS",
+    "AbortedTransaction",
+    "Appended",
+    "Caches",
+    "Log",
+    "LogConfig",
+    "Origin",
+    "RecoveryReport",
+    "Segment",
+    "Slice",
+    "UnexpectedOffsetError",
+    "Verification",
+    "WouldBlock",
+]

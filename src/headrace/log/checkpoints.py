@@ -1,0 +1,62 @@
+"""Small text files that map partitions to offsets, at the root of a log directory, in Kafka's format."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from headrace.errors import HeadraceError
+from headrace.runtime import Disk, FileMissing
+from headrace.topics import TopicPartition
+
+RECOVERY_POINT = "recovery-point-offset-checkpoint"
+HIGH_WATERMARK = "replication-offset-checkpoint"
+LOG_START = "log-start-offset-checkpoint"
+CLEANER = "cleaner-offset-checkpoint"
+
+_VERSION = "0"
+
+
+class DamagedCheckpoint(HeadraceError):
+    """A checkpoint that cannot be read; what it says is found out from the logs instead."""
+
+
+def parse_lines(data: bytes) -> list[str]:
+    """The entries of a file of the form: version, count, one entry a line."""
+    try:
+        lines = data.decode("utf-8").splitlines()
+    except UnicodeDecodeError as error:
+        raise DamagedCheckpoint(f"not text: {error}") from None
+    if len(lines) < 2 or lines[0].strip() != _VERSION or not lines[1].strip().isdigit():
+        raise DamagedCheckpoint("its first two lines are not version 0 and a count")
+    entries = [line.strip() for line in lines[2:] if line.strip()]
+    if len(entries) != int(lines[1]):
+        raise DamagedCheckpoint(f"it has {len(entries)} entries but says {lines[1].strip()}")
+    return entries
+
+
+def encode_offsets(offsets: Mapping[TopicPartition, int]) -> bytes:
+    lines = [f"{topic} {partition} {offset}\n" for (topic, partition), offset in sorted(offsets.items())]
+    return f"{_VERSION}\n{len(lines)}\n{''.join(lines)}".encode()
+
+
+def decode_offsets(data: bytes) -> dict[TopicPartition, int]:
+    offsets = {}
+    for line in parse_lines(data):
+        fields = line.rsplit(" ", 2)
+        if len(fields) != 3 or not fields[1].isdigit() or not fields[2].lstrip("-").isdigit():
+            raise DamagedCheckpoint(f"not a topic, a partition and an offset: {line!r}")
+        offsets[TopicPartition(fields[0], int(fields[1]))] = int(fields[2])
+    return offsets
+
+
+def read_offsets(disk: Disk, path: str) -> dict[TopicPartition, int]:
+    """What the file says; nothing when it is missing. Raises DamagedCheckpoint."""
+    try:
+        data = disk.read_file(path)
+    except FileMissing:
+        return {}
+    return decode_offsets(data)
+
+
+def write_offsets(disk: Disk, path: str, offsets: Mapping[TopicPartition, int]) -> None:
+    disk.replace_file(path, encode_offsets(offsets))

@@ -1,0 +1,146 @@
+"""Files that are open only while they are used: a handle for every segment, a bounded number of descriptors behind them."""
+
+from __future__ import annotations
+
+import errno
+import threading
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from headrace.runtime import Buffer, Disk, DiskError, File
+
+T = TypeVar("T")
+
+DEFAULT_OPEN_FILES_MAX = 1024
+_TRIES = 3
+
+
+class FileCache:
+    """At most `open_max` descriptors for any number of `LogFile`s; the one not used for longest is closed first.
+
+    Second chance instead of a strict order: a use sets a flag, so the hot path takes no lock. Safe from any thread.
+    """
+
+    def __init__(self, disk: Disk, open_max: int = DEFAULT_OPEN_FILES_MAX) -> None:
+        if open_max < 1:
+            raise ValueError(f"a file cache needs room for at least one open file, not {open_max}")
+        self.disk = disk
+        self.open_max = open_max
+        self._open: dict[LogFile, None] = {}
+        self._lock = threading.Lock()
+
+    @property
+    def open_count(self) -> int:
+        return len(self._open)
+
+    def open_file(self, file: LogFile) -> File:
+        """The handle behind `file`, opened if need be."""
+        with self._lock:
+            if file.handle is not None:
+                return file.handle
+            while len(self._open) >= self.open_max:
+                self._evict_one()
+            handle = self.disk.open(file.path, create=file.create)
+            file.handle = handle
+            file.used = True
+            self._open[file] = None
+            return handle
+
+    def release(self, file: LogFile) -> None:
+        """Close the handle behind `file`, if there is one."""
+        with self._lock:
+            self._open.pop(file, None)
+            handle, file.handle = file.handle, None
+        if handle is not None:
+            handle.close()
+
+    def _evict_one(self) -> None:
+        # Two rounds at most: the first may only clear flags.
+        for _ in range(2 * len(self._open)):
+            file = next(iter(self._open))
+            del self._open[file]
+            if file.used:
+                file.used = False
+                self._open[file] = None
+                continue
+            handle, file.handle = file.handle, None
+            if handle is not None:
+                handle.close()
+            return
+
+
+class LogFile:
+    """One file of a log, with runtime's `File` interface; opened on first use, closed and reopened as the cache decides."""
+
+    __slots__ = ("_cache", "_path", "create", "handle", "used")
+
+    def __init__(self, cache: FileCache, path: str, *, create: bool = False) -> None:
+        self._cache = cache
+        self._path = path
+        self.create = create
+        self.handle: File | None = None
+        self.used = False
+
+    @property
+    def path(self) -> str:
+        return self._path
+
+    def size(self) -> int:
+        return self._with_handle(lambda handle: handle.size())
+
+    def append(self, parts: Sequence[Buffer]) -> int:
+        handle = self.handle
+        if handle is not None:
+            self.used = True
+            try:
+                return handle.append(parts)
+            except DiskError as error:
+                if error.errno != errno.EBADF or self.handle is handle:
+                    raise
+        return self._with_handle(lambda handle: handle.append(parts))
+
+    def pwrite(self, position: int, data: Buffer) -> None:
+        self._with_handle(lambda handle: handle.pwrite(position, data))
+
+    def read(self, position: int, length: int) -> bytes:
+        return self._with_handle(lambda handle: handle.read(position, length))
+
+    def read_nowait(self, position: int, length: int) -> bytearray | None:
+        return self._with_handle(lambda handle: handle.read_nowait(position, length))
+
+    def read_into(self, position: int, buffer: bytearray | memoryview) -> int:
+        return self._with_handle(lambda handle: handle.read_into(position, buffer))
+
+    def truncate(self, size: int) -> None:
+        self._with_handle(lambda handle: handle.truncate(size))
+
+    def sync(self) -> None:
+        self._with_handle(lambda handle: handle.sync())
+
+    def close(self) -> None:
+        self._cache.release(self)
+
+    def ensure_open(self) -> None:
+        """Open it now: with `create`, the file exists afterwards."""
+        self._with_handle(lambda handle: None)
+
+    def moved_to(self, path: str) -> None:
+        """The file has a new name; the open handle, if any, stays good."""
+        self._path = path
+        self.create = False
+
+    def _with_handle(self, use: Callable[[File], T]) -> T:
+        for _ in range(_TRIES):
+            handle = self.handle
+            if handle is None:
+                handle = self._cache.open_file(self)
+            self.used = True
+            try:
+                return use(handle)
+            except DiskError as error:
+                # Another thread's need for a descriptor closed this one between our look and our use of it.
+                if error.errno != errno.EBADF or self.handle is handle:
+                    raise
+        raise DiskError(
+            "use", self._path, errno.EMFILE, detail=f"its descriptor was taken away {_TRIES} times in a row"
+        )

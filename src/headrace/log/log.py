@@ -1,0 +1,541 @@
+"""One partition's log: append, find, cut, sync, and what of it is visible to whom."""
+
+from __future__ import annotations
+
+import os
+from bisect import bisect_right
+from collections.abc import Callable
+from typing import NamedTuple
+
+from headrace.errors import (
+    CorruptMessageError,
+    HeadraceError,
+    KafkaStorageError,
+    OffsetOutOfRangeError,
+    RecordListTooLargeError,
+)
+from headrace.log import leader_epochs, partition_metadata, snapshots
+from headrace.log.config import LogConfig
+from headrace.log.files import LogFile
+from headrace.log.producer_state import DEFAULT_EXPIRATION_MS, EndMarker, Origin, Verification
+from headrace.log.recovery import Loaded, Loader
+from headrace.log.scanning import check_whole
+from headrace.log.segment import Caches, Segment, file_name
+from headrace.log.transaction_index import AbortedTransaction, collect
+from headrace.log.validation import read_marker, validate, writable
+from headrace.records import Batch, BatchHeader, CorruptBatch, assign, split
+from headrace.runtime import Buffer, DiskError, Runtime
+from headrace.topics import TopicPartition
+
+
+class UnexpectedOffsetError(HeadraceError):
+    """A leader sent batches that do not continue this log: the follower must find out where they part."""
+
+
+class Appended(NamedTuple):
+    """What an append did."""
+
+    base_offset: int
+    last_offset: int
+    append_time_ms: int
+    log_start_offset: int
+    duplicate: bool = False
+    leader_epoch_changed: bool = False
+    sync_due: bool = False
+    """`flush.messages` is reached: sync before acknowledging."""
+    rolled: bool = False
+    """A segment ended: sync in the background, so that recovery stays short."""
+
+
+class Slice(NamedTuple):
+    """Where bytes of the log are: `length` bytes of `file` from `position`, from a batch's start on."""
+
+    file: LogFile
+    position: int
+    length: int
+    base_offset: int
+    segment_base_offset: int
+
+
+class Log:
+    """Synchronous and blocking. One thread at a time may change a log; `locate` and reads may run beside it.
+
+    Bytes are visible only once they are written as a whole: readers are bounded by what the log has noted, not by the
+    file's size. After a disk error the log is failed for good and answers KAFKA_STORAGE_ERROR.
+    """
+
+    __slots__ = (
+        "_bases",
+        "_caches",
+        "_changed",
+        "_clock",
+        "_directory_changed",
+        "_disk",
+        "_epochs_changed",
+        "_first_unstable",
+        "_rng",
+        "_segments",
+        "_snapshots",
+        "active",
+        "config",
+        "directory",
+        "end_offset",
+        "epochs",
+        "failure",
+        "high_watermark",
+        "last_sync_ms",
+        "on_failure",
+        "partition",
+        "producers",
+        "recovery",
+        "recovery_point",
+        "start_offset",
+        "topic_id",
+    )
+
+    @classmethod
+    def open(
+        cls,
+        runtime: Runtime,
+        directory: str,
+        partition: TopicPartition,
+        config: LogConfig,
+        *,
+        topic_id: bytes | None = None,
+        recovery_point: int = 0,
+        start_offset: int = 0,
+        clean: bool = False,
+        producer_expiration_ms: int = DEFAULT_EXPIRATION_MS,
+        caches: Caches | None = None,
+        on_failure: Callable[[Log, DiskError], None] | None = None,
+    ) -> Log:
+        """Open the log in `directory` (the partition's own), or make it when there is none.
+
+        `clean` says that the last process stopped in order; otherwise everything from the recovery point on is checked.
+        """
+        disk = runtime.disk
+        caches = caches or Caches(disk)
+        if not disk.is_dir(directory):
+            disk.makedirs(directory)
+            disk.sync_dir(os.path.dirname(directory))
+            clean = True
+        topic_id = partition_metadata.ensure(disk, directory, topic_id)
+        loader = Loader(caches, directory, partition, config, runtime.clock.now_ms(), producer_expiration_ms)
+        loaded = loader.load(recovery_point=recovery_point, start_offset=start_offset, clean=clean)
+        durable = loaded.end_offset if clean else min(recovery_point, loaded.end_offset)
+        return cls(runtime, caches, directory, partition, config, topic_id, loaded, durable, on_failure)
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        caches: Caches,
+        directory: str,
+        partition: TopicPartition,
+        config: LogConfig,
+        topic_id: bytes | None,
+        loaded: Loaded,
+        recovery_point: int,
+        on_failure: Callable[[Log, DiskError], None] | None,
+    ) -> None:
+        """Use `Log.open`."""
+        self._caches = caches
+        self._disk = runtime.disk
+        self._clock = runtime.clock
+        self._rng = runtime.rng
+        self.directory = directory
+        self.partition = partition
+        self.topic_id = topic_id
+        self.config = config
+        self.on_failure = on_failure
+        self.failure: DiskError | None = None
+        self._set_segments(loaded.segments)
+        self.active.jitter_ms = config.jitter_ms(runtime.rng)
+        self.start_offset = loaded.start_offset
+        self.end_offset = loaded.end_offset
+        self.recovery_point = recovery_point
+        self.epochs = loaded.epochs
+        self._epochs_changed = loaded.epochs_changed
+        self.producers = loaded.producers
+        self._snapshots = loaded.snapshot_offsets
+        self.recovery = loaded.report
+        self.high_watermark = loaded.start_offset
+        self._first_unstable = loaded.producers.first_unstable_offset
+        self.last_sync_ms = runtime.clock.now_ms()
+        report = loaded.report
+        # Whether anything differs from what a clean stop left; if not, closing writes nothing.
+        self._changed = not report.clean or report.eventful or not loaded.found
+        self._directory_changed = self._changed or bool(report.removed)
+
+    def __repr__(self) -> str:
+        return f"Log({self.directory}, offsets {self.start_offset}..{self.end_offset})"
+
+    # ---- state ---------------------------------------------------------------------------------------------------
+
+    @property
+    def leader_epoch(self) -> int:
+        """The latest epoch that wrote something; -1 for none."""
+        return self.epochs.latest
+
+    @property
+    def last_stable_offset(self) -> int:
+        """The high watermark, or the first offset of a transaction that is undecided or may become so."""
+        unstable = self._first_unstable
+        return self.high_watermark if unstable is None else min(self.high_watermark, unstable)
+
+    @property
+    def segments(self) -> tuple[Segment, ...]:
+        return tuple(self._segments)
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(segment.size for segment in self._segments)
+
+    @property
+    def unsynced(self) -> int:
+        """How many offsets are not known to be durable."""
+        return self.end_offset - self.recovery_point
+
+    def update_high_watermark(self, offset: int) -> bool:
+        """Offsets below it are committed. Kept between the log's start and end; whether it changed."""
+        offset = min(max(offset, self.start_offset), self.end_offset)
+        if offset == self.high_watermark:
+            return False
+        self.high_watermark = offset
+        if self.producers.unreplicated and self.producers.replicated_up_to(offset):
+            self._first_unstable = self.producers.first_unstable_offset
+        return True
+
+    # ---- append --------------------------------------------------------------------------------------------------
+
+    def append(
+        self,
+        records: Buffer,
+        *,
+        leader_epoch: int,
+        origin: Origin = Origin.CLIENT,
+        now_ms: int | None = None,
+        verification: Verification | None = None,
+    ) -> Appended:
+        """Append a leader's one batch: check it, give it offsets and epoch in place, write it.
+
+        Pass a bytearray, or a view of one: its bytes are patched, not copied. Raises a KafkaError when the batch is
+        refused and a DiskError when the disk fails; then nothing of it is readable, now or after a restart.
+        """
+        if self.failure is not None:
+            raise self._failed()
+        if now_ms is None:
+            now_ms = self._clock.now_ms()
+        checked = validate(writable(records), self.config, origin, self.partition, now_ms)
+        header = checked.header
+        base_offset = self.end_offset
+        marker = None
+        if header.producer_id >= 0:
+            if header.is_control:
+                marker = read_marker(Batch(checked.view))
+                if marker is not None:
+                    self.producers.check_marker(header, marker, base_offset)
+            else:
+                if origin is Origin.CLIENT:
+                    duplicate = self.producers.find_duplicate(header)
+                    if duplicate is not None:
+                        return Appended(
+                            duplicate.first_offset,
+                            duplicate.last_offset,
+                            duplicate.timestamp_ms,
+                            self.start_offset,
+                            duplicate=True,
+                        )
+                self.producers.check(header, origin, base_offset, verification)
+        view = checked.view
+        size = len(view)
+        if size > self.config.segment_bytes:
+            raise RecordListTooLargeError(
+                f"{self.partition}: a batch of {size} bytes does not fit a segment ({self.config.segment_bytes} bytes)"
+            )
+        last_offset = base_offset + header.last_offset_delta
+        try:
+            rolled = self._roll_for(size, base_offset, last_offset, checked.max_timestamp_ms, now_ms)
+            assign(view, base_offset, leader_epoch)
+            self.active.write((view,))
+        except DiskError as error:
+            self._fail(error)
+            raise
+        new_epoch = leader_epoch != self.epochs.latest and leader_epoch >= 0
+        if new_epoch:
+            self._epochs_changed |= self.epochs.assign(leader_epoch, base_offset)
+        self.active.note(size, last_offset, checked.max_timestamp_ms, self.config.index_interval_bytes)
+        self._changed = True
+        if header.producer_id >= 0:
+            if header.is_control:
+                self._note_marker(header, base_offset, marker)
+            else:
+                self._note_batch(header, base_offset, checked.max_timestamp_ms)
+        self.end_offset = self.producers.end_offset = last_offset + 1
+        return Appended(
+            base_offset,
+            last_offset,
+            checked.append_time_ms,
+            self.start_offset,
+            False,
+            new_epoch,
+            last_offset + 1 - self.recovery_point >= self.config.flush_messages,
+            rolled,
+        )
+
+    def _note_batch(self, header: BatchHeader, base_offset: int, timestamp_ms: int) -> None:
+        self.producers.apply_batch(header, base_offset, timestamp_ms)
+        self._first_unstable = self.producers.first_unstable_offset
+
+    def _note_marker(self, header: BatchHeader, base_offset: int, marker: EndMarker | None) -> None:
+        if marker is None:
+            return
+        aborted = self.producers.apply_marker(header, base_offset, marker)
+        if aborted is not None:
+            self.active.note_aborted(aborted)
+        self._first_unstable = self.producers.first_unstable_offset
+
+    def append_replica(self, records: Buffer) -> Appended:
+        """Append a follower's batches as the leader made them: offsets, epochs and timestamps stay. Cut ones are dropped."""
+        if self.failure is not None:
+            raise self._failed()
+        view = records if type(records) is memoryview else memoryview(records)
+        try:
+            batches = list(split(view))
+            headers = [check_whole(batch) for batch in batches]
+        except CorruptBatch as error:
+            raise CorruptMessageError(f"{self.partition}: {error}") from error
+        expected = self.end_offset
+        for header in headers:
+            if header.base_offset < expected:
+                raise UnexpectedOffsetError(
+                    f"{self.partition}: the leader sent offset {header.base_offset}, but this log ends at {expected}"
+                )
+            expected = header.next_offset
+        if not headers:
+            return Appended(self.end_offset, self.end_offset - 1, -1, self.start_offset)
+        before = self.epochs.latest
+        rolled = False
+        now_ms = self._clock.now_ms()
+        try:
+            for batch, header in zip(batches, headers):
+                rolled |= self._append_one(batch, header, now_ms)
+        except DiskError as error:
+            self._fail(error)
+            raise
+        return Appended(
+            headers[0].base_offset,
+            headers[-1].last_offset,
+            -1,
+            self.start_offset,
+            False,
+            self.epochs.latest != before,
+            self.end_offset - self.recovery_point >= self.config.flush_messages,
+            rolled,
+        )
+
+    def _append_one(self, batch: Batch, header: BatchHeader, now_ms: int) -> bool:
+        size = len(batch.buffer)
+        rolled = self._roll_for(size, header.base_offset, header.last_offset, header.max_timestamp, now_ms)
+        self.active.write((batch.buffer,))
+        if header.leader_epoch >= 0 and header.leader_epoch != self.epochs.latest:
+            self._epochs_changed |= self.epochs.assign(header.leader_epoch, header.base_offset)
+        self.active.note(size, header.last_offset, header.max_timestamp, self.config.index_interval_bytes)
+        self._changed = True
+        if header.producer_id >= 0:
+            if header.is_control:
+                self._note_marker(header, header.base_offset, read_marker(batch))
+            else:
+                self._note_batch(header, header.base_offset, header.max_timestamp)
+        self.end_offset = self.producers.end_offset = header.next_offset
+        return rolled
+
+    def start_verification(self, producer_id: int, sequence: int, epoch: int) -> Verification | None:
+        """See `ProducerState.start_verification`: a guard to pass to `append`, or None when the transaction is open."""
+        return self.producers.start_verification(producer_id, sequence, epoch, self._clock.now_ms())
+
+    # ---- segments ------------------------------------------------------------------------------------------------
+
+    def _set_segments(self, segments: list[Segment]) -> None:
+        # New lists each time: a reader on another thread keeps those it has.
+        self._segments = segments
+        self._bases = [segment.base_offset for segment in segments]
+        self.active = segments[-1]
+
+    def _roll_for(self, size: int, base_offset: int, last_offset: int, max_timestamp_ms: int, now_ms: int) -> bool:
+        if not self.active.full_for(size, last_offset, max_timestamp_ms, now_ms, self.config):
+            return False
+        self._roll(max(base_offset, self.end_offset), now_ms)
+        return True
+
+    def roll(self) -> None:
+        """End the active segment now, unless it is empty."""
+        if self.failure is not None:
+            raise self._failed()
+        if self.active.size:
+            try:
+                self._roll(self.end_offset, self._clock.now_ms())
+            except DiskError as error:
+                self._fail(error)
+                raise
+
+    def roll_if_due(self, now_ms: int) -> bool:
+        """End a compacted log's active segment when its first record waits longer than `max.compaction.lag.ms` allows."""
+        if not self.config.compact or not self.active.size:
+            return False
+        first = self.active.first_timestamp()
+        if first < 0 or now_ms - first <= self.config.max_compaction_lag_ms - self.active.jitter_ms:
+            return False
+        self.roll()
+        return True
+
+    def _roll(self, base_offset: int, now_ms: int) -> None:
+        if self.active.size == 0 and self.active.base_offset < base_offset:
+            # Nothing is in it: the new one simply takes its place.
+            self.active.remove()
+            kept = self._segments[:-1]
+        else:
+            self.active.seal()
+            kept = self._segments
+        self.producers.end_offset = base_offset
+        self._take_snapshot()
+        segment = Segment.create(self._caches, self.directory, base_offset, now_ms)
+        segment.jitter_ms = self.config.jitter_ms(self._rng)
+        self._directory_changed = True
+        self._set_segments([*kept, segment])
+
+    def _take_snapshot(self) -> None:
+        """Keep the producer state as of the producers' end offset, unless it is kept already. Not synced: it has a checksum."""
+        offset = self.producers.end_offset
+        if offset <= (self._snapshots[-1] if self._snapshots else self._segments[0].base_offset):
+            return
+        file = self._disk.open(os.path.join(self.directory, file_name(offset, snapshots.SUFFIX)), create=True)
+        try:
+            if file.size():
+                file.truncate(0)
+            file.append([snapshots.encode(self.producers.producers.values())])
+        finally:
+            file.close()
+        self._snapshots.append(offset)
+        self._directory_changed = True
+
+    # ---- find ----------------------------------------------------------------------------------------------------
+
+    def segment_for(self, offset: int) -> int:
+        """The place of the segment that has `offset`, or would have it."""
+        return max(bisect_right(self._bases, offset) - 1, 0)
+
+    def locate(self, offset: int, max_bytes: int, *, limit: int, at_least_one: bool, nowait: bool = False) -> Slice:
+        """Where the batches from `offset` on are, up to `limit` (exclusive) and about `max_bytes`; of one segment only.
+
+        The first batch may begin before `offset`; the last may be cut by `max_bytes`, never by `limit`. With
+        `at_least_one` the first is whole even when it is larger than `max_bytes`. A length of 0 is an empty answer.
+        With `nowait`, WouldBlock is raised when the disk is needed: call again, without, off the loop.
+        """
+        if not self.start_offset <= offset <= self.end_offset:
+            raise OffsetOutOfRangeError(
+                f"{self.partition}: offset {offset} is not between {self.start_offset} and {self.end_offset}"
+            )
+        segments, bases = self._segments, self._bases
+        active = segments[-1]
+        limit = min(limit, self.end_offset)
+        if offset >= limit:
+            return Slice(active.file, active.size, 0, offset, active.base_offset)
+        at = len(segments) - 1 if offset >= active.base_offset else max(bisect_right(bases, offset) - 1, 0)
+        for place in range(at, len(segments)):
+            segment = segments[place]
+            size = segment.size
+            found = segment.translate(offset, nowait=nowait)
+            if found is None:
+                continue  # compaction took the rest of this segment
+            position, first_size = found
+            end = size
+            following = bases[place + 1] if place + 1 < len(bases) else self.end_offset
+            if limit < following:
+                cut = segment.translate(limit, nowait=nowait)
+                if cut is not None:
+                    end = cut[0]
+            length = end - position
+            if length > max_bytes:
+                length = min(length, max(max_bytes, first_size)) if at_least_one else max_bytes
+            return Slice(segment.file, position, max(length, 0), offset, segment.base_offset)
+        return Slice(active.file, active.size, 0, offset, active.base_offset)
+
+    def aborted_transactions(self, start: int, slice_: Slice, *, nowait: bool = False) -> list[AbortedTransaction]:
+        """What a reader of this slice from offset `start` on must skip. As in Kafka it may name more than the slice has."""
+        found: list[AbortedTransaction] = []
+        if slice_.length == 0:
+            return found
+        segments = self._segments
+        at = max(bisect_right(self._bases, slice_.segment_base_offset) - 1, 0)
+        end = segments[at].offset_index(nowait=nowait).upper_bound(slice_.position + slice_.length)
+        if end is None:
+            end = segments[at + 1].base_offset if at + 1 < len(segments) else self.end_offset
+        for segment in segments[at:]:
+            if collect(segment.aborted(nowait=nowait), start, end, found):
+                break
+        return found
+
+    def end_offset_for(self, leader_epoch: int) -> tuple[int, int]:
+        """(epoch, end offset) of the greatest epoch up to the one asked for; (-1, -1) when it is unknown."""
+        return self.epochs.end_offset_for(leader_epoch, self.end_offset)
+
+    # ---- durability ----------------------------------------------------------------------------------------------
+
+    def sync(self) -> None:
+        """Make everything appended so far durable, then move the recovery point there. May run beside appends."""
+        if self.failure is not None:
+            raise self._failed()
+        end = self.end_offset
+        segments = self._segments
+        first = self.segment_for(self.recovery_point)
+        try:
+            if self._epochs_changed:
+                self._epochs_changed = False
+                self._disk.replace_file(os.path.join(self.directory, leader_epochs.FILE_NAME), self.epochs.to_bytes())
+            for segment in segments[first:]:
+                if segment.active or not segment.synced:
+                    segment.sync()
+            if self._directory_changed:
+                self._directory_changed = False
+                self._disk.sync_dir(self.directory)
+        except DiskError as error:
+            self._fail(error)
+            raise
+        self.recovery_point = max(self.recovery_point, end)
+        self.last_sync_ms = self._clock.now_ms()
+
+    def sync_due(self, now_ms: int) -> bool:
+        """Whether `flush.ms` is over for something that was appended."""
+        return self.unsynced > 0 and now_ms - self.last_sync_ms >= self.config.flush_ms
+
+    def close(self) -> None:
+        """Write indexes and producer state, sync, let go of everything. Idempotent; a failed log is only let go of."""
+        if self.failure is None and self._changed:
+            try:
+                self.active.write_indexes()
+                self._take_snapshot()
+                self._directory_changed = True
+                self.sync()
+                self.active.active = False
+                self.active.sync()
+                self._changed = False
+            except DiskError as error:
+                self._fail(error)
+                self._release()
+                raise
+        self._release()
+
+    def _release(self) -> None:
+        for segment in self._segments:
+            segment.close()
+
+    def _fail(self, error: DiskError) -> None:
+        if self.failure is None:
+            self.failure = error
+            if self.on_failure is not None:
+                self.on_failure(self, error)
+
+    def _failed(self) -> KafkaStorageError:
+        error = KafkaStorageError(f"{self.partition}: the log is offline since its disk failed: {self.failure}")
+        error.__cause__ = self.failure
+        return error

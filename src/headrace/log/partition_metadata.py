@@ -1,0 +1,70 @@
+"""`partition.metadata`: the id of the topic that a partition's directory belongs to."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import os
+
+from headrace.errors import InconsistentTopicIdError
+from headrace.log.checkpoints import DamagedCheckpoint
+from headrace.runtime import Disk, FileMissing
+
+FILE_NAME = "partition.metadata"
+_ID_BYTES = 16
+
+
+def encode_id(topic_id: bytes) -> str:
+    """An id as Kafka prints it: 22 characters, base64 for URLs."""
+    return base64.urlsafe_b64encode(topic_id).decode("ascii").rstrip("=")
+
+
+def decode_id(text: str) -> bytes:
+    try:
+        raw = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise DamagedCheckpoint(f"{text!r} is not an id: {error}") from None
+    if len(raw) != _ID_BYTES:
+        raise DamagedCheckpoint(f"{text!r} is not an id of {_ID_BYTES} bytes")
+    return raw
+
+
+def encode(topic_id: bytes) -> bytes:
+    return f"version: 0\ntopic_id: {encode_id(topic_id)}".encode()
+
+
+def decode(data: bytes) -> bytes:
+    fields = {}
+    for line in data.decode("utf-8", "replace").splitlines():
+        name, colon, value = line.partition(":")
+        if colon:
+            fields[name.strip()] = value.strip()
+    if fields.get("version") != "0" or "topic_id" not in fields:
+        raise DamagedCheckpoint("it does not say version 0 and a topic_id")
+    return decode_id(fields["topic_id"])
+
+
+def read(disk: Disk, directory: str) -> bytes | None:
+    """The topic id; None when the file is missing. Raises DamagedCheckpoint."""
+    try:
+        return decode(disk.read_file(os.path.join(directory, FILE_NAME)))
+    except FileMissing:
+        return None
+
+
+def ensure(disk: Disk, directory: str, topic_id: bytes | None) -> bytes | None:
+    """The id of the topic here: the one on disk, which must be `topic_id` if that is given; else it is written."""
+    try:
+        found = read(disk, directory)
+    except DamagedCheckpoint:
+        found = None
+    if found is None:
+        if topic_id is not None:
+            disk.replace_file(os.path.join(directory, FILE_NAME), encode(topic_id))
+        return topic_id
+    if topic_id is not None and found != topic_id:
+        raise InconsistentTopicIdError(
+            f"{directory} belongs to the topic with id {encode_id(found)}, not {encode_id(topic_id)}: "
+            "the topic was deleted and made again; move the directory away"
+        )
+    return found

@@ -1,0 +1,295 @@
+"""What each producer last wrote to one partition: the rules of idempotence, and which transactions are open."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+from headrace.errors import (
+    InvalidProducerEpochError,
+    InvalidTxnStateError,
+    OutOfOrderSequenceNumberError,
+    TransactionCoordinatorFencedError,
+)
+from headrace.log.transaction_index import AbortedTransaction
+from headrace.records import BatchHeader
+from headrace.records.batch import MAX_SEQUENCE, NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE
+from headrace.topics import TopicPartition
+
+BATCHES_KEPT = 5
+DEFAULT_EXPIRATION_MS = 86_400_000
+
+
+class Origin(Enum):
+    """Who appends, which decides what is checked."""
+
+    CLIENT = "client"
+    COORDINATOR = "coordinator"
+    REPLICATION = "replication"
+
+
+@dataclass(slots=True, frozen=True)
+class WrittenBatch:
+    """One of a producer's last batches, enough to recognise it when it is sent again."""
+
+    last_sequence: int
+    last_offset: int
+    offset_delta: int
+    timestamp_ms: int
+
+    @property
+    def first_sequence(self) -> int:
+        first = self.last_sequence - self.offset_delta
+        return first if first >= 0 else first + MAX_SEQUENCE + 1
+
+    @property
+    def first_offset(self) -> int:
+        return self.last_offset - self.offset_delta
+
+
+@dataclass(slots=True)
+class Producer:
+    """What is known of one producer id."""
+
+    producer_id: int
+    epoch: int = NO_PRODUCER_EPOCH
+    coordinator_epoch: int = -1
+    last_timestamp_ms: int = -1
+    txn_first_offset: int = -1
+    batches: list[WrittenBatch] = field(default_factory=list)
+
+    @property
+    def last_sequence(self) -> int:
+        return self.batches[-1].last_sequence if self.batches else NO_SEQUENCE
+
+    @property
+    def in_transaction(self) -> bool:
+        return self.txn_first_offset >= 0
+
+    def advance_epoch(self, epoch: int) -> None:
+        if self.epoch != epoch:
+            self.batches.clear()
+            self.epoch = epoch
+
+
+@dataclass(slots=True, frozen=True)
+class EndMarker:
+    """A transaction's end as it stands in a control batch."""
+
+    commit: bool
+    coordinator_epoch: int
+    timestamp_ms: int
+
+
+@dataclass(slots=True, frozen=True)
+class Verification:
+    """Proof, good for one transaction, that the coordinator was asked whether this partition is part of it (KIP-890).
+
+    Compared by identity: a guard of an earlier transaction must not pass for the present one.
+    """
+
+    producer_id: int
+    token: object = field(default_factory=object, repr=False)
+
+
+@dataclass(slots=True)
+class _Verifying:
+    guard: Verification
+    since_ms: int
+    lowest_sequence: int
+    epoch: int
+
+
+class ProducerState:
+    """The producers of one partition and its open transactions; changed by appends, kept in snapshots."""
+
+    __slots__ = ("_partition", "_verifying", "end_offset", "expiration_ms", "ongoing", "producers", "unreplicated")
+
+    def __init__(self, partition: TopicPartition, expiration_ms: int = DEFAULT_EXPIRATION_MS) -> None:
+        self._partition = partition
+        self.expiration_ms = expiration_ms
+        self.producers: dict[int, Producer] = {}
+        # First offset → producer id. Offsets are given in order, so the first key is the smallest.
+        self.ongoing: dict[int, int] = {}
+        # First offset → offset of the marker, for transactions whose marker is not below the high watermark yet.
+        self.unreplicated: dict[int, int] = {}
+        # The state is that after every batch below this offset.
+        self.end_offset = 0
+        self._verifying: dict[int, _Verifying] = {}
+
+    # ---- reading -------------------------------------------------------------------------------------------------
+
+    @property
+    def first_undecided_offset(self) -> int | None:
+        return next(iter(self.ongoing), None)
+
+    @property
+    def first_unstable_offset(self) -> int | None:
+        """The first offset of a transaction that is open, or whose marker may still be lost."""
+        ongoing = next(iter(self.ongoing), None)
+        if not self.unreplicated:
+            return ongoing
+        unreplicated = min(self.unreplicated)
+        return unreplicated if ongoing is None or unreplicated < ongoing else ongoing
+
+    def find_duplicate(self, header: BatchHeader) -> WrittenBatch | None:
+        """The batch that has these sequence numbers already, if it is one of the producer's last five."""
+        producer = self.producers.get(header.producer_id)
+        if producer is None or producer.epoch != header.producer_epoch:
+            return None
+        first, last = header.base_sequence, header.last_sequence
+        for batch in producer.batches:
+            if batch.last_sequence == last and batch.first_sequence == first:
+                return batch
+        return None
+
+    # ---- checking ------------------------------------------------------------------------------------------------
+
+    def check(self, header: BatchHeader, origin: Origin, offset: int, verification: Verification | None) -> None:
+        """Raise unless this data batch may be written at `offset`."""
+        producer = self.producers.get(header.producer_id)
+        self._check_epoch(producer, header, offset)
+        if origin is Origin.CLIENT:
+            self._check_sequence(producer, header, offset)
+        in_transaction = producer is not None and producer.in_transaction
+        if in_transaction and not header.is_transactional:
+            raise InvalidTxnStateError(
+                f"{self._partition}: producer {header.producer_id} has an open transaction but sent a batch outside of one"
+            )
+        if verification is not None and header.is_transactional and not in_transaction:
+            verifying = self._verifying.get(header.producer_id)
+            if verifying is None or verifying.guard is not verification:
+                raise InvalidTxnStateError(
+                    f"{self._partition}: the batch of producer {header.producer_id} is not part of an ongoing transaction"
+                )
+
+    def check_marker(self, header: BatchHeader, marker: EndMarker, offset: int) -> None:
+        """Raise unless this end of a transaction may be written at `offset`."""
+        producer = self.producers.get(header.producer_id)
+        self._check_epoch(producer, header, offset)
+        if producer is not None and producer.coordinator_epoch > marker.coordinator_epoch:
+            raise TransactionCoordinatorFencedError(
+                f"{self._partition}: marker for producer {header.producer_id} at offset {offset} has coordinator epoch "
+                f"{marker.coordinator_epoch}, but {producer.coordinator_epoch} wrote already"
+            )
+
+    def _check_epoch(self, producer: Producer | None, header: BatchHeader, offset: int) -> None:
+        if producer is not None and header.producer_epoch < producer.epoch:
+            raise InvalidProducerEpochError(
+                f"{self._partition}: producer {header.producer_id} wrote with epoch {header.producer_epoch} at offset "
+                f"{offset}, but epoch {producer.epoch} is known: another producer has taken over"
+            )
+
+    def _check_sequence(self, producer: Producer | None, header: BatchHeader, offset: int) -> None:
+        first = header.base_sequence
+        verifying = self._verifying.get(header.producer_id)
+        if verifying is not None and first > verifying.lowest_sequence:
+            raise OutOfOrderSequenceNumberError(
+                f"{self._partition}: producer {header.producer_id} sent sequence {first} at offset {offset} "
+                f"while {verifying.lowest_sequence} is still on its way"
+            )
+        if producer is None or producer.epoch == NO_PRODUCER_EPOCH:
+            return  # nothing is known (any more) of this producer: any sequence is accepted
+        if header.producer_epoch != producer.epoch:
+            if first != 0:
+                raise OutOfOrderSequenceNumberError(
+                    f"{self._partition}: producer {header.producer_id} began epoch {header.producer_epoch} with "
+                    f"sequence {first} instead of 0 (known epoch: {producer.epoch})"
+                )
+            return
+        last = producer.last_sequence
+        if first != last + 1 and not (first == 0 and last == MAX_SEQUENCE):
+            raise OutOfOrderSequenceNumberError(
+                f"{self._partition}: producer {header.producer_id} sent sequence {first} at offset {offset}, "
+                f"but the last one written is {last}"
+            )
+
+    # ---- changing ------------------------------------------------------------------------------------------------
+
+    def apply_batch(self, header: BatchHeader, base_offset: int, timestamp_ms: int | None = None) -> None:
+        """Take in a data batch that is in the log at `base_offset` (the header may still say 0)."""
+        producer = self._producer(header.producer_id)
+        producer.advance_epoch(header.producer_epoch)
+        if len(producer.batches) == BATCHES_KEPT:
+            del producer.batches[0]
+        if timestamp_ms is None:
+            timestamp_ms = header.max_timestamp
+        last_offset = base_offset + header.last_offset_delta
+        producer.batches.append(WrittenBatch(header.last_sequence, last_offset, header.last_offset_delta, timestamp_ms))
+        producer.last_timestamp_ms = timestamp_ms
+        if header.is_transactional and not producer.in_transaction:
+            producer.txn_first_offset = base_offset
+            self.ongoing[base_offset] = header.producer_id
+            self._verifying.pop(header.producer_id, None)
+
+    def apply_marker(self, header: BatchHeader, marker_offset: int, marker: EndMarker) -> AbortedTransaction | None:
+        """Take in the end of a transaction that is in the log; what belongs into the transaction index, if it aborts one."""
+        producer = self._producer(header.producer_id)
+        first_offset = producer.txn_first_offset
+        producer.advance_epoch(header.producer_epoch)
+        producer.coordinator_epoch = marker.coordinator_epoch
+        producer.txn_first_offset = -1
+        producer.last_timestamp_ms = marker.timestamp_ms
+        self._verifying.pop(header.producer_id, None)
+        if first_offset < 0:
+            return None
+        self.ongoing.pop(first_offset, None)
+        self.unreplicated[first_offset] = marker_offset
+        if marker.commit:
+            return None
+        stable = next(iter(self.ongoing), marker_offset + 1)
+        return AbortedTransaction(header.producer_id, first_offset, marker_offset, stable)
+
+    def _producer(self, producer_id: int) -> Producer:
+        producer = self.producers.get(producer_id)
+        if producer is None:
+            if producer_id == NO_PRODUCER_ID:
+                raise ValueError("a batch without a producer id has no producer state")
+            producer = self.producers[producer_id] = Producer(producer_id)
+        return producer
+
+    def replicated_up_to(self, high_watermark: int) -> bool:
+        """Markers below the high watermark can no longer be lost; whether that changed anything."""
+        gone = [first for first, marker in self.unreplicated.items() if marker < high_watermark]
+        for first in gone:
+            del self.unreplicated[first]
+        return bool(gone)
+
+    def load(self, producers: list[Producer], end_offset: int, now_ms: int) -> None:
+        """Start over from what a snapshot holds, without those who have been idle for too long."""
+        self.clear(end_offset)
+        for producer in producers:
+            if not self._expired(producer, now_ms):
+                self.producers[producer.producer_id] = producer
+        opened = sorted((p.txn_first_offset, p.producer_id) for p in self.producers.values() if p.in_transaction)
+        self.ongoing = dict(opened)
+
+    def clear(self, end_offset: int) -> None:
+        self.producers.clear()
+        self.ongoing.clear()
+        self.unreplicated.clear()
+        self.end_offset = end_offset
+
+    def remove_expired(self, now_ms: int) -> None:
+        for producer_id in [p.producer_id for p in self.producers.values() if self._expired(p, now_ms)]:
+            del self.producers[producer_id]
+        for producer_id in [i for i, v in self._verifying.items() if now_ms - v.since_ms >= self.expiration_ms]:
+            del self._verifying[producer_id]
+
+    def _expired(self, producer: Producer, now_ms: int) -> bool:
+        return not producer.in_transaction and now_ms - producer.last_timestamp_ms >= self.expiration_ms
+
+    # ---- verification of transactions ----------------------------------------------------------------------------
+
+    def start_verification(self, producer_id: int, sequence: int, epoch: int, now_ms: int) -> Verification | None:
+        """A guard to append the transaction's first batch with; None when its transaction is open here already."""
+        producer = self.producers.get(producer_id)
+        if producer is not None and producer.in_transaction:
+            return None
+        verifying = self._verifying.get(producer_id)
+        if verifying is None:
+            verifying = _Verifying(Verification(producer_id), now_ms, sequence, epoch)
+            self._verifying[producer_id] = verifying
+        elif epoch > verifying.epoch or (epoch == verifying.epoch and sequence < verifying.lowest_sequence):
+            verifying.epoch, verifying.lowest_sequence = epoch, sequence
+        return verifying.guard

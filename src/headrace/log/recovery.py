@@ -1,0 +1,403 @@
+"""Open a partition's directory: finish what was interrupted, trust a clean stop, check and repair after any other."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+
+from headrace.log import leader_epochs, snapshots
+from headrace.log.checkpoints import DamagedCheckpoint
+from headrace.log.config import LogConfig
+from headrace.log.leader_epochs import LeaderEpochs
+from headrace.log.offset_index import DamagedIndex
+from headrace.log.producer_state import ProducerState
+from headrace.log.scanning import check_whole, scan_batches, scan_headers
+from headrace.log.segment import CLEANED, DELETED, LOG, SUFFIXES, SWAP, TXN_INDEX, Caches, Segment, file_name
+from headrace.log.snapshots import DamagedSnapshot
+from headrace.log.validation import read_marker
+from headrace.records import Batch, BatchHeader, CorruptBatch, InvalidRecord
+from headrace.runtime import Disk, FileMissing
+from headrace.topics import TopicPartition
+
+_DIGITS = 20
+_TMP = ".tmp"
+
+
+@dataclass(slots=True)
+class RecoveryReport:
+    """What opening a log checked, rebuilt and cut off."""
+
+    clean: bool
+    checked_batches: int = 0
+    checked_bytes: int = 0
+    cut_bytes: int = 0
+    cut_from_offset: int | None = None
+    cut_reason: str = ""
+    rebuilt: list[str] = field(default_factory=list)
+    removed: list[str] = field(default_factory=list)
+
+    @property
+    def eventful(self) -> bool:
+        """Whether there is something that an operator should read."""
+        return bool(self.cut_bytes or self.rebuilt)
+
+    def summary(self, partition: TopicPartition) -> str:
+        parts = [f"{partition}: opened after {'a clean' if self.clean else 'an unclean'} stop"]
+        if self.checked_batches or self.checked_bytes:
+            parts.append(f"checked {self.checked_batches} batches ({self.checked_bytes} bytes)")
+        if self.cut_bytes:
+            parts.append(f"cut off {self.cut_bytes} bytes from offset {self.cut_from_offset} on ({self.cut_reason})")
+        if self.rebuilt:
+            parts.append("rebuilt " + ", ".join(self.rebuilt))
+        return "; ".join(parts)
+
+
+@dataclass(slots=True)
+class Loaded:
+    """A log as it was found and repaired."""
+
+    segments: list[Segment]
+    start_offset: int
+    end_offset: int
+    epochs: LeaderEpochs
+    epochs_changed: bool
+    producers: ProducerState
+    snapshot_offsets: list[int]
+    report: RecoveryReport
+    found: bool
+    """There was a log before; otherwise it was made."""
+
+
+class Loader:
+    """Opens one directory. The steps run in order, each on the state that the one before left."""
+
+    def __init__(
+        self,
+        caches: Caches,
+        directory: str,
+        partition: TopicPartition,
+        config: LogConfig,
+        now_ms: int,
+        expiration_ms: int,
+    ) -> None:
+        self._caches = caches
+        self._disk: Disk = caches.disk
+        self._directory = directory
+        self._config = config
+        self._now_ms = now_ms
+        self._segments: list[Segment] = []
+        self._snapshots: list[int] = []
+        self._producers = ProducerState(partition, expiration_ms)
+        self._epochs = LeaderEpochs()
+        self._epochs_known = False
+        self._epochs_changed = False
+        self._report = RecoveryReport(clean=True)
+        self._found = True
+
+    def load(self, *, recovery_point: int, start_offset: int, clean: bool) -> Loaded:
+        self._report.clean = clean
+        names = self._finish_interrupted(self._disk.listdir(self._directory))
+        self._open_segments(names)
+        self._read_epochs(names)
+        if not self._segments:
+            self._found = False
+            self._segments.append(Segment.create(self._caches, self._directory, start_offset, self._now_ms))
+            return self._loaded(start_offset, start_offset)
+        end = self._find_end() if clean else None
+        if end is None:
+            # A clean stop leaves whole batches only; what does not end with one was not left by a clean stop.
+            end = self._recover(0 if clean and recovery_point >= self._segments[-1].base_offset else recovery_point)
+        else:
+            self._load_producers(end)
+        start = max(start_offset, self._segments[0].base_offset)
+        if start > end:
+            end = self._start_over_at(start)
+        return self._loaded(start, end)
+
+    def _loaded(self, start: int, end: int) -> Loaded:
+        if self._epochs.truncate_end(end):
+            self._epochs_changed = True
+        if self._epochs.entries and self._epochs.entries[0].start_offset < start and self._epochs.truncate_start(start):
+            self._epochs_changed = True
+        self._producers.end_offset = end
+        self._segments[-1].resume(end)
+        return Loaded(
+            self._segments,
+            start,
+            end,
+            self._epochs,
+            self._epochs_changed,
+            self._producers,
+            self._snapshots,
+            self._report,
+            self._found,
+        )
+
+    # ---- what the directory holds --------------------------------------------------------------------------------
+
+    def _finish_interrupted(self, names: list[str]) -> list[str]:
+        """Deletions are finished, half-made files go, and a compaction that was done is put in place."""
+        kept = []
+        swaps = []
+        for name in names:
+            if name.endswith((DELETED, CLEANED, _TMP)):
+                self._remove(name)
+            elif name.endswith(SWAP):
+                swaps.append(name)
+            else:
+                kept.append(name)
+        if swaps:
+            kept = self._finish_swap(swaps, kept)
+        return kept
+
+    def _finish_swap(self, swaps: list[str], kept: list[str]) -> list[str]:
+        """Compacted segments take the place of those they were made from."""
+        for name in (n for n in swaps if n.endswith(LOG + SWAP)):
+            base = int(name[:_DIGITS])
+            end = base
+            file = self._disk.open(os.path.join(self._directory, name))
+            try:
+                for _, header in scan_headers(file, 0, file.size()):
+                    end = header.next_offset
+            finally:
+                file.close()
+            for old in [n for n in kept if _is_segment_file(n) and base <= int(n[:_DIGITS]) < max(end, base + 1)]:
+                self._remove(old)
+                kept.remove(old)
+        for name in swaps:
+            target = name.removesuffix(SWAP)
+            if target.removesuffix(LOG)[:_DIGITS] + LOG + SWAP not in swaps:
+                self._remove(name)  # an index whose log is in place already
+                continue
+            self._disk.rename(os.path.join(self._directory, name), os.path.join(self._directory, target))
+            kept.append(target)
+        self._report.rebuilt.append("the result of an interrupted compaction")
+        return sorted(kept)
+
+    def _open_segments(self, names: list[str]) -> None:
+        logs = {name.removesuffix(LOG) for name in names if name.endswith(LOG) and _is_segment_file(name)}
+        for name in names:
+            if name.endswith(snapshots.SUFFIX) and name[:_DIGITS].isdigit():
+                self._snapshots.append(int(name[:_DIGITS]))
+            elif _is_segment_file(name) and name[:_DIGITS] not in logs:
+                self._remove(name)
+        for base in sorted(map(int, logs)):
+            size = self._disk.size(os.path.join(self._directory, file_name(base, LOG)))
+            self._segments.append(Segment(self._caches, self._directory, base, size, self._now_ms))
+        self._snapshots.sort()
+
+    def _read_epochs(self, names: list[str]) -> None:
+        if leader_epochs.FILE_NAME not in names:
+            return
+        try:
+            data = self._disk.read_file(os.path.join(self._directory, leader_epochs.FILE_NAME))
+            self._epochs = LeaderEpochs.from_bytes(data)
+            self._epochs_known = True
+        except DamagedCheckpoint as error:
+            self._report.rebuilt.append(f"{leader_epochs.FILE_NAME} ({error})")
+
+    def _remove(self, name: str) -> None:
+        self._disk.remove(os.path.join(self._directory, name))
+        self._report.removed.append(name)
+
+    # ---- after a clean stop --------------------------------------------------------------------------------------
+
+    def _find_end(self) -> int | None:
+        """The offset after the last batch; None when the file does not end with a whole one."""
+        active = self._segments[-1]
+        self._load_indexes(active)
+        _, start = active.offset_index().last()
+        end, position = active.base_offset, start
+        try:
+            for position, header in active.headers(start):
+                end = header.next_offset
+                position += header.size
+        except CorruptBatch:
+            return None
+        if position != active.size:
+            return None
+        if not self._epochs_known and active.size:
+            self._rebuild_epochs(len(self._segments))
+        return end
+
+    def _load_indexes(self, segment: Segment) -> None:
+        reason = segment.load_indexes()
+        if reason is not None:
+            self._report.rebuilt.append(reason)
+        try:
+            segment.aborted()
+        except DamagedIndex as error:
+            self._rebuild_aborted(segment, str(error))
+
+    def _rebuild_aborted(self, segment: Segment, reason: str) -> None:
+        """Make a transaction index again: from the state before the segment, over its batches."""
+        self._report.rebuilt.append(f"{file_name(segment.base_offset, TXN_INDEX)} ({reason})")
+        self._disk.remove(segment.path(TXN_INDEX))
+        segment.aborted()
+        self._load_snapshot(segment.base_offset)
+        self._replay(segment.base_offset, into=segment)
+        segment.write_indexes()
+
+    def _load_producers(self, end: int) -> None:
+        """From the newest snapshot, and what was written after it."""
+        self._load_snapshot(end)
+        if self._producers.end_offset < end:
+            self._replay(end)
+
+    def _load_snapshot(self, not_after: int) -> None:
+        for offset in [o for o in self._snapshots if o > not_after]:
+            self._drop_snapshot(offset)
+        for offset in reversed(self._snapshots):
+            path = os.path.join(self._directory, file_name(offset, snapshots.SUFFIX))
+            try:
+                producers = snapshots.decode(self._disk.read_file(path))
+            except (DamagedSnapshot, FileMissing) as error:
+                self._report.rebuilt.append(f"{os.path.basename(path)} ({error})")
+                self._drop_snapshot(offset)
+                continue
+            self._producers.load(producers, offset, self._now_ms)
+            return
+        self._producers.clear(self._segments[0].base_offset)
+
+    def _drop_snapshot(self, offset: int) -> None:
+        self._snapshots.remove(offset)
+        name = file_name(offset, snapshots.SUFFIX)
+        if self._disk.exists(os.path.join(self._directory, name)):
+            self._remove(name)
+
+    def _replay(self, end: int, into: Segment | None = None) -> None:
+        """Bring the producer state from where it is to `end`; with `into`, to that segment's end, noting what it aborted."""
+        for segment in self._segments:
+            following = self._next_base(segment)
+            if following is not None and following <= self._producers.end_offset:
+                continue
+            if segment.base_offset >= end and segment is not into:
+                break
+            found = segment.translate(self._producers.end_offset)
+            if found is None:
+                continue
+            for position, header in segment.headers(found[0]):
+                if header.base_offset >= end and segment is not into:
+                    break
+                if header.producer_id >= 0:
+                    # Only a marker has to be read whole; of the others the header says everything.
+                    batch = Batch(segment.file.read(position, header.size)) if header.is_control else None
+                    self._apply(header, batch, segment if segment is into else None)
+                self._producers.end_offset = max(self._producers.end_offset, header.next_offset)
+
+    def _next_base(self, segment: Segment) -> int | None:
+        at = self._segments.index(segment) + 1
+        return self._segments[at].base_offset if at < len(self._segments) else None
+
+    def _apply(self, header: BatchHeader, batch: Batch | None, noting: Segment | None) -> None:
+        if not header.is_control or batch is None:
+            self._producers.apply_batch(header, header.base_offset)
+            return
+        try:
+            marker = read_marker(batch)
+        except InvalidRecord as error:
+            raise CorruptBatch(f"control batch at offset {header.base_offset}: {error}") from error
+        if marker is None:
+            return
+        aborted = self._producers.apply_marker(header, header.base_offset, marker)
+        if aborted is not None and noting is not None:
+            noting.note_aborted(aborted)
+
+    def _rebuild_epochs(self, count: int) -> None:
+        """From the headers of the first `count` segments."""
+        for segment in self._segments[:count]:
+            for _, header in segment.headers():
+                self._note_epoch(header)
+
+    def _note_epoch(self, header: BatchHeader) -> None:
+        if header.leader_epoch > self._epochs.latest:
+            self._epochs.assign(header.leader_epoch, header.base_offset)
+            self._epochs_changed = True
+
+    # ---- after any other stop ------------------------------------------------------------------------------------
+
+    def _recover(self, recovery_point: int) -> int:
+        """Check every batch from the recovery point's segment on; the offset after the last good one."""
+        first = 0
+        for at, segment in enumerate(self._segments):
+            if segment.base_offset <= recovery_point:
+                first = at
+        if not self._epochs_known:
+            self._rebuild_epochs(first)
+        self._load_snapshot(self._segments[first].base_offset)
+        if self._producers.end_offset < self._segments[first].base_offset:
+            self._replay(self._segments[first].base_offset)
+        end = self._segments[first].base_offset
+        for at in range(first, len(self._segments)):
+            segment = self._segments[at]
+            if segment.base_offset < end:
+                self._cut_segments(
+                    at, end, f"{file_name(segment.base_offset, LOG)} begins before the one before it ends"
+                )
+                break
+            end, whole = self._recover_segment(segment)
+            if not whole:
+                self._cut_segments(at + 1, end, self._report.cut_reason)
+                break
+            if at + 1 < len(self._segments):
+                segment.seal()
+        return end
+
+    def _recover_segment(self, segment: Segment) -> tuple[int, bool]:
+        """Check one segment, make its indexes again, cut it at the first bad batch. (next offset, nothing was cut)."""
+        size, segment.size = segment.size, 0
+        segment.start_empty()
+        end = segment.base_offset
+        reason = "the last batch is incomplete"
+        try:
+            for _, batch in scan_batches(segment.file, 0, size):
+                header = check_whole(batch)
+                if header.base_offset < end:
+                    raise CorruptBatch(f"offset {header.base_offset} comes after offset {end - 1}")
+                if header.producer_id >= 0:
+                    self._apply(header, batch, segment)
+                self._note_epoch(header)
+                segment.note(header.size, header.last_offset, header.max_timestamp, self._config.index_interval_bytes)
+                self._report.checked_batches += 1
+                end = header.next_offset
+                self._producers.end_offset = end
+        except CorruptBatch as error:
+            reason = str(error)
+        self._report.checked_bytes += size
+        if segment.size == size:
+            return end, True
+        self._note_cut(size - segment.size, end, reason)
+        segment.file.truncate(segment.size)
+        return end, False
+
+    def _note_cut(self, cut_bytes: int, from_offset: int, reason: str) -> None:
+        self._report.cut_bytes += cut_bytes
+        if self._report.cut_from_offset is None:
+            self._report.cut_from_offset, self._report.cut_reason = from_offset, reason
+
+    def _cut_segments(self, at: int, end: int, reason: str) -> None:
+        """Everything after a gap goes: it would otherwise be read as if nothing were missing."""
+        for segment in self._segments[at:]:
+            self._note_cut(segment.size, end, reason)
+            segment.remove()
+            self._report.removed.append(file_name(segment.base_offset, LOG))
+        del self._segments[at:]
+        for offset in [o for o in self._snapshots if o > end]:
+            self._drop_snapshot(offset)
+
+    def _start_over_at(self, start: int) -> int:
+        """All that is here lies before the log's start: begin anew there."""
+        for segment in self._segments:
+            segment.remove()
+            self._report.removed.append(file_name(segment.base_offset, LOG))
+        for offset in list(self._snapshots):
+            self._drop_snapshot(offset)
+        self._segments = [Segment.create(self._caches, self._directory, start, self._now_ms)]
+        self._producers.clear(start)
+        self._epochs.clear()
+        self._epochs_changed = True
+        return start
+
+
+def _is_segment_file(name: str) -> bool:
+    return name[:_DIGITS].isdigit() and name[_DIGITS:] in SUFFIXES

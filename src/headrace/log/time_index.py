@@ -1,0 +1,82 @@
+"""The sparse index from timestamps to offsets: Kafka's `.timeindex`, kept as two arrays and written when a segment ends."""
+
+from __future__ import annotations
+
+import struct
+from array import array
+from bisect import bisect_right
+
+from headrace.log.offset_index import DamagedIndex
+
+_ENTRY = struct.Struct(">qi")
+ENTRY_BYTES = _ENTRY.size
+NO_TIMESTAMP = -1
+
+
+class TimeIndex:
+    """(greatest timestamp so far, last offset of the batch that has it); timestamps strictly increase."""
+
+    __slots__ = ("_base", "_offsets", "_timestamps")
+
+    def __init__(self, base_offset: int) -> None:
+        self._base = base_offset
+        self._timestamps = array("q")
+        self._offsets = array("i")
+
+    def __len__(self) -> int:
+        return len(self._timestamps)
+
+    @property
+    def memory_bytes(self) -> int:
+        return ENTRY_BYTES * len(self._timestamps)
+
+    def append(self, timestamp_ms: int, offset: int) -> bool:
+        """Add an entry unless its timestamp is not greater than the last one's; whether it was added."""
+        if timestamp_ms <= (self._timestamps[-1] if self._timestamps else NO_TIMESTAMP):
+            return False
+        self._offsets.append(offset - self._base)
+        self._timestamps.append(timestamp_ms)
+        return True
+
+    def lookup(self, timestamp_ms: int) -> int:
+        """The offset of the last entry whose timestamp is not greater; the base offset when there is none."""
+        at = bisect_right(self._timestamps, timestamp_ms) - 1
+        return self._base + self._offsets[at] if at >= 0 else self._base
+
+    def last(self) -> tuple[int, int]:
+        """(timestamp, offset) of the last entry; (-1, base offset) when there is none."""
+        if not self._timestamps:
+            return NO_TIMESTAMP, self._base
+        return self._timestamps[-1], self._base + self._offsets[-1]
+
+    def entries(self) -> list[tuple[int, int]]:
+        return [(timestamp, self._base + offset) for timestamp, offset in zip(self._timestamps, self._offsets)]
+
+    def truncate_to(self, offset: int) -> None:
+        """Drop the entries that name a batch ending at or after `offset`."""
+        keep = bisect_right(self._offsets, offset - self._base - 1)
+        del self._timestamps[keep:]
+        del self._offsets[keep:]
+
+    def to_bytes(self) -> bytes:
+        return b"".join(map(_ENTRY.pack, self._timestamps, self._offsets))
+
+    @classmethod
+    def from_bytes(cls, data: bytes, base_offset: int) -> TimeIndex:
+        """Read a file of this or of Apache Kafka's making; zeros after the last entry (preallocation) are fine."""
+        if len(data) % ENTRY_BYTES:
+            raise DamagedIndex(f"{len(data)} bytes are no whole number of {ENTRY_BYTES}-byte entries")
+        count = len(data) // ENTRY_BYTES
+        zero = bytes(ENTRY_BYTES)
+        while count and data[(count - 1) * ENTRY_BYTES : count * ENTRY_BYTES] == zero:
+            count -= 1
+        index = cls(base_offset)
+        for timestamp, offset in _ENTRY.iter_unpack(data[: count * ENTRY_BYTES]):
+            index._timestamps.append(timestamp)
+            index._offsets.append(offset)
+        times, offsets = index._timestamps, index._offsets
+        if any(b <= a for a, b in zip(times, times[1:])) or any(b < a for a, b in zip(offsets, offsets[1:])):
+            raise DamagedIndex("its entries are not in increasing order")
+        if count and (times[0] < 0 or offsets[0] < 0):
+            raise DamagedIndex("its first entry is negative")
+        return index

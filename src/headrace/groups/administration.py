@@ -1,0 +1,183 @@
+"""Listing, describing and deleting groups, and the removal of what is too old to keep."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from headrace.errors import ErrorCode
+from headrace.groups.config import GroupConfig
+from headrace.groups.group_offsets import NO_EXPIRY, CommittedOffset
+from headrace.groups.offsets import OffsetCommits
+from headrace.groups.outcome import Caller, Effect, Outcome, Timer, TimerKind
+from headrace.groups.records import group_tombstone, offset_tombstone
+from headrace.groups.shards import Shard, Shards
+from headrace.groups.state import Group, GroupState
+from headrace.protocol.messages.delete_groups import DeletableGroupResult, DeleteGroupsRequest, DeleteGroupsResponse
+from headrace.protocol.messages.describe_groups import (
+    DescribedGroup,
+    DescribedGroupMember,
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
+)
+from headrace.protocol.messages.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
+from headrace.topics import TopicPartition
+
+GROUP_TYPE = "classic"
+NOT_FOUND_VERSION = 6  # of DescribeGroups; before it an unknown group is described as dead
+NEXT_PASS_MS = 1_000  # after a pass that did not get to everything
+
+
+class Administration:
+    def __init__(self, config: GroupConfig, shards: Shards, offsets: OffsetCommits) -> None:
+        self._config = config
+        self._shards = shards
+        self._offsets = offsets
+
+    # --- look ---------------------------------------------------------------------------------------------------------
+
+    def list(self, request: ListGroupsRequest) -> ListGroupsResponse:
+        if any(shard.loader is not None for shard in self._shards.all()):
+            # A list that leaves groups out would be taken for the truth.
+            return ListGroupsResponse(error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+        states = {state.lower() for state in request.states_filter}
+        types = {kind.lower() for kind in request.types_filter}
+        listed = [
+            ListedGroup(
+                group_id=group.group_id,
+                protocol_type=group.protocol_type or "",
+                group_state=group.state.value,
+                group_type=GROUP_TYPE,
+            )
+            for group in self._shards.groups.values()
+            if (not states or group.state.value.lower() in states) and (not types or GROUP_TYPE in types)
+        ]
+        return ListGroupsResponse(groups=listed)
+
+    def describe(self, caller: Caller, request: DescribeGroupsRequest) -> DescribeGroupsResponse:
+        return DescribeGroupsResponse(groups=[self._describe_one(caller, group_id) for group_id in request.groups])
+
+    def _describe_one(self, caller: Caller, group_id: str) -> DescribedGroup:
+        group = self._shards.groups.get(group_id)
+        if group is None or group.state is GroupState.DEAD:
+            error = ErrorCode.NONE if group is not None else self._shards.error_for(group_id)
+            if error != ErrorCode.NONE:
+                return DescribedGroup(group_id=group_id, error_code=error)
+            dead = DescribedGroup(group_id=group_id, group_state=GroupState.DEAD.value)
+            if caller.api_version >= NOT_FOUND_VERSION:
+                dead.error_code = ErrorCode.GROUP_ID_NOT_FOUND
+                dead.error_message = f"Group {group_id} not found."
+            return dead
+        # Until the next generation has chosen a protocol, members' metadata means nothing.
+        protocol = group.protocol_name if group.state is GroupState.STABLE else None
+        members = [
+            DescribedGroupMember(
+                member_id=member.member_id,
+                group_instance_id=member.instance_id,
+                client_id=member.client_id,
+                client_host=member.client_host,
+                member_metadata=b"" if protocol is None else member.metadata(protocol),
+                member_assignment=member.assignment,
+            )
+            for member in group.members.values()
+        ]
+        return DescribedGroup(
+            group_id=group_id,
+            group_state=group.state.value,
+            protocol_type=group.protocol_type or "",
+            protocol_data=protocol or "",
+            members=members,
+        )
+
+    # --- delete -------------------------------------------------------------------------------------------------------
+
+    def delete(self, out: Outcome, caller: Caller, request: DeleteGroupsRequest) -> None:
+        response = DeleteGroupsResponse()
+        for group_id in dict.fromkeys(request.groups_names):
+            group = self._shards.groups.get(group_id)
+            if group is None:
+                error = self._shards.error_for(group_id)
+                error = ErrorCode.GROUP_ID_NOT_FOUND if error == ErrorCode.NONE else error
+            elif group.state is GroupState.DEAD:
+                error = ErrorCode.GROUP_ID_NOT_FOUND
+            elif group.state is not GroupState.EMPTY:
+                error = ErrorCode.NON_EMPTY_GROUP
+            else:
+                error = ErrorCode.NONE
+                self._delete_one(out, group)
+            response.results.append(DeletableGroupResult(group_id=group_id, error_code=error))
+        out.reply(caller, response)
+
+    def _delete_one(self, out: Outcome, group: Group) -> None:
+        """Write the tombstones of a group. Until they are written it is dead: nobody may join or commit."""
+        state = group.state_timestamp_ms, group.previous_state
+        group.state, group.previous_state = GroupState.DEAD, group.state
+        # Also for offsets that are still being written: their records come before these tombstones.
+        for partition in sorted(group.offsets.partitions()):
+            out.records.append(offset_tombstone(group.partition, group.group_id, *partition))
+        out.records.append(group_tombstone(group))
+        out.effects.append(
+            Effect(group.partition, partial(self._deleted, group), partial(self._not_deleted, group, state))
+        )
+
+    def _deleted(self, group: Group, out: Outcome, now_ms: int) -> None:
+        self._shards.remove(out, group)
+
+    def _not_deleted(
+        self, group: Group, state: tuple[int | None, GroupState], out: Outcome, error: ErrorCode, now_ms: int
+    ) -> None:
+        if self._shards.is_live(group):
+            group.state = GroupState.EMPTY
+            group.state_timestamp_ms, group.previous_state = state
+
+    # --- expiry -------------------------------------------------------------------------------------------------------
+
+    def schedule_expiry(self, out: Outcome, shard: Shard, now_ms: int) -> None:
+        deadline_ms = now_ms + self._config.offsets_retention_check_interval_ms
+        out.arm(Timer(TimerKind.EXPIRY, shard.partition), deadline_ms)
+
+    def cancel_expiry(self, out: Outcome, shard: Shard) -> None:
+        out.cancel(Timer(TimerKind.EXPIRY, shard.partition))
+
+    def on_expiry_timer(self, out: Outcome, shard: Shard, now_ms: int) -> None:
+        """Remove offsets past their retention, and empty groups that have none left."""
+        for group in shard.groups.values():
+            if len(out.records) >= self._config.expiry_records_max:
+                out.arm(Timer(TimerKind.EXPIRY, shard.partition), now_ms + NEXT_PASS_MS)
+                return
+            self._expire_group(out, group, now_ms)
+        self.schedule_expiry(out, shard, now_ms)
+
+    def _expire_group(self, out: Outcome, group: Group, now_ms: int) -> None:
+        if group.state is GroupState.DEAD:
+            return
+        expired: list[TopicPartition] = []
+        left = 0
+        for topic, partitions in group.offsets.committed.items():
+            for index, offset in partitions.items():
+                unstable = group.offsets.is_unstable(topic, index)
+                if not unstable and self._is_expired(group, topic, offset, now_ms):
+                    expired.append(TopicPartition(topic, index))
+                else:
+                    left += 1
+        room = self._config.expiry_records_max - len(out.records)
+        is_over = not (left or group.pending or group.offsets.pending or group.offsets.in_flight)
+        if is_over and group.state is GroupState.EMPTY and len(expired) <= room:
+            self._delete_one(out, group)
+        else:
+            self._offsets.write_tombstones(out, group, expired[:room])
+
+    def _is_expired(self, group: Group, topic: str, offset: CommittedOffset, now_ms: int) -> bool:
+        """Kafka's rule: what counts is since when nobody could want the offset, which depends on the kind of group."""
+        if group.protocol_type is None:
+            since_ms = offset.commit_timestamp_ms  # nobody ever joined: only commits tell that someone is there
+        elif group.state is GroupState.EMPTY:
+            since_ms = offset.commit_timestamp_ms if group.state_timestamp_ms is None else group.state_timestamp_ms
+        elif group.state is GroupState.STABLE and group.is_consumer_group and group.subscribed is not None:
+            since_ms = offset.commit_timestamp_ms
+        else:
+            return False
+        if group.is_subscribed_to(topic):
+            return False
+        if offset.expire_timestamp_ms != NO_EXPIRY:
+            return now_ms >= offset.expire_timestamp_ms
+        return now_ms - since_ms >= self._config.offsets_retention_ms

@@ -1,0 +1,169 @@
+"""Reading a partition of `__consumer_offsets` back: the last value of every key, open transactions included.
+
+The topic is compacted, so the last value of each key is all that counts. Records are kept as bytes until the end and
+only the survivors are decoded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from headrace.groups.group_offsets import NO_PRODUCER_ID, CommittedOffset
+from headrace.groups.state import Group, GroupState, Member
+from headrace.protocol.stored.consumer_offsets import (
+    GroupMetadataKey,
+    GroupMetadataValue,
+    LegacyOffsetCommitValue,
+    OffsetCommitValue,
+    decode_record,
+)
+from headrace.protocol.stored.coordinator import Unknown
+from headrace.protocol.wire import MalformedMessage
+
+_LEGACY_OFFSET, _OFFSET, _GROUP = b"\x00\x00", b"\x00\x01", b"\x00\x02"
+PROBLEMS_SHOWN_MAX = 10
+
+
+@dataclass(slots=True)
+class LoadReport:
+    """What a partition held. Nothing in it stops the loading, but an operator should see what was left out."""
+
+    records: int = 0
+    groups: int = 0
+    offsets: int = 0
+    skipped: int = 0  # of types or versions that are not spoken here
+    unreadable: int = 0
+    problems: list[str] = field(default_factory=list)  # the first few of the unreadable
+
+
+class _Stored(NamedTuple):
+    key: bytes
+    value: bytes
+    sequence: int
+
+
+class LoadedOffset(NamedTuple):
+    group_id: str
+    topic: str
+    partition: int
+    offset: CommittedOffset
+    producer_id: int
+
+
+class Loader:
+    """Takes the records of one partition in their order, then gives groups and offsets."""
+
+    def __init__(self) -> None:
+        self.report = LoadReport()
+        self._settled: dict[bytes, _Stored] = {}
+        self._pending: dict[int, dict[bytes, _Stored]] = {}
+
+    def add(self, key: bytes, value: bytes | None, producer_id: int = NO_PRODUCER_ID) -> None:
+        self.report.records += 1
+        kind = key[:2]
+        if kind not in (_LEGACY_OFFSET, _OFFSET, _GROUP):
+            self.report.skipped += 1
+            return
+        # Both kinds of offsets name the same thing: a newer one replaces an old one.
+        name = _OFFSET + key[2:] if kind == _LEGACY_OFFSET else key
+        if value is None:
+            self._settled.pop(name, None)
+            for table in self._pending.values():
+                table.pop(name, None)
+            return
+        stored = _Stored(key, value, self.report.records)
+        if producer_id == NO_PRODUCER_ID or kind == _GROUP:
+            # Put anew, so that the order is that of the last writes.
+            self._settled.pop(name, None)
+            self._settled[name] = stored
+        else:
+            self._pending.setdefault(producer_id, {})[name] = stored
+
+    def end_transaction(self, producer_id: int, committed: bool) -> None:
+        table = self._pending.pop(producer_id, {})
+        if not committed:
+            return
+        for name, stored in table.items():
+            current = self._settled.get(name)
+            if current is None or current.sequence < stored.sequence:
+                self._settled[name] = stored
+
+    def groups(self, partition: int) -> Iterator[Group]:
+        for stored in self._settled.values():
+            if stored.key[:2] == _GROUP:
+                found = self._decode(stored)
+                if found is not None:
+                    self.report.groups += 1
+                    yield loaded_group(partition, found[0], found[1])
+
+    def offsets(self) -> Iterator[LoadedOffset]:
+        """In the order in which they were written, so that later ones count as later."""
+        everything = [(stored, NO_PRODUCER_ID) for stored in self._settled.values() if stored.key[:2] != _GROUP]
+        for producer_id, table in self._pending.items():
+            everything += ((stored, producer_id) for stored in table.values())
+        everything.sort(key=lambda entry: entry[0].sequence)
+        for stored, producer_id in everything:
+            found = self._decode(stored)
+            if found is not None:
+                key, value = found
+                self.report.offsets += 1
+                yield LoadedOffset(key.group, key.topic, key.partition, loaded_offset(value), producer_id)
+
+    def _decode(self, stored: _Stored) -> tuple[Any, Any] | None:
+        try:
+            record = decode_record(stored.key, stored.value)
+        except MalformedMessage as error:
+            self.report.unreadable += 1
+            if len(self.report.problems) < PROBLEMS_SHOWN_MAX:
+                self.report.problems.append(f"record {stored.sequence}: {error}")
+            return None
+        if isinstance(record, Unknown):
+            self.report.skipped += 1
+            return None
+        return record.key, record.value
+
+
+def loaded_offset(value: OffsetCommitValue | LegacyOffsetCommitValue) -> CommittedOffset:
+    if isinstance(value, LegacyOffsetCommitValue):
+        return CommittedOffset(value.offset, -1, value.metadata, value.commit_timestamp)
+    return CommittedOffset(
+        value.offset,
+        value.leader_epoch,
+        value.metadata,
+        value.commit_timestamp,
+        value.expire_timestamp,
+        value.topic_id,
+    )
+
+
+def loaded_group(partition: int, key: GroupMetadataKey, value: GroupMetadataValue) -> Group:
+    """A group with members was stable when it was written; one without is empty."""
+    group = Group(
+        key.group,
+        partition,
+        state=GroupState.STABLE if value.members else GroupState.EMPTY,
+        state_timestamp_ms=None if value.current_state_timestamp == -1 else value.current_state_timestamp,
+        generation=value.generation,
+        protocol_name=value.protocol,
+        leader=value.leader,
+        is_recorded=True,
+    )
+    for stored in value.members:
+        member = Member(
+            stored.member_id,
+            stored.group_instance_id,
+            stored.client_id,
+            stored.client_host,
+            # Records of the first version have no rebalance time-out.
+            stored.session_timeout if stored.rebalance_timeout == -1 else stored.rebalance_timeout,
+            stored.session_timeout,
+            # Only the metadata of the chosen protocol is kept; all that a member supports is known when it rejoins.
+            ((value.protocol or "", stored.subscription),),
+            stored.assignment,
+        )
+        group.add(member, value.protocol_type)
+    group.protocol_type = value.protocol_type or None
+    group.find_subscriptions()
+    return group

@@ -1,0 +1,310 @@
+"""The requests about offsets: commit, commit in a transaction, fetch, delete; and the expiry of those nobody needs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Any, Protocol
+
+from headrace.errors import ErrorCode
+from headrace.groups.config import GroupConfig
+from headrace.groups.group_offsets import NO_EXPIRY, NO_PRODUCER_ID, CommittedOffset
+from headrace.groups.outcome import Caller, Effect, Outcome, Producer, nothing_failed
+from headrace.groups.rebalance import Rebalances
+from headrace.groups.records import offset_record, offset_tombstone
+from headrace.groups.shards import Shard, Shards
+from headrace.groups.state import Group, GroupState
+from headrace.protocol.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitResponse,
+    OffsetCommitResponsePartition,
+    OffsetCommitResponseTopic,
+)
+from headrace.protocol.messages.offset_delete import (
+    OffsetDeleteRequest,
+    OffsetDeleteResponse,
+    OffsetDeleteResponsePartition,
+    OffsetDeleteResponseTopic,
+)
+from headrace.protocol.messages.txn_offset_commit import (
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitResponse,
+    TxnOffsetCommitResponsePartition,
+    TxnOffsetCommitResponseTopic,
+)
+from headrace.protocol.schema import ZERO_UUID
+from headrace.topics import TopicPartition
+
+TOPIC_ID_VERSION = 10  # of OffsetCommit and OffsetFetch
+GROUP_ID_NOT_FOUND_VERSION = 9  # of OffsetCommit
+LOAD_IN_PROGRESS_VERSION = 2  # of TxnOffsetCommit
+NO_RETENTION_TIME = -1
+
+_Offsets = list[tuple[TopicPartition, CommittedOffset]]
+
+
+class TopicLookup(Protocol):
+    """The topics of the cluster, as far as offsets need them."""
+
+    def topic_name(self, topic_id: bytes) -> str | None: ...
+    def topic_id(self, name: str) -> bytes | None: ...
+    def partition_count(self, name: str) -> int | None: ...
+
+
+class OffsetCommits:
+    """Changes of offsets. A change takes effect when it is written; until then its partition counts as unstable."""
+
+    def __init__(self, config: GroupConfig, shards: Shards, rebalances: Rebalances, topics: TopicLookup) -> None:
+        self._config = config
+        self._shards = shards
+        self._rebalances = rebalances
+        self._topics = topics
+
+    # --- commit -------------------------------------------------------------------------------------------------------
+
+    def commit(self, out: Outcome, caller: Caller, request: OffsetCommitRequest, now_ms: int) -> None:
+        with_ids = caller.api_version >= TOPIC_ID_VERSION
+        expire_ms = NO_EXPIRY if request.retention_time_ms == NO_RETENTION_TIME else now_ms + request.retention_time_ms
+        response = OffsetCommitResponse()
+        offsets: _Offsets = []
+        group_error = self._once(lambda: self._check_commit(caller, request))
+        for topic in request.topics:
+            name = self._topics.topic_name(topic.topic_id) if with_ids else topic.name
+            unknown = ErrorCode.UNKNOWN_TOPIC_ID if with_ids else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            answered = OffsetCommitResponseTopic(name=topic.name, topic_id=topic.topic_id)
+            response.topics.append(answered)
+            for wanted in topic.partitions:
+                error = self._check_partition(name, unknown, wanted, group_error)
+                answered.partitions.append(
+                    OffsetCommitResponsePartition(partition_index=wanted.partition_index, error_code=error)
+                )
+                if error == ErrorCode.NONE and name is not None:
+                    topic_id = topic.topic_id if with_ids else ZERO_UUID
+                    offset = _offset_of(wanted, now_ms, expire_ms, topic_id)
+                    offsets.append((TopicPartition(name, wanted.partition_index), offset))
+        out.reply(caller, response)
+        if offsets:
+            group = self._write(out, request.group_id, offsets, NO_PRODUCER_ID, now_ms)
+            member = group.members.get(request.member_id)
+            if member is not None and group.state in (GroupState.STABLE, GroupState.PREPARING_REBALANCE):
+                self._rebalances.keep_alive(out, group, member, now_ms)
+
+    def commit_in_transaction(self, out: Outcome, caller: Caller, request: TxnOffsetCommitRequest, now_ms: int) -> None:
+        response = TxnOffsetCommitResponse()
+        offsets: _Offsets = []
+        group_error = self._once(lambda: self._check_transactional(caller, request))
+        for topic in request.topics:
+            answered = TxnOffsetCommitResponseTopic(name=topic.name)
+            response.topics.append(answered)
+            for wanted in topic.partitions:
+                error = self._check_partition(topic.name, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, wanted, group_error)
+                answered.partitions.append(
+                    TxnOffsetCommitResponsePartition(partition_index=wanted.partition_index, error_code=error)
+                )
+                if error == ErrorCode.NONE:
+                    offset = _offset_of(wanted, now_ms, NO_EXPIRY, ZERO_UUID)
+                    offsets.append((TopicPartition(topic.name, wanted.partition_index), offset))
+        out.reply(caller, response)
+        if offsets:
+            out.producer = Producer(request.producer_id, request.producer_epoch)
+            self._write(out, request.group_id, offsets, request.producer_id, now_ms)
+
+    @staticmethod
+    def _once(check: Callable[[], ErrorCode]) -> Callable[[], ErrorCode]:
+        """The group is asked only when there is a partition that exists, and only once."""
+        found: list[ErrorCode] = []
+
+        def ask() -> ErrorCode:
+            if not found:
+                found.append(check())
+            return found[0]
+
+        return ask
+
+    def _check_partition(
+        self, name: str | None, unknown: ErrorCode, wanted: Any, group_error: Callable[[], ErrorCode]
+    ) -> ErrorCode:
+        count = None if name is None else self._topics.partition_count(name)
+        if count is None:
+            return unknown
+        if not 0 <= wanted.partition_index < count:
+            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        error = group_error()
+        if error == ErrorCode.NONE and _java_length(wanted.committed_metadata) > self._config.offset_metadata_max_bytes:
+            return ErrorCode.OFFSET_METADATA_TOO_LARGE
+        return error
+
+    def _check_commit(self, caller: Caller, request: OffsetCommitRequest) -> ErrorCode:
+        generation = request.generation_id_or_member_epoch
+        group = self._shards.groups.get(request.group_id)
+        if group is None:
+            error = self._shards.error_for(request.group_id)
+            if error != ErrorCode.NONE or generation < 0:
+                return error
+            new = caller.api_version >= GROUP_ID_NOT_FOUND_VERSION
+            return ErrorCode.GROUP_ID_NOT_FOUND if new else ErrorCode.ILLEGAL_GENERATION
+        return _check_member(group, request.member_id, request.group_instance_id, generation, transactional=False)
+
+    def _check_transactional(self, caller: Caller, request: TxnOffsetCommitRequest) -> ErrorCode:
+        if not request.group_id:
+            return ErrorCode.INVALID_GROUP_ID
+        group = self._shards.groups.get(request.group_id)
+        if group is None:
+            error = self._shards.error_for(request.group_id)
+            if error == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS and caller.api_version < LOAD_IN_PROGRESS_VERSION:
+                return ErrorCode.COORDINATOR_NOT_AVAILABLE  # old producers do not know the other
+            if error != ErrorCode.NONE or request.generation_id < 0:
+                return error
+            return ErrorCode.ILLEGAL_GENERATION
+        return _check_member(
+            group, request.member_id, request.group_instance_id, request.generation_id, transactional=True
+        )
+
+    def _write(self, out: Outcome, group_id: str, offsets: _Offsets, producer_id: int, now_ms: int) -> Group:
+        group = self._shards.groups.get(group_id) or self._shards.create(group_id, now_ms)
+        shard = self._shards.serving(group_id)
+        for partition, offset in offsets:
+            out.records.append(offset_record(shard.partition, group_id, *partition, offset))
+            group.offsets.begin_write(partition)
+        out.effects.append(
+            Effect(
+                shard.partition,
+                partial(self._committed, shard, group, offsets, producer_id),
+                partial(self._not_committed, group, offsets),
+            )
+        )
+        return group
+
+    def _committed(
+        self, shard: Shard, group: Group, offsets: _Offsets, producer_id: int, out: Outcome, now_ms: int
+    ) -> None:
+        for partition, offset in offsets:
+            group.offsets.end_write(partition)
+            if not shard.is_unloaded:
+                self._shards.apply_offset(shard, group.group_id, *partition, offset, producer_id)
+
+    def _not_committed(self, group: Group, offsets: _Offsets, out: Outcome, error: ErrorCode, now_ms: int) -> None:
+        for partition, _ in offsets:
+            group.offsets.end_write(partition)
+        if group.generation == 0 and group.state is GroupState.EMPTY and group.is_vacant and not group.is_recorded:
+            self._shards.remove(out, group)  # it was made for this commit alone
+
+    # --- delete -------------------------------------------------------------------------------------------------------
+
+    def delete(self, out: Outcome, caller: Caller, request: OffsetDeleteRequest) -> None:
+        group = self._shards.groups.get(request.group_id)
+        error = self._check_delete(group, request.group_id)
+        if error != ErrorCode.NONE or group is None:
+            out.reply(caller, OffsetDeleteResponse(error_code=error))
+            return
+        response = OffsetDeleteResponse()
+        known = group.offsets.partitions()
+        gone: list[TopicPartition] = []
+        for topic in request.topics:
+            answered = OffsetDeleteResponseTopic(name=topic.name)
+            response.topics.append(answered)
+            count = self._topics.partition_count(topic.name)
+            for wanted in topic.partitions:
+                partition = TopicPartition(topic.name, wanted.partition_index)
+                if count is None or not 0 <= wanted.partition_index < count:
+                    error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                elif group.is_subscribed_to(topic.name):
+                    error = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
+                else:
+                    error = ErrorCode.NONE
+                    if partition in known:
+                        gone.append(partition)
+                answered.partitions.append(
+                    OffsetDeleteResponsePartition(partition_index=wanted.partition_index, error_code=error)
+                )
+        out.reply(caller, response)
+        self.write_tombstones(out, group, gone)
+
+    def _check_delete(self, group: Group | None, group_id: str) -> ErrorCode:
+        if not group_id:
+            return ErrorCode.INVALID_GROUP_ID
+        if group is None:
+            error = self._shards.error_for(group_id)
+            return ErrorCode.GROUP_ID_NOT_FOUND if error == ErrorCode.NONE else error
+        if group.state is GroupState.DEAD:
+            return ErrorCode.GROUP_ID_NOT_FOUND
+        if group.state is not GroupState.EMPTY and not group.is_consumer_group:
+            return ErrorCode.NON_EMPTY_GROUP
+        return ErrorCode.NONE
+
+    def write_tombstones(self, out: Outcome, group: Group, partitions: Iterable[TopicPartition]) -> None:
+        """Delete these offsets, once that is written. If it is not, all is as it was, and the next pass tries again."""
+        gone = sorted(set(partitions))
+        if not gone:
+            return
+        shard = self._shards.serving(group.group_id)
+        out.records += (offset_tombstone(shard.partition, group.group_id, *partition) for partition in gone)
+        out.effects.append(Effect(shard.partition, partial(self._deleted, shard, group.group_id, gone), nothing_failed))
+
+    def _deleted(
+        self, shard: Shard, group_id: str, partitions: Sequence[TopicPartition], out: Outcome, now_ms: int
+    ) -> None:
+        if not shard.is_unloaded:
+            for partition in partitions:
+                self._shards.apply_offset(shard, group_id, *partition, None)
+
+    def topics_deleted(self, out: Outcome, topics: dict[str, bytes]) -> None:
+        """Topics are gone: so are offsets in them, unless they are known to be of another topic of that name."""
+        for shard in self._shards.all():
+            for group in shard.groups.values():
+                gone = [
+                    partition
+                    for partition in group.offsets.partitions()
+                    if partition.topic in topics and not _of_another(group, partition, topics[partition.topic])
+                ]
+                self.write_tombstones(out, group, gone)
+
+
+def _of_another(group: Group, partition: TopicPartition, topic_id: bytes) -> bool:
+    offset = group.offsets.get(*partition)
+    return offset is not None and is_mismatched(offset.topic_id, topic_id)
+
+
+def is_mismatched(stored: bytes, asked: bytes) -> bool:
+    """Whether two topic ids are of different topics; without an id nobody can tell, and the name counts."""
+    return ZERO_UUID not in (stored, asked) and stored != asked
+
+
+def _check_member(
+    group: Group, member_id: str, instance_id: str | None, generation: int, *, transactional: bool
+) -> ErrorCode:
+    """Whether this member may commit now. In a group without members anyone may who claims no generation."""
+    if group.state is GroupState.DEAD:
+        return ErrorCode.COORDINATOR_NOT_AVAILABLE
+    if generation < 0 and group.state is GroupState.EMPTY:
+        return ErrorCode.NONE
+    if generation >= 0 or member_id or instance_id is not None:
+        error = group.check_member(member_id, instance_id)
+        if error != ErrorCode.NONE:
+            return error
+        if generation != group.generation:
+            return ErrorCode.ILLEGAL_GENERATION
+    elif not transactional and group.state is not GroupState.EMPTY:
+        # Producers older than KIP-447 commit into active groups without saying who they are; consumers may not.
+        return ErrorCode.UNKNOWN_MEMBER_ID
+    if not transactional and group.state is GroupState.COMPLETING_REBALANCE:
+        return ErrorCode.REBALANCE_IN_PROGRESS
+    return ErrorCode.NONE
+
+
+def _offset_of(wanted: Any, now_ms: int, expire_ms: int, topic_id: bytes) -> CommittedOffset:
+    return CommittedOffset(
+        wanted.committed_offset,
+        wanted.committed_leader_epoch,
+        wanted.committed_metadata or "",
+        now_ms,
+        expire_ms,
+        topic_id,
+    )
+
+
+def _java_length(text: str | None) -> int:
+    """Kafka's limit on metadata is in UTF-16 units, whatever its name says."""
+    if text is None:
+        return 0
+    return len(text) if text.isascii() else len(text.encode("utf-16-le", "surrogatepass")) // 2

@@ -1,0 +1,108 @@
+"""What a coordinator is asked by and what it answers with: callers, records, replies, timers, and their bundle.
+
+The order of things, for whoever drives a coordinator:
+
+1. A call gives an `Outcome`. Its timers take effect at once: a change with a deadline sets that timer (in place of an
+   earlier deadline), one without cancels it. A timer that fires is gone, and is handed to `on_timer`.
+2. Without records, its replies are sent. With records, these are appended to their partitions, in the order of the
+   calls that gave them; then `written(outcome)` is called, or `failed(outcome, error)`, in that same order for each
+   partition. `written` is an outcome to be treated like any other: the replies of the one that was written come back in
+   it, and so do those that waited for it (members of a group whose assignment is now stored). `failed` likewise has
+   every reply, turned into Kafka's error for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, NamedTuple
+
+from headrace.errors import ErrorCode
+
+
+class Caller(NamedTuple):
+    """Who asks. `token` is opaque and names the waiting request; the reply carries it back."""
+
+    token: Hashable
+    client_id: str | None = None
+    client_host: str = ""
+    api_version: int = 0
+
+
+class CoordinatorRecord(NamedTuple):
+    """A record for that partition of `__consumer_offsets`; without a value it is a tombstone."""
+
+    partition: int
+    key: bytes
+    value: bytes | None
+
+
+class Producer(NamedTuple):
+    """Whose transaction the records of an outcome belong to."""
+
+    producer_id: int
+    producer_epoch: int
+
+
+class Reply(NamedTuple):
+    token: Hashable
+    response: Any
+
+
+class TimerKind(Enum):
+    SESSION = "session"
+    JOIN = "join"
+    SYNC = "sync"
+    EXPIRY = "expiry"
+
+
+class Timer(NamedTuple):
+    """The name of a timer: at most one of each name is set at a time."""
+
+    kind: TimerKind
+    partition: int
+    group_id: str = ""
+    member_id: str = ""
+
+
+class TimerChange(NamedTuple):
+    timer: Timer
+    deadline_ms: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Effect:
+    """What becomes of the state once the records of one partition are written, or could not be."""
+
+    partition: int
+    written: Callable[[Outcome, int], None]
+    failed: Callable[[Outcome, ErrorCode, int], None]
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What a call leads to. `effects` are the coordinator's own, for `written` and `failed`."""
+
+    records: list[CoordinatorRecord] = field(default_factory=list)
+    replies: list[Reply] = field(default_factory=list)
+    timers: list[TimerChange] = field(default_factory=list)
+    producer: Producer | None = None
+    effects: list[Effect] = field(default_factory=list)
+
+    def reply(self, caller: Caller, response: Any) -> None:
+        self.replies.append(Reply(caller.token, response))
+
+    def arm(self, timer: Timer, deadline_ms: int) -> None:
+        self.timers.append(TimerChange(timer, deadline_ms))
+
+    def cancel(self, timer: Timer) -> None:
+        self.timers.append(TimerChange(timer, None))
+
+
+def nothing_written(out: Outcome, now_ms: int) -> None:
+    """For effects that need nothing when their records are written."""
+
+
+def nothing_failed(out: Outcome, error: ErrorCode, now_ms: int) -> None:
+    """For effects that need nothing when their records are not written."""

@@ -1,0 +1,189 @@
+"""The asyncio driver: connections of `runtime.network`, on the loop that runs when it is first used."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from typing import Any
+
+from headrace.client.blocking import canonical_bootstrap
+from headrace.client.client_core import ClientCore
+from headrace.client.configs import ConnectionConfig
+from headrace.client.connection_core import Call, Connection, OnDone, State
+from headrace.errors import RequestTimedOutError
+from headrace.net.framing import FrameTooLarge
+from headrace.runtime import Runtime
+from headrace.runtime.errors import NetworkError as RuntimeNetworkError
+
+
+class _Protocol(asyncio.BufferedProtocol):
+    """Receives straight into the connection's frame reader."""
+
+    def __init__(self, client: AsyncClient, connection: Connection) -> None:
+        self._client = client
+        self._connection = connection
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._connection.reader.buffer()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        try:
+            frames = self._connection.reader.received(nbytes)
+        except FrameTooLarge as error:
+            self._client.close_connection(self._connection)
+            self._client.core.disconnected(self._connection, error)
+        else:
+            for frame in frames:
+                self._client.core.received(self._connection, frame)
+        self._client.schedule()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._connection.state is not State.CLOSED:
+            self._client.core.disconnected(self._connection, exc or OSError("the broker closed the connection"))
+            self._client.schedule()
+
+
+class AsyncClient:
+    """A `ClientCore` on an event loop. It has no task while nothing connects: events and one timer drive it."""
+
+    def __init__(self, config: ConnectionConfig, runtime: Runtime, *, tls: ssl.SSLContext | None = None) -> None:
+        self.core = ClientCore(canonical_bootstrap(config), runtime.clock, runtime.rng, self)
+        self._runtime = runtime
+        self._tls = tls
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = float("inf")
+        self._connecting: set[asyncio.Task[None]] = set()
+        self._closed = False
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        if self._loop is None:
+            self._loop = asyncio.get_running_loop()
+        return self._loop
+
+    # --- calls --------------------------------------------------------------------------------------------------------
+
+    def submit(self, node_id: int | None, request: Any, on_done: OnDone | None = None, **options: Any) -> Call:
+        """`ClientCore.submit`, from the loop; `on_done` is called on the loop."""
+        call = self.core.submit(node_id, request, on_done, **options)
+        self.schedule()
+        return call
+
+    async def request(
+        self, node_id: int | None, request: Any, *, timeout_ms: float | None = None, **options: Any
+    ) -> Any:
+        """Send a request and wait for its answer; raises the call's error. Many may be awaited at once (pipelining)."""
+        future: asyncio.Future[Call] = self.loop.create_future()
+
+        def done(call: Call) -> None:
+            if not future.done():
+                future.set_result(call)
+
+        call = self.submit(node_id, request, done, timeout_ms=timeout_ms, **options)
+        await future
+        if call.error is not None:
+            raise call.error
+        return call.response
+
+    async def ensure_metadata(self, timeout_ms: float) -> None:
+        """Wait for one answer to a metadata request made from now on."""
+        version = self.core.view.version
+        arrived = asyncio.Event()
+
+        def heard(_: Any) -> None:
+            if self.core.view.version > version:
+                arrived.set()
+
+        self.core.listeners.append(heard)
+        self.core.refresh_metadata()
+        self.schedule()
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                await arrived.wait()
+        except TimeoutError:
+            cause = self.core.metadata_error or "no broker answered"
+            raise RequestTimedOutError(f"no metadata came within {timeout_ms:.0f} ms: {cause}") from None
+        finally:
+            self.core.listeners.remove(heard)
+
+    def schedule(self) -> None:
+        """Let the core look at the time soon. Cheap when that is arranged already."""
+        if self._closed:
+            return
+        now = self.loop.time()
+        if self._timer_at > now:
+            self._set_timer(now)
+
+    def _set_timer(self, at: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_at = at
+        self._timer = self.loop.call_at(at, self._tick)
+
+    def _tick(self) -> None:
+        self._timer, self._timer_at = None, float("inf")
+        if not self._closed:
+            due = self.loop.time() + self.core.tick()
+            if due < self._timer_at:
+                self._set_timer(due)
+
+    async def close(self) -> None:
+        """Close every connection. Idempotent."""
+        if self._closed:
+            return
+        self._closed = True
+        self.core.close()
+        if self._timer is not None:
+            self._timer.cancel()
+        for task in list(self._connecting):
+            task.cancel()
+        if self._connecting:
+            await asyncio.gather(*self._connecting, return_exceptions=True)
+        # Transports close their sockets in a callback of the loop.
+        await asyncio.sleep(0)
+
+    # --- what the core asks for ---------------------------------------------------------------------------------------
+
+    def open_connection(self, connection: Connection) -> None:
+        task = self.loop.create_task(self._connect(connection))
+        self._connecting.add(task)
+        task.add_done_callback(self._connecting.discard)
+
+    async def _connect(self, connection: Connection) -> None:
+        node = connection.node
+        # The core's own deadline comes first; this one only makes sure that nothing is left behind.
+        timeout_s = self.core.config.setup_backoff.max_ms / 1000 * 2
+        try:
+            transport, _ = await self._runtime.network.connect(
+                lambda: _Protocol(self, connection),
+                node.host,
+                node.port,
+                ssl=self._tls,
+                server_hostname=node.host,
+                timeout_s=timeout_s,
+            )
+        except (RuntimeNetworkError, OSError) as error:
+            if connection.state is not State.CLOSED:
+                self.core.disconnected(connection, error)
+                self.schedule()
+            return
+        if connection.state is State.CLOSED:
+            transport.abort()
+            return
+        connection.driver = transport
+        self.core.connected(connection)
+        self.schedule()
+
+    def flush_connection(self, connection: Connection) -> None:
+        transport: asyncio.Transport | None = connection.driver
+        if transport is not None and connection.outgoing:
+            parts = list(connection.outgoing)
+            connection.sent(sum(map(len, parts)))
+            transport.writelines(parts)
+
+    def close_connection(self, connection: Connection) -> None:
+        transport: asyncio.Transport | None = connection.driver
+        connection.driver = None
+        if transport is not None:
+            transport.abort()

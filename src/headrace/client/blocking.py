@@ -1,0 +1,349 @@
+"""The blocking driver: sockets and a selector, on whatever thread calls `poll` or `request`. No thread of its own.
+
+It is one of the two places in the client that touch sockets (the other goes through `runtime.network`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import random
+import selectors
+import socket
+import ssl
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from headrace.client.client_core import ClientCore
+from headrace.client.configs import ConnectionConfig
+from headrace.client.connection_core import Call, Connection, OnDone, State
+from headrace.errors import HeadraceError, NetworkError, RequestTimedOutError
+from headrace.net.framing import FrameTooLarge
+from headrace.runtime import Clock
+from headrace.runtime.real import RealClock
+
+_PARTS_MAX = 64
+_READS_PER_TURN_MAX = 16
+_IN_PROGRESS = (errno.EINPROGRESS, errno.EWOULDBLOCK, errno.EAGAIN)
+
+Address = tuple[socket.AddressFamily, Any]
+
+
+class _Link:
+    """A connection's socket and how far its setup is."""
+
+    __slots__ = ("events", "handshaking", "sock")
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.sock = sock
+        self.events = selectors.EVENT_WRITE
+        self.handshaking = False
+
+
+class BlockingClient:
+    """A `ClientCore` with sockets. Not for several threads at once, but for `wakeup`."""
+
+    def __init__(
+        self,
+        config: ConnectionConfig,
+        *,
+        tls: ssl.SSLContext | None = None,
+        clock: Clock | None = None,
+        rng: random.Random | None = None,
+        resolve: Callable[[str, int], list[Address]] | None = None,
+    ) -> None:
+        self.core = ClientCore(
+            canonical_bootstrap(config), clock or RealClock(), rng or random.Random(os.urandom(16)), self
+        )
+        self._tls = tls
+        self._resolve = resolve or resolve_addresses
+        self._addresses: dict[tuple[str, int], list[Address]] = {}
+        self._selector = selectors.DefaultSelector()
+        self._wake_lock = threading.Lock()
+        self._wake_pending = False
+        self._wake_reader, self._wake_writer = socket.socketpair()
+        for end in (self._wake_reader, self._wake_writer):
+            end.setblocking(False)
+        self._selector.register(self._wake_reader, selectors.EVENT_READ, None)
+        self._reports: list[Callable[[], None]] = []
+        self._closed = False
+
+    # --- calls --------------------------------------------------------------------------------------------------------
+
+    def submit(self, node_id: int | None, request: Any, on_done: OnDone | None = None, **options: Any) -> Call:
+        """`ClientCore.submit`: returns at once; `poll` moves it on. Several may be under way (pipelining)."""
+        return self.core.submit(node_id, request, on_done, **options)
+
+    def request(self, node_id: int | None, request: Any, *, timeout_ms: float | None = None, **options: Any) -> Any:
+        """Send a request and wait for its answer; raises the call's error, or `RequestTimedOutError`."""
+        timeout = self.core.config.request_timeout_ms if timeout_ms is None else timeout_ms
+        call = self.submit(node_id, request, timeout_ms=timeout, **options)
+        self.wait(call, timeout_ms=timeout * 2)
+        if call.error is not None:
+            raise call.error
+        return call.response
+
+    def wait(self, *calls: Call, timeout_ms: float) -> None:
+        """Poll until every call is done; `RequestTimedOutError` when the time is over (the calls go on)."""
+        deadline = self.core.clock.monotonic() + timeout_ms / 1000
+        if not self.poll_until(lambda: all(call.done for call in calls), deadline):
+            late = next(call for call in calls if not call.done)
+            raise RequestTimedOutError(f"{late.name} was not answered within {timeout_ms:.0f} ms")
+
+    def poll_until(self, condition: Callable[[], bool], deadline: float) -> bool:
+        """Poll until the condition holds (True) or the clock passes the deadline (False)."""
+        while not condition():
+            left = deadline - self.core.clock.monotonic()
+            if left <= 0:
+                return False
+            self.poll(left)
+        return True
+
+    def ensure_metadata(self, deadline: float) -> None:
+        """Wait for one answer to a metadata request made from now on."""
+        version = self.core.view.version
+        self.core.refresh_metadata()
+        if not self.poll_until(lambda: self.core.view.version > version, deadline):
+            cause = self.core.metadata_error
+            raise RequestTimedOutError(f"no metadata came in time: {cause or 'no broker answered'}")
+
+    def poll(self, timeout_s: float) -> None:
+        """Do what is due and move bytes, for at most that long; returns after the first events."""
+        self._run_reports()
+        due = self.core.tick()
+        self._run_reports()
+        for selected, mask in self._selector.select(0 if self._reports else max(0.0, min(timeout_s, due))):
+            connection = selected.data
+            if connection is None:
+                self._drain_wakeups()
+            elif connection.state is not State.CLOSED:
+                self._serve(connection, mask)
+        self._run_reports()
+        self.core.tick()
+
+    def wakeup(self) -> None:
+        """End a `poll` that waits, from any thread."""
+        with self._wake_lock:
+            if self._wake_pending or self._closed:
+                return
+            self._wake_pending = True
+            with contextlib.suppress(BlockingIOError):
+                self._wake_writer.send(b"\0")
+
+    def _drain_wakeups(self) -> None:
+        with self._wake_lock:
+            self._wake_pending = False
+            with contextlib.suppress(BlockingIOError):
+                self._wake_reader.recv(64)
+
+    def close(self) -> None:
+        """Close every socket. Idempotent."""
+        if self._closed:
+            return
+        self.core.close()
+        self._release()
+
+    def _release(self) -> None:
+        with self._wake_lock:
+            self._closed = True
+            self._selector.close()
+            self._wake_reader.close()
+            self._wake_writer.close()
+
+    def abandon(self) -> None:
+        """In a child after fork: close this process's copies of the sockets, without a word to the brokers."""
+        for selected in list(self._selector.get_map().values()):
+            if selected.data is not None:
+                selected.fileobj.close()  # type: ignore[union-attr]  # always a socket: we registered it
+        # An epoll descriptor is shared with the parent: closing ours leaves its registrations alone.
+        self._wake_lock = threading.Lock()
+        self._release()
+
+    # --- what the core asks for ---------------------------------------------------------------------------------------
+
+    def open_connection(self, connection: Connection) -> None:
+        try:
+            connection.driver = self._connect(connection)
+        except OSError as error:
+            failed = error
+            self._reports.append(lambda: self.core.disconnected(connection, failed))
+
+    def flush_connection(self, connection: Connection) -> None:
+        link = connection.driver
+        if link is not None and not link.handshaking and connection.state is not State.CONNECTING:
+            # Sent right away when the socket takes it: waiting for the selector would cost a turn.
+            self._write(connection)
+
+    def close_connection(self, connection: Connection) -> None:
+        link = connection.driver
+        connection.driver = None
+        if link is not None:
+            with contextlib.suppress(KeyError, ValueError):
+                self._selector.unregister(link.sock)
+            link.sock.close()
+
+    # --- sockets ------------------------------------------------------------------------------------------------------
+
+    def _connect(self, connection: Connection) -> _Link:
+        node = connection.node
+        key = (node.host, node.port)
+        if not self._addresses.get(key):
+            self._addresses[key] = self._resolve(*key)
+        family, address = self._addresses[key].pop(0)
+        sock = socket.socket(family, socket.SOCK_STREAM)
+        try:
+            sock.setblocking(False)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            for option, size in (
+                (socket.SO_SNDBUF, self.core.config.send_buffer_bytes),
+                (socket.SO_RCVBUF, self.core.config.receive_buffer_bytes),
+            ):
+                if size > 0:
+                    sock.setsockopt(socket.SOL_SOCKET, option, size)
+            code = sock.connect_ex(address)
+            if code not in (0, *_IN_PROGRESS):
+                raise OSError(code, os.strerror(code))
+        except OSError:
+            sock.close()
+            raise
+        link = _Link(sock)
+        self._selector.register(sock, selectors.EVENT_WRITE, connection)
+        return link
+
+    def _serve(self, connection: Connection, mask: int) -> None:
+        link: _Link = connection.driver
+        try:
+            if link.handshaking:
+                self._handshake(connection, link)
+            elif connection.state is State.CONNECTING:
+                self._finish_connect(connection, link)
+            else:
+                if mask & selectors.EVENT_WRITE:
+                    self._write(connection)
+                if mask & selectors.EVENT_READ and connection.driver is link:
+                    self._read(connection, link)
+        except (OSError, FrameTooLarge) as error:
+            self._fail(connection, error)
+
+    def _finish_connect(self, connection: Connection, link: _Link) -> None:
+        code = link.sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        if code:
+            raise OSError(code, os.strerror(code))
+        # The next connection to this host starts with the address that worked.
+        self._addresses.pop((connection.node.host, connection.node.port), None)
+        if self._tls is None:
+            self._established(connection, link)
+            return
+        self._selector.unregister(link.sock)
+        link.sock = self._tls.wrap_socket(
+            link.sock, do_handshake_on_connect=False, server_hostname=connection.node.host
+        )
+        link.handshaking = True
+        self._selector.register(link.sock, selectors.EVENT_WRITE, connection)
+        self._handshake(connection, link)
+
+    def _handshake(self, connection: Connection, link: _Link) -> None:
+        assert isinstance(link.sock, ssl.SSLSocket)
+        try:
+            link.sock.do_handshake()
+        except ssl.SSLWantReadError:
+            self._watch(connection, link, selectors.EVENT_READ)
+        except ssl.SSLWantWriteError:
+            self._watch(connection, link, selectors.EVENT_WRITE)
+        else:
+            link.handshaking = False
+            self._established(connection, link)
+
+    def _established(self, connection: Connection, link: _Link) -> None:
+        self._watch(connection, link, selectors.EVENT_READ)
+        self.core.connected(connection)
+
+    def _write(self, connection: Connection) -> None:
+        link: _Link = connection.driver
+        outgoing = connection.outgoing
+        try:
+            while outgoing:
+                if self._tls is None:
+                    parts = outgoing if len(outgoing) <= _PARTS_MAX else [outgoing[i] for i in range(_PARTS_MAX)]
+                    count = link.sock.sendmsg(parts)
+                else:
+                    count = link.sock.send(outgoing[0])
+                connection.sent(count)
+        except (BlockingIOError, ssl.SSLWantWriteError, ssl.SSLWantReadError):
+            self._watch(connection, link, selectors.EVENT_READ | selectors.EVENT_WRITE)
+        except OSError as error:
+            # Reported later: the core may be in the middle of handing over this very request.
+            failed = error
+            self._reports.append(lambda: self._fail(connection, failed))
+        else:
+            self._watch(connection, link, selectors.EVENT_READ)
+
+    def _read(self, connection: Connection, link: _Link) -> None:
+        reader = connection.reader
+        for _ in range(_READS_PER_TURN_MAX):
+            target = reader.buffer()
+            try:
+                count = link.sock.recv_into(target)
+            except (BlockingIOError, ssl.SSLWantReadError):
+                return
+            except ssl.SSLWantWriteError:
+                self._watch(connection, link, selectors.EVENT_READ | selectors.EVENT_WRITE)
+                return
+            if count == 0:
+                raise OSError(errno.ECONNRESET, "the broker closed the connection")
+            for frame in reader.received(count):
+                self.core.received(connection, frame)
+                if connection.driver is not link:
+                    return
+            if count < len(target) and not (isinstance(link.sock, ssl.SSLSocket) and link.sock.pending()):
+                return
+
+    def _watch(self, connection: Connection, link: _Link, events: int) -> None:
+        if link.events != events:
+            link.events = events
+            self._selector.modify(link.sock, events, connection)
+
+    def _fail(self, connection: Connection, error: BaseException) -> None:
+        if connection.state is not State.CLOSED:
+            self.close_connection(connection)
+            self.core.disconnected(connection, _readable(connection, error))
+
+    def _run_reports(self) -> None:
+        while self._reports:
+            self._reports.pop(0)()
+
+
+def _readable(connection: Connection, error: BaseException) -> HeadraceError | BaseException:
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return NetworkError(
+            f"{connection.node} has a certificate that is not trusted: {error.verify_message}. "
+            "Set ssl.truststore.location to the CA, or empty ssl.endpoint.identification.algorithm if the name differs"
+        )
+    if isinstance(error, OSError) and error.errno in errno.errorcode and error.errno is not None:
+        return OSError(error.errno, error.strerror or os.strerror(error.errno))
+    return error
+
+
+def canonical_bootstrap(config: ConnectionConfig) -> ConnectionConfig:
+    """With `client.dns.lookup=resolve_canonical_bootstrap_servers_only`: the full name of every address of a host."""
+    if not config.canonical_bootstrap:
+        return config
+    names: dict[tuple[str, int], None] = {}
+    for host, port in config.bootstrap:
+        try:
+            for _, address in resolve_addresses(host, port):
+                names[(socket.getfqdn(address[0]), port)] = None
+        except OSError:
+            # It may be known to the name server later: connecting to it will say so.
+            names[(host, port)] = None
+    return replace(config, bootstrap=tuple(names))
+
+
+def resolve_addresses(host: str, port: int) -> list[Address]:
+    """Every address of a host, in the system's order (`client.dns.lookup=use_all_dns_ips`)."""
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return list(dict.fromkeys((entry[0], entry[4]) for entry in found))

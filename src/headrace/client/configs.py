@@ -1,0 +1,220 @@
+"""Configuration of clients: Kafka's own keys, as a mapping or as keywords with underscores.
+
+`read_config` turns what a user gave into typed values: unknown keys are warned of with the nearest known name, wrong
+values are refused all at once. A client adds its own keys to `COMMON_KEYS` in a `ConfigDefinition` of its own.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+
+from headrace.client.backoff import Backoff
+from headrace.config import (
+    ConfigDefinition,
+    ConfigError,
+    ConfigKey,
+    ConfigType,
+    Importance,
+    at_least,
+    between,
+    list_matching,
+    one_of,
+)
+
+_ADDRESS = r"(?:[A-Za-z0-9_+]+://)?(?:\[[0-9A-Fa-f:%.]+\]|[^\s:/,\[\]]+):\d{1,5}"
+
+
+class UnknownConfigWarning(UserWarning):
+    """A key was given that this client does not know; it has no effect."""
+
+
+def key(name: str, type_: ConfigType, default: Any, validator: Any = None, doc: str = "", **rest: Any) -> ConfigKey:
+    """A `ConfigKey` in one line."""
+    return ConfigKey(name, type_, default, validator, doc, **rest)
+
+
+_STRING, _INT, _LONG, _LIST = ConfigType.STRING, ConfigType.INT, ConfigType.LONG, ConfigType.LIST
+_DOUBLE, _SHORT, _CLASS, _PASSWORD = ConfigType.DOUBLE, ConfigType.SHORT, ConfigType.CLASS, ConfigType.PASSWORD
+
+SSL_KEYS = (
+    key("ssl.protocol", _STRING, "TLSv1.3"),
+    key("ssl.cipher.suites", _LIST, ()),
+    key("ssl.enabled.protocols", _LIST, ("TLSv1.2", "TLSv1.3")),
+    key("ssl.keystore.type", _STRING, "PEM", one_of("PEM"), "Only PEM: JKS and PKCS12 are Java's own."),
+    key("ssl.keystore.location", _STRING, None),
+    key("ssl.keystore.password", _PASSWORD, None),
+    key("ssl.key.password", _PASSWORD, None),
+    key("ssl.keystore.key", _PASSWORD, None),
+    key("ssl.keystore.certificate.chain", _PASSWORD, None),
+    key("ssl.truststore.certificates", _PASSWORD, None),
+    key("ssl.truststore.type", _STRING, "PEM", one_of("PEM"), "Only PEM: JKS and PKCS12 are Java's own."),
+    key("ssl.truststore.location", _STRING, None),
+    key("ssl.truststore.password", _PASSWORD, None),
+    key("ssl.endpoint.identification.algorithm", _STRING, "https", one_of("https", "")),
+)
+
+SASL_KEYS = (
+    key("sasl.mechanism", _STRING, "GSSAPI"),
+    key("sasl.jaas.config", _PASSWORD, None),
+    key("sasl.login.connect.timeout.ms", _INT, None),
+    key("sasl.login.read.timeout.ms", _INT, None),
+    key("sasl.login.retry.backoff.max.ms", _LONG, 10_000),
+    key("sasl.login.retry.backoff.ms", _LONG, 100),
+    key("sasl.login.refresh.window.factor", _DOUBLE, 0.8, between(0.5, 1.0)),
+    key("sasl.login.refresh.window.jitter", _DOUBLE, 0.05, between(0.0, 0.25)),
+    key("sasl.login.refresh.min.period.seconds", _SHORT, 60, between(0, 900)),
+    key("sasl.login.refresh.buffer.seconds", _SHORT, 300, between(0, 3600)),
+    key("sasl.oauthbearer.scope", _STRING, None),
+    key("sasl.oauthbearer.client.credentials.client.id", _STRING, None),
+    key("sasl.oauthbearer.client.credentials.client.secret", _PASSWORD, None),
+    key("sasl.oauthbearer.token.endpoint.url", _STRING, None),
+)
+
+COMMON_KEYS = (
+    ConfigKey(
+        "bootstrap.servers",
+        _LIST,
+        validator=list_matching("host:port, several separated by commas", _ADDRESS, allow_empty=False),
+        doc="Brokers to ask for the cluster's metadata first; two or three are enough to find all.",
+        importance=Importance.HIGH,
+    ),
+    key(
+        "client.dns.lookup",
+        _STRING,
+        "use_all_dns_ips",
+        one_of("use_all_dns_ips", "resolve_canonical_bootstrap_servers_only"),
+    ),
+    key("client.id", _STRING, ""),
+    key("send.buffer.bytes", _INT, 131_072, at_least(-1), "The socket's SO_SNDBUF; -1 leaves it to the system."),
+    key("receive.buffer.bytes", _INT, 65_536, at_least(-1), "The socket's SO_RCVBUF; -1 leaves it to the system."),
+    key("reconnect.backoff.ms", _LONG, 50, at_least(0)),
+    key("reconnect.backoff.max.ms", _LONG, 1000, at_least(0)),
+    key("retry.backoff.ms", _LONG, 100, at_least(0)),
+    key("retry.backoff.max.ms", _LONG, 1000, at_least(0)),
+    key("request.timeout.ms", _INT, 30_000, at_least(0)),
+    key("metadata.max.age.ms", _LONG, 300_000, at_least(0)),
+    key("socket.connection.setup.timeout.ms", _LONG, 10_000, at_least(1)),
+    key("socket.connection.setup.timeout.max.ms", _LONG, 30_000, at_least(1)),
+    key("connections.max.idle.ms", _LONG, 540_000, at_least(-1), "-1: never."),
+    key("metadata.recovery.strategy", _STRING, "rebootstrap", one_of("rebootstrap", "none", ignore_case=True)),
+    key("metadata.recovery.rebootstrap.trigger.ms", _LONG, 300_000, at_least(0)),
+    key(
+        "security.protocol",
+        _STRING,
+        "PLAINTEXT",
+        one_of("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL", ignore_case=True),
+    ),
+    *SSL_KEYS,
+    *SASL_KEYS,
+)
+
+# Keys that Kafka's Java clients know and that mean nothing here: accepted without a warning, without effect.
+_WITHOUT_EFFECT = frozenset(
+    {
+        "auto.include.jmx.reporter",
+        "config.providers",
+        "enable.metrics.push",
+        "metric.reporters",
+        "metrics.num.samples",
+        "metrics.recording.level",
+        "metrics.sample.window.ms",
+        "security.providers",
+        "ssl.engine.factory.class",
+        "ssl.keymanager.algorithm",
+        "ssl.provider",
+        "ssl.secure.random.implementation",
+        "ssl.trustmanager.algorithm",
+    }
+)
+_WITHOUT_EFFECT_PREFIXES = ("sasl.kerberos.", "sasl.oauthbearer.", "sasl.login.", "sasl.client.")
+
+
+def merge(config: Mapping[str, Any] | None, keywords: Mapping[str, Any]) -> dict[str, Any]:
+    """One mapping by Kafka's names, of a mapping and of keywords that have underscores for dots."""
+    merged: dict[str, Any] = dict(config or {})
+    for name, value in keywords.items():
+        dotted = name.replace("_", ".")
+        if dotted in merged:
+            raise ConfigError({dotted: f"{dotted} is given twice: in the mapping and as the keyword {name}"})
+        merged[dotted] = value
+    return merged
+
+
+def read_config(
+    definition: ConfigDefinition, given: Mapping[str, Any], *, extra: tuple[str, ...] = ()
+) -> dict[str, Any]:
+    """Typed values of every key of the definition. `extra` names keys (or prefixes) that others read."""
+    objects = {name: value for name, value in given.items() if _is_object(definition, name, value)}
+    values = cast(
+        "dict[str, Any]", definition.parse({name: value for name, value in given.items() if name not in objects})
+    )
+    values.update(objects)
+    for name, nearest in definition.unknown(given).items():
+        if name in _WITHOUT_EFFECT or name in extra or name.startswith((*_WITHOUT_EFFECT_PREFIXES, *extra)):
+            continue
+        hint = f"; did you mean {nearest}?" if nearest else ""
+        warnings.warn(f"unknown configuration {name} has no effect{hint}", UnknownConfigWarning, stacklevel=4)
+    return values
+
+
+def _is_object(definition: ConfigDefinition, name: str, value: Any) -> bool:
+    """Whether an object stands where a dotted name could: a serializer, a partitioner, a list of interceptors."""
+    found = definition.get(name)
+    if found is None or value is None or isinstance(value, str):
+        return False
+    if found.type is _CLASS:
+        return True
+    return found.type is _LIST and isinstance(value, (list, tuple)) and any(not isinstance(v, str) for v in value)
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionConfig:
+    """What the common core needs to know, in its own types."""
+
+    bootstrap: tuple[tuple[str, int], ...]
+    client_id: str
+    reconnect_backoff: Backoff
+    retry_backoff: Backoff
+    setup_backoff: Backoff
+    request_timeout_ms: int
+    metadata_max_age_ms: int
+    idle_max_ms: int
+    rebootstrap: bool
+    rebootstrap_trigger_ms: int
+    canonical_bootstrap: bool
+    send_buffer_bytes: int
+    receive_buffer_bytes: int
+    in_flight_max: int = 100
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> ConnectionConfig:
+        """From values that `read_config` gave."""
+        return cls(
+            bootstrap=tuple(parse_address(text) for text in values["bootstrap.servers"]),
+            client_id=values["client.id"],
+            reconnect_backoff=Backoff(values["reconnect.backoff.ms"], values["reconnect.backoff.max.ms"]),
+            retry_backoff=Backoff(values["retry.backoff.ms"], values["retry.backoff.max.ms"]),
+            setup_backoff=Backoff(
+                values["socket.connection.setup.timeout.ms"], values["socket.connection.setup.timeout.max.ms"]
+            ),
+            request_timeout_ms=values["request.timeout.ms"],
+            metadata_max_age_ms=values["metadata.max.age.ms"],
+            idle_max_ms=values["connections.max.idle.ms"],
+            rebootstrap=values["metadata.recovery.strategy"].lower() == "rebootstrap",
+            rebootstrap_trigger_ms=values["metadata.recovery.rebootstrap.trigger.ms"],
+            canonical_bootstrap=values["client.dns.lookup"] == "resolve_canonical_bootstrap_servers_only",
+            send_buffer_bytes=values["send.buffer.bytes"],
+            receive_buffer_bytes=values["receive.buffer.bytes"],
+            in_flight_max=values.get("max.in.flight.requests.per.connection", 100),
+        )
+
+
+def parse_address(text: str) -> tuple[str, int]:
+    """Host and port of `host:port`, `[v6]:port` or `PROTOCOL://host:port`."""
+    host, _, port = text.rpartition("://")[2].rpartition(":")
+    if not 0 < int(port) <= 65_535:
+        raise ConfigError({"bootstrap.servers": f"bootstrap.servers has {text}, but {port} is not a port"})
+    return host.removeprefix("[").removesuffix("]"), int(port)

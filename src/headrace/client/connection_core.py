@@ -1,0 +1,258 @@
+"""One connection to one broker, without I/O: version negotiation, correlation, what is in flight, what is to be sent.
+
+A driver makes the socket, tells `connected`, moves the bytes of `outgoing` out and those that arrive into `reader`, and
+tells `closed`. Everything else is decided here.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import deque
+from collections.abc import Callable
+from enum import Enum
+from typing import Any
+
+from headrace._version import __version__
+from headrace.client.cluster_view import Node
+from headrace.errors import ErrorCode, HeadraceError, KafkaError, NetworkError, UnsupportedVersionError, error_for
+from headrace.net.framing import Frame, FrameReader
+from headrace.protocol.api import ApiKey, api
+from headrace.protocol.codec import Buffer, decode, decode_response, encode_request
+from headrace.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from headrace.protocol.wire import MalformedMessage
+
+RESPONSE_BYTES_MAX = 2_147_483_647
+_CORRELATION_MAX = 2_147_483_647
+_INT32 = struct.Struct(">i")
+_INT16 = struct.Struct(">h")
+
+OnDone = Callable[["Call"], None]
+
+
+class Call:
+    """One request and, later, its answer. `done` is set once: then either `response` or `error` is there."""
+
+    __slots__ = (
+        "correlation_id",
+        "deadline",
+        "done",
+        "error",
+        "expects_response",
+        "node_id",
+        "on_done",
+        "request",
+        "response",
+        "sent_at",
+        "timeout_ms",
+        "version",
+        "version_max",
+    )
+
+    def __init__(
+        self,
+        request: Any,
+        node_id: int | None,
+        deadline: float,
+        timeout_ms: float,
+        on_done: OnDone | None = None,
+        *,
+        expects_response: bool = True,
+        version_max: int | None = None,
+    ) -> None:
+        self.request = request
+        self.node_id = node_id
+        self.deadline = deadline
+        self.timeout_ms = timeout_ms
+        self.on_done = on_done
+        self.expects_response = expects_response
+        self.version_max = version_max
+        self.version = -1
+        self.correlation_id = -1
+        self.sent_at: float | None = None
+        self.done = False
+        self.response: Any = None
+        self.error: HeadraceError | None = None
+
+    def __repr__(self) -> str:
+        state = "done" if self.done else "in flight" if self.sent_at is not None else "waiting"
+        return f"<Call {self.name} to node {self.node_id}: {state}>"
+
+    @property
+    def name(self) -> str:
+        return str(self.request.SCHEMA.name).removesuffix("Request")
+
+    @property
+    def was_sent(self) -> bool:
+        """Whether any of it may have reached the broker."""
+        return self.sent_at is not None
+
+    def finish(self, response: Any, error: HeadraceError | None) -> None:
+        if self.done:
+            return
+        self.done, self.response, self.error = True, response, error
+        if self.on_done is not None:
+            self.on_done(self)
+
+
+class State(Enum):
+    CONNECTING = "connecting"
+    NEGOTIATING = "negotiating"
+    READY = "ready"
+    CLOSED = "closed"
+
+
+class Connection:
+    """Per-connection state. `versions` is what the broker serves (api key → lowest, highest), once it told."""
+
+    def __init__(
+        self, node: Node, client_id: str | None, now: float, setup_deadline: float, *, key: int | None = None
+    ) -> None:
+        self.node = node
+        self.key = node.id if key is None else key
+        self.client_id = client_id
+        self.state = State.CONNECTING
+        self.setup_deadline = setup_deadline
+        self.last_used = now
+        self.throttled_until = 0.0
+        self.in_flight: deque[Call] = deque()
+        self.outgoing: deque[Buffer] = deque()
+        self.reader = FrameReader(RESPONSE_BYTES_MAX)
+        self.versions: dict[int, tuple[int, int]] = {}
+        self.features: dict[str, int] = {}
+        self.bytes_sent = 0
+        self.bytes_received = 0
+        self.driver: Any = None
+        """Whatever the driver keeps for this connection (its socket or transport)."""
+        self._next_correlation_id = 0
+
+    def __repr__(self) -> str:
+        return f"<Connection to {self.node}: {self.state.value}, {len(self.in_flight)} in flight>"
+
+    def connected(self, now: float, timeout_ms: float) -> None:
+        """The socket is up: ask what the broker speaks. A broker that speaks too little answers so, in version 0."""
+        self.state = State.NEGOTIATING
+        self._negotiate(api(ApiKey.API_VERSIONS).max_version, now, timeout_ms)
+
+    def _negotiate(self, version: int, now: float, timeout_ms: float) -> None:
+        request = ApiVersionsRequest(client_software_name="headrace", client_software_version=_software_version())
+        call = Call(request, self.node.id, now + timeout_ms / 1000, timeout_ms)
+        self._send(call, version, now)
+
+    def pick_version(self, request: Any, version_max: int | None = None) -> int:
+        """The highest version that both ends know; an error says which ends do not meet."""
+        schema = request.SCHEMA
+        low, high = schema.versions.low, schema.versions.high
+        if version_max is not None:
+            high = min(high, version_max)
+        served = self.versions.get(schema.api_key)
+        name = schema.name.removesuffix("Request")
+        if served is None:
+            raise UnsupportedVersionError(
+                f"{self.node} does not serve {name} (API key {schema.api_key}); it may be too old for it"
+            )
+        picked: int = min(high, served[1])
+        if picked < max(low, served[0]):
+            raise UnsupportedVersionError(
+                f"{self.node} serves {name} in versions {served[0]} to {served[1]}, and {low} to {high} would be needed"
+            )
+        return picked
+
+    def send(self, call: Call, now: float) -> None:
+        """Encode and queue a request; raises `UnsupportedVersionError` when the ends do not meet."""
+        self._send(call, self.pick_version(call.request, call.version_max), now)
+
+    def _send(self, call: Call, version: int, now: float) -> None:
+        self._next_correlation_id = self._next_correlation_id % _CORRELATION_MAX + 1
+        call.version, call.correlation_id = version, self._next_correlation_id
+        self.outgoing.extend(encode_request(call.request, version, call.correlation_id, self.client_id))
+        call.sent_at = self.last_used = now
+        call.deadline = now + call.timeout_ms / 1000
+        if call.expects_response:
+            self.in_flight.append(call)
+        else:
+            call.finish(None, None)
+
+    def sent(self, count: int) -> None:
+        """The driver moved that many bytes of `outgoing` out."""
+        self.bytes_sent += count
+        while count:
+            part = self.outgoing[0]
+            if count < len(part):
+                self.outgoing[0] = memoryview(part)[count:]
+                return
+            count -= len(part)
+            self.outgoing.popleft()
+
+    def received(self, frame: Frame, now: float) -> Call | None:
+        """One whole answer. The finished call to report, or None when it was about the versions.
+
+        Raises `MalformedMessage` for what cannot be an answer to the oldest request: the connection has to be closed.
+        """
+        self.last_used = now
+        self.bytes_received += len(frame) + 4
+        if not self.in_flight:
+            raise MalformedMessage(f"{self.node} sent {len(frame)} bytes that nobody asked for")
+        call = self.in_flight[0]
+        if len(frame) < 4 or _INT32.unpack_from(frame)[0] != call.correlation_id:
+            raise MalformedMessage(
+                f"{self.node} answered out of order: {call.name} number {call.correlation_id} was expected"
+            )
+        if self.state is State.NEGOTIATING:
+            self.in_flight.popleft()
+            self._take_versions(call, frame, now)
+            return None
+        _, call.response = decode_response(api(call.request.SCHEMA.api_key).response, call.version, frame)
+        self.in_flight.popleft()
+        throttle_ms = getattr(call.response, "throttle_time_ms", 0)
+        if throttle_ms > 0:
+            self.throttled_until = now + throttle_ms / 1000
+        return call
+
+    def _take_versions(self, call: Call, frame: Frame, now: float) -> None:
+        # A refusal has a body of version 0, whatever was asked for; only the error code says so.
+        refused = len(frame) >= 6 and _INT16.unpack_from(frame, 4)[0] == ErrorCode.UNSUPPORTED_VERSION
+        response = decode(ApiVersionsResponse, 0 if refused else call.version, frame, 4)
+        if refused:
+            if call.version == 0:
+                raise UnsupportedVersionError(f"{self.node} refuses every version of ApiVersions")
+            served = {key.api_key: key.max_version for key in response.api_keys}.get(ApiKey.API_VERSIONS, 0)
+            self._negotiate(max(0, min(served, call.version - 1)), now, call.timeout_ms)
+            return
+        if response.error_code:
+            raise error_for(
+                response.error_code, f"{self.node} refused to tell its versions: {ErrorCode(response.error_code).name}"
+            )
+        self.versions = {key.api_key: (key.min_version, key.max_version) for key in response.api_keys}
+        self.features = {feature.name: feature.max_version_level for feature in response.finalized_features}
+        self.state = State.READY
+
+    def overdue(self, now: float) -> Call | None:
+        """The first call in flight whose time is over, if any."""
+        return next((call for call in self.in_flight if call.deadline <= now), None)
+
+    def next_deadline(self) -> float:
+        """When something here is due (infinity: nothing)."""
+        due = min((call.deadline for call in self.in_flight), default=float("inf"))
+        return min(due, self.setup_deadline) if self.state is State.CONNECTING else due
+
+    def closed(self) -> list[Call]:
+        """The socket is gone: the calls that will get no answer."""
+        self.state = State.CLOSED
+        lost = list(self.in_flight)
+        self.in_flight.clear()
+        self.outgoing.clear()
+        return lost
+
+
+def lost(call: Call, node: Node, cause: BaseException | None) -> HeadraceError:
+    """The error for a call whose connection went away."""
+    if isinstance(cause, KafkaError):
+        return cause
+    why = f": {cause}" if cause is not None else ""
+    what = f"the answer to {call.name} is lost" if call.was_sent else f"{call.name} was not sent"
+    return NetworkError(f"the connection to {node} is gone{why}; {what}")
+
+
+def _software_version() -> str:
+    # Brokers refuse names and versions that are not alphanumeric with dots and dashes inside.
+    return "".join(c if c.isalnum() or c in ".-" else "-" for c in __version__).strip(".-") or "0"

@@ -161,16 +161,14 @@ def build_batch_from_columns(columns: Columns, **options: Unpack[BatchOptions]) 
     options.setdefault("base_offset", columns.offsets[0])
     chosen = _Options(**options)
     chosen.check()
-    base, offsets = chosen.base_offset, columns.offsets.tolist()
-    deltas: list[int] | None = None
-    if offsets != list(range(base, base + len(offsets))):
-        deltas = [offset - base for offset in offsets]
-    if kernels.choose(len(columns)) is kernels.PLAIN:
+    kernel = kernels.choose(len(columns))
+    deltas = kernel.offset_deltas(columns.offsets, chosen.base_offset)
+    if kernel is kernels.PLAIN:
         keys, values = columns.keys.to_list(), columns.values.to_list()
         sections = None if columns.headers is None else [section or b"\0" for section in columns.headers.to_list()]
-        return _build_rows(columns.timestamps.tolist(), keys, values, sections, deltas, chosen)
-    positions = None if deltas is None else int_column("q", deltas)
-    return _build_columns(positions, columns.timestamps, columns.keys, columns.values, columns.headers, chosen)
+        relative = None if deltas is None else deltas.tolist()
+        return _build_rows(columns.timestamps.tolist(), keys, values, sections, relative, chosen)
+    return _build_columns(deltas, columns.timestamps, columns.keys, columns.values, columns.headers, chosen)
 
 
 def _build_columns(

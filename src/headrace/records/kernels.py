@@ -29,6 +29,8 @@ class Kernels(Protocol):
 
     def decode_records(self, data: Buffer, table: Sequence[int], capacity: int) -> Decoded: ...
 
+    def offset_deltas(self, offsets: memoryview, base_offset: int) -> memoryview | None: ...
+
     def survey_records(
         self,
         deltas: memoryview | None,

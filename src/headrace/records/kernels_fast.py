@@ -240,6 +240,14 @@ def _size_of(number: Any) -> Any:
     return size
 
 
+def offset_deltas(offsets: memoryview, base_offset: int) -> memoryview | None:
+    """Offsets relative to the base, or None when they are 0, 1, 2 and so on."""
+    deltas = _view(offsets, np.int64) - np.int64(base_offset)
+    if (deltas == np.arange(len(deltas))).all():
+        return None
+    return memoryview(deltas)
+
+
 @_kernel(_quad(_longs_in, _longs_in, _i64, _ints_in, _ints_in, _ints_in))
 def _survey(
     deltas: Any, timestamps: Any, base_timestamp: Any, key_lengths: Any, value_lengths: Any, header_lengths: Any

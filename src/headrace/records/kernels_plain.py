@@ -244,6 +244,14 @@ def _skip_headers(raw: bytes, at: int, end: int) -> int:
     return at
 
 
+def offset_deltas(offsets: memoryview, base_offset: int) -> memoryview | None:
+    """Offsets relative to the base, or None when they are 0, 1, 2 and so on."""
+    numbers = offsets.tolist()
+    if numbers == list(range(base_offset, base_offset + len(numbers))):
+        return None
+    return _int64_column([number - base_offset for number in numbers])
+
+
 class Survey(NamedTuple):
     """What has to be known about records before they are encoded."""
 

@@ -1,0 +1,226 @@
+"""The compiled kernels give what the plain ones give, on good records and on garbage; and they load only when asked."""
+
+import os
+import subprocess
+import sys
+from array import array
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headrace.records import (
+    Batch,
+    Codec,
+    Record,
+    build_batch,
+    build_batch_from_columns,
+    build_batch_of,
+    bytes_column,
+    check,
+    decode_columns,
+    kernels,
+    kernels_plain,
+    read_records,
+    records_of,
+)
+from headrace.records.columns import decode_utf8
+from headrace.records.kernels_plain import NO_STAMP, Decoded
+
+kernels_fast: Any = pytest.importorskip("headrace.records.kernels_fast")
+
+maybe_bytes = st.none() | st.binary(max_size=200)
+header_lists = st.lists(st.tuples(st.text(max_size=5), maybe_bytes), max_size=3)
+record_tuples = st.tuples(st.integers(-1, 2**62), maybe_bytes, maybe_bytes, header_lists)
+byte_rows = st.lists(st.none() | st.binary(max_size=40), max_size=40)
+relaxed = settings(deadline=None, derandomize=True, max_examples=200)
+
+
+def as_lists(decoded: Decoded) -> list[Any]:
+    return [column.tolist() if isinstance(column, memoryview) else column for column in decoded]
+
+
+@relaxed
+@given(st.lists(record_tuples, min_size=1, max_size=80), st.sampled_from(list(Codec)), st.integers(-1, 2**31 - 1))
+def test_records_survive_both_ways_with_the_same_bytes(rows: list[Any], codec: Codec, base_sequence: int) -> None:
+    options: dict[str, Any] = {"base_offset": 7, "codec": codec, "base_sequence": base_sequence}
+    if base_sequence >= 0:
+        options |= {"producer_id": 3, "producer_epoch": 1}
+    kernels.use_fast()
+    results = []
+    for least_rows in (0, 1 << 40):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(kernels, "_fast_from_rows", least_rows)
+            built = build_batch(rows, **options)
+            batch = Batch(built)
+            check(batch)
+            records = read_records(batch)
+            columns = decode_columns(batch)
+            assert build_batch_from_columns(columns, **options) == built
+            assert [record._replace(sequence=-1) for record in records] == records_of(columns)
+            results.append((bytes(built), records))
+    assert results[0] == results[1]
+    expected = [
+        Record(7 + row, stamp, key, value, tuple(headers), (base_sequence + row) % 2**31 if base_sequence >= 0 else -1)
+        for row, (stamp, key, value, headers) in enumerate(rows)
+    ]
+    assert results[0][1] == expected
+
+
+@relaxed
+@given(st.binary(max_size=60), st.integers(-2, 12), st.integers(-(2**63), 2**63 - 1), st.booleans())
+def test_garbage_gives_the_same_rows_and_the_same_fault(data: bytes, count: int, base: int, stamped: bool) -> None:
+    table = (0, len(data), count, base, base, 5 if stamped else NO_STAMP)
+    assert both_decode(data, table) is not None
+
+
+@relaxed
+@given(st.data(), st.lists(record_tuples, min_size=1, max_size=6))
+def test_damaged_records_give_the_same_rows_and_the_same_fault(data: st.DataObject, rows: list[Any]) -> None:
+    payload = bytearray(build_batch(rows)[61:])
+    for _ in range(data.draw(st.integers(1, 3))):
+        payload[data.draw(st.integers(0, len(payload) - 1))] = data.draw(st.integers(0, 255))
+    count = len(rows) + data.draw(st.integers(-1, 1))
+    both_decode(bytes(payload), (0, len(payload), count, 2**63 - 3, -(2**63) + 1, NO_STAMP))
+
+
+def both_decode(data: bytes, table: tuple[int, ...]) -> list[Any]:
+    capacity = min(max(table[2], 0), len(data) // 7)
+    plain = as_lists(kernels_plain.decode_records(data, table, capacity))
+    fast = as_lists(kernels_fast.decode_records(data, table, capacity))
+    if plain[-2] == fast[-2] == 0:
+        plain[-1] = fast[-1] = 0
+    assert plain == fast
+    return plain
+
+
+@relaxed
+@given(byte_rows)
+def test_byte_columns_give_the_same(rows: list[bytes | None]) -> None:
+    column = bytes_column(rows)
+    packed = kernels_fast.pack(rows)
+    assert packed.starts.tolist() == column.starts.tolist()
+    assert packed.lengths.tolist() == column.lengths.tolist()
+    assert column.to_list() == packed.to_list() == rows
+    plain_data, plain_ends = kernels_plain.gather(column)
+    fast_data, fast_ends = kernels_fast.gather(column)
+    assert bytes(plain_data) == bytes(fast_data)
+    assert plain_ends.tolist() == fast_ends.tolist()
+    assert kernels_plain.murmur2_column(column).tolist() == kernels_fast.murmur2_column(column).tolist()
+
+
+@relaxed
+@given(st.lists(st.none() | st.binary(max_size=2), max_size=60))
+def test_the_last_record_of_each_key_is_found(rows: list[bytes | None]) -> None:
+    column = bytes_column(rows)
+    mask = kernels_plain.last_per_key(column).tolist()
+    assert mask == kernels_fast.last_per_key(column).tolist()
+    last = {key: row for row, key in enumerate(rows)}
+    assert mask == [int(key is None or last[key] == row) for row, key in enumerate(rows)]
+
+
+@relaxed
+@given(st.lists(st.tuples(st.integers(-(2**31), 2**31 - 1), record_tuples), min_size=1, max_size=20))
+def test_survey_and_encoding_give_the_same(rows: list[Any]) -> None:
+    deltas = memoryview(array("q", [delta for delta, _ in rows]))
+    stamps = memoryview(array("q", [record[0] for _, record in rows]))
+    keys, values = (bytes_column([record[at] for _, record in rows]) for at in (1, 2))
+    surveys, encodings = [], []
+    for kernel in (kernels_plain, kernels_fast):
+        survey = kernel.survey_records(deltas, stamps, 0, keys.lengths, values.lengths, None)
+        out = bytearray(survey.size)
+        assert kernel.encode_records(out, 0, deltas, stamps, 0, keys, values, None) == len(out)
+        surveys.append(survey)
+        encodings.append(out)
+    assert surveys[0] == surveys[1]
+    assert encodings[0] == encodings[1]
+
+
+@pytest.mark.parametrize("size", [16_383, 16_384, 70_000])
+def test_large_records_and_offsets_go_beyond_the_tables(size: int, either_kernels: str) -> None:
+    values: list[bytes | None] = [b"v" * size, None, b""]
+    batch = Batch(build_batch_of([5, 3, 2**41], [None, b"k" * size, b""], values, None, [0, 20_000, 2**31 - 1]))
+    records = read_records(batch)
+    assert [record.value for record in records] == values
+    assert [record.offset for record in records] == [0, 20_000, 2**31 - 1]
+    assert [record.timestamp for record in records] == [5, 3, 2**41]
+
+
+@pytest.mark.parametrize(
+    ("deltas", "stamps", "what"),
+    [
+        ([1, 0], [1, 1], "increase"),
+        ([0, 0], [1, 1], "increase"),
+        ([0, 2**31], [1, 1], "32 bits"),
+        ([0, 1], [1, -2], "-2"),
+    ],
+)
+def test_the_builder_refuses_what_java_refuses(
+    deltas: list[int], stamps: list[int], what: str, either_kernels: str
+) -> None:
+    with pytest.raises(ValueError, match=what):
+        build_batch_of(stamps, [None, None], [b"", b""], None, deltas)
+
+
+def test_columns_out_of_order_are_not_taken_for_sequential(either_kernels: str) -> None:
+    columns = decode_columns(Batch(build_batch([(0, None, b"%d" % row, ()) for row in range(4)])))
+    with pytest.raises(ValueError, match="increase"):
+        build_batch_from_columns(columns.take([0, 2, 1, 3]))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"transactional": True}, {"producer_id": 1}, {"producer_id": 1, "producer_epoch": 0}, {"timestamp_type": 1}],
+)
+def test_half_said_options_are_refused(options: dict[str, Any]) -> None:
+    from headrace.records import TimestampType
+
+    if "timestamp_type" in options:
+        options = {"timestamp_type": TimestampType.LOG_APPEND_TIME}
+    with pytest.raises(ValueError, match="needs"):
+        build_batch([(0, None, None, ())], **options)
+
+
+def test_header_keys_that_are_not_utf8_read_as_java_reads_them() -> None:
+    assert decode_utf8(b"ok\xffx") == "ok\ufffdx"
+    assert decode_utf8(b"\xed\xa0\x80x") == "\ufffdx"
+    assert decode_utf8(b"\xc0\x80") == "\ufffd\ufffd"
+    assert decode_utf8(b"\xe2\x82") == "\ufffd"
+
+
+def run_python(code: str, **environment: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env={**os.environ, **environment}, check=True
+    )
+    return done.stdout.strip()
+
+
+HEAVY = "sorted({'numpy', 'numba', 'pyarrow', 'zstandard', 'lz4', 'cramjam', 'crc32c'} & set(sys.modules))"
+
+
+def test_importing_the_room_loads_nothing_heavy() -> None:
+    assert run_python(f"import sys, headrace.records; print({HEAVY})") == "[]"
+
+
+def test_plain_work_never_loads_numba() -> None:
+    code = (
+        "import sys; from headrace.records import *; rows = [(0, b'k', b'v', ())] * 1000; "
+        "read_records(Batch(build_batch(rows))); print('numba' in sys.modules, 'numpy' in sys.modules)"
+    )
+    assert run_python(code, HEADRACE_KERNELS="") == "False False"
+
+
+def test_the_environment_forces_either_kernels() -> None:
+    code = "from headrace.records import kernels; print(kernels.use_fast(), kernels.choose(1).NAME)"
+    assert run_python(code, HEADRACE_KERNELS="plain") == "False plain"
+    assert run_python(code, HEADRACE_KERNELS="fast") == "True fast"
+    assert run_python(code, HEADRACE_KERNELS="") == "True plain"
+    without_asking = "from headrace.records import kernels; print(kernels.choose(1).NAME)"
+    assert run_python(without_asking, HEADRACE_KERNELS="fast") == "fast"
+
+
+def test_a_wrong_word_in_the_environment_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(kernels.ENVIRONMENT, "quick")
+    with pytest.raises(ValueError, match="'plain' or 'fast'"):
+        kernels.use_fast()

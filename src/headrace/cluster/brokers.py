@@ -1,0 +1,217 @@
+"""Brokers come and go: registration, fencing, unfencing, shutting down, and the elections that follow.
+
+A broker that is started anew has a new incarnation. Its registration replaces that of the old one, and every partition
+it led begins a new leader epoch: records that the old incarnation had not yet on disk may be gone, and offsets of the
+same epoch must never name other records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from headrace.cluster.decision import Decision
+from headrace.cluster.image import BrokerImage, Image, Listener, PartitionImage, TopicImage, registration
+from headrace.cluster.partitions import Election, change
+from headrace.cluster.records import (
+    NO_LEADER,
+    BrokerRegistrationChangeRecord,
+    ControlledShutdown,
+    Fencing,
+    MetadataRecord,
+    PartitionChangeRecord,
+    ProducerIdsRecord,
+    UnregisterBrokerRecord,
+)
+from headrace.errors import BrokerIdNotRegisteredError, DuplicateBrokerRegistrationError, StaleBrokerEpochError
+
+PRODUCER_ID_BLOCK_SIZE = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Registration:
+    """What a broker tells of itself when it registers."""
+
+    node_id: int
+    incarnation_id: bytes
+    listeners: Sequence[Listener]
+    rack: str | None = None
+    directories: Sequence[bytes] = ()
+    features: Sequence[tuple[str, int, int]] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerIdBlock:
+    """Producer ids that only one broker gives out."""
+
+    first: int
+    size: int = PRODUCER_ID_BLOCK_SIZE
+
+
+def register(
+    image: Image,
+    broker: Registration,
+    *,
+    fenced: bool = True,
+    session_alive: bool = False,
+    unclean_allowed: Callable[[str], bool] = lambda topic: False,
+) -> Decision[int]:
+    """Register a broker; the answer is its epoch. `session_alive`: a broker of that number was heard of just now."""
+    previous = image.brokers.get(broker.node_id)
+    if previous is not None and previous.incarnation_id == broker.incarnation_id:
+        return Decision(previous.epoch)
+    if previous is not None and session_alive and not previous.fenced:
+        raise DuplicateBrokerRegistrationError(
+            f"Another broker with node.id {broker.node_id} is running; give this one another number or stop that one."
+        )
+    first = broker.listeners[0]
+    epoch = image.offset
+    registered = BrokerImage(
+        node_id=broker.node_id,
+        host=first.host,
+        port=first.port,
+        listeners=tuple(broker.listeners),
+        rack=broker.rack,
+        epoch=epoch,
+        fenced=fenced,
+        incarnation_id=broker.incarnation_id,
+        directories=tuple(broker.directories),
+        features=tuple(broker.features),
+    )
+    records: list[MetadataRecord] = [registration(registered)]
+    others = _Eligible(image, {broker.node_id: not fenced})
+    for topic, index, partition in _partitions(image):
+        record = _restarted(topic, index, partition, broker.node_id, others, fenced, unclean_allowed)
+        if record is not None:
+            records.append(record)
+    return Decision(epoch, records)
+
+
+class _Eligible:
+    """Whether a broker can lead once the decision at hand is folded."""
+
+    def __init__(self, image: Image, changed: dict[int, bool]) -> None:
+        self._image = image
+        self._changed = changed
+
+    def __call__(self, node_id: int) -> bool:
+        return self._changed[node_id] if node_id in self._changed else self._image.is_active(node_id)
+
+
+def _restarted(
+    topic: TopicImage,
+    index: int,
+    partition: PartitionImage,
+    node_id: int,
+    can_lead: _Eligible,
+    fenced: bool,
+    unclean_allowed: Callable[[str], bool],
+) -> PartitionChangeRecord | None:
+    """What the restart of a broker means for one partition."""
+    if node_id not in partition.replicas:
+        return None
+    election = Election.UNCLEAN if unclean_allowed(topic.name) else Election.ONLINE
+    if node_id not in partition.isr:
+        # Out of sync: it helps only if nobody leads.
+        if partition.leader != NO_LEADER or fenced:
+            return None
+        return change(topic.topic_id, index, partition, can_lead, election=election)
+    others = [member for member in partition.isr if member != node_id]
+    if others:
+        # The restarted replica may lack the newest records: those that have them go on without it until it caught up.
+        return change(topic.topic_id, index, partition, can_lead, election=election, isr=others)
+    if partition.leader == node_id and not fenced:
+        return PartitionChangeRecord(partition_id=index, topic_id=topic.topic_id, leader=node_id)
+    return change(topic.topic_id, index, partition, can_lead, election=election)
+
+
+def fence(image: Image, node_id: int, unclean_allowed: Callable[[str], bool] = lambda topic: False) -> Decision[None]:
+    """A broker was not heard of for too long: it leads nothing and is in sync nowhere until it is back."""
+    broker = _registered(image, node_id)
+    if broker.fenced:
+        return Decision(None)
+    records = _without(image, node_id, unclean_allowed)
+    records.append(BrokerRegistrationChangeRecord(broker_id=node_id, broker_epoch=broker.epoch, fenced=Fencing.FENCE))
+    return Decision(None, records)
+
+
+def unfence(image: Image, node_id: int, unclean_allowed: Callable[[str], bool] = lambda topic: False) -> Decision[None]:
+    """A broker is (again) ready: it may lead partitions that nobody leads."""
+    broker = _registered(image, node_id)
+    if not broker.fenced:
+        return Decision(None)
+    records: list[MetadataRecord] = [
+        BrokerRegistrationChangeRecord(broker_id=node_id, broker_epoch=broker.epoch, fenced=Fencing.UNFENCE)
+    ]
+    can_lead = _Eligible(image, {node_id: True})
+    for topic, index, partition in _partitions(image):
+        if partition.leader == NO_LEADER and node_id in partition.replicas:
+            election = Election.UNCLEAN if unclean_allowed(topic.name) else Election.ONLINE
+            record = change(topic.topic_id, index, partition, can_lead, election=election)
+            if record is not None:
+                records.append(record)
+    return Decision(None, records)
+
+
+def shut_down(image: Image, node_id: int) -> Decision[bool]:
+    """A broker wants to stop: hand its leaderships over. The answer is whether it leads nothing any more."""
+    broker = _registered(image, node_id)
+    records = _without(image, node_id, lambda topic: False)
+    if not broker.in_controlled_shutdown:
+        records.append(
+            BrokerRegistrationChangeRecord(
+                broker_id=node_id,
+                broker_epoch=broker.epoch,
+                in_controlled_shutdown=ControlledShutdown.IN_CONTROLLED_SHUTDOWN,
+            )
+        )
+    return Decision(True, records)
+
+
+def unregister(image: Image, node_id: int) -> Decision[None]:
+    """Forget a broker for good; its replicas stay assigned to it, without a leader among them."""
+    broker = _registered(image, node_id)
+    records = _without(image, node_id, lambda topic: False)
+    records.append(UnregisterBrokerRecord(broker_id=node_id, broker_epoch=broker.epoch))
+    return Decision(None, records)
+
+
+def allocate_producer_ids(image: Image, node_id: int, broker_epoch: int) -> Decision[ProducerIdBlock]:
+    """A block of producer ids that no other broker has had or will have."""
+    broker = _registered(image, node_id)
+    if broker.epoch != broker_epoch:
+        raise StaleBrokerEpochError(f"Broker {node_id} is registered with epoch {broker.epoch}, not {broker_epoch}.")
+    first = image.next_producer_id
+    if first > 2**63 - 1 - PRODUCER_ID_BLOCK_SIZE:
+        raise OverflowError("all producer ids are used up")
+    record = ProducerIdsRecord(
+        broker_id=node_id, broker_epoch=broker_epoch, next_producer_id=first + PRODUCER_ID_BLOCK_SIZE
+    )
+    return Decision(ProducerIdBlock(first), [record])
+
+
+def _registered(image: Image, node_id: int) -> BrokerImage:
+    broker = image.brokers.get(node_id)
+    if broker is None:
+        raise BrokerIdNotRegisteredError(f"Broker {node_id} is not registered.")
+    return broker
+
+
+def _partitions(image: Image) -> Iterator[tuple[TopicImage, int, PartitionImage]]:
+    for topic in image.topics.values():
+        for index, partition in enumerate(topic.partitions):
+            yield topic, index, partition
+
+
+def _without(image: Image, node_id: int, unclean_allowed: Callable[[str], bool]) -> list[MetadataRecord]:
+    """The partitions of a broker that goes: out of their in-sync replicas, and led by another if there is one."""
+    can_lead = _Eligible(image, {node_id: False})
+    records: list[MetadataRecord] = []
+    for topic, index, partition in _partitions(image):
+        if node_id in partition.isr or partition.leader == node_id:
+            left = [member for member in partition.isr if member != node_id]
+            election = Election.UNCLEAN if unclean_allowed(topic.name) else Election.ONLINE
+            record = change(topic.topic_id, index, partition, can_lead, election=election, isr=left)
+            if record is not None:
+                records.append(record)
+    return records

@@ -1,0 +1,359 @@
+"""Changes of configuration: whole (AlterConfigs), key by key (IncrementalAlterConfigs), and descriptions of it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from headrace.cluster.broker_config import BROKER_CONFIGS, BrokerConfig, dynamic_problem, key_for
+from headrace.cluster.configs import (
+    BrokerLayers,
+    ConfigEntry,
+    broker_values,
+    describe_broker,
+    describe_cluster_defaults,
+    describe_group,
+    describe_topic,
+    group_values,
+    topic_values,
+)
+from headrace.cluster.decision import NO_ERROR, ApiError, Decision
+from headrace.cluster.group_config import GROUP_CONFIGS, check_limits
+from headrace.cluster.image import Image
+from headrace.cluster.records import ConfigRecord, MetadataRecord, ResourceType
+from headrace.cluster.topic_names import name_problem
+from headrace.config import ConfigDefinition, ConfigError, ConfigKey, ConfigType, format_value
+from headrace.error_codes import ErrorCode
+from headrace.log.config import TOPIC_CONFIGS, check_together
+from headrace.protocol.messages import alter_configs, describe_configs, incremental_alter_configs
+from headrace.protocol.messages.list_config_resources import (
+    ConfigResource,
+    ListConfigResourcesRequest,
+    ListConfigResourcesResponse,
+)
+
+SET: Final = 0
+DELETE: Final = 1
+APPEND: Final = 2
+SUBTRACT: Final = 3
+
+
+class _Named(Protocol):
+    name: str
+    value: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigContext:
+    """Who decides: the broker whose configuration gives the defaults."""
+
+    image: Image
+    config: BrokerConfig
+    node_id: int
+
+    @property
+    def layers(self) -> BrokerLayers:
+        return BrokerLayers.of(self.image, self.config, self.node_id)
+
+
+class _Refused(Exception):
+    def __init__(self, code: ErrorCode, message: str | None) -> None:
+        super().__init__(message)
+        self.error = ApiError(code, message)
+
+
+# --- checks -----------------------------------------------------------------------------------------------------------
+
+
+def topic_config_error(context: ConfigContext, overrides: Mapping[str, str]) -> ApiError:
+    """Whether these could be the values of a topic's own."""
+    try:
+        _check_known(TOPIC_CONFIGS, overrides, "topic")
+        TOPIC_CONFIGS.parse_given(overrides)
+        check_together(topic_values(context.layers, overrides))
+    except ConfigError as error:
+        return ApiError(ErrorCode.INVALID_CONFIG, str(error))
+    return NO_ERROR
+
+
+def _check_known(definition: ConfigDefinition, overrides: Mapping[str, str], what: str) -> None:
+    problems = {}
+    for name, near in definition.unknown(overrides).items():
+        hint = "" if near is None else f"; did you mean {near}?"
+        problems[name] = f"Unknown {what} config name: {name}{hint}"
+    if problems:
+        raise ConfigError(problems)
+
+
+def _group_config_error(context: ConfigContext, overrides: Mapping[str, str]) -> ApiError:
+    try:
+        _check_known(GROUP_CONFIGS, overrides, "group")
+        GROUP_CONFIGS.parse_given(overrides)
+        values = group_values(context.layers, overrides)
+        check_limits(values, broker_values(context.layers, BROKER_CONFIGS))
+    except ConfigError as error:
+        return ApiError(ErrorCode.INVALID_CONFIG, str(error))
+    return NO_ERROR
+
+
+def _check_result(context: ConfigContext, resource_type: int, name: str, values: Mapping[str, str]) -> None:
+    """Refuse a configuration that a resource must not have."""
+    error = NO_ERROR
+    if resource_type == ResourceType.TOPIC:
+        if not name:
+            raise _Refused(ErrorCode.INVALID_REQUEST, "The name of the topic is empty; topics have no common defaults.")
+        problem = name_problem(name)
+        if problem is not None:
+            raise _Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, problem)
+        error = topic_config_error(context, values)
+        if error is NO_ERROR and name not in context.image.topics:
+            error = ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{name}' does not exist.")
+    elif resource_type == ResourceType.GROUP:
+        if not name:
+            raise _Refused(ErrorCode.INVALID_REQUEST, "The name of the group is empty; groups have no common defaults.")
+        error = _group_config_error(context, values)
+    elif resource_type == ResourceType.BROKER:
+        problem = dynamic_problem(values, per_broker=bool(name))
+        if problem is not None:
+            error = ApiError(ErrorCode.INVALID_REQUEST, problem)
+    if error is not NO_ERROR:
+        raise _Refused(*error)
+
+
+def _check_resource(context: ConfigContext, resource_type: int, name: str, configs: Sequence[_Named]) -> None:
+    """What can be wrong with the change itself, whatever the configuration was before."""
+    if len({config.name for config in configs}) != len(configs):
+        raise _Refused(ErrorCode.INVALID_REQUEST, "A configuration key comes twice in the request for this resource.")
+    if resource_type not in (ResourceType.TOPIC, ResourceType.BROKER, ResourceType.GROUP):
+        raise _Refused(ErrorCode.INVALID_REQUEST, f"Configuration of resource type {resource_type} cannot be changed.")
+    if resource_type == ResourceType.BROKER and name:
+        try:
+            node_id = int(name)
+        except ValueError:
+            raise _Refused(ErrorCode.INVALID_REQUEST, f"A broker is named by its number, not by {name!r}.") from None
+        if node_id != context.node_id:
+            raise _Refused(
+                ErrorCode.INVALID_REQUEST, f"Unexpected broker id: this is broker {context.node_id}, not {name}."
+            )
+
+
+def _check_values(configs: Sequence[_Named]) -> None:
+    empty = [config.name for config in configs if config.value is None]
+    if empty:
+        raise _Refused(ErrorCode.INVALID_REQUEST, f"A null value is not possible for: {', '.join(empty)}")
+
+
+def _changes(
+    context: ConfigContext, resource_type: int, name: str, after: Mapping[str, str], touched: Sequence[str]
+) -> list[MetadataRecord]:
+    before = context.image.config(resource_type, name)
+    # A broker reads its files again when a value is set once more, so for brokers every key touched is a record.
+    always = set(touched) if resource_type == ResourceType.BROKER else set()
+    keys = [*touched, *(key for key in before if key not in after and key not in touched)]
+    return [
+        ConfigRecord(resource_type=resource_type, resource_name=name, name=key, value=after.get(key))
+        for key in keys
+        if before.get(key) != after.get(key) or (key in always and key in after)
+    ]
+
+
+# --- the requests -----------------------------------------------------------------------------------------------------
+
+
+def alter(
+    context: ConfigContext, request: alter_configs.AlterConfigsRequest
+) -> Decision[alter_configs.AlterConfigsResponse]:
+    """Replace the dynamic configuration of each resource by the one given."""
+    times = Counter((resource.resource_type, resource.resource_name) for resource in request.resources)
+    decision = Decision(alter_configs.AlterConfigsResponse())
+    for resource in request.resources:
+        error = NO_ERROR
+        try:
+            if times[resource.resource_type, resource.resource_name] > 1:
+                raise _Refused(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
+            _check_resource(context, resource.resource_type, resource.resource_name, resource.configs)
+            _check_values(resource.configs)
+            after = {config.name: config.value for config in resource.configs if config.value is not None}
+            _check_result(context, resource.resource_type, resource.resource_name, after)
+            if not request.validate_only:
+                touched = list(after)
+                decision.records += _changes(context, resource.resource_type, resource.resource_name, after, touched)
+        except _Refused as refused:
+            error = refused.error
+        decision.response.responses.append(
+            alter_configs.AlterConfigsResourceResponse(
+                error_code=error.code,
+                error_message=error.message,
+                resource_type=resource.resource_type,
+                resource_name=resource.resource_name,
+            )
+        )
+    return decision
+
+
+def alter_incrementally(
+    context: ConfigContext, request: incremental_alter_configs.IncrementalAlterConfigsRequest
+) -> Decision[incremental_alter_configs.IncrementalAlterConfigsResponse]:
+    """Set, delete, append to or subtract from single keys; all changes of a resource are made, or none."""
+    times = Counter((resource.resource_type, resource.resource_name) for resource in request.resources)
+    decision = Decision(incremental_alter_configs.IncrementalAlterConfigsResponse())
+    for resource in request.resources:
+        error = NO_ERROR
+        try:
+            if times[resource.resource_type, resource.resource_name] > 1:
+                raise _Refused(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
+            records = _increment(context, resource)
+            if not request.validate_only:
+                decision.records += records
+        except _Refused as refused:
+            error = refused.error
+        decision.response.responses.append(
+            incremental_alter_configs.AlterConfigsResourceResponse(
+                error_code=error.code,
+                error_message=error.message,
+                resource_type=resource.resource_type,
+                resource_name=resource.resource_name,
+            )
+        )
+    return decision
+
+
+def _increment(
+    context: ConfigContext, resource: incremental_alter_configs.AlterConfigsResource
+) -> list[MetadataRecord]:
+    resource_type, name = resource.resource_type, resource.resource_name
+    _check_resource(context, resource_type, name, resource.configs)
+    _check_values([config for config in resource.configs if config.config_operation != DELETE])
+    after = dict(context.image.config(resource_type, name))
+    for config in resource.configs:
+        if config.config_operation == DELETE:
+            after.pop(config.name, None)
+        elif config.config_operation == SET:
+            after[config.name] = config.value or ""
+        elif config.config_operation in (APPEND, SUBTRACT):
+            after[config.name] = _edit_list(resource_type, config, after.get(config.name))
+        else:
+            raise _Refused(
+                ErrorCode.INVALID_REQUEST, f"Unknown operation {config.config_operation} on {config.name}: use 0 to 3."
+            )
+    _check_result(context, resource_type, name, after)
+    return _changes(context, resource_type, name, after, [config.name for config in resource.configs])
+
+
+def _edit_list(resource_type: int, config: incremental_alter_configs.AlterableConfig, before: str | None) -> str:
+    key = _key_of(resource_type, config.name)
+    if key is None or key.type is not ConfigType.LIST:
+        verb = "APPEND to" if config.config_operation == APPEND else "SUBTRACT from"
+        raise _Refused(ErrorCode.INVALID_CONFIG, f"Can't {verb} {config.name}, because it is not a list.")
+    if before is None and isinstance(key.default, tuple):
+        before = format_value(key.default)
+    elements = [element for element in (before or "").split(",") if element]
+    for element in (config.value or "").split(","):
+        if config.config_operation == APPEND and element not in elements:
+            elements.append(element)
+        elif config.config_operation == SUBTRACT and element in elements:
+            elements.remove(element)
+    return ",".join(elements)
+
+
+def _key_of(resource_type: int, name: str) -> ConfigKey | None:
+    if resource_type == ResourceType.TOPIC:
+        return TOPIC_CONFIGS.get(name)
+    return key_for(name) if resource_type == ResourceType.BROKER else GROUP_CONFIGS.get(name)
+
+
+# --- descriptions -----------------------------------------------------------------------------------------------------
+
+
+def describe(
+    context: ConfigContext, request: describe_configs.DescribeConfigsRequest
+) -> describe_configs.DescribeConfigsResponse:
+    response = describe_configs.DescribeConfigsResponse()
+    for resource in request.resources:
+        entries: list[ConfigEntry] = []
+        code, message = ErrorCode.NONE, ""
+        try:
+            entries = _describe_resource(context, resource)
+        except _Refused as refused:
+            code, message = refused.error.code, refused.error.message or ""
+        response.results.append(
+            describe_configs.DescribeConfigsResult(
+                error_code=code,
+                error_message=message,
+                resource_type=resource.resource_type,
+                resource_name=resource.resource_name,
+                configs=[_result(entry, request) for entry in entries],
+            )
+        )
+    return response
+
+
+def _describe_resource(context: ConfigContext, resource: describe_configs.DescribeConfigsResource) -> list[ConfigEntry]:
+    name = resource.resource_name
+    keys = resource.configuration_keys or None
+    overrides = context.image.config(resource.resource_type, name)
+    if resource.resource_type == ResourceType.TOPIC:
+        problem = name_problem(name)
+        if problem is not None:
+            raise _Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, problem)
+        if name not in context.image.topics:
+            raise _Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, None)
+        return describe_topic(context.layers, overrides, keys)
+    if resource.resource_type == ResourceType.BROKER:
+        if not name:
+            return describe_cluster_defaults(context.layers, keys)
+        if name != str(context.node_id):
+            words = (
+                f"Unexpected broker id: this is broker {context.node_id}, not {name}; ask that one, or '' for defaults."
+            )
+            raise _Refused(ErrorCode.INVALID_REQUEST, words)
+        return describe_broker(context.layers, keys)
+    if resource.resource_type == ResourceType.GROUP:
+        if not name:
+            raise _Refused(ErrorCode.INVALID_REQUEST, "The name of the group is empty.")
+        return describe_group(context.layers, overrides, keys)
+    raise _Refused(
+        ErrorCode.INVALID_REQUEST,
+        f"Resources of type {resource.resource_type} have no configuration that is kept here.",
+    )
+
+
+def _result(
+    entry: ConfigEntry, request: describe_configs.DescribeConfigsRequest
+) -> describe_configs.DescribeConfigsResourceResult:
+    synonyms = entry.synonyms if request.include_synonyms else ()
+    return describe_configs.DescribeConfigsResourceResult(
+        name=entry.name,
+        value=entry.value,
+        read_only=entry.read_only,
+        config_source=entry.source,
+        is_sensitive=entry.sensitive,
+        synonyms=[describe_configs.DescribeConfigsSynonym(name=n, value=v, source=s) for n, v, s in synonyms],
+        config_type=entry.type,
+        documentation=entry.doc if request.include_documentation else None,
+    )
+
+
+def list_resources(
+    context: ConfigContext, request: ListConfigResourcesRequest, version: int
+) -> ListConfigResourcesResponse:
+    """Resources that can have a configuration; version 0 asks for client metrics only, of which there are none."""
+    wanted = request.resource_types or ([ResourceType.CLIENT_METRICS] if version == 0 else list(ResourceType))
+    if any(number not in set(ResourceType) for number in wanted):
+        return ListConfigResourcesResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)
+    image = context.image
+    names: dict[int, list[str]] = {
+        ResourceType.TOPIC: list(image.topics),
+        ResourceType.BROKER: [str(node_id) for node_id in image.brokers],
+        ResourceType.BROKER_LOGGER: [str(node_id) for node_id in image.brokers],
+        ResourceType.GROUP: [name for kind, name in image.configs if kind == ResourceType.GROUP],
+    }
+    return ListConfigResourcesResponse(
+        config_resources=[
+            ConfigResource(resource_name=name, resource_type=kind)
+            for kind in dict.fromkeys(wanted)
+            for name in names.get(kind, [])
+        ]
+    )

@@ -1,0 +1,317 @@
+"""Who leads and who is in sync: elections on request, changes asked for by leaders, moves to other brokers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from headrace.cluster.configs import BrokerLayers, topic_values
+from headrace.cluster.decision import NO_ERROR, ApiError, Decision
+from headrace.cluster.image import Image, PartitionImage, TopicImage, changed
+from headrace.cluster.partitions import Election, change
+from headrace.cluster.records import (
+    LEADER_UNCHANGED,
+    NO_LEADER,
+    MetadataRecord,
+    PartitionChangeRecord,
+    ResourceType,
+)
+from headrace.cluster.topics import replicas_problem
+from headrace.error_codes import ErrorCode
+from headrace.protocol.messages.alter_partition import (
+    AlterPartitionRequest,
+    AlterPartitionRequestPartitionData,
+    AlterPartitionResponse,
+    AlterPartitionResponsePartitionData,
+    AlterPartitionResponseTopicData,
+)
+from headrace.protocol.messages.alter_partition_reassignments import (
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsResponse,
+    ReassignablePartition,
+    ReassignablePartitionResponse,
+    ReassignableTopicResponse,
+)
+from headrace.protocol.messages.elect_leaders import (
+    ElectLeadersRequest,
+    ElectLeadersResponse,
+    PartitionResult,
+    ReplicaElectionResult,
+)
+from headrace.protocol.messages.list_partition_reassignments import (
+    ListPartitionReassignmentsRequest,
+    ListPartitionReassignmentsResponse,
+    OngoingPartitionReassignment,
+    OngoingTopicReassignment,
+)
+
+_ELECTIONS = {0: Election.PREFERRED, 1: Election.UNCLEAN}
+
+
+# --- elections on request ---------------------------------------------------------------------------------------------
+
+
+def elect_leaders(image: Image, request: ElectLeadersRequest) -> Decision[ElectLeadersResponse]:
+    """Elect the preferred replica, or any that is alive; for all partitions when none are named."""
+    decision = Decision(ElectLeadersResponse())
+    election = _ELECTIONS.get(request.election_type)
+    asked: list[tuple[str, Sequence[int]]]
+    if request.topic_partitions is None:
+        asked = [(topic.name, range(len(topic.partitions))) for topic in image.topics.values()]
+    else:
+        asked = [(topic.topic, topic.partitions) for topic in request.topic_partitions]
+    if election is None:
+        decision.response.error_code = ErrorCode.INVALID_REQUEST
+    for name, partitions in asked:
+        result = ReplicaElectionResult(topic=name)
+        decision.response.replica_election_results.append(result)
+        for index in partitions:
+            if election is None:
+                words = f"Unknown election type {request.election_type}: 0 is preferred, 1 is unclean."
+                error = ApiError(ErrorCode.INVALID_REQUEST, words)
+            else:
+                error = _elect(image, name, index, election, decision.records)
+            # Asked for everything, nobody wants to read about all that is as it should be.
+            if request.topic_partitions is None and error.code is ErrorCode.ELECTION_NOT_NEEDED:
+                continue
+            result.partition_result.append(
+                PartitionResult(partition_id=index, error_code=error.code, error_message=error.message)
+            )
+    return decision
+
+
+def _elect(image: Image, name: str, index: int, election: Election, records: list[MetadataRecord]) -> ApiError:
+    topic = image.topics.get(name)
+    if topic is None:
+        return ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"No such topic as {name}")
+    if not 0 <= index < len(topic.partitions):
+        return ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"No such partition as {name}-{index}")
+    partition = topic.partitions[index]
+    preferred_leads = election is Election.PREFERRED and partition.leader == partition.replicas[0]
+    if preferred_leads or (election is Election.UNCLEAN and partition.leader != NO_LEADER):
+        return ApiError(ErrorCode.ELECTION_NOT_NEEDED, ErrorCode.ELECTION_NOT_NEEDED.message)
+    record = change(topic.topic_id, index, partition, image.is_active, election=election)
+    if record is None:
+        unavailable = (
+            ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE
+            if election is Election.PREFERRED
+            else ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE
+        )
+        return ApiError(unavailable, unavailable.message)
+    records.append(record)
+    return NO_ERROR
+
+
+# --- changes asked for by leaders -------------------------------------------------------------------------------------
+
+
+def alter_partition(image: Image, request: AlterPartitionRequest) -> Decision[AlterPartitionResponse]:
+    """A leader asks for other in-sync replicas; it is answered with the partition as it is then."""
+    decision = Decision(AlterPartitionResponse())
+    broker = image.brokers.get(request.broker_id)
+    if broker is None or broker.epoch != request.broker_epoch:
+        decision.response.error_code = ErrorCode.STALE_BROKER_EPOCH
+        return decision
+    for asked in request.topics:
+        answer = AlterPartitionResponseTopicData(topic_id=asked.topic_id)
+        decision.response.topics.append(answer)
+        topic = image.topics_by_id.get(asked.topic_id)
+        for partition in asked.partitions:
+            if topic is None:
+                data = AlterPartitionResponsePartitionData(
+                    partition_index=partition.partition_index, error_code=ErrorCode.UNKNOWN_TOPIC_ID
+                )
+            else:
+                data = _alter(image, topic, request.broker_id, partition, decision.records)
+            answer.partitions.append(data)
+    return decision
+
+
+def _alter(
+    image: Image,
+    topic: TopicImage,
+    node_id: int,
+    asked: AlterPartitionRequestPartitionData,
+    records: list[MetadataRecord],
+) -> AlterPartitionResponsePartitionData:
+    index = asked.partition_index
+    error = _alter_error(image, topic, node_id, asked)
+    if error is not ErrorCode.NONE:
+        return AlterPartitionResponsePartitionData(partition_index=index, error_code=error)
+    partition = topic.partitions[index]
+    record = change(
+        topic.topic_id,
+        index,
+        partition,
+        image.is_active,
+        isr=_new_isr(asked),
+        recovering=asked.leader_recovery_state == 1,
+    )
+    if record is not None:
+        records.append(record)
+        partition = changed(partition, record)
+        if record.leader not in (LEADER_UNCHANGED, node_id):
+            # The change ended a reassignment, and with it this leader's time.
+            return AlterPartitionResponsePartitionData(partition_index=index, error_code=ErrorCode.NEW_LEADER_ELECTED)
+    return AlterPartitionResponsePartitionData(
+        partition_index=index,
+        error_code=ErrorCode.NONE,
+        leader_id=partition.leader,
+        leader_epoch=partition.leader_epoch,
+        isr=list(partition.isr),
+        leader_recovery_state=int(partition.recovering),
+        partition_epoch=partition.partition_epoch,
+    )
+
+
+def _new_isr(asked: AlterPartitionRequestPartitionData) -> list[int]:
+    return [state.broker_id for state in asked.new_isr_with_epochs] or list(asked.new_isr)
+
+
+def _alter_error(image: Image, topic: TopicImage, node_id: int, asked: AlterPartitionRequestPartitionData) -> ErrorCode:
+    if not 0 <= asked.partition_index < len(topic.partitions):
+        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    partition = topic.partitions[asked.partition_index]
+    if asked.leader_epoch > partition.leader_epoch or asked.partition_epoch > partition.partition_epoch:
+        # The leader knows of something newer, so this is no longer the controller.
+        return ErrorCode.NOT_CONTROLLER
+    if asked.leader_epoch < partition.leader_epoch:
+        return ErrorCode.FENCED_LEADER_EPOCH
+    if node_id != partition.leader:
+        return ErrorCode.INVALID_REQUEST
+    if asked.partition_epoch < partition.partition_epoch:
+        return ErrorCode.INVALID_UPDATE_VERSION
+    new_isr = _new_isr(asked)
+    is_subset = set(new_isr) <= set(partition.replicas) and len(set(new_isr)) == len(new_isr)
+    recovering = asked.leader_recovery_state == 1
+    if not is_subset or node_id not in new_isr or (recovering and (len(new_isr) > 1 or not partition.recovering)):
+        return ErrorCode.INVALID_REQUEST
+    epochs = {state.broker_id: state.broker_epoch for state in asked.new_isr_with_epochs}
+    for member in new_isr:
+        broker = image.brokers.get(member)
+        if broker is None or not broker.is_active or epochs.get(member, -1) not in (-1, broker.epoch):
+            return ErrorCode.INELIGIBLE_REPLICA
+    return ErrorCode.NONE
+
+
+# --- moves to other brokers -------------------------------------------------------------------------------------------
+
+
+def alter_reassignments(
+    image: Image, request: AlterPartitionReassignmentsRequest, unclean_allowed: Callable[[str], bool]
+) -> Decision[AlterPartitionReassignmentsResponse]:
+    decision = Decision(
+        AlterPartitionReassignmentsResponse(
+            allow_replication_factor_change=request.allow_replication_factor_change, error_message=None
+        )
+    )
+    for topic in request.topics:
+        answer = ReassignableTopicResponse(name=topic.name)
+        decision.response.responses.append(answer)
+        for target in topic.partitions:
+            record, error = _reassign(image, topic.name, target, request, unclean_allowed)
+            if record is not None:
+                decision.records.append(record)
+            answer.partitions.append(
+                ReassignablePartitionResponse(
+                    partition_index=target.partition_index, error_code=error.code, error_message=error.message
+                )
+            )
+    return decision
+
+
+def _reassign(
+    image: Image,
+    name: str,
+    target: ReassignablePartition,
+    request: AlterPartitionReassignmentsRequest,
+    unclean_allowed: Callable[[str], bool],
+) -> tuple[PartitionChangeRecord | None, ApiError]:
+    topic = image.topics.get(name)
+    if topic is None:
+        return None, ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Unable to find a topic named {name}.")
+    if not 0 <= target.partition_index < len(topic.partitions):
+        words = f"Unable to find partition {name}:{target.partition_index}."
+        return None, ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, words)
+    partition = topic.partitions[target.partition_index]
+    if target.replicas is None:
+        return _call_off(image, topic, target.partition_index, unclean_allowed(name))
+    problem = replicas_problem(image, target.replicas, None)
+    if problem is not None:
+        return None, ApiError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, problem)
+    before = _settled_replicas(partition)
+    if not request.allow_replication_factor_change and len(target.replicas) != len(before):
+        words = f"The move would change the replication factor from {len(before)} to {len(target.replicas)}."
+        return None, ApiError(ErrorCode.INVALID_REPLICATION_FACTOR, words)
+    removing = sorted(set(partition.replicas) - set(target.replicas))
+    record = change(
+        topic.topic_id,
+        target.partition_index,
+        partition,
+        image.is_active,
+        replicas=[*target.replicas, *removing],
+        adding=sorted(set(target.replicas) - set(partition.replicas)),
+        removing=removing,
+    )
+    return record, NO_ERROR
+
+
+def _settled_replicas(partition: PartitionImage) -> list[int]:
+    """The replicas that a partition had before the move that is under way."""
+    return [node_id for node_id in partition.replicas if node_id not in partition.adding]
+
+
+def _call_off(
+    image: Image, topic: TopicImage, index: int, unclean: bool
+) -> tuple[PartitionChangeRecord | None, ApiError]:
+    partition = topic.partitions[index]
+    if not partition.is_reassigning:
+        code = ErrorCode.NO_REASSIGNMENT_IN_PROGRESS
+        return None, ApiError(code, code.message)
+    replicas = _settled_replicas(partition)
+    isr = [node_id for node_id in partition.isr if node_id in replicas]
+    if not isr:
+        if not unclean:
+            words = f"The move of {topic.name}:{index} cannot be called off: none of its old replicas is in sync."
+            return None, ApiError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, words)
+        isr = replicas[:1]
+    election = Election.UNCLEAN if unclean else Election.ONLINE
+    record = change(
+        topic.topic_id,
+        index,
+        partition,
+        image.is_active,
+        election=election,
+        isr=isr,
+        replicas=replicas,
+        adding=(),
+        removing=(),
+    )
+    return record, NO_ERROR
+
+
+def list_reassignments(image: Image, request: ListPartitionReassignmentsRequest) -> ListPartitionReassignmentsResponse:
+    response = ListPartitionReassignmentsResponse(error_message=None)
+    asked: list[tuple[TopicImage, Sequence[int]]]
+    if request.topics is None:
+        asked = [(topic, range(len(topic.partitions))) for topic in image.topics.values()]
+    else:
+        asked = [(image.topics[t.name], t.partition_indexes) for t in request.topics if t.name in image.topics]
+    for topic, indexes in asked:
+        ongoing = [
+            OngoingPartitionReassignment(
+                partition_index=index,
+                replicas=list(topic.partitions[index].replicas),
+                adding_replicas=list(topic.partitions[index].adding),
+                removing_replicas=list(topic.partitions[index].removing),
+            )
+            for index in indexes
+            if 0 <= index < len(topic.partitions) and topic.partitions[index].is_reassigning
+        ]
+        if ongoing:
+            response.topics.append(OngoingTopicReassignment(name=topic.name, partitions=ongoing))
+    return response
+
+
+def unclean_election_allowed(image: Image, layers: BrokerLayers, topic: str) -> bool:
+    values = topic_values(layers, image.config(ResourceType.TOPIC, topic))
+    return values["unclean.leader.election.enable"] is True

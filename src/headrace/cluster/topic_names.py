@@ -1,0 +1,30 @@
+"""Which names a topic may have, and which topics are the broker's own."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+NAME_LENGTH_MAX: Final = 249
+CONSUMER_OFFSETS: Final = "__consumer_offsets"
+TRANSACTION_STATE: Final = "__transaction_state"
+INTERNAL_TOPICS: Final = frozenset({CONSUMER_OFFSETS, TRANSACTION_STATE, "__share_group_state"})
+
+_LEGAL: Final = re.compile(r"[a-zA-Z0-9._-]+")
+
+
+def name_problem(name: str) -> str | None:
+    """Why a topic cannot have this name; None if it can."""
+    if not name:
+        return "Topic name is invalid: it is empty"
+    if name in (".", ".."):
+        return f"Topic name is invalid: '{name}' is not allowed"
+    if len(name) > NAME_LENGTH_MAX:
+        return f"Topic name is invalid: it has {len(name)} characters, at most {NAME_LENGTH_MAX} are allowed: {name}"
+    if not _LEGAL.fullmatch(name):
+        return f"Topic name is invalid: '{name}' has characters other than a-z, A-Z, 0-9, '.', '_' and '-'"
+    return None
+
+
+def is_internal(name: str) -> bool:
+    return name in INTERNAL_TOPICS

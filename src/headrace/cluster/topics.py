@@ -1,0 +1,398 @@
+"""Creating and deleting topics, and giving them more partitions."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from headrace.cluster.broker_config import BrokerConfig
+from headrace.cluster.config_changes import ConfigContext, topic_config_error
+from headrace.cluster.configs import describe_topic
+from headrace.cluster.decision import NO_ERROR, ApiError, Decision
+from headrace.cluster.image import Image, PartitionImage, TopicImage, partition_record
+from headrace.cluster.placement import PlacementBroker, available, place
+from headrace.cluster.records import (
+    DIRECTORY_UNASSIGNED,
+    METADATA_TOPIC,
+    ConfigRecord,
+    MetadataRecord,
+    RemoveTopicRecord,
+    ResourceType,
+    TopicRecord,
+)
+from headrace.cluster.topic_names import CONSUMER_OFFSETS, TRANSACTION_STATE, name_problem
+from headrace.error_codes import ErrorCode
+from headrace.errors import KafkaError
+from headrace.protocol.messages.create_partitions import (
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+    CreatePartitionsTopic,
+    CreatePartitionsTopicResult,
+)
+from headrace.protocol.messages.create_topics import (
+    CreatableReplicaAssignment,
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreatableTopicConfigs,
+    CreatableTopicResult,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+)
+from headrace.protocol.messages.delete_topics import (
+    DeletableTopicResult,
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
+    DeleteTopicState,
+)
+
+PARTITIONS_PER_REQUEST_MAX: Final = 10_000
+_ZERO_ID: Final = bytes(16)
+
+
+class _Refused(Exception):
+    def __init__(self, code: ErrorCode, message: str | None = None) -> None:
+        super().__init__(message)
+        self.error = ApiError(code, message)
+
+
+@dataclass(frozen=True, slots=True)
+class TopicContext:
+    """What decisions on topics need: the image, the deciding broker's configuration, and chance."""
+
+    configs: ConfigContext
+    rng: random.Random
+    new_uuid: Callable[[], bytes]
+
+    @property
+    def image(self) -> Image:
+        return self.configs.image
+
+    @property
+    def config(self) -> BrokerConfig:
+        return self.configs.config
+
+
+# --- creation ---------------------------------------------------------------------------------------------------------
+
+
+def create_topics(context: TopicContext, request: CreateTopicsRequest) -> Decision[CreateTopicsResponse]:
+    """Each topic by itself is made or refused; a name that comes twice is refused, and made neither time."""
+    times = Counter(topic.name for topic in request.topics)
+    decision = Decision(CreateTopicsResponse())
+    too_many = _too_many(context, request.topics)
+    for topic in request.topics:
+        if times[topic.name] > 1:
+            continue
+        try:
+            if too_many is not None:
+                raise _Refused(*too_many)
+            result, records = _create(context, topic)
+        except _Refused as refused:
+            decision.response.topics.append(_failed(topic.name, refused.error))
+            continue
+        decision.response.topics.append(result)
+        if not request.validate_only:
+            decision.records += records
+    for name in (name for name, count in times.items() if count > 1):
+        twice = ApiError(ErrorCode.INVALID_REQUEST, f"The topic {name} comes twice in the request.")
+        decision.response.topics.append(_failed(name, twice))
+    return decision
+
+
+def _too_many(context: TopicContext, topics: Sequence[CreatableTopic]) -> ApiError | None:
+    total = 0
+    for topic in topics:
+        if topic.assignments:
+            total += len(topic.assignments)
+        else:
+            count = topic.num_partitions
+            total += context.config.get_int("num.partitions") if count == -1 else max(count, 0)
+    if total <= PARTITIONS_PER_REQUEST_MAX:
+        return None
+    words = f"{total} partitions in one request are too many; create at most {PARTITIONS_PER_REQUEST_MAX} at a time."
+    return ApiError(ErrorCode.POLICY_VIOLATION, words)
+
+
+def _failed(name: str, error: ApiError) -> CreatableTopicResult:
+    return CreatableTopicResult(name=name, error_code=error.code, error_message=error.message, configs=[])
+
+
+def _create(context: TopicContext, topic: CreatableTopic) -> tuple[CreatableTopicResult, list[MetadataRecord]]:
+    _check_name(context.image, topic.name)
+    empty = [config.name for config in topic.configs if config.value is None]
+    if empty:
+        raise _Refused(ErrorCode.INVALID_CONFIG, f"A null value is not possible for: {', '.join(empty)}")
+    overrides = {config.name: config.value for config in topic.configs if config.value is not None}
+    error = topic_config_error(context.configs, overrides)
+    if error is not NO_ERROR:
+        raise _Refused(*error)
+    partitions = _assigned(context.image, topic) if topic.assignments else _placed(context, topic)
+    topic_id = context.new_uuid()
+    records: list[MetadataRecord] = [TopicRecord(name=topic.name, topic_id=topic_id)]
+    records += [
+        ConfigRecord(resource_type=ResourceType.TOPIC, resource_name=topic.name, name=name, value=value)
+        for name, value in overrides.items()
+    ]
+    records += [partition_record(topic_id, index, partition) for index, partition in enumerate(partitions)]
+    result = CreatableTopicResult(
+        name=topic.name,
+        topic_id=topic_id,
+        error_code=ErrorCode.NONE,
+        error_message=None,
+        num_partitions=len(partitions),
+        replication_factor=len(partitions[0].replicas),
+        configs=_shown_configs(context, overrides),
+    )
+    return result, records
+
+
+def _check_name(image: Image, name: str) -> None:
+    problem = name_problem(name)
+    if problem is not None:
+        raise _Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, problem)
+    if name == METADATA_TOPIC:
+        raise _Refused(ErrorCode.INVALID_REQUEST, f"{METADATA_TOPIC} is the cluster's own and cannot be created.")
+    if name in image.topics:
+        raise _Refused(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
+    colliding = image.colliding_topic(name)
+    if colliding is not None:
+        raise _Refused(
+            ErrorCode.INVALID_TOPIC_EXCEPTION,
+            f"Topic '{name}' collides with existing topic {colliding}: their metrics would have the same name.",
+        )
+
+
+def _assigned(image: Image, topic: CreatableTopic) -> list[PartitionImage]:
+    """Partitions on the replicas that the request names."""
+    if topic.replication_factor != -1 or topic.num_partitions != -1:
+        what = "replication factor" if topic.replication_factor != -1 else "number of partitions"
+        raise _Refused(ErrorCode.INVALID_REQUEST, f"Replicas are assigned by hand, so the {what} must be -1.")
+    by_index: dict[int, CreatableReplicaAssignment] = {}
+    factor: int | None = None
+    for assignment in topic.assignments:
+        if assignment.partition_index in by_index:
+            words = f"Partition {assignment.partition_index} is assigned more than once."
+            raise _Refused(ErrorCode.INVALID_REPLICA_ASSIGNMENT, words)
+        check_replicas(image, assignment.broker_ids, factor)
+        factor = len(assignment.broker_ids)
+        by_index[assignment.partition_index] = assignment
+    if set(by_index) != set(range(len(by_index))):
+        words = "The partitions assigned must be numbered from 0 without gaps."
+        raise _Refused(ErrorCode.INVALID_REPLICA_ASSIGNMENT, words)
+    return [_new_partition(image, by_index[index].broker_ids, by_hand=True) for index in range(len(by_index))]
+
+
+def _placed(context: TopicContext, topic: CreatableTopic) -> list[PartitionImage]:
+    """Partitions on replicas that the controller picks."""
+    factor, count = topic.replication_factor, topic.num_partitions
+    if factor == 0 or factor < -1:
+        words = f"Replication factor {factor}: it must be larger than 0, or -1 for the broker's default."
+        raise _Refused(ErrorCode.INVALID_REPLICATION_FACTOR, words)
+    if count == 0 or count < -1:
+        words = f"{count} partitions: the number must be larger than 0, or -1 for the broker's default."
+        raise _Refused(ErrorCode.INVALID_PARTITIONS, words)
+    if factor == -1:
+        factor = context.config.get_int("default.replication.factor")
+    if count == -1:
+        count = context.config.get_int("num.partitions")
+    return [_new_partition(context.image, r) for r in _pick_replicas(context, count, factor).values()]
+
+
+def _pick_replicas(
+    context: TopicContext, count: int, factor: int, *, start_index: int | None = None, first_partition: int = 0
+) -> dict[int, list[int]]:
+    brokers = placement_brokers(context.image)
+    try:
+        return place(brokers, count, factor, context.rng, start_index=start_index, first_partition=first_partition)
+    except KafkaError as error:
+        raise _Refused(error.code, f"Unable to replicate the partition {factor} time(s): {error.message}") from None
+
+
+def placement_brokers(image: Image) -> list[PlacementBroker]:
+    """Brokers that new replicas can go to: those that are alive and not about to stop."""
+    return available(PlacementBroker(b.node_id, b.rack) for b in image.brokers.values() if b.is_active)
+
+
+def check_replicas(image: Image, replicas: Sequence[int], factor: int | None) -> None:
+    """Refuse replicas assigned by hand that cannot be: none, one twice, unknown brokers, or another number of them."""
+    problem = replicas_problem(image, replicas, factor)
+    if problem is not None:
+        raise _Refused(ErrorCode.INVALID_REPLICA_ASSIGNMENT, problem)
+
+
+def replicas_problem(image: Image, replicas: Sequence[int], factor: int | None) -> str | None:
+    if not replicas:
+        return "The manual partition assignment has an empty list of replicas."
+    for node_id in sorted(replicas):
+        if node_id not in image.brokers:
+            return f"The manual partition assignment names broker {node_id}, but no such broker is registered."
+    twice = sorted(node_id for node_id, count in Counter(replicas).items() if count > 1)
+    if twice:
+        return f"The manual partition assignment names broker {twice[0]} more than once."
+    if factor is not None and len(replicas) != factor:
+        return f"The manual partition assignment has a partition of {len(replicas)} replica(s), others have {factor}."
+    return None
+
+
+def _new_partition(image: Image, replicas: Sequence[int], *, by_hand: bool = False) -> PartitionImage:
+    isr = tuple(node_id for node_id in replicas if image.is_active(node_id))
+    if not isr:
+        code = ErrorCode.INVALID_REPLICA_ASSIGNMENT if by_hand else ErrorCode.INVALID_REPLICATION_FACTOR
+        raise _Refused(code, f"All brokers of the replicas {list(replicas)} are fenced or shutting down.")
+    return PartitionImage(
+        replicas=tuple(replicas),
+        isr=isr,
+        leader=isr[0],
+        leader_epoch=0,
+        partition_epoch=0,
+        directories=(DIRECTORY_UNASSIGNED,) * len(replicas),
+    )
+
+
+def _shown_configs(context: TopicContext, overrides: Mapping[str, str]) -> list[CreatableTopicConfigs]:
+    return [
+        CreatableTopicConfigs(
+            name=entry.name,
+            value=entry.value,
+            read_only=entry.read_only,
+            config_source=entry.source,
+            is_sensitive=entry.sensitive,
+        )
+        for entry in describe_topic(context.configs.layers, overrides, None)
+    ]
+
+
+def internal_topic(config: BrokerConfig, image: Image, name: str) -> CreatableTopic:
+    """One of the broker's own topics, as the broker creates it on first use.
+
+    Kafka's defaults want three brokers. Where they are not configured but only default, fewer brokers get fewer
+    replicas, so that a single broker works without being configured.
+    """
+    prefix = {CONSUMER_OFFSETS: "offsets.topic", TRANSACTION_STATE: "transaction.state.log"}[name]
+    alive = max(1, len(placement_brokers(image)))
+    factor = config.get_int(f"{prefix}.replication.factor")
+    if f"{prefix}.replication.factor" not in config.given:
+        factor = min(factor, alive)
+    values = {
+        "cleanup.policy": "compact",
+        "compression.type": "producer",
+        "segment.bytes": str(max(config.get_int(f"{prefix}.segment.bytes"), 1024 * 1024)),
+    }
+    if name == TRANSACTION_STATE:
+        min_isr = config.get_int("transaction.state.log.min.isr")
+        if "transaction.state.log.min.isr" not in config.given:
+            min_isr = min(min_isr, factor)
+        values |= {
+            "compression.type": "uncompressed",
+            "min.insync.replicas": str(min_isr),
+            "unclean.leader.election.enable": "false",
+        }
+    return CreatableTopic(
+        name=name,
+        num_partitions=config.get_int(f"{prefix}.num.partitions"),
+        replication_factor=factor,
+        configs=[CreatableTopicConfig(name=key, value=value) for key, value in values.items()],
+    )
+
+
+# --- deletion ---------------------------------------------------------------------------------------------------------
+
+
+def delete_topics(context: TopicContext, request: DeleteTopicsRequest, version: int) -> Decision[DeleteTopicsResponse]:
+    """By name or by id; each topic by itself is deleted or refused, one that comes twice is refused."""
+    asked = [*(DeleteTopicState(name=name) for name in request.topic_names), *request.topics]
+    decision = Decision(DeleteTopicsResponse())
+    if not context.config.get_bool("delete.topic.enable"):
+        code = ErrorCode.TOPIC_DELETION_DISABLED if version >= 3 else ErrorCode.INVALID_REQUEST
+        decision.response.responses += [
+            DeletableTopicResult(name=t.name, topic_id=t.topic_id, error_code=code, error_message=code.message)
+            for t in asked
+        ]
+        return decision
+    times = Counter((topic.name, topic.topic_id) for topic in asked)
+    for (name, topic_id), count in times.items():
+        result = DeletableTopicResult(name=name, topic_id=topic_id)
+        try:
+            topic = _to_delete(context.image, name, topic_id, count)
+        except _Refused as refused:
+            result.error_code, result.error_message = refused.error
+        else:
+            result.name, result.topic_id = topic.name, topic.topic_id
+            # The same topic by name and by id is one deletion.
+            if all(getattr(record, "topic_id", None) != topic.topic_id for record in decision.records):
+                decision.records.append(RemoveTopicRecord(topic_id=topic.topic_id))
+        decision.response.responses.append(result)
+    return decision
+
+
+def _to_delete(image: Image, name: str | None, topic_id: bytes, count: int) -> TopicImage:
+    if name is None and topic_id == _ZERO_ID:
+        raise _Refused(ErrorCode.INVALID_REQUEST, "Neither the name nor the id of a topic is given.")
+    if name is not None and topic_id != _ZERO_ID:
+        raise _Refused(ErrorCode.INVALID_REQUEST, "Give the name or the id of a topic, not both.")
+    if count > 1:
+        raise _Refused(ErrorCode.INVALID_REQUEST, "The topic comes twice in the request.")
+    topic = image.topics.get(name) if name is not None else image.topics_by_id.get(topic_id)
+    if topic is None:
+        code = ErrorCode.UNKNOWN_TOPIC_ID if name is None else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        raise _Refused(code, code.message)
+    return topic
+
+
+# --- more partitions --------------------------------------------------------------------------------------------------
+
+
+def create_partitions(context: TopicContext, request: CreatePartitionsRequest) -> Decision[CreatePartitionsResponse]:
+    times = Counter(topic.name for topic in request.topics)
+    decision = Decision(CreatePartitionsResponse())
+    for topic in {topic.name: topic for topic in request.topics}.values():
+        error = NO_ERROR
+        try:
+            if times[topic.name] > 1:
+                raise _Refused(ErrorCode.INVALID_REQUEST, f"The topic {topic.name} comes twice in the request.")
+            records = _more_partitions(context, topic)
+            if not request.validate_only:
+                decision.records += records
+        except _Refused as refused:
+            error = refused.error
+        decision.response.results.append(
+            CreatePartitionsTopicResult(name=topic.name, error_code=error.code, error_message=error.message)
+        )
+    return decision
+
+
+def _more_partitions(context: TopicContext, request: CreatePartitionsTopic) -> Iterable[MetadataRecord]:
+    topic = context.image.topics.get(request.name)
+    if topic is None:
+        raise _Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    have = len(topic.partitions)
+    if request.count <= have:
+        words = f"Topic {topic.name} already has {have} partition(s); {request.count} would not be an increase."
+        raise _Refused(ErrorCode.INVALID_PARTITIONS, words)
+    additional = request.count - have
+    if additional > PARTITIONS_PER_REQUEST_MAX:
+        words = f"{additional} more partitions are too many at once; add at most {PARTITIONS_PER_REQUEST_MAX}."
+        raise _Refused(ErrorCode.POLICY_VIOLATION, words)
+    factor = len(topic.partitions[0].replicas)
+    if request.assignments is not None:
+        if len(request.assignments) != additional:
+            words = f"{additional} partition(s) are added, but {len(request.assignments)} assignment(s) are given."
+            raise _Refused(ErrorCode.INVALID_REPLICA_ASSIGNMENT, words)
+        for assignment in request.assignments:
+            check_replicas(context.image, assignment.broker_ids, factor)
+        chosen = [assignment.broker_ids for assignment in request.assignments]
+    else:
+        # Going on from where the first partition's leader is keeps the leaders spread evenly.
+        brokers = placement_brokers(context.image)
+        first_leader = topic.partitions[0].replicas[0]
+        start = next((i for i, broker in enumerate(brokers) if broker.node_id >= first_leader), 0)
+        placed = _pick_replicas(context, additional, factor, start_index=start, first_partition=have)
+        chosen = list(placed.values())
+    by_hand = request.assignments is not None
+    return [
+        partition_record(topic.topic_id, have + index, _new_partition(context.image, replicas, by_hand=by_hand))
+        for index, replicas in enumerate(chosen)
+    ]

@@ -19,6 +19,8 @@ from headrace.protocol.wire import MalformedMessage, pack_int32, skip_tags
 T = TypeVar("T")
 
 API_VERSIONS_KEY = 18
+FRAME_BYTES_MAX = 2**31 - 1
+SMALL_PART_BYTES = 4096  # up to here a copy costs less than a buffer of its own for the socket
 _HEADER = struct.Struct(">hhih")
 
 
@@ -75,20 +77,21 @@ def has_flexible_header(message_class: type, version: int) -> bool:
 
 def frame(parts: list[Buffer]) -> list[Buffer]:
     """Put the length before the parts of one message, small neighbours joined into one."""
-    size = 0
+    size = sum(map(len, parts))
+    if size > FRAME_BYTES_MAX:
+        raise ValueError(f"a message of {size} bytes does not fit into a frame")
     joined: list[Buffer] = []
-    small: list[Buffer] = []
+    small: list[Buffer] = [pack_int32(size)]
     for part in parts:
-        size += len(part)
-        if len(part) > 4096:
-            joined.append(b"".join(small))
+        if len(part) > SMALL_PART_BYTES:
+            if small:
+                joined.append(b"".join(small))
+                small = []
             joined.append(part)
-            small = []
         else:
             small.append(part)
     if small:
         joined.append(b"".join(small))
-    joined[0] = pack_int32(size) + bytes(joined[0])
     return joined
 
 

@@ -1,8 +1,9 @@
 """What is on disk? Segments, indexes, producer state, leader epochs, retention, recovery."""
 
 from headrace.log.config import TOPIC_CONFIGS, LogConfig
-from headrace.log.log import Appended, Log, Slice, UnexpectedOffsetError
+from headrace.log.log import Appended, Log, UnexpectedOffsetError
 from headrace.log.producer_state import Origin, Verification
+from headrace.log.reading import Slice, TimeAndOffset
 from headrace.log.recovery import RecoveryReport
 from headrace.log.scanning import WouldBlock
 from headrace.log.segment import Caches, Segment
@@ -19,6 +20,7 @@ __all__ = [
     "RecoveryReport",
     "Segment",
     "Slice",
+    "TimeAndOffset",
     "UnexpectedOffsetError",
     "Verification",
     "WouldBlock",

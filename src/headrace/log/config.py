@@ -76,7 +76,7 @@ _zstd_default, _zstd_check = _level(Codec.ZSTD)
 
 _KEYS: Final = (
     _key("cleanup.policy", ConfigType.LIST, ("delete",), list_of("compact", "delete"), _same("log.cleanup.policy"),
-         "What happens to old records: delete whole segments, compact to the last value per key, both, or (empty) nothing."),
+         "What happens to old records: whole segments are deleted, the last value per key is kept, or both."),
     _key("compression.gzip.level", ConfigType.INT, _gzip_default, _gzip_check, _same("compression.gzip.level"),
          "The level used when the broker compresses with gzip; -1 is zlib's own default."),
     _key("compression.lz4.level", ConfigType.INT, _lz4_default, _lz4_check, _same("compression.lz4.level"),
@@ -109,9 +109,11 @@ _KEYS: Final = (
          "The longest a record may stay uncompacted."),
     _key("max.message.bytes", ConfigType.INT, _MIB + 12, at_least(0), _same("message.max.bytes"),
          "The largest batch that is accepted, as it is sent (compressed, with its header)."),
-    _key("message.timestamp.after.max.ms", ConfigType.LONG, _HOUR_MS, at_least(0), _same("log.message.timestamp.after.max.ms"),
+    _key("message.timestamp.after.max.ms", ConfigType.LONG, _HOUR_MS, at_least(0),
+         _same("log.message.timestamp.after.max.ms"),
          "How far a record's timestamp may lie after the broker's clock."),
-    _key("message.timestamp.before.max.ms", ConfigType.LONG, INT64_MAX, at_least(0), _same("log.message.timestamp.before.max.ms"),
+    _key("message.timestamp.before.max.ms", ConfigType.LONG, INT64_MAX, at_least(0),
+         _same("log.message.timestamp.before.max.ms"),
          "How far a record's timestamp may lie before the broker's clock."),
     _key("message.timestamp.type", ConfigType.STRING, "CreateTime", one_of("CreateTime", "LogAppendTime"),
          _same("log.message.timestamp.type"), "Who stamps a record: the producer, or the broker when it appends."),
@@ -129,7 +131,8 @@ _KEYS: Final = (
     _key("retention.bytes", ConfigType.LONG, -1, None, _same("log.retention.bytes"),
          "The size at which a partition's oldest segments are deleted; -1 is no limit."),
     _key("retention.ms", ConfigType.LONG, 7 * _DAY_MS, at_least(-1),
-         (Synonym("log.retention.ms"), Synonym("log.retention.minutes", _MINUTE_MS), Synonym("log.retention.hours", _HOUR_MS)),
+         (Synonym("log.retention.ms"), Synonym("log.retention.minutes", _MINUTE_MS),
+          Synonym("log.retention.hours", _HOUR_MS)),
          "The age at which a partition's oldest segments are deleted; -1 is no limit."),
     _key("segment.bytes", ConfigType.INT, 1024 * _MIB, at_least(_MIB), _same("log.segment.bytes"),
          "The size at which a new segment begins."),
@@ -262,9 +265,7 @@ def check_together(values: Mapping[str, ConfigValue]) -> None:
         )
     if values["remote.storage.enable"] is True:
         raise ConfigError(
-            {
-                "remote.storage.enable": "Tiered storage functionality is disabled in the broker, so remote storage cannot be enabled"
-            }
+            {"remote.storage.enable": "remote storage cannot be enabled: tiered storage is not supported"}
         )
 
 

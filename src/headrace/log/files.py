@@ -1,4 +1,4 @@
-"""Files that are open only while they are used: a handle for every segment, a bounded number of descriptors behind them."""
+"""Files that are open only while they are used: one handle per segment, a bounded number of descriptors behind them."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class FileCache:
 
 
 class LogFile:
-    """One file of a log, with runtime's `File` interface; opened on first use, closed and reopened as the cache decides."""
+    """A file with runtime's `File` interface, opened on first use, closed and reopened as the cache decides."""
 
     __slots__ = ("_cache", "_path", "create", "handle", "used")
 

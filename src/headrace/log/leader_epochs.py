@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from itertools import pairwise
 from typing import NamedTuple
 
 from headrace.log.checkpoints import DamagedCheckpoint, parse_lines
@@ -100,7 +101,7 @@ class LeaderEpochs:
             if not (epoch.isdigit() and start.isdigit()):
                 raise DamagedCheckpoint(f"not an epoch and an offset: {line!r}")
             entries.append(EpochStart(int(epoch), int(start)))
-        for first, second in zip(entries, entries[1:]):
+        for first, second in pairwise(entries):
             if second.epoch <= first.epoch or second.start_offset < first.start_offset:
                 raise DamagedCheckpoint(f"epoch {second.epoch} comes after {first.epoch} but does not lie after it")
         return cls(entries)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from headrace.errors import (
@@ -14,14 +14,15 @@ from headrace.errors import (
     OffsetOutOfRangeError,
     RecordListTooLargeError,
 )
-from headrace.log import leader_epochs, partition_metadata, snapshots
+from headrace.log import leader_epochs, partition_metadata, reading, retention
 from headrace.log.config import LogConfig
-from headrace.log.files import LogFile
+from headrace.log.producer_loading import load_snapshot, replay
 from headrace.log.producer_state import DEFAULT_EXPIRATION_MS, EndMarker, Origin, Verification
+from headrace.log.reading import Slice, TimeAndOffset
 from headrace.log.recovery import Loaded, Loader
 from headrace.log.scanning import check_whole
-from headrace.log.segment import Caches, Segment, file_name
-from headrace.log.transaction_index import AbortedTransaction, collect
+from headrace.log.segment import DELETED, SWAP, Caches, Segment
+from headrace.log.transaction_index import AbortedTransaction
 from headrace.log.validation import read_marker, validate, writable
 from headrace.records import Batch, BatchHeader, CorruptBatch, assign, split
 from headrace.runtime import Buffer, DiskError, Runtime
@@ -47,16 +48,6 @@ class Appended(NamedTuple):
     """A segment ended: sync in the background, so that recovery stays short."""
 
 
-class Slice(NamedTuple):
-    """Where bytes of the log are: `length` bytes of `file` from `position`, from a batch's start on."""
-
-    file: LogFile
-    position: int
-    length: int
-    base_offset: int
-    segment_base_offset: int
-
-
 class Log:
     """Synchronous and blocking. One thread at a time may change a log; `locate` and reads may run beside it.
 
@@ -65,11 +56,11 @@ class Log:
     """
 
     __slots__ = (
-        "_bases",
         "_caches",
         "_changed",
         "_clock",
         "_directory_changed",
+        "_discarded",
         "_disk",
         "_epochs_changed",
         "_first_unstable",
@@ -156,7 +147,8 @@ class Log:
         self.epochs = loaded.epochs
         self._epochs_changed = loaded.epochs_changed
         self.producers = loaded.producers
-        self._snapshots = loaded.snapshot_offsets
+        self._snapshots = loaded.snapshots
+        self._discarded: list[tuple[int, Segment]] = []
         self.recovery = loaded.report
         self.high_watermark = loaded.start_offset
         self._first_unstable = loaded.producers.first_unstable_offset
@@ -184,11 +176,11 @@ class Log:
 
     @property
     def segments(self) -> tuple[Segment, ...]:
-        return tuple(self._segments)
+        return tuple(self._segments[0])
 
     @property
     def size_bytes(self) -> int:
-        return sum(segment.size for segment in self._segments)
+        return sum(segment.size for segment in self._segments[0])
 
     @property
     def unsynced(self) -> int:
@@ -204,6 +196,11 @@ class Log:
         if self.producers.unreplicated and self.producers.replicated_up_to(offset):
             self._first_unstable = self.producers.first_unstable_offset
         return True
+
+    def begin_epoch(self, leader_epoch: int) -> None:
+        """This broker leads with `leader_epoch` from now on: what is appended next belongs to it."""
+        if leader_epoch > self.epochs.latest:
+            self._epochs_changed |= self.epochs.assign(leader_epoch, self.end_offset)
 
     # ---- append --------------------------------------------------------------------------------------------------
 
@@ -295,7 +292,7 @@ class Log:
         self._first_unstable = self.producers.first_unstable_offset
 
     def append_replica(self, records: Buffer) -> Appended:
-        """Append a follower's batches as the leader made them: offsets, epochs and timestamps stay. Cut ones are dropped."""
+        """Append a follower's batches as the leader made them, offsets and epochs too. A cut last one is dropped."""
         if self.failure is not None:
             raise self._failed()
         view = records if type(records) is memoryview else memoryview(records)
@@ -356,9 +353,8 @@ class Log:
     # ---- segments ------------------------------------------------------------------------------------------------
 
     def _set_segments(self, segments: list[Segment]) -> None:
-        # New lists each time: a reader on another thread keeps those it has.
-        self._segments = segments
-        self._bases = [segment.base_offset for segment in segments]
+        # Both lists are made anew and put in place at once: a reader on another thread keeps those it has.
+        self._segments = (segments, [segment.base_offset for segment in segments])
         self.active = segments[-1]
 
     def _roll_for(self, size: int, base_offset: int, last_offset: int, max_timestamp_ms: int, now_ms: int) -> bool:
@@ -369,17 +365,13 @@ class Log:
 
     def roll(self) -> None:
         """End the active segment now, unless it is empty."""
-        if self.failure is not None:
-            raise self._failed()
+        self._check_usable()
         if self.active.size:
-            try:
+            with self._failing():
                 self._roll(self.end_offset, self._clock.now_ms())
-            except DiskError as error:
-                self._fail(error)
-                raise
 
     def roll_if_due(self, now_ms: int) -> bool:
-        """End a compacted log's active segment when its first record waits longer than `max.compaction.lag.ms` allows."""
+        """End a compacted log's active segment when its first record waits longer than `max.compaction.lag.ms`."""
         if not self.config.compact or not self.active.size:
             return False
         first = self.active.first_timestamp()
@@ -392,10 +384,10 @@ class Log:
         if self.active.size == 0 and self.active.base_offset < base_offset:
             # Nothing is in it: the new one simply takes its place.
             self.active.remove()
-            kept = self._segments[:-1]
+            kept = self._segments[0][:-1]
         else:
             self.active.seal()
-            kept = self._segments
+            kept = self._segments[0]
         self.producers.end_offset = base_offset
         self._take_snapshot()
         segment = Segment.create(self._caches, self.directory, base_offset, now_ms)
@@ -404,25 +396,12 @@ class Log:
         self._set_segments([*kept, segment])
 
     def _take_snapshot(self) -> None:
-        """Keep the producer state as of the producers' end offset, unless it is kept already. Not synced: it has a checksum."""
-        offset = self.producers.end_offset
-        if offset <= (self._snapshots[-1] if self._snapshots else self._segments[0].base_offset):
-            return
-        file = self._disk.open(os.path.join(self.directory, file_name(offset, snapshots.SUFFIX)), create=True)
-        try:
-            if file.size():
-                file.truncate(0)
-            file.append([snapshots.encode(self.producers.producers.values())])
-        finally:
-            file.close()
-        self._snapshots.append(offset)
-        self._directory_changed = True
+        latest = self._snapshots.latest
+        if self.producers.end_offset > (self._segments[0][0].base_offset if latest is None else latest):
+            self._snapshots.take(self.producers)
+            self._directory_changed = True
 
     # ---- find ----------------------------------------------------------------------------------------------------
-
-    def segment_for(self, offset: int) -> int:
-        """The place of the segment that has `offset`, or would have it."""
-        return max(bisect_right(self._bases, offset) - 1, 0)
 
     def locate(self, offset: int, max_bytes: int, *, limit: int, at_least_one: bool, nowait: bool = False) -> Slice:
         """Where the batches from `offset` on are, up to `limit` (exclusive) and about `max_bytes`; of one segment only.
@@ -431,64 +410,176 @@ class Log:
         `at_least_one` the first is whole even when it is larger than `max_bytes`. A length of 0 is an empty answer.
         With `nowait`, WouldBlock is raised when the disk is needed: call again, without, off the loop.
         """
-        if not self.start_offset <= offset <= self.end_offset:
+        end_offset = self.end_offset
+        if not self.start_offset <= offset <= end_offset:
             raise OffsetOutOfRangeError(
-                f"{self.partition}: offset {offset} is not between {self.start_offset} and {self.end_offset}"
+                f"{self.partition}: offset {offset} is not between {self.start_offset} and {end_offset}"
             )
-        segments, bases = self._segments, self._bases
-        active = segments[-1]
-        limit = min(limit, self.end_offset)
+        segments, bases = self._segments
+        limit = min(limit, end_offset)
         if offset >= limit:
-            return Slice(active.file, active.size, 0, offset, active.base_offset)
-        at = len(segments) - 1 if offset >= active.base_offset else max(bisect_right(bases, offset) - 1, 0)
-        for place in range(at, len(segments)):
-            segment = segments[place]
-            size = segment.size
-            found = segment.translate(offset, nowait=nowait)
-            if found is None:
-                continue  # compaction took the rest of this segment
-            position, first_size = found
-            end = size
-            following = bases[place + 1] if place + 1 < len(bases) else self.end_offset
-            if limit < following:
-                cut = segment.translate(limit, nowait=nowait)
-                if cut is not None:
-                    end = cut[0]
-            length = end - position
-            if length > max_bytes:
-                length = min(length, max(max_bytes, first_size)) if at_least_one else max_bytes
-            return Slice(segment.file, position, max(length, 0), offset, segment.base_offset)
-        return Slice(active.file, active.size, 0, offset, active.base_offset)
+            return reading.nothing(segments, offset)
+        return reading.locate(
+            segments, bases, offset, max_bytes, limit, end_offset, at_least_one=at_least_one, nowait=nowait
+        )
 
     def aborted_transactions(self, start: int, slice_: Slice, *, nowait: bool = False) -> list[AbortedTransaction]:
-        """What a reader of this slice from offset `start` on must skip. As in Kafka it may name more than the slice has."""
-        found: list[AbortedTransaction] = []
-        if slice_.length == 0:
-            return found
-        segments = self._segments
-        at = max(bisect_right(self._bases, slice_.segment_base_offset) - 1, 0)
-        end = segments[at].offset_index(nowait=nowait).upper_bound(slice_.position + slice_.length)
-        if end is None:
-            end = segments[at + 1].base_offset if at + 1 < len(segments) else self.end_offset
-        for segment in segments[at:]:
-            if collect(segment.aborted(nowait=nowait), start, end, found):
-                break
-        return found
+        """What a reader of this slice from offset `start` on must skip; perhaps more than it has, as in Kafka."""
+        segments, bases = self._segments
+        return reading.aborted_in(segments, bases, start, slice_, self.end_offset, nowait=nowait)
+
+    def find_by_time(self, timestamp_ms: int) -> TimeAndOffset | None:
+        """The first record whose timestamp is not below this one; it may be a control record. Reads from disk."""
+        return reading.first_at_or_after(self._segments[0], timestamp_ms, self.start_offset)
+
+    def max_timestamp(self) -> TimeAndOffset:
+        """The record with the greatest timestamp; all -1 when there is none. Reads from disk."""
+        return reading.newest(self._segments[0])
 
     def end_offset_for(self, leader_epoch: int) -> tuple[int, int]:
         """(epoch, end offset) of the greatest epoch up to the one asked for; (-1, -1) when it is unknown."""
         return self.epochs.end_offset_for(leader_epoch, self.end_offset)
 
+    # ---- cut -----------------------------------------------------------------------------------------------------
+
+    def truncate_to(self, offset: int) -> None:
+        """Drop every batch that ends at or after `offset`: a follower's log is cut to what its leader has."""
+        self._check_usable()
+        if offset >= self.end_offset:
+            self._epochs_changed |= self.epochs.truncate_end(self.end_offset)
+            return
+        segments, bases = self._segments
+        if offset < bases[0]:
+            self.start_at(offset)
+            return
+        with self._failing():
+            keep = reading.place_of(bases, offset)
+            # From the end, so that a crash half-way leaves a log without gaps.
+            for segment in reversed(segments[keep + 1 :]):
+                self._discard(segment)
+            self._set_segments(list(segments[: keep + 1]))
+            self.active.truncate_to(offset, self._clock.now_ms())
+            self._changed = self._directory_changed = True
+            self.start_offset = min(self.start_offset, offset)
+            self._set_end(offset)
+            self._reload_producers(offset)
+
+    def start_at(self, offset: int) -> None:
+        """Drop everything; what comes next has `offset`: a follower whose leader no longer has what it has."""
+        self._check_usable()
+        with self._failing():
+            for segment in reversed(self._segments[0]):
+                segment.remove()
+            self._snapshots.drop_after(-1)
+            self._set_segments([Segment.create(self._caches, self.directory, offset, self._clock.now_ms())])
+        self._changed = self._directory_changed = self._epochs_changed = True
+        self.epochs.clear()
+        self.producers.clear(offset)
+        self.start_offset = offset
+        self._set_end(offset)
+        self.high_watermark = offset
+        self._first_unstable = None
+
+    def _set_end(self, offset: int) -> None:
+        self.end_offset = offset
+        self.recovery_point = min(self.recovery_point, offset)
+        self.high_watermark = min(max(self.high_watermark, self.start_offset), offset)
+        self._epochs_changed |= self.epochs.truncate_end(offset)
+
+    def _reload_producers(self, offset: int) -> None:
+        self._snapshots.drop_after(offset)
+        state = self.producers
+        if not state.producers and not state.unreplicated:
+            state.end_offset = offset
+            return
+        segments = self._segments[0]
+        load_snapshot(state, self._snapshots, offset, segments[0].base_offset, self._clock.now_ms())
+        replay(state, segments, offset)
+        state.end_offset = offset
+        state.replicated_up_to(self.high_watermark)
+        self._first_unstable = state.first_unstable_offset
+
+    def delete_records(self, before: int) -> int:
+        """Make offsets below `before` unreadable; their segments go with the next `apply_retention`. The new start."""
+        self._check_usable()
+        if not 0 <= before <= self.high_watermark:
+            raise OffsetOutOfRangeError(
+                f"{self.partition}: records cannot be deleted before {before}, "
+                f"which is not between 0 and the high watermark {self.high_watermark}"
+            )
+        self._advance_start(before)
+        return self.start_offset
+
+    def _advance_start(self, offset: int) -> None:
+        if offset <= self.start_offset:
+            return
+        self.start_offset = offset
+        self._changed = True
+        self._epochs_changed |= self.epochs.truncate_start(offset)
+        if self.producers.replicated_up_to(offset):
+            self._first_unstable = self.producers.first_unstable_offset
+
+    def apply_retention(self, now_ms: int) -> list[Segment]:
+        """Delete the segments that are before the log's start, over its size or over its age; which they were."""
+        self._check_usable()
+        doomed = retention.expired(self, now_ms)
+        if not doomed:
+            return []
+        with self._failing():
+            if len(doomed) == len(self._segments[0]):
+                self._roll(self.end_offset, now_ms)
+            kept = list(self._segments[0][len(doomed) :])
+            self._advance_start(kept[0].base_offset)
+            self._set_segments(kept)
+            for segment in doomed:
+                self._discard(segment)
+                self._snapshots.drop(segment.base_offset)
+        return doomed
+
+    def _discard(self, segment: Segment) -> None:
+        """Take a segment out of use; its files stay a while under another name, for readers that have a slice of it."""
+        segment.rename(DELETED)
+        self._discarded.append((self._clock.now_ms() + self.config.file_delete_delay_ms, segment))
+        self._changed = self._directory_changed = True
+
+    def remove_discarded(self, now_ms: int) -> int:
+        """Remove the files of segments whose `file.delete.delay.ms` is over; how many segments that were."""
+        due = [segment for due_ms, segment in self._discarded if due_ms <= now_ms]
+        with self._failing():
+            for segment in due:
+                segment.remove()
+        self._discarded = [entry for entry in self._discarded if entry[0] > now_ms]
+        return len(due)
+
+    def replace_segments(self, new: Sequence[Segment], old: Sequence[Segment]) -> None:
+        """Put compacted segments (with the suffix .cleaned, written, sealed and synced) in the place of `old` ones.
+
+        A crash leaves either the old or the new: once all are renamed to .swap, opening the log finishes the rest.
+        """
+        self._check_usable()
+        if self.active in old:
+            raise ValueError(f"{self.partition}: the active segment cannot be compacted")
+        with self._failing():
+            for segment in new:
+                segment.rename(SWAP)
+            self._disk.sync_dir(self.directory)
+            kept = [segment for segment in self._segments[0] if segment not in old]
+            for segment in old:
+                self._discard(segment)
+            for segment in new:
+                segment.rename("")
+            self._set_segments(sorted([*kept, *new], key=lambda segment: segment.base_offset))
+            self._disk.sync_dir(self.directory)
+
     # ---- durability ----------------------------------------------------------------------------------------------
 
     def sync(self) -> None:
         """Make everything appended so far durable, then move the recovery point there. May run beside appends."""
-        if self.failure is not None:
-            raise self._failed()
+        self._check_usable()
         end = self.end_offset
-        segments = self._segments
-        first = self.segment_for(self.recovery_point)
-        try:
+        segments, bases = self._segments
+        first = reading.place_of(bases, self.recovery_point)
+        with self._failing():
             if self._epochs_changed:
                 self._epochs_changed = False
                 self._disk.replace_file(os.path.join(self.directory, leader_epochs.FILE_NAME), self.epochs.to_bytes())
@@ -498,9 +589,6 @@ class Log:
             if self._directory_changed:
                 self._directory_changed = False
                 self._disk.sync_dir(self.directory)
-        except DiskError as error:
-            self._fail(error)
-            raise
         self.recovery_point = max(self.recovery_point, end)
         self.last_sync_ms = self._clock.now_ms()
 
@@ -526,8 +614,21 @@ class Log:
         self._release()
 
     def _release(self) -> None:
-        for segment in self._segments:
+        for segment in (*self._segments[0], *(segment for _, segment in self._discarded)):
             segment.close()
+
+    def _check_usable(self) -> None:
+        if self.failure is not None:
+            raise self._failed()
+
+    @contextlib.contextmanager
+    def _failing(self) -> Iterator[None]:
+        """Around every change on disk: a DiskError takes the log out of service before it goes on to the caller."""
+        try:
+            yield
+        except DiskError as error:
+            self._fail(error)
+            raise
 
     def _fail(self, error: DiskError) -> None:
         if self.failure is None:

@@ -1,9 +1,11 @@
-"""The sparse index from offsets to file positions: Kafka's `.index`, kept as two arrays and written when a segment ends."""
+"""The sparse index from offsets to positions: Kafka's `.index`, kept as two arrays, written when a segment ends."""
 
 from __future__ import annotations
 
 from array import array
 from bisect import bisect_right
+from itertools import islice
+from operator import lt
 
 ENTRY_BYTES = 8
 
@@ -81,10 +83,14 @@ class OffsetIndex:
         del positions[count:]
         if count and (positions[-1] >= log_bytes or positions[0] <= 0 or offsets[0] < 0):
             raise DamagedIndex(f"an entry points at byte {positions[-1]} of a log of {log_bytes} bytes")
-        if any(b <= a for a, b in zip(offsets, offsets[1:])) or any(b <= a for a, b in zip(positions, positions[1:])):
+        if not _increasing(offsets) or not _increasing(positions):
             raise DamagedIndex("its entries are not in increasing order")
         index._offsets, index._positions = offsets, positions
         return index
+
+
+def _increasing(numbers: array[int]) -> bool:
+    return all(map(lt, numbers, islice(numbers, 1, None)))
 
 
 def _used(offsets: array[int], positions: array[int]) -> int:

@@ -154,13 +154,13 @@ class ProducerState:
         in_transaction = producer is not None and producer.in_transaction
         if in_transaction and not header.is_transactional:
             raise InvalidTxnStateError(
-                f"{self._partition}: producer {header.producer_id} has an open transaction but sent a batch outside of one"
+                f"{self._partition}: producer {header.producer_id} has an open transaction, but this batch is not in it"
             )
         if verification is not None and header.is_transactional and not in_transaction:
             verifying = self._verifying.get(header.producer_id)
             if verifying is None or verifying.guard is not verification:
                 raise InvalidTxnStateError(
-                    f"{self._partition}: the batch of producer {header.producer_id} is not part of an ongoing transaction"
+                    f"{self._partition}: the batch of producer {header.producer_id} is not part of an open transaction"
                 )
 
     def check_marker(self, header: BatchHeader, marker: EndMarker, offset: int) -> None:
@@ -223,7 +223,7 @@ class ProducerState:
             self._verifying.pop(header.producer_id, None)
 
     def apply_marker(self, header: BatchHeader, marker_offset: int, marker: EndMarker) -> AbortedTransaction | None:
-        """Take in the end of a transaction that is in the log; what belongs into the transaction index, if it aborts one."""
+        """Take in a transaction's end that is in the log; what the transaction index must hold, if it is an abort."""
         producer = self._producer(header.producer_id)
         first_offset = producer.txn_first_offset
         producer.advance_epoch(header.producer_epoch)

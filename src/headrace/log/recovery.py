@@ -10,13 +10,13 @@ from headrace.log.checkpoints import DamagedCheckpoint
 from headrace.log.config import LogConfig
 from headrace.log.leader_epochs import LeaderEpochs
 from headrace.log.offset_index import DamagedIndex
+from headrace.log.producer_loading import apply, load_snapshot, replay
 from headrace.log.producer_state import ProducerState
 from headrace.log.scanning import check_whole, scan_batches, scan_headers
 from headrace.log.segment import CLEANED, DELETED, LOG, SUFFIXES, SWAP, TXN_INDEX, Caches, Segment, file_name
-from headrace.log.snapshots import DamagedSnapshot
-from headrace.log.validation import read_marker
-from headrace.records import Batch, BatchHeader, CorruptBatch, InvalidRecord
-from headrace.runtime import Disk, FileMissing
+from headrace.log.snapshots import SnapshotFiles
+from headrace.records import BatchHeader, CorruptBatch
+from headrace.runtime import Disk
 from headrace.topics import TopicPartition
 
 _DIGITS = 20
@@ -62,7 +62,7 @@ class Loaded:
     epochs: LeaderEpochs
     epochs_changed: bool
     producers: ProducerState
-    snapshot_offsets: list[int]
+    snapshots: SnapshotFiles
     report: RecoveryReport
     found: bool
     """There was a log before; otherwise it was made."""
@@ -86,7 +86,7 @@ class Loader:
         self._config = config
         self._now_ms = now_ms
         self._segments: list[Segment] = []
-        self._snapshots: list[int] = []
+        self._snapshots = SnapshotFiles(self._disk, directory, [])
         self._producers = ProducerState(partition, expiration_ms)
         self._epochs = LeaderEpochs()
         self._epochs_known = False
@@ -178,13 +178,13 @@ class Loader:
         logs = {name.removesuffix(LOG) for name in names if name.endswith(LOG) and _is_segment_file(name)}
         for name in names:
             if name.endswith(snapshots.SUFFIX) and name[:_DIGITS].isdigit():
-                self._snapshots.append(int(name[:_DIGITS]))
+                self._snapshots.offsets.append(int(name[:_DIGITS]))
             elif _is_segment_file(name) and name[:_DIGITS] not in logs:
                 self._remove(name)
         for base in sorted(map(int, logs)):
             size = self._disk.size(os.path.join(self._directory, file_name(base, LOG)))
             self._segments.append(Segment(self._caches, self._directory, base, size, self._now_ms))
-        self._snapshots.sort()
+        self._snapshots.offsets.sort()
 
     def _read_epochs(self, names: list[str]) -> None:
         if leader_epochs.FILE_NAME not in names:
@@ -235,73 +235,29 @@ class Loader:
         self._disk.remove(segment.path(TXN_INDEX))
         segment.aborted()
         self._load_snapshot(segment.base_offset)
-        self._replay(segment.base_offset, into=segment)
+        replay(self._producers, self._segments, self._end_of(segment), segment)
         segment.write_indexes()
+
+    def _end_of(self, segment: Segment) -> int:
+        end = segment.base_offset
+        for _, header in segment.headers():
+            end = header.next_offset
+        return end
 
     def _load_producers(self, end: int) -> None:
         """From the newest snapshot, and what was written after it."""
+        self._snapshots.drop_after(end)
         self._load_snapshot(end)
         if self._producers.end_offset < end:
             self._replay(end)
 
     def _load_snapshot(self, not_after: int) -> None:
-        for offset in [o for o in self._snapshots if o > not_after]:
-            self._drop_snapshot(offset)
-        for offset in reversed(self._snapshots):
-            path = os.path.join(self._directory, file_name(offset, snapshots.SUFFIX))
-            try:
-                producers = snapshots.decode(self._disk.read_file(path))
-            except (DamagedSnapshot, FileMissing) as error:
-                self._report.rebuilt.append(f"{os.path.basename(path)} ({error})")
-                self._drop_snapshot(offset)
-                continue
-            self._producers.load(producers, offset, self._now_ms)
-            return
-        self._producers.clear(self._segments[0].base_offset)
+        start = self._segments[0].base_offset
+        damaged = load_snapshot(self._producers, self._snapshots, not_after, start, self._now_ms)
+        self._report.rebuilt.extend(os.path.relpath(name, self._directory) for name in damaged)
 
-    def _drop_snapshot(self, offset: int) -> None:
-        self._snapshots.remove(offset)
-        name = file_name(offset, snapshots.SUFFIX)
-        if self._disk.exists(os.path.join(self._directory, name)):
-            self._remove(name)
-
-    def _replay(self, end: int, into: Segment | None = None) -> None:
-        """Bring the producer state from where it is to `end`; with `into`, to that segment's end, noting what it aborted."""
-        for segment in self._segments:
-            following = self._next_base(segment)
-            if following is not None and following <= self._producers.end_offset:
-                continue
-            if segment.base_offset >= end and segment is not into:
-                break
-            found = segment.translate(self._producers.end_offset)
-            if found is None:
-                continue
-            for position, header in segment.headers(found[0]):
-                if header.base_offset >= end and segment is not into:
-                    break
-                if header.producer_id >= 0:
-                    # Only a marker has to be read whole; of the others the header says everything.
-                    batch = Batch(segment.file.read(position, header.size)) if header.is_control else None
-                    self._apply(header, batch, segment if segment is into else None)
-                self._producers.end_offset = max(self._producers.end_offset, header.next_offset)
-
-    def _next_base(self, segment: Segment) -> int | None:
-        at = self._segments.index(segment) + 1
-        return self._segments[at].base_offset if at < len(self._segments) else None
-
-    def _apply(self, header: BatchHeader, batch: Batch | None, noting: Segment | None) -> None:
-        if not header.is_control or batch is None:
-            self._producers.apply_batch(header, header.base_offset)
-            return
-        try:
-            marker = read_marker(batch)
-        except InvalidRecord as error:
-            raise CorruptBatch(f"control batch at offset {header.base_offset}: {error}") from error
-        if marker is None:
-            return
-        aborted = self._producers.apply_marker(header, header.base_offset, marker)
-        if aborted is not None and noting is not None:
-            noting.note_aborted(aborted)
+    def _replay(self, end: int) -> None:
+        replay(self._producers, self._segments, end)
 
     def _rebuild_epochs(self, count: int) -> None:
         """From the headers of the first `count` segments."""
@@ -355,7 +311,7 @@ class Loader:
                 if header.base_offset < end:
                     raise CorruptBatch(f"offset {header.base_offset} comes after offset {end - 1}")
                 if header.producer_id >= 0:
-                    self._apply(header, batch, segment)
+                    apply(self._producers, header, batch, segment)
                 self._note_epoch(header)
                 segment.note(header.size, header.last_offset, header.max_timestamp, self._config.index_interval_bytes)
                 self._report.checked_batches += 1
@@ -382,16 +338,14 @@ class Loader:
             segment.remove()
             self._report.removed.append(file_name(segment.base_offset, LOG))
         del self._segments[at:]
-        for offset in [o for o in self._snapshots if o > end]:
-            self._drop_snapshot(offset)
+        self._snapshots.drop_after(end)
 
     def _start_over_at(self, start: int) -> int:
         """All that is here lies before the log's start: begin anew there."""
         for segment in self._segments:
             segment.remove()
             self._report.removed.append(file_name(segment.base_offset, LOG))
-        for offset in list(self._snapshots):
-            self._drop_snapshot(offset)
+        self._snapshots.drop_after(-1)
         self._segments = [Segment.create(self._caches, self._directory, start, self._now_ms)]
         self._producers.clear(start)
         self._epochs.clear()

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import struct
 from collections.abc import Iterable
 
 from crc32c import crc32c
 
 from headrace.errors import HeadraceError
-from headrace.log.producer_state import Producer, WrittenBatch
+from headrace.log.producer_state import Producer, ProducerState, WrittenBatch
+from headrace.runtime import Disk, FileMissing
 
 SUFFIX = ".snapshot"
 _HEAD = struct.Struct(">hIi")
@@ -55,3 +57,57 @@ def decode(data: bytes) -> list[Producer]:
         batches = [WrittenBatch(last_sequence, last_offset, delta, timestamp_ms)] if last_offset >= 0 else []
         producers.append(Producer(producer_id, epoch, coordinator_epoch, timestamp_ms, max(first_offset, -1), batches))
     return producers
+
+
+class SnapshotFiles:
+    """The snapshots of one log, by offset."""
+
+    __slots__ = ("_disk", "directory", "offsets")
+
+    def __init__(self, disk: Disk, directory: str, offsets: list[int]) -> None:
+        self._disk = disk
+        self.directory = directory
+        self.offsets = sorted(offsets)
+
+    @property
+    def latest(self) -> int | None:
+        return self.offsets[-1] if self.offsets else None
+
+    def path(self, offset: int) -> str:
+        return os.path.join(self.directory, f"{offset:020d}{SUFFIX}")
+
+    def take(self, state: ProducerState) -> None:
+        """Keep the state as of its end offset. Not synced: a checksum tells a torn one, and the log can replace it."""
+        offset = state.end_offset
+        file = self._disk.open(self.path(offset), create=True)
+        try:
+            if file.size():
+                file.truncate(0)
+            file.append([encode(state.producers.values())])
+        finally:
+            file.close()
+        if offset not in self.offsets:
+            self.offsets = sorted([*self.offsets, offset])
+
+    def sync(self, offset: int) -> None:
+        file = self._disk.open(self.path(offset))
+        try:
+            file.sync()
+        finally:
+            file.close()
+
+    def read(self, offset: int) -> list[Producer]:
+        """Raises DamagedSnapshot, or FileMissing."""
+        return decode(self._disk.read_file(self.path(offset)))
+
+    def drop(self, offset: int) -> None:
+        if offset in self.offsets:
+            self.offsets.remove(offset)
+        try:
+            self._disk.remove(self.path(offset))
+        except FileMissing:
+            return
+
+    def drop_after(self, offset: int) -> None:
+        for known in [known for known in self.offsets if known > offset]:
+            self.drop(known)

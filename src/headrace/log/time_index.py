@@ -1,10 +1,11 @@
-"""The sparse index from timestamps to offsets: Kafka's `.timeindex`, kept as two arrays and written when a segment ends."""
+"""The sparse index from times to offsets: Kafka's `.timeindex`, kept as two arrays, written when a segment ends."""
 
 from __future__ import annotations
 
 import struct
 from array import array
 from bisect import bisect_right
+from operator import le, lt
 
 from headrace.log.offset_index import DamagedIndex
 
@@ -75,7 +76,7 @@ class TimeIndex:
             index._timestamps.append(timestamp)
             index._offsets.append(offset)
         times, offsets = index._timestamps, index._offsets
-        if any(b <= a for a, b in zip(times, times[1:])) or any(b < a for a, b in zip(offsets, offsets[1:])):
+        if not all(map(lt, times, times[1:])) or not all(map(le, offsets, offsets[1:])):
             raise DamagedIndex("its entries are not in increasing order")
         if count and (times[0] < 0 or offsets[0] < 0):
             raise DamagedIndex("its first entry is negative")

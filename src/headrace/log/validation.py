@@ -85,7 +85,7 @@ class Checked(NamedTuple):
 
 
 def writable(records: Buffer) -> memoryview:
-    """A view that can be patched. Read-only bytes are copied once; hand over a bytearray (or a view of one) to avoid that."""
+    """A view that can be patched. Read-only bytes are copied: hand over a bytearray (or a view of one) instead."""
     view = records if type(records) is memoryview else memoryview(records)
     return memoryview(bytearray(view)) if view.readonly else view
 
@@ -280,7 +280,7 @@ def _recompressed(
 
 
 def read_marker(batch: Batch) -> EndMarker | None:
-    """The end of a transaction in a control batch; None when compaction emptied it, or it is not a transaction's end."""
+    """The end of a transaction in a control batch; None when compaction emptied it, or it is of another kind."""
     if batch.count <= 0:
         return None
     records = read_records(batch)

@@ -196,6 +196,14 @@ def test_a_lock_is_exclusive_names_its_holder_and_can_be_taken_again(world):
     disk.lock(path).release()
 
 
+def test_reading_before_the_beginning_is_refused(world):
+    file = world.runtime.disk.open(f"{world.root}/a", create=True)
+    file.append([b"abc"])
+    with pytest.raises(DiskError, match="EINVAL"):
+        file.read(-1, 1)
+    file.close()
+
+
 def test_random_operations_match_a_bytearray(world):
     rng = random.Random(7)
     file = world.runtime.disk.open(f"{world.root}/a", create=True)

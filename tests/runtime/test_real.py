@@ -185,6 +185,31 @@ def test_read_nowait_is_none_when_it_would_block(tmp_path, monkeypatch):
     file.close()
 
 
+def test_a_broken_disk_does_not_look_like_an_empty_one(tmp_path, monkeypatch):
+    def fail(_):
+        raise OSError(errno.EIO, "broken")
+
+    monkeypatch.setattr(os, "stat", fail)
+    for operation in (RealDisk().exists, RealDisk().is_dir):
+        with pytest.raises(DiskError, match="EIO"):
+            operation(str(tmp_path))
+
+
+def test_replace_file_keeps_the_old_content_and_leaves_no_copy_when_it_fails(tmp_path, monkeypatch):
+    disk, path = RealDisk(), str(tmp_path / "checkpoint")
+    disk.replace_file(path, b"old")
+
+    def fail(_):
+        raise OSError(errno.ENOSPC, "full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", fail)
+        with pytest.raises(DiskError, match=r"replace_file of .*checkpoint'.*ENOSPC"):
+            disk.replace_file(path, b"new")
+    assert disk.listdir(str(tmp_path)) == ["checkpoint"]
+    assert disk.read_file(path) == b"old"
+
+
 def test_closing_during_a_read_does_not_give_the_read_another_file(tmp_path, monkeypatch):
     """The number of a closed descriptor is reused at once, so a running read has to keep it open."""
     (tmp_path / "mine").write_bytes(b"mine")
@@ -310,6 +335,33 @@ def test_a_full_pool_refuses_and_recovers():
         await pool.close()
 
     asyncio.run(main())
+
+
+def test_a_runtime_can_be_used_by_one_loop_after_another():
+    runtime = real_runtime(io_threads=1)
+
+    async def use() -> int:
+        return await runtime.offload(int, "5")
+
+    assert asyncio.run(use()) == 5
+    assert asyncio.run(use()) == 5
+    asyncio.run(runtime.close())
+
+
+def test_a_pool_refuses_a_second_loop_while_the_first_has_work():
+    pool = ThreadPool("test", 1, queued_max=10)
+    gate = threading.Event()
+
+    async def leave_work() -> None:
+        pool.submit(gate.wait)
+
+    async def second() -> None:
+        with pytest.raises(RuntimeError, match="still has work of another event loop"):
+            pool.submit(int)
+
+    asyncio.run(leave_work())
+    asyncio.run(second())
+    gate.set()
 
 
 def test_a_pool_needs_a_thread():

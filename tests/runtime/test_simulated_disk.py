@@ -386,6 +386,17 @@ def test_an_append_that_cannot_be_cut_back_says_so_and_is_overwritten_next_time(
     assert file.read(0, 6) == b"abcdef"
 
 
+def test_replace_file_keeps_the_old_content_and_leaves_no_copy_when_it_fails():
+    for operation in ("open", "append", "sync", "rename"):
+        disk = new_disk(1)
+        disk.replace_file("/data/checkpoint", b"old")
+        disk.inject(Fault(operation, errno.ENOSPC))
+        with pytest.raises(DiskError, match=r"replace_file of .*checkpoint'.*ENOSPC"):
+            disk.replace_file("/data/checkpoint", b"new")
+        assert disk.listdir("/data") == ["checkpoint"]
+        assert disk.read_file("/data/checkpoint") == b"old"
+
+
 def test_a_failed_sync_drops_pages_for_good_even_if_a_new_handle_syncs_happily():
     lost = 0
     for seed in SEEDS:

@@ -7,6 +7,7 @@ import errno
 import fcntl
 import os
 import shutil
+import stat
 import warnings
 from collections.abc import Iterator, Sequence
 
@@ -238,10 +239,11 @@ class RealDisk:
             return RealFile(path, os.open(path, flags, 0o644))
 
     def exists(self, path: str) -> bool:
-        return os.path.exists(path)
+        return _stat_or_none(path) is not None
 
     def is_dir(self, path: str) -> bool:
-        return os.path.isdir(path)
+        found = _stat_or_none(path)
+        return found is not None and stat.S_ISDIR(found.st_mode)
 
     def size(self, path: str) -> int:
         with _as_disk_error("size", path):
@@ -269,13 +271,13 @@ class RealDisk:
 
     def free_bytes(self, path: str) -> int:
         with _as_disk_error("statvfs", path):
-            stat = os.statvfs(path)
-        return stat.f_bavail * stat.f_frsize
+            space = os.statvfs(path)
+        return space.f_bavail * space.f_frsize
 
     def total_bytes(self, path: str) -> int:
         with _as_disk_error("statvfs", path):
-            stat = os.statvfs(path)
-        return stat.f_blocks * stat.f_frsize
+            space = os.statvfs(path)
+        return space.f_blocks * space.f_frsize
 
     def mtime_ms(self, path: str) -> int:
         with _as_disk_error("stat", path):
@@ -299,12 +301,18 @@ class RealDisk:
 
     def replace_file(self, path: str, data: bytes) -> None:
         temporary = path + ".tmp"
-        with _as_disk_error("replace", path):
-            with open(temporary, "wb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(temporary, path)
+        with _as_disk_error("replace_file", path):
+            try:
+                with open(temporary, "wb") as file:
+                    file.write(data)
+                    file.flush()
+                    os.fsync(file.fileno())
+                os.replace(temporary, path)
+            except OSError:
+                # On a full disk the half-written copy would take the room that its owner is about to free.
+                with contextlib.suppress(OSError):
+                    os.remove(temporary)
+                raise
         self.sync_dir(os.path.dirname(path) or ".")
 
     def lock(self, path: str) -> RealLock:
@@ -327,6 +335,16 @@ class RealDisk:
             raise DiskError.of(error, "lock", path) from error
         _held_here.add(key)
         return RealLock(path, number, key)
+
+
+def _stat_or_none(path: str) -> os.stat_result | None:
+    """None if there is no such path. Any other failure is an error: a broken disk must not look like an empty one."""
+    try:
+        return os.stat(path)
+    except OSError as error:
+        if error.errno in (errno.ENOENT, errno.ENOTDIR):
+            return None
+        raise DiskError.of(error, "stat", path) from error
 
 
 def _pid_in(number: int) -> int | None:

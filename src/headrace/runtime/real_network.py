@@ -166,7 +166,8 @@ def _listen_failed(host: str | None, port: int, error: OSError) -> ListenFailed:
 
 
 def _reason(error: OSError) -> str:
-    # asyncio puts words of its own into strerror ("Connect call failed"), which hide the reason.
-    if error.errno is not None and error.errno in errno.errorcode:
+    # asyncio puts words of its own into strerror ("Connect call failed"), which hide the reason. The number of a TLS
+    # error is not one of the operating system's.
+    if error.errno is not None and error.errno in errno.errorcode and not isinstance(error, ssl_module.SSLError):
         return os.strerror(error.errno)
     return str(error)

@@ -19,8 +19,9 @@ class ThreadPool:
     """Work in the order given, on up to `threads` threads.
 
     Differs from concurrent.futures in what matters here: results cross to the loop together (waking the loop costs more
-    than a small write), the queue is bounded, and there is one future per piece of work, not two. A pool belongs to the
-    loop that used it first.
+    than a small write), the queue is bounded, and there is one future per piece of work, not two.
+
+    A pool serves one loop at a time.
     """
 
     def __init__(self, name: str, threads: int, *, queued_max: int):
@@ -46,9 +47,9 @@ class ThreadPool:
             raise RuntimeError(f"pool {self._name!r} is closed")
         if self._outstanding >= self._queued_max:
             raise Overloaded(f"{self._name}: {self._outstanding} pieces of disk work are waiting; try again later")
-        loop = self._loop
-        if loop is None:
-            loop = self._loop = asyncio.get_running_loop()
+        loop = asyncio.get_running_loop()
+        if loop is not self._loop:
+            self._serve(loop)
         future: asyncio.Future[T] = loop.create_future()
         self._outstanding += 1
         self._idle.clear()
@@ -66,6 +67,13 @@ class ThreadPool:
             # Every thread has nothing left but the None, so this does not wait for work.
             thread.join()
         self._threads.clear()
+
+    def _serve(self, loop: asyncio.AbstractEventLoop) -> None:
+        if self._outstanding:
+            raise RuntimeError(f"pool {self._name!r} still has work of another event loop")
+        self._loop = loop
+        self._idle = asyncio.Event()  # an event belongs to the loop that first waited for it
+        self._idle.set()
 
     def _start_thread(self) -> None:
         # Daemon: a process that forgot to close must still be able to exit; what was acknowledged was synced before.

@@ -62,6 +62,7 @@ class DirectoryWriter:
         self._waiting: list[_Waiter] = []
         self._wanted: dict[File, None] = {}
         self._closed = False
+        self._quiet: asyncio.Event | None = None  # set when a close waits for the last round
 
     @property
     def busy(self) -> bool:
@@ -115,9 +116,9 @@ class DirectoryWriter:
     async def close(self) -> None:
         """Finish queued work and syncs, then end the threads. Idempotent."""
         self._closed = True
-        while self._waiting or self._asked:
-            await asyncio.wait([future for future, _ in (*self._asked, *self._waiting)])
-            await asyncio.sleep(0)
+        if self._syncing:
+            self._quiet = asyncio.Event()
+            await self._quiet.wait()
         await self._lane.close()
         await self._syncers.close()
 
@@ -145,6 +146,8 @@ class DirectoryWriter:
             self._start_round()
         else:
             self._syncing = False
+            if self._quiet is not None:
+                self._quiet.set()
 
     def _finished(self, future: asyncio.Future[T], work: asyncio.Future[T]) -> None:
         error = work.exception()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import posixpath
 from collections.abc import Callable, Sequence
@@ -80,11 +81,13 @@ class SimulatedFile:
 
     def read(self, position: int, length: int) -> bytes:
         self._begin("read", position, length)
+        _check_range(position, length, self._path)
         self._node.make_resident(position, length)
         return bytes(self._node.data[position : position + length])
 
     def read_nowait(self, position: int, length: int) -> bytearray | None:
         self._begin("read", position, length)
+        _check_range(position, length, self._path)
         if self._disk.rng.random() < _COLD_PROBABILITY:
             self._node.resident.clear()
         if not self._node.is_resident(position, length):
@@ -332,14 +335,17 @@ class SimulatedDisk:
         return bytes(self._file("read", path).data)
 
     def replace_file(self, path: str, data: bytes) -> None:
-        file = self.open(path + ".tmp", create=True)
         try:
+            file = self.open(path + ".tmp", create=True)
             file.truncate(0)
             file.append((data,))
             file.sync()
-        finally:
             file.close()
-        self.rename(path + ".tmp", path)
+            self.rename(path + ".tmp", path)
+        except DiskError as error:
+            with contextlib.suppress(DiskError):
+                self.remove(path + ".tmp")
+            raise type(error)("replace_file", path, error.errno) from error
         self.sync_dir(posixpath.dirname(_absolute(path)))
 
     def lock(self, path: str) -> SimulatedLock:
@@ -394,6 +400,12 @@ class SimulatedDisk:
             raise DiskError(operation, path, errno.EISDIR)
         self.storage.used_bytes -= len(node.data)
         self.storage.change_name(Renaming(node, self._parent(operation, path), None))
+
+
+def _check_range(position: int, length: int, path: str) -> None:
+    # A negative number would count from the end, as slices do.
+    if position < 0 or length < 0:
+        raise DiskError("read", path, errno.EINVAL)
 
 
 def _absolute(path: str) -> str:

@@ -198,6 +198,16 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         self.trace.record("unhandled", str(context.get("message", "")), repr(type(context.get("exception"))))
         self.unhandled.append(context)
 
+    def report_unretrieved(self) -> None:
+        """Treat exceptions of finished tasks that nobody asked for as unhandled now.
+
+        asyncio does so when the task is garbage, which may be never while the collector is off.
+        """
+        for task in list(self._tasks.values()):
+            if task.done() and task._log_traceback:  # asyncio's mark of exactly that
+                error = task.exception()
+                self._keep_unhandled(self, {"message": "Task exception was never retrieved", "exception": error})
+
     def abandon(self, life: Incarnation | None = None) -> None:
         """End the tasks of a dead host (or all) now, so that no garbage collector ends them at a time of its own.
 

@@ -186,6 +186,7 @@ class Simulation:
             left = self.loop.tasks()
             if not left:
                 self.loop.run_until_complete(self.loop.shutdown_asyncgens())
+                self.loop.report_unretrieved()
                 return
             for task in left:
                 task.cancel()

@@ -1,0 +1,109 @@
+"""TLS over the real network: it works, and what fails says so in time."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import ipaddress
+import ssl
+from pathlib import Path
+
+import pytest
+
+from headrace.runtime import ConnectFailed, real_runtime
+
+from .recorder import Recorder
+
+x509 = pytest.importorskip("cryptography.x509", reason="needs cryptography to make a certificate")
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A file with a self-signed certificate for 127.0.0.1, and its key."""
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "headrace test")])
+    now = datetime.datetime.now(datetime.UTC)
+    signed = (
+        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(days=1))
+        .not_valid_after(now + datetime.timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    path = tmp_path_factory.mktemp("tls") / "server.pem"
+    path.write_bytes(
+        signed.public_bytes(serialization.Encoding.PEM)
+        + key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    )
+    return path
+
+
+def server_context(certificate: Path) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate)
+    return context
+
+
+def test_bytes_travel_through_tls(certificate):
+    async def main():
+        network = real_runtime().network
+        listener = await network.listen(lambda: Recorder(echo=True), "127.0.0.1", 0, ssl=server_context(certificate))
+        port = listener.addresses[0][1]
+        context = ssl.create_default_context(cafile=str(certificate))
+        transport, client = await network.connect(Recorder, "127.0.0.1", port, ssl=context, timeout_s=10)
+        transport.write(b"secret" * 10_000)
+        await client.until(lambda: len(client.received) == 60_000)
+        assert transport.get_extra_info("ssl_object").version().startswith("TLS")
+        transport.close()
+        await client.lost
+        listener.close()
+        await listener.wait_closed()
+
+    asyncio.run(main())
+
+
+def test_an_untrusted_certificate_fails_the_connect(certificate):
+    async def main():
+        network = real_runtime().network
+        listener = await network.listen(Recorder, "127.0.0.1", 0, ssl=server_context(certificate))
+        with pytest.raises(ConnectFailed, match="certificate verify failed"):
+            await network.connect(
+                Recorder, "127.0.0.1", listener.addresses[0][1], ssl=ssl.create_default_context(), timeout_s=10
+            )
+        listener.close()
+        await listener.wait_closed()
+
+    asyncio.run(main())
+
+
+def test_a_peer_that_never_answers_the_handshake_is_given_up_in_time(certificate):
+    async def main():
+        network = real_runtime().network
+        mute = await network.listen(Recorder, "127.0.0.1", 0)
+        port = mute.addresses[0][1]
+        context = ssl.create_default_context(cafile=str(certificate))
+        with pytest.raises(ConnectFailed, match=r"took over 0.1 s"):
+            await network.connect(Recorder, "127.0.0.1", port, ssl=context, timeout_s=0.1)
+        mute.close()
+        await mute.wait_closed()
+
+    asyncio.run(main())
+
+
+def test_a_client_that_never_shakes_hands_is_thrown_out(certificate):
+    async def main():
+        network = real_runtime().network
+        listener = await network.listen(
+            Recorder, "127.0.0.1", 0, ssl=server_context(certificate), handshake_timeout_s=0.1
+        )
+        _, client = await network.connect(Recorder, "127.0.0.1", listener.addresses[0][1], timeout_s=10)
+        async with asyncio.timeout(10):
+            await client.lost
+        listener.close()
+        await listener.wait_closed()
+
+    asyncio.run(main())

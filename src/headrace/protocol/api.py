@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import IntEnum
 from importlib import import_module
-from typing import Any
+from typing import Any, NamedTuple
 
 from headrace.protocol.schema import Schema
 
@@ -164,8 +163,7 @@ _DECLARED = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Api:
+class Api(NamedTuple):
     """A key with its messages and the versions they are declared for."""
 
     key: ApiKey

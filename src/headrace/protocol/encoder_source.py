@@ -9,22 +9,19 @@ that names the field.
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from headrace.protocol import wire
 from headrace.protocol.schema import Array, Field, Primitive, item_of
 from headrace.protocol.source_writer import SourceWriter, is_fixed
 
 
-@dataclass(frozen=True, slots=True)
-class _Number:
+class _Number(NamedTuple):
     code: str
     expression: str  # empty for a padding byte
 
 
-@dataclass(frozen=True, slots=True)
-class _Numbers:
+class _Numbers(NamedTuple):
     """An array of numbers, in the local variable `name`; its length is in `length`."""
 
     code: str

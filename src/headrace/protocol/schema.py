@@ -12,14 +12,15 @@ A message is declared once, as a class whose annotations are for people and type
 
 Encoders and decoders are generated from that per version, on first use (`codegen`). A field that a version lacks is not
 sent, and reads as its default. Names are Kafka's own, in snake case.
+
+The descriptions are named tuples: a dataclass takes a millisecond to be made, and everyone imports this module.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from enum import Enum
-from typing import Any, TypeVar, dataclass_transform
+from typing import Any, NamedTuple, TypeVar, dataclass_transform
 
 VERSION_MAX = 32767
 ZERO_UUID = bytes(16)
@@ -28,15 +29,14 @@ T = TypeVar("T")
 Buffer = bytes | bytearray | memoryview
 
 
-@dataclass(frozen=True, slots=True)
-class Versions:
+class Versions(NamedTuple):
     """An inclusive range of versions; empty when `low > high`."""
 
     low: int
     high: int
 
-    def __contains__(self, version: int) -> bool:
-        return self.low <= version <= self.high
+    def __contains__(self, version: object) -> bool:
+        return isinstance(version, int) and self.low <= version <= self.high
 
     @classmethod
     def parse(cls, text: str) -> Versions:
@@ -55,8 +55,7 @@ NEVER = Versions(1, 0)
 ALWAYS = Versions(0, VERSION_MAX)
 
 
-@dataclass(frozen=True, slots=True)
-class Primitive:
+class Primitive(NamedTuple):
     """A wire type. `struct_code` is set for those of a fixed size."""
 
     name: str
@@ -81,16 +80,14 @@ BYTES = Primitive("bytes", None, 0, b"")
 RECORDS = Primitive("records", None, 0, None)
 
 
-@dataclass(frozen=True, slots=True)
-class Array:
+class Array(NamedTuple):
     element: Any  # Primitive or a declared struct class
 
 
 _UNSET: Any = object()
 
 
-@dataclass(frozen=True, slots=True)
-class Field:
+class Field(NamedTuple):
     """One field of a message, as declared; `name` is filled in by the decorator."""
 
     type: Any  # Primitive, Array, or a declared struct class
@@ -148,8 +145,7 @@ class Kind(Enum):
     DATA = "data"
 
 
-@dataclass(frozen=True, slots=True)
-class Schema:
+class Schema(NamedTuple):
     """What a declared class knows about itself. A struct has its parent's versions: its own say nothing."""
 
     name: str
@@ -164,7 +160,7 @@ def _build(cls: type, kind: Kind, api_key: int, versions: str, flexible: int | N
     fields = []
     for name, value in list(vars(cls).items()):
         if isinstance(value, Field):
-            fields.append(replace(value, name=name))
+            fields.append(value._replace(name=name))
     body: dict[str, Any] = {"__slots__": tuple(field.name for field in fields), "__module__": cls.__module__}
     body |= {"__doc__": cls.__doc__, "__qualname__": cls.__qualname__, "__annotations__": cls.__annotations__}
     body |= {name: value for name, value in vars(cls).items() if callable(value) or isinstance(value, property)}

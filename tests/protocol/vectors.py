@@ -42,4 +42,4 @@ def _value(type_: Any, value: Any) -> Any:
         return from_json(type_, value)
     if type_.name == "uuid":
         return base64.urlsafe_b64decode(value + "==")
-    return base64.b64decode(value) if type_.name == "bytes" else value
+    return base64.b64decode(value) if type_.name in ("bytes", "records") else value

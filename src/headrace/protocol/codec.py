@@ -7,6 +7,7 @@ handed to the socket without being copied into the frame.
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -114,7 +115,7 @@ def encode_response(message: Any, version: int, correlation_id: int) -> list[Buf
     return frame([head, *encode_parts(message, version)])
 
 
-def decode_request_header(buffer: Buffer, flexible: Any) -> RequestHeader:
+def decode_request_header(buffer: Buffer, flexible: Callable[[int, int], bool]) -> RequestHeader:
     """Read the header of a request frame (without its length). `flexible(api_key, version)` tells which header it has.
 
     It raises `MalformedMessage` when the header is cut; an unknown key is for the caller to refuse.

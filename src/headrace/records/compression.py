@@ -206,13 +206,19 @@ def _decompress_snappy(view: memoryview, limit_bytes: int) -> bytes:
     parts: list[bytes] = []
     total = 0
     at = 0
+    after_block = False
     while end - at >= 4:
         size = _BE32.unpack_from(view, at)[0]
         if size == _XERIAL_MAGIC_HEAD:
             if end - at < len(_XERIAL_HEADER):
                 raise _broken(Codec.SNAPPY, "a header is cut")
             if view[at : at + 8] != _XERIAL_MAGIC:
-                break
+                # Java takes a wrong header for the end, but only of the read it was busy with: the next one goes on.
+                if not after_block:
+                    break
+                after_block = False
+                at += len(_XERIAL_HEADER)
+                continue
             # Java looks at the version only where a second stream follows the first.
             if at and _BE32.unpack_from(view, at + 8)[0] < 1:
                 raise _broken(Codec.SNAPPY, "incompatible version of the framing")
@@ -224,6 +230,7 @@ def _decompress_snappy(view: memoryview, limit_bytes: int) -> bytes:
         data = _snappy_block(view[at : at + size], limit_bytes - total, limit_bytes)
         total += len(data)
         parts.append(data)
+        after_block = True
         at += size
     return parts[0] if len(parts) == 1 else b"".join(parts)
 
@@ -342,6 +349,8 @@ _ZSTD_SKIPPABLE = 0x184D2A50
 _ZSTD_BLOCK_LIMIT = 128 * 1024
 _ZSTD_WINDOW_LIMIT = 1 << 27
 _ZSTD_DICTIONARY_BYTES = (0, 1, 2, 4)
+# What Java's reader takes from its input at a time.
+_ZSTD_INPUT_BYTES = _ZSTD_BLOCK_LIMIT + 3
 
 
 def _compress_zstd(data: Buffer, level: int) -> bytes:
@@ -406,15 +415,19 @@ def _decompress_zstd(view: memoryview, limit_bytes: int) -> bytes:
         try:
             magic = _LE32.unpack_from(view, at)[0]
             if magic & 0xFFFFFFF0 == _ZSTD_SKIPPABLE:
-                at += 8 + _LE32.unpack_from(view, at + 4)[0]
-                if at > len(view):
+                following = at + 8 + _LE32.unpack_from(view, at + 4)[0]
+                if following > len(view):
                     raise IndexError("cut")
+                at = following
                 continue
             if magic != _ZSTD_MAGIC:
                 raise _broken(Codec.ZSTD, "unknown frame descriptor")
             end, bound = _zstd_frame(view, at)
         except (IndexError, struct.error):
-            raise _broken(Codec.ZSTD, "the stream is cut") from None
+            # Java notices a cut frame only when no other frame ended in the piece of input that it read last.
+            if at <= (len(view) - 1) // _ZSTD_INPUT_BYTES * _ZSTD_INPUT_BYTES:
+                raise _broken(Codec.ZSTD, "the stream is cut") from None
+            end, bound = len(view), room + 1
         part = _zstd_decompress_frame(decompressor, view[at:end], bound, room, limit_bytes)
         room -= len(part)
         parts.append(part)
@@ -430,7 +443,7 @@ def _zstd_decompress_frame(
     try:
         if bound <= room:
             return decompressor.decompress(frame, max_output_size=max(bound, 1))
-        # The bound is only an upper one: read one byte over the limit to know.
+        # The bound is only an upper one, or the frame is cut: read one byte over the limit to know.
         with decompressor.stream_reader(frame) as reader:
             data = reader.read(room + 1)
             if len(data) > room:

@@ -33,7 +33,6 @@ _ints_in = types.Array(types.int32, 1, "C", readonly=True)
 _ints_out = types.Array(types.int32, 1, "C")
 _i64 = types.int64
 _i32 = types.int32
-_pair = types.Tuple((_i64, _i64))
 _triple = types.Tuple((_i64, _i64, _i64))
 _quad = types.Tuple((_i64, _i64, _i64, _i64))
 _no_bytes, _no_ints, _no_longs = (np.empty(0, dtype) for dtype in (np.uint8, np.int32, np.int64))
@@ -43,13 +42,19 @@ _HEADER_COUNT, _HEADER_KEY = int(Fault.HEADER_COUNT), int(Fault.HEADER_KEY)
 _MISMATCH, _REMAINING, _COUNT = int(Fault.MISMATCH), int(Fault.REMAINING), int(Fault.COUNT)
 
 
-def _kernel(*signature: Any, inline: bool = False) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """njit with a fixed signature. Small helpers are forced inline: a call would cost as much as a varint."""
-    options: dict[str, Any] = {"cache": True, "nogil": True, "boundscheck": False, "error_model": "numpy"}
-    if inline:
-        options["forceinline"] = True
-    decorate: Callable[[Callable[..., Any]], Callable[..., Any]] = numba.njit(*signature, **options)
+_OPTIONS: dict[str, Any] = {"nogil": True, "boundscheck": False, "error_model": "numpy"}
+
+
+def _kernel(signature: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Compiled on import for one signature, or loaded from numba's cache."""
+    decorate: Callable[[Callable[..., Any]], Callable[..., Any]] = numba.njit(signature, cache=True, **_OPTIONS)
     return decorate
+
+
+def _helper(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Part of the kernels that call it, and compiled only with them: a cached kernel needs no helper to be loaded."""
+    compiled: Callable[..., Any] = numba.njit(forceinline=True, **_OPTIONS)(function)
+    return compiled
 
 
 def _copy_intrinsic(typing_context: Any, target: Any, target_at: Any, source: Any, source_at: Any, length: Any) -> Any:
@@ -69,7 +74,7 @@ def _copy_intrinsic(typing_context: Any, target: Any, target_at: Any, source: An
 _copy: Any = intrinsic(_copy_intrinsic)
 
 
-@_kernel(_pair(_bytes_in, _i64, _i64), inline=True)
+@_helper
 def _varint(data: Any, at: Any, end: Any) -> Any:
     """A 32-bit zigzag varint and the position after it, or position -1."""
     if at >= end:
@@ -96,7 +101,7 @@ def _varint(data: Any, at: Any, end: Any) -> Any:
     return 0, -1
 
 
-@_kernel(_pair(_bytes_in, _i64, _i64))
+@_helper
 def _varlong(data: Any, at: Any, end: Any) -> Any:
     """A 64-bit zigzag varint and the position after it, or position -1."""
     rest = np.uint64(0)
@@ -113,7 +118,7 @@ def _varlong(data: Any, at: Any, end: Any) -> Any:
     return 0, -1
 
 
-@_kernel(_pair(_bytes_in, _i64, _i64))
+@_helper
 def _skip_headers(data: Any, at: Any, end: Any) -> Any:
     """Fault and the position after the header section."""
     count, at = _varint(data, at, end)
@@ -230,7 +235,7 @@ def _view(numbers: Any, dtype: Any) -> _Array:
     return view
 
 
-@_kernel(_i64(_i64), inline=True)
+@_helper
 def _size_of(number: Any) -> Any:
     rest = np.uint64((number << 1) ^ (number >> 63))
     size = 1
@@ -296,7 +301,7 @@ def survey_records(
     return Survey(size, lowest, highest, bool(increasing))
 
 
-@_kernel(_i64(_bytes_out, _i64, _i64), inline=True)
+@_helper
 def _put(out: Any, at: Any, number: Any) -> Any:
     rest = np.uint64((number << 1) ^ (number >> 63))
     while rest >= np.uint64(0x80):
@@ -436,7 +441,7 @@ def gather(column: BytesColumn) -> tuple[bytes | memoryview, memoryview]:
     return memoryview(out), memoryview(ends)
 
 
-@_kernel(_i64(_bytes_in, _i64, _i64), inline=True)
+@_helper
 def _murmur2(data: Any, start: Any, length: Any) -> Any:
     """The unsigned hash of one key."""
     multiplier = np.uint64(0x5BD1E995)

@@ -109,6 +109,18 @@ def topic_values(layers: BrokerLayers, overrides: Mapping[str, str]) -> dict[str
     return values
 
 
+def topic_value(name: str, layers: BrokerLayers, overrides: Mapping[str, str]) -> ConfigValue:
+    """One of `topic_values`, without making the others."""
+    key = TOPIC_CONFIGS[name]
+    own = {name: overrides[name]} if name in overrides else {}
+    synonyms = [synonym.name for synonym in key.synonyms]
+    only = [{n: layer[n] for n in synonyms if n in layer} for _, layer in layers.in_order()]
+    default = key.default
+    if not own and not any(only) and not isinstance(default, enum.Enum):
+        return default
+    return topic_values(BrokerLayers(*only), own)[name]
+
+
 def describe_topic(
     layers: BrokerLayers, overrides: Mapping[str, str], names: Iterable[str] | None
 ) -> list[ConfigEntry]:

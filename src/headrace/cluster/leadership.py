@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from headrace.cluster.configs import BrokerLayers, topic_values
+from headrace.cluster.configs import BrokerLayers, topic_value
 from headrace.cluster.decision import NO_ERROR, ApiError, Decision
 from headrace.cluster.image import Image, PartitionImage, TopicImage, changed
 from headrace.cluster.partitions import Election, change
@@ -313,5 +313,5 @@ def list_reassignments(image: Image, request: ListPartitionReassignmentsRequest)
 
 
 def unclean_election_allowed(image: Image, layers: BrokerLayers, topic: str) -> bool:
-    values = topic_values(layers, image.config(ResourceType.TOPIC, topic))
-    return values["unclean.leader.election.enable"] is True
+    """Whether records may be lost to have a leader again. Asked once per partition, so only this key is looked up."""
+    return topic_value("unclean.leader.election.enable", layers, image.config(ResourceType.TOPIC, topic)) is True

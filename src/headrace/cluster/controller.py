@@ -1,0 +1,213 @@
+"""The controller: takes a request about the cluster and decides what becomes of it. It changes nothing itself.
+
+Each method is pure but for chance (placement, ids), which is passed in. The caller appends the records of a `Decision`
+to the store, folds them into the image, and answers; as decisions are made on the image, it asks for the next one only
+when that is done.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+from headrace.cluster import brokers, config_changes, features, leadership, quotas, security, topics
+from headrace.cluster.broker_config import BrokerConfig
+from headrace.cluster.brokers import ProducerIdBlock, Registration
+from headrace.cluster.config_changes import ConfigContext
+from headrace.cluster.configs import BrokerLayers, topic_values
+from headrace.cluster.decision import Decision
+from headrace.cluster.image import Image
+from headrace.cluster.records import ConfigRecord, MetadataRecord, ResourceType
+from headrace.cluster.topics import TopicContext
+from headrace.config import ConfigValue, format_value
+from headrace.protocol.messages.alter_client_quotas import AlterClientQuotasRequest, AlterClientQuotasResponse
+from headrace.protocol.messages.alter_configs import AlterConfigsRequest, AlterConfigsResponse
+from headrace.protocol.messages.alter_partition import AlterPartitionRequest, AlterPartitionResponse
+from headrace.protocol.messages.alter_partition_reassignments import (
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsResponse,
+)
+from headrace.protocol.messages.alter_user_scram_credentials import (
+    AlterUserScramCredentialsRequest,
+    AlterUserScramCredentialsResponse,
+)
+from headrace.protocol.messages.create_acls import CreateAclsRequest, CreateAclsResponse
+from headrace.protocol.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsResponse
+from headrace.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
+from headrace.protocol.messages.delete_acls import DeleteAclsRequest, DeleteAclsResponse
+from headrace.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse
+from headrace.protocol.messages.describe_acls import DescribeAclsRequest, DescribeAclsResponse
+from headrace.protocol.messages.describe_client_quotas import (
+    DescribeClientQuotasRequest,
+    DescribeClientQuotasResponse,
+)
+from headrace.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResponse
+from headrace.protocol.messages.describe_user_scram_credentials import (
+    DescribeUserScramCredentialsRequest,
+    DescribeUserScramCredentialsResponse,
+)
+from headrace.protocol.messages.elect_leaders import ElectLeadersRequest, ElectLeadersResponse
+from headrace.protocol.messages.incremental_alter_configs import (
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+)
+from headrace.protocol.messages.list_config_resources import (
+    ListConfigResourcesRequest,
+    ListConfigResourcesResponse,
+)
+from headrace.protocol.messages.list_partition_reassignments import (
+    ListPartitionReassignmentsRequest,
+    ListPartitionReassignmentsResponse,
+)
+from headrace.protocol.messages.update_features import UpdateFeaturesRequest, UpdateFeaturesResponse
+
+_MIN_ISR = "min.insync.replicas"
+
+
+class Controller:
+    """Decisions on an image, with the configuration of the broker that decides."""
+
+    def __init__(self, node_id: int, config: BrokerConfig, rng: random.Random, new_uuid: Callable[[], bytes]) -> None:
+        self.node_id = node_id
+        self.config = config
+        self._rng = rng
+        self._new_uuid = new_uuid
+
+    def _configs(self, image: Image) -> ConfigContext:
+        return ConfigContext(image, self.config, self.node_id)
+
+    def _topics(self, image: Image) -> TopicContext:
+        return TopicContext(self._configs(image), self._rng, self._new_uuid)
+
+    def _unclean_allowed(self, image: Image) -> Callable[[str], bool]:
+        layers = BrokerLayers.of(image, self.config, self.node_id)
+        return lambda topic: leadership.unclean_election_allowed(image, layers, topic)
+
+    def bootstrap(self, image: Image) -> list[MetadataRecord]:
+        """The first records of a new cluster; none where there are some already."""
+        if image.version > 0:
+            return []
+        min_isr = format_value(self.config[_MIN_ISR])
+        # As in Kafka: the cluster's value is kept with the cluster, not with whichever broker is asked.
+        return [
+            *features.initial_records(),
+            ConfigRecord(resource_type=ResourceType.BROKER, resource_name="", name=_MIN_ISR, value=min_isr),
+        ]
+
+    # --- topics -------------------------------------------------------------------------------------------------------
+
+    def create_topics(self, image: Image, request: CreateTopicsRequest) -> Decision[CreateTopicsResponse]:
+        return topics.create_topics(self._topics(image), request)
+
+    def delete_topics(self, image: Image, request: DeleteTopicsRequest, version: int) -> Decision[DeleteTopicsResponse]:
+        return topics.delete_topics(self._topics(image), request, version)
+
+    def create_partitions(self, image: Image, request: CreatePartitionsRequest) -> Decision[CreatePartitionsResponse]:
+        return topics.create_partitions(self._topics(image), request)
+
+    def internal_topic(self, image: Image, name: str) -> CreatableTopic:
+        """`__consumer_offsets` or `__transaction_state`, ready to be put into a CreateTopicsRequest."""
+        return topics.internal_topic(self.config, image, name)
+
+    # --- configuration ------------------------------------------------------------------------------------------------
+
+    def alter_configs(self, image: Image, request: AlterConfigsRequest) -> Decision[AlterConfigsResponse]:
+        return config_changes.alter(self._configs(image), request)
+
+    def incremental_alter_configs(
+        self, image: Image, request: IncrementalAlterConfigsRequest
+    ) -> Decision[IncrementalAlterConfigsResponse]:
+        return config_changes.alter_incrementally(self._configs(image), request)
+
+    def describe_configs(self, image: Image, request: DescribeConfigsRequest) -> DescribeConfigsResponse:
+        return config_changes.describe(self._configs(image), request)
+
+    def list_config_resources(
+        self, image: Image, request: ListConfigResourcesRequest, version: int
+    ) -> ListConfigResourcesResponse:
+        return config_changes.list_resources(self._configs(image), request, version)
+
+    def topic_config(self, image: Image, topic: str) -> dict[str, ConfigValue]:
+        """Every topic key with the value in effect for a topic (for `LogConfig.of`)."""
+        layers = BrokerLayers.of(image, self.config, self.node_id)
+        return topic_values(layers, image.config(ResourceType.TOPIC, topic))
+
+    def broker_config(self, image: Image) -> BrokerConfig:
+        """The deciding broker's configuration with the dynamic values of the image; to be kept until those change."""
+        own = image.config(ResourceType.BROKER, str(self.node_id))
+        return self.config.with_dynamic(image.config(ResourceType.BROKER, ""), own)
+
+    # --- leaders and replicas -----------------------------------------------------------------------------------------
+
+    def elect_leaders(self, image: Image, request: ElectLeadersRequest) -> Decision[ElectLeadersResponse]:
+        return leadership.elect_leaders(image, request)
+
+    def alter_partition(self, image: Image, request: AlterPartitionRequest) -> Decision[AlterPartitionResponse]:
+        return leadership.alter_partition(image, request)
+
+    def alter_partition_reassignments(
+        self, image: Image, request: AlterPartitionReassignmentsRequest
+    ) -> Decision[AlterPartitionReassignmentsResponse]:
+        return leadership.alter_reassignments(image, request, self._unclean_allowed(image))
+
+    def list_partition_reassignments(
+        self, image: Image, request: ListPartitionReassignmentsRequest
+    ) -> ListPartitionReassignmentsResponse:
+        return leadership.list_reassignments(image, request)
+
+    # --- brokers ------------------------------------------------------------------------------------------------------
+
+    def register_broker(
+        self, image: Image, broker: Registration, *, fenced: bool = True, session_alive: bool = False
+    ) -> Decision[int]:
+        unclean = self._unclean_allowed(image)
+        return brokers.register(image, broker, fenced=fenced, session_alive=session_alive, unclean_allowed=unclean)
+
+    def fence_broker(self, image: Image, node_id: int) -> Decision[None]:
+        return brokers.fence(image, node_id, self._unclean_allowed(image))
+
+    def unfence_broker(self, image: Image, node_id: int) -> Decision[None]:
+        return brokers.unfence(image, node_id, self._unclean_allowed(image))
+
+    def shut_down_broker(self, image: Image, node_id: int) -> Decision[bool]:
+        return brokers.shut_down(image, node_id)
+
+    def unregister_broker(self, image: Image, node_id: int) -> Decision[None]:
+        return brokers.unregister(image, node_id)
+
+    def allocate_producer_ids(self, image: Image, node_id: int, broker_epoch: int) -> Decision[ProducerIdBlock]:
+        return brokers.allocate_producer_ids(image, node_id, broker_epoch)
+
+    # --- the rest -----------------------------------------------------------------------------------------------------
+
+    def update_features(self, image: Image, request: UpdateFeaturesRequest) -> Decision[UpdateFeaturesResponse]:
+        return features.update_features(image, request)
+
+    def alter_client_quotas(
+        self, image: Image, request: AlterClientQuotasRequest
+    ) -> Decision[AlterClientQuotasResponse]:
+        return quotas.alter(image, request)
+
+    def describe_client_quotas(
+        self, image: Image, request: DescribeClientQuotasRequest
+    ) -> DescribeClientQuotasResponse:
+        return quotas.describe(image, request)
+
+    def alter_user_scram_credentials(
+        self, image: Image, request: AlterUserScramCredentialsRequest
+    ) -> Decision[AlterUserScramCredentialsResponse]:
+        return security.alter_scram(image, request)
+
+    def describe_user_scram_credentials(
+        self, image: Image, request: DescribeUserScramCredentialsRequest
+    ) -> DescribeUserScramCredentialsResponse:
+        return security.describe_scram(image, request)
+
+    def describe_acls(self, image: Image, request: DescribeAclsRequest) -> DescribeAclsResponse:
+        return security.describe_acls(request)
+
+    def create_acls(self, image: Image, request: CreateAclsRequest) -> Decision[CreateAclsResponse]:
+        return Decision(security.create_acls(request))
+
+    def delete_acls(self, image: Image, request: DeleteAclsRequest) -> Decision[DeleteAclsResponse]:
+        return Decision(security.delete_acls(request))

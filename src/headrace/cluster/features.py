@@ -1,0 +1,78 @@
+"""Features of the cluster that have levels: which are known, what a new cluster starts with, how a level changes.
+
+Only what is there is listed: a client takes a finalized feature as a promise (`transaction.version` 2 makes Java's
+producer end transactions in the newer way).
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from headrace.cluster.decision import ApiError, Decision
+from headrace.cluster.image import Image
+from headrace.cluster.records import FeatureLevelRecord, MetadataRecord
+from headrace.error_codes import ErrorCode
+from headrace.protocol.messages.update_features import FeatureUpdateKey, UpdateFeaturesRequest, UpdateFeaturesResponse
+
+
+class FeatureRange(NamedTuple):
+    low: int
+    high: int
+
+
+METADATA_VERSION: Final = "metadata.version"
+TRANSACTION_VERSION: Final = "transaction.version"
+
+SUPPORTED_FEATURES: Final[dict[str, FeatureRange]] = {
+    METADATA_VERSION: FeatureRange(7, 30),
+    TRANSACTION_VERSION: FeatureRange(0, 2),
+}
+_UPGRADE: Final = 1
+_SAFE_DOWNGRADE: Final = 2
+_UNSAFE_DOWNGRADE: Final = 3
+
+
+def initial_records() -> list[MetadataRecord]:
+    """What a new cluster finalizes: the highest level of everything."""
+    return [FeatureLevelRecord(name=name, feature_level=known.high) for name, known in SUPPORTED_FEATURES.items()]
+
+
+def update_features(image: Image, request: UpdateFeaturesRequest) -> Decision[UpdateFeaturesResponse]:
+    """All the changes are made, or none."""
+    records: list[MetadataRecord] = []
+    seen: set[str] = set()
+    for update in request.feature_updates:
+        problem = _problem(image, update)
+        if update.feature in seen:
+            problem = ApiError(ErrorCode.INVALID_REQUEST, f"The feature {update.feature} comes twice in the request.")
+        if problem is not None:
+            message = f"Nothing was changed, because of one feature: {problem.message}"
+            return Decision(UpdateFeaturesResponse(error_code=problem.code, error_message=message))
+        seen.add(update.feature)
+        if image.features.get(update.feature, 0) != update.max_version_level:
+            records.append(FeatureLevelRecord(name=update.feature, feature_level=update.max_version_level))
+    response = UpdateFeaturesResponse(error_code=ErrorCode.NONE, error_message=None)
+    return Decision(response, [] if request.validate_only else records)
+
+
+def _problem(image: Image, update: FeatureUpdateKey) -> ApiError | None:
+    name, level = update.feature, update.max_version_level
+    known = SUPPORTED_FEATURES.get(name)
+    now = image.features.get(name, 0)
+    upgrade_type = _UNSAFE_DOWNGRADE if update.allow_downgrade else update.upgrade_type
+    why: str | None = None
+    if upgrade_type not in (_UPGRADE, _SAFE_DOWNGRADE, _UNSAFE_DOWNGRADE):
+        why = f"the upgrade type {upgrade_type} is not known"
+    elif known is None:
+        why = f"this cluster does not know that feature, only {', '.join(SUPPORTED_FEATURES)}"
+    elif not known.low <= level <= known.high:
+        why = f"it can be {known.low} to {known.high} here"
+    elif level < now and upgrade_type == _UPGRADE:
+        why = f"it is {now}, and lower only goes with an upgrade type of downgrade"
+    elif level > now and upgrade_type != _UPGRADE:
+        why = f"it is {now}, so that is no downgrade"
+    elif level < now and name == METADATA_VERSION and upgrade_type == _SAFE_DOWNGRADE:
+        why = f"it is {now}, and records in the metadata log might be lost by that"
+    if why is None:
+        return None
+    return ApiError(ErrorCode.INVALID_UPDATE_VERSION, f"{name} cannot become {level}: {why}.")

@@ -1,0 +1,160 @@
+"""Client quotas: how much users, client ids and addresses may send, read and ask for."""
+
+from __future__ import annotations
+
+import ipaddress
+import math
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from headrace.cluster.decision import NO_ERROR, ApiError, Decision
+from headrace.cluster.image import Image, QuotaEntity
+from headrace.cluster.records import ClientQuotaRecord, MetadataRecord
+from headrace.cluster.records import EntityData as StoredEntity
+from headrace.error_codes import ErrorCode
+from headrace.protocol.messages import alter_client_quotas, describe_client_quotas
+
+USER: Final = "user"
+CLIENT_ID: Final = "client-id"
+IP: Final = "ip"
+_ENTITY_KINDS: Final = (frozenset({USER}), frozenset({CLIENT_ID}), frozenset({USER, CLIENT_ID}), frozenset({IP}))
+
+# Whether a quota has to be a whole number.
+_CLIENT_KEYS: Final = {
+    "producer_byte_rate": True,
+    "consumer_byte_rate": True,
+    "request_percentage": False,
+    "controller_mutation_rate": False,
+}
+_IP_KEYS: Final = {"connection_creation_rate": True}
+
+_EXACT: Final = 0
+_DEFAULT: Final = 1
+_ANY: Final = 2
+
+
+def alter(
+    image: Image, request: alter_client_quotas.AlterClientQuotasRequest
+) -> Decision[alter_client_quotas.AlterClientQuotasResponse]:
+    decision = Decision(alter_client_quotas.AlterClientQuotasResponse())
+    for entry in request.entries:
+        error, records = _alter_one(image, entry)
+        if not request.validate_only:
+            decision.records += records
+        entity = sorted(entry.entity, key=lambda part: part.entity_type)
+        decision.response.entries.append(
+            alter_client_quotas.AlterClientQuotasResponseEntryData(
+                error_code=error.code, error_message=error.message, entity=entity
+            )
+        )
+    return decision
+
+
+def _alter_one(
+    image: Image, entry: alter_client_quotas.AlterClientQuotasRequestEntryData
+) -> tuple[ApiError, list[MetadataRecord]]:
+    pairs = [(part.entity_type, part.entity_name) for part in entry.entity]
+    problem = _entity_problem(pairs)
+    if problem is not None:
+        return ApiError(ErrorCode.INVALID_REQUEST, problem), []
+    keys = _IP_KEYS if pairs[0][0] == IP else _CLIENT_KEYS
+    entity: QuotaEntity = tuple(sorted(pairs, key=lambda pair: pair[0]))
+    now = image.quotas.get(entity, {})
+    records: list[MetadataRecord] = []
+    seen: set[str] = set()
+    for op in entry.ops:
+        if op.key not in keys:
+            words = f"Unknown quota {op.key} for {_shown(entity)}; there are {', '.join(keys)}."
+            return ApiError(ErrorCode.INVALID_REQUEST, words), []
+        if op.key in seen:
+            return ApiError(ErrorCode.INVALID_REQUEST, f"The quota {op.key} is changed twice in the request."), []
+        seen.add(op.key)
+        if not op.remove and not _is_quota(op.value, whole=keys[op.key]):
+            kind = "a whole number" if keys[op.key] else "a number"
+            return ApiError(ErrorCode.INVALID_REQUEST, f"Quota {op.key} must be {kind} greater than 0."), []
+        if op.remove and op.key not in now:
+            continue
+        if op.remove or now.get(op.key) != op.value:
+            stored = [StoredEntity(entity_type=kind, entity_name=name) for kind, name in entity]
+            value = 0.0 if op.remove else op.value
+            records.append(ClientQuotaRecord(entity=stored, key=op.key, value=value, remove=op.remove))
+    return NO_ERROR, records
+
+
+def _is_quota(value: float, *, whole: bool) -> bool:
+    return math.isfinite(value) and value > 0 and (not whole or value.is_integer())
+
+
+def _entity_problem(pairs: Sequence[tuple[str, str | None]]) -> str | None:
+    if not pairs:
+        return "The entity of a client quota is empty."
+    kinds = [kind for kind, _ in pairs]
+    for kind, name in pairs:
+        if kind not in (USER, CLIENT_ID, IP):
+            return f"Client quotas are for user, client-id or ip, not for {kind}."
+        if name == "":
+            return f"The name of the {kind} is empty; null stands for the default."
+    if len(set(kinds)) != len(kinds) or frozenset(kinds) not in _ENTITY_KINDS:
+        return f"A client quota cannot be for {' and '.join(kinds)} together."
+    if kinds == [IP] and pairs[0][1] is not None:
+        try:
+            ipaddress.ip_address(pairs[0][1])
+        except ValueError:
+            return f"{pairs[0][1]} is not an IP address."
+    return None
+
+
+def _shown(entity: Iterable[tuple[str, str | None]]) -> str:
+    return ", ".join(f"{kind} {'(default)' if name is None else name}" for kind, name in entity)
+
+
+def describe(
+    image: Image, request: describe_client_quotas.DescribeClientQuotasRequest
+) -> describe_client_quotas.DescribeClientQuotasResponse:
+    """The quotas whose entities match every component, and with `strict` have no others."""
+    problem = _filter_problem(request.components)
+    if problem is not None:
+        return describe_client_quotas.DescribeClientQuotasResponse(
+            error_code=problem.code, error_message=problem.message, entries=None
+        )
+    entries = [
+        describe_client_quotas.EntryData(
+            entity=[describe_client_quotas.EntityData(entity_type=kind, entity_name=name) for kind, name in entity],
+            values=[describe_client_quotas.ValueData(key=key, value=value) for key, value in values.items()],
+        )
+        for entity, values in image.quotas.items()
+        if _matches(dict(entity), request)
+    ]
+    return describe_client_quotas.DescribeClientQuotasResponse(error_message="", entries=entries)
+
+
+def _filter_problem(components: Sequence[describe_client_quotas.ComponentData]) -> ApiError | None:
+    kinds = [component.entity_type for component in components]
+    for component in components:
+        if component.entity_type == "":
+            return ApiError(ErrorCode.INVALID_REQUEST, "The type of an entity is empty.")
+        if component.entity_type not in (USER, CLIENT_ID, IP):
+            return ApiError(ErrorCode.UNSUPPORTED_VERSION, f"Unknown type of entity: {component.entity_type}")
+        if component.match_type not in (_EXACT, _DEFAULT, _ANY):
+            return ApiError(ErrorCode.INVALID_REQUEST, f"Unknown match type {component.match_type}.")
+        if (component.match_type == _EXACT) != (component.match is not None):
+            return ApiError(ErrorCode.INVALID_REQUEST, "A name goes with match type 0 (exactly this one) only.")
+    if len(set(kinds)) != len(kinds):
+        return ApiError(ErrorCode.INVALID_REQUEST, "A type of entity comes twice in the filter.")
+    if IP in kinds and len(kinds) > 1:
+        return ApiError(ErrorCode.INVALID_REQUEST, "ip cannot be combined with user or client-id.")
+    return None
+
+
+def _matches(entity: dict[str, str | None], request: describe_client_quotas.DescribeClientQuotasRequest) -> bool:
+    if request.strict and len(entity) != len(request.components):
+        return False
+    for component in request.components:
+        if component.entity_type not in entity:
+            return False
+        name = entity[component.entity_type]
+        if component.match_type == _EXACT and name != component.match:
+            return False
+        if component.match_type == _DEFAULT and name is not None:
+            return False
+    return True

@@ -1,0 +1,148 @@
+"""Users' SCRAM credentials, and the answers about access control of a cluster that has none."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections import Counter
+from typing import Final, NamedTuple
+
+from headrace.cluster.decision import ApiError, Decision
+from headrace.cluster.image import Image
+from headrace.cluster.records import MetadataRecord, RemoveUserScramCredentialRecord, UserScramCredentialRecord
+from headrace.error_codes import ErrorCode
+from headrace.protocol.messages.alter_user_scram_credentials import (
+    AlterUserScramCredentialsRequest,
+    AlterUserScramCredentialsResponse,
+    AlterUserScramCredentialsResult,
+    ScramCredentialUpsertion,
+)
+from headrace.protocol.messages.create_acls import AclCreationResult, CreateAclsRequest, CreateAclsResponse
+from headrace.protocol.messages.delete_acls import DeleteAclsFilterResult, DeleteAclsRequest, DeleteAclsResponse
+from headrace.protocol.messages.describe_acls import DescribeAclsRequest, DescribeAclsResponse
+from headrace.protocol.messages.describe_user_scram_credentials import (
+    CredentialInfo,
+    DescribeUserScramCredentialsRequest,
+    DescribeUserScramCredentialsResponse,
+    DescribeUserScramCredentialsResult,
+)
+
+
+class Mechanism(NamedTuple):
+    name: str
+    hash_name: str
+    iterations_min: int
+    iterations_max: int
+
+
+SCRAM_MECHANISMS: Final = {
+    1: Mechanism("SCRAM-SHA-256", "sha256", 4096, 16384),
+    2: Mechanism("SCRAM-SHA-512", "sha512", 4096, 16384),
+}
+_NO_AUTHORIZER: Final = "No authorizer is configured on the broker (authorizer.class.name), so there are no ACLs."
+
+
+def alter_scram(image: Image, request: AlterUserScramCredentialsRequest) -> Decision[AlterUserScramCredentialsResponse]:
+    """One change per user and request; a user whose change is wrong does not stop those of others."""
+    changes = Counter([deletion.name for deletion in request.deletions])
+    changes.update(upsertion.name for upsertion in request.upsertions)
+    errors: dict[str, ApiError] = dict.fromkeys(changes, ApiError(ErrorCode.NONE))
+    records: dict[str, MetadataRecord] = {}
+    for deletion in request.deletions:
+        if deletion.mechanism not in SCRAM_MECHANISMS:
+            errors[deletion.name] = _unknown_mechanism(deletion.mechanism)
+        elif (deletion.name, deletion.mechanism) not in image.scram:
+            words = f"User {deletion.name} has no credential of that mechanism to delete."
+            errors[deletion.name] = ApiError(ErrorCode.RESOURCE_NOT_FOUND, words)
+        else:
+            records[deletion.name] = RemoveUserScramCredentialRecord(name=deletion.name, mechanism=deletion.mechanism)
+    for upsertion in request.upsertions:
+        problem = _upsertion_problem(upsertion)
+        if problem is not None:
+            errors[upsertion.name] = problem
+        else:
+            records[upsertion.name] = _credential(upsertion)
+    for name, count in changes.items():
+        if count > 1:
+            words = f"The credentials of user {name} are changed twice in the request."
+            errors[name] = ApiError(ErrorCode.DUPLICATE_RESOURCE, words)
+        elif name == "":
+            errors[name] = ApiError(ErrorCode.UNACCEPTABLE_CREDENTIAL, "The name of the user is empty.")
+    response = AlterUserScramCredentialsResponse(
+        results=[
+            AlterUserScramCredentialsResult(user=name, error_code=error.code, error_message=error.message)
+            for name, error in errors.items()
+        ]
+    )
+    return Decision(response, [record for name, record in records.items() if errors[name].code is ErrorCode.NONE])
+
+
+def _unknown_mechanism(number: int) -> ApiError:
+    return ApiError(ErrorCode.UNSUPPORTED_SASL_MECHANISM, f"Unknown SCRAM mechanism {number}: 1 is SHA-256, 2 SHA-512.")
+
+
+def _upsertion_problem(upsertion: ScramCredentialUpsertion) -> ApiError | None:
+    mechanism = SCRAM_MECHANISMS.get(upsertion.mechanism)
+    if mechanism is None:
+        return _unknown_mechanism(upsertion.mechanism)
+    low, high = mechanism.iterations_min, mechanism.iterations_max
+    if not low <= upsertion.iterations <= high:
+        words = f"{upsertion.iterations} iterations; {mechanism.name} takes {low} to {high}."
+        return ApiError(ErrorCode.UNACCEPTABLE_CREDENTIAL, words)
+    if not upsertion.salt or not upsertion.salted_password:
+        return ApiError(ErrorCode.UNACCEPTABLE_CREDENTIAL, "The salt and the salted password must not be empty.")
+    return None
+
+
+def _credential(upsertion: ScramCredentialUpsertion) -> UserScramCredentialRecord:
+    """What the server keeps: enough to check a client, not enough to be one."""
+    hash_name = SCRAM_MECHANISMS[upsertion.mechanism].hash_name
+    client_key = hmac.digest(upsertion.salted_password, b"Client Key", hash_name)
+    return UserScramCredentialRecord(
+        name=upsertion.name,
+        mechanism=upsertion.mechanism,
+        salt=bytes(upsertion.salt),
+        stored_key=hashlib.new(hash_name, client_key).digest(),
+        server_key=hmac.digest(upsertion.salted_password, b"Server Key", hash_name),
+        iterations=upsertion.iterations,
+    )
+
+
+def describe_scram(image: Image, request: DescribeUserScramCredentialsRequest) -> DescribeUserScramCredentialsResponse:
+    """Mechanisms and iterations of the users asked for, or of all."""
+    by_user: dict[str, list[CredentialInfo]] = {}
+    for (name, mechanism), credential in image.scram.items():
+        info = CredentialInfo(mechanism=mechanism, iterations=credential.iterations)
+        by_user.setdefault(name, []).append(info)
+    asked = Counter(user.name for user in request.users) if request.users else Counter(list(by_user))
+    response = DescribeUserScramCredentialsResponse(error_message="")
+    for name, count in asked.items():
+        result = DescribeUserScramCredentialsResult(user=name, error_message="")
+        if count > 1:
+            result.error_code = ErrorCode.DUPLICATE_RESOURCE
+            result.error_message = f"The user {name} comes twice in the request."
+        elif name not in by_user:
+            result.error_code = ErrorCode.RESOURCE_NOT_FOUND
+            result.error_message = f"The user {name} has no SCRAM credential."
+        else:
+            result.credential_infos = by_user[name]
+        response.results.append(result)
+    return response
+
+
+def describe_acls(request: DescribeAclsRequest) -> DescribeAclsResponse:
+    return DescribeAclsResponse(error_code=ErrorCode.SECURITY_DISABLED, error_message=_NO_AUTHORIZER)
+
+
+def create_acls(request: CreateAclsRequest) -> CreateAclsResponse:
+    code = ErrorCode.SECURITY_DISABLED
+    return CreateAclsResponse(
+        results=[AclCreationResult(error_code=code, error_message=_NO_AUTHORIZER) for _ in request.creations]
+    )
+
+
+def delete_acls(request: DeleteAclsRequest) -> DeleteAclsResponse:
+    code = ErrorCode.SECURITY_DISABLED
+    return DeleteAclsResponse(
+        filter_results=[DeleteAclsFilterResult(error_code=code, error_message=_NO_AUTHORIZER) for _ in request.filters]
+    )

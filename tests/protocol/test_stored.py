@@ -4,9 +4,7 @@ from typing import Any
 
 import pytest
 
-from headrace.protocol.codec import decode, encode
 from headrace.protocol.stored import consumer_offsets, metadata_records, transaction_state
-from headrace.protocol.stored.consumer_protocol import ConsumerProtocolAssignment, ConsumerProtocolSubscription
 from headrace.protocol.stored.coordinator import RecordTypes, StoredRecord, Unknown
 from headrace.protocol.wire import MalformedMessage
 
@@ -100,20 +98,3 @@ def test_metadata_records_in_another_frame_or_with_bytes_after_them_are_refused(
         metadata_records.decode_record(b"\x00" + record[1:])
     with pytest.raises(MalformedMessage, match="1 bytes after"):
         metadata_records.decode_record(record + b"\x00")
-
-
-def test_consumer_protocol_messages_read_as_kafka_reads_them() -> None:
-    classes = {"subscription": ConsumerProtocolSubscription, "assignment": ConsumerProtocolAssignment}
-    seen = 0
-    for row in load("consumer-protocol.jsonl.gz"):
-        raw = unbase64(row["bytes"]) or b""
-        version = int.from_bytes(raw[:2], "big", signed=True)
-        if row["op"] != "roundtrip" or not 0 <= version <= 3:
-            continue
-        message: Any = decode(classes[row["kind"]], version, raw, 2)
-        assert encode(message, version) == raw[2:]
-        if row["kind"] == "subscription":
-            assert message.topics == row["decoded"]["topics"]
-        assert message.user_data == unbase64(row["decoded"]["userData"])
-        seen += 1
-    assert seen > 500

@@ -1,1 +1,1 @@
-"""Messages that are stored instead of sent: records of internal topics and of the metadata log, members' user data."""
+"""Messages that are stored instead of sent: records of internal topics and of the metadata log."""

@@ -362,6 +362,7 @@ def test_a_pool_refuses_a_second_loop_while_the_first_has_work():
     asyncio.run(leave_work())
     asyncio.run(second())
     gate.set()
+    pool._queue.put(None)  # close() would wait for work whose loop is gone
 
 
 def test_a_pool_needs_a_thread():

@@ -234,6 +234,26 @@ def test_a_killed_process_resets_its_connections_and_stops_between_two_steps():
     run_simulation(main, 1)
 
 
+def test_timers_and_callbacks_of_a_killed_host_never_run():
+    async def main(simulation):
+        host = simulation.host("a")
+        ran: list[str] = []
+
+        async def set_timers():
+            loop = asyncio.get_running_loop()
+            loop.call_later(1, ran.append, "before")
+            loop.call_later(10, ran.append, "after")
+
+        await host.start(set_timers())
+        await asyncio.sleep(5)
+        host.kill(power_loss=False)
+        host.restart()
+        await asyncio.sleep(100)
+        assert ran == ["before"]
+
+    run_simulation(main, 1)
+
+
 def test_after_a_power_loss_peers_hear_nothing_until_the_host_is_back():
     async def main(simulation):
         a, b = simulation.host("a"), simulation.host("b")

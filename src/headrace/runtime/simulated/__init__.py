@@ -1,4 +1,21 @@
-"""The simulated runtime: a cluster in one process, where a seed decides time, order, network, disk and crashes."""
+"""The simulated runtime: a cluster in one process, where a seed decides time, order, network, disk and crashes.
+
+    async def main(simulation):
+        broker, client = simulation.host("broker-1"), simulation.host("client")
+        serving = broker.start(serve(broker.runtime))           # everything it starts belongs to the host
+        await client.start(produce(client.runtime, "broker-1", 9092))
+        simulation.network.partition(["client"], ["broker-1"])  # heal(), reset(), half_open()
+        broker.disk.inject(Fault("sync"))                       # fill(), crash_after()
+        broker.kill()                                           # power loss: what was not synced may be gone, torn
+        broker.start(serve(broker.restart()))
+
+    result = run_twice(main, seed=7)                            # the same trace_hash both times, or an error
+
+Code without asyncio needs no loop: `host = simulated_host(seed)`, then `host.runtime`, `host.kill()`, `host.restart()`.
+
+What must not happen inside, because it would not repeat: threads, real sockets or files, time and random modules,
+iteration over sets of strings or of objects, decisions by `id()` or `hash()`.
+"""
 
 from headrace.runtime.simulated.clock import EPOCH_MS, SimulatedClock
 from headrace.runtime.simulated.disk import Fault, SimulatedDisk, SimulatedFile

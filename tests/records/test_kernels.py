@@ -1,15 +1,18 @@
 """The compiled kernels give what the plain ones give, on good records and on garbage; and they load only when asked."""
 
 import os
+import shutil
 import subprocess
 import sys
 from array import array
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import headrace
 from headrace.records import (
     Batch,
     Codec,
@@ -41,8 +44,8 @@ def as_lists(decoded: Decoded) -> list[Any]:
     return [column.tolist() if isinstance(column, memoryview) else column for column in decoded]
 
 
-@relaxed
-@given(st.lists(record_tuples, min_size=1, max_size=80), st.sampled_from(list(Codec)), st.integers(-1, 2**31 - 1))
+@settings(relaxed, max_examples=100)
+@given(st.lists(record_tuples, min_size=1, max_size=40), st.sampled_from(list(Codec)), st.integers(-1, 2**31 - 1))
 def test_records_survive_both_ways_with_the_same_bytes(rows: list[Any], codec: Codec, base_sequence: int) -> None:
     options: dict[str, Any] = {"base_offset": 7, "codec": codec, "base_sequence": base_sequence}
     if base_sequence >= 0:
@@ -211,6 +214,7 @@ def test_plain_work_never_loads_numba() -> None:
     assert run_python(code, HEADRACE_KERNELS="") == "False False"
 
 
+@pytest.mark.slow
 def test_the_environment_forces_either_kernels() -> None:
     code = "from headrace.records import kernels; print(kernels.use_fast(), kernels.choose(1).NAME)"
     assert run_python(code, HEADRACE_KERNELS="plain") == "False plain"
@@ -218,6 +222,23 @@ def test_the_environment_forces_either_kernels() -> None:
     assert run_python(code, HEADRACE_KERNELS="") == "True plain"
     without_asking = "from headrace.records import kernels; print(kernels.choose(1).NAME)"
     assert run_python(without_asking, HEADRACE_KERNELS="fast") == "fast"
+
+
+@pytest.mark.slow
+def test_without_a_place_for_numba_s_cache_the_plain_kernels_serve(tmp_path: Path) -> None:
+    package = Path(headrace.__file__).parent
+    copy = tmp_path / "headrace"
+    shutil.copytree(package, copy, ignore=shutil.ignore_patterns("__pycache__"))
+    # A file where numba would make its directory stands for a place that cannot be written, even by root.
+    (copy / "records" / "__pycache__").touch()
+    (tmp_path / "home").touch()
+    places = {name: str(tmp_path / "home") for name in ("HOME", "XDG_CACHE_HOME")}
+    code = "from headrace.records import kernels; print(kernels.use_fast(), kernels.choose(1000).NAME)"
+    where = {"PYTHONPATH": str(tmp_path), "PYTHONDONTWRITEBYTECODE": "1", "HEADRACE_KERNELS": ""}
+    assert run_python(code, **where, **places) == "False plain"
+    with pytest.raises(subprocess.CalledProcessError) as failed:
+        run_python(code, **{**where, "HEADRACE_KERNELS": "fast"}, **places)
+    assert "NUMBA_CACHE_DIR" in failed.value.stderr
 
 
 def test_a_wrong_word_in_the_environment_is_said(monkeypatch: pytest.MonkeyPatch) -> None:

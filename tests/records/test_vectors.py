@@ -244,3 +244,43 @@ def test_columns_have_a_length() -> None:
     assert columns.headers_of(0) == (("h", b"x"),)
     assert columns.headers_of(1) == ()
     assert (columns.keys[0], columns.keys[1], columns.values[0]) == (b"k", None, None)
+
+
+def test_damaged_batches_are_read_or_refused_as_by_java(either_kernels: str) -> None:
+    rows = load("damaged-batches.jsonl.gz")
+    assert len(rows) > 2000
+    for number, row in enumerate(rows):
+        assert in_java_s_words(to_bytes(row)) == row["java"], number
+
+
+def in_java_s_words(data: bytes) -> str:
+    words: list[str] = []
+    try:
+        for batch in split(data):
+            words.append("B")
+            try:
+                for record in iter_records(batch):
+                    sizes = [-1 if part is None else len(part) for part in (record.key, record.value)]
+                    words.append(
+                        f"{record.offset},{record.timestamp},{record.sequence},{sizes[0]},{sizes[1]},{java_hash(record)}"
+                    )
+            except HeadraceError:
+                words.append("E")
+    except CorruptBatch:
+        words.append("S")
+    return "".join(f"{word};" for word in words)
+
+
+def java_hash(record: Record) -> int:
+    hashed = 0
+    for byte in (record.key or b"") + (record.value or b""):
+        hashed = hashed * 31 + (byte ^ 0x80) - 0x80
+    for key, value in record.headers:
+        units = key.encode("utf-16-be")
+        name = 0
+        for at in range(0, len(units), 2):
+            name = name * 31 + int.from_bytes(units[at : at + 2], "big")
+        hashed = hashed * 31 + name
+        for byte in value or b"":
+            hashed = hashed * 31 + (byte ^ 0x80) - 0x80
+    return (hashed + 2**31) % 2**32 - 2**31

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import logging
 import os
 from collections.abc import Sequence
 from typing import Protocol, cast
@@ -20,6 +21,8 @@ FAST_FROM_ROWS = 24
 """Below this many rows the call into compiled code costs more than the plain loop."""
 
 ENVIRONMENT = "HEADRACE_KERNELS"
+
+_log = logging.getLogger(__name__)
 
 
 class Kernels(Protocol):
@@ -78,7 +81,8 @@ def _forced() -> str:
 def use_fast() -> bool:
     """Load the compiled kernels now, for the whole process; says whether they are there.
 
-    False where numba or numpy is not installed (the plain kernels serve), or HEADRACE_KERNELS=plain. Loading takes the
+    False where numba or numpy is not installed or has nowhere to cache (the plain kernels serve), or with
+    HEADRACE_KERNELS=plain. Loading takes the
     time of importing numba, so a client calls this when it starts, not in the middle of its work.
     """
     global _fast, _fast_from_rows
@@ -91,7 +95,15 @@ def use_fast() -> bool:
             if forced == "fast":
                 raise ImportError(f"{ENVIRONMENT}=fast needs {' and '.join(missing)}: pip install 'headrace[fast]'")
             return False
-        _fast = cast(Kernels, importlib.import_module("headrace.records.kernels_fast"))
+        try:
+            _fast = cast(Kernels, importlib.import_module("headrace.records.kernels_fast"))
+        except RuntimeError as error:
+            # numba found no directory to cache in: compiling for seconds in every process is worse than plain kernels.
+            advice = "set NUMBA_CACHE_DIR to a directory that can be written"
+            if forced == "fast":
+                raise RuntimeError(f"{ENVIRONMENT}=fast, but compiled kernels cannot be cached: {advice}") from error
+            _log.warning("using the plain kernels: numba cannot cache the compiled ones (%s); %s", error, advice)
+            return False
         _fast_from_rows = 0 if forced == "fast" else FAST_FROM_ROWS
     return True
 

@@ -56,8 +56,7 @@ def decode_records(data: Buffer, table: Sequence[int], capacity: int) -> Decoded
     lists: tuple[list[int], ...] = ([], [], [], [], [], [], [], [])
     fault, at = int(Fault.NONE), 0
     for entry in range(0, len(table), TABLE_WIDTH):
-        start, end, count, base_offset, base_timestamp, stamp = table[entry : entry + TABLE_WIDTH]
-        fault, at = _decode_batch(raw, start, end, count, base_offset, base_timestamp, stamp, lists)
+        fault, at = _decode_batch(raw, table[entry : entry + TABLE_WIDTH], lists)
         if fault:
             break
     offsets, timestamps = _int64_column(lists[0]), _int64_column(lists[1])
@@ -84,21 +83,13 @@ def _int64_column(numbers: list[int]) -> memoryview:
         return memoryview(array("q", map(to_int64, numbers)))
 
 
-def _decode_batch(
-    raw: bytes,
-    at: int,
-    end: int,
-    count: int,
-    base_offset: int,
-    base_timestamp: int,
-    stamp: int,
-    lists: tuple[list[int], ...],
-) -> tuple[int, int]:
+def _decode_batch(raw: bytes, entry: Sequence[int], lists: tuple[list[int], ...]) -> tuple[int, int]:
     """Append one batch's records to the lists.
 
     Short varints are read inline, as a call costs more than they do, and without a look at the bounds: a field that
     runs past its record leaves the position past the record's end, and `_fault_of` then says what was wrong.
     """
+    at, end, count, base_offset, base_timestamp, stamp = entry
     if count <= 0:
         return (Fault.COUNT if count else Fault.NONE), at
     append_offset, append_timestamp, append_key_start, append_key_length = (numbers.append for numbers in lists[:4])

@@ -2,7 +2,7 @@
 
 Versions 0-5. 1 answers before it throttles; 2 may answer PRODUCER_FENCED; 3 is flexible; 4 is for brokers: several
 transactions at once, and the question whether partitions were added already; 5 may answer TRANSACTION_ABORTABLE.
-Clients speak 0-3: their fields end in `v3_and_below`.
+Clients speak 0-3, whose fields have `v3_and_below` in their names.
 """
 
 from headrace.protocol.schema import BOOL, INT16, INT32, INT64, STRING, Array, f, request, response, struct

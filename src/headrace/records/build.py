@@ -62,7 +62,7 @@ class BatchOptions(TypedDict, total=False):
     delete_horizon: int | None
 
 
-@dataclass(slots=True, frozen=True)
+@dataclass(slots=True)
 class _Options:
     base_offset: int = 0
     last_offset: int | None = None

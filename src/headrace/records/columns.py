@@ -6,7 +6,6 @@ from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, chain, compress
-from operator import add
 from typing import NamedTuple, cast
 
 from headrace.records import varint
@@ -34,7 +33,7 @@ class Record(NamedTuple):
     sequence: int = -1
 
 
-@dataclass(slots=True, frozen=True)
+@dataclass(slots=True)
 class BytesColumn:
     """Byte strings inside one buffer. Length -1 is null; `starts` and `lengths` are 32-bit."""
 
@@ -58,8 +57,7 @@ class BytesColumn:
         data = self.data if type(self.data) is bytes else bytes(self.data)
         starts, lengths = self.starts.tolist(), self.lengths.tolist()
         if min(lengths, default=0) >= 0:
-            # All in C: no bytecode per row.
-            return list(map(data.__getitem__, map(slice, starts, map(add, starts, lengths))))
+            return [data[start : start + length] for start, length in zip(starts, lengths)]
         if max(lengths) < 0:
             return [None] * len(lengths)
         return [data[start : start + length] if length >= 0 else None for start, length in zip(starts, lengths)]
@@ -71,7 +69,7 @@ class BytesColumn:
         )
 
 
-@dataclass(slots=True, frozen=True)
+@dataclass(slots=True)
 class Columns:
     """Records of one or several batches. A header row is the encoded header section, its count included."""
 

@@ -17,7 +17,7 @@ from headrace.records.batch import Buffer
 from headrace.records.columns import BytesColumn
 from headrace.records.kernels_plain import Decoded, Survey
 
-FAST_FROM_ROWS = 24
+FAST_FROM_ROWS = 16
 """Below this many rows the call into compiled code costs more than the plain loop."""
 
 ENVIRONMENT = "HEADRACE_KERNELS"

@@ -1,0 +1,254 @@
+"""The metadata log of a cluster of one: `__cluster_metadata-0`, on this broker's own disk.
+
+The records of a decision are one batch, so that a crash leaves all of them or none, and are synced before anyone hears
+of them. When the log has grown, a snapshot (the image as records, named by offset and epoch as KRaft names its own)
+takes the place of what is before it, so that starting reads what there is and not all that ever was.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final, NamedTuple
+
+from headrace.cluster.image import Image, InconsistentMetadataError
+from headrace.cluster.records import (
+    METADATA_TOPIC,
+    METADATA_TOPIC_ID,
+    MetadataRecord,
+    NoOpRecord,
+    Unknown,
+    decode_record,
+    encode_record,
+)
+from headrace.config import INT64_MAX
+from headrace.errors import HeadraceError, StaleControllerEpochError
+from headrace.log import Log, LogConfig, Origin
+from headrace.protocol.wire import MalformedMessage
+from headrace.records import Batch, Buffer, CorruptBatch, InvalidRecord, build_batch_of, check, read_records, split
+from headrace.runtime import Runtime
+from headrace.topics import TopicPartition
+
+DIRECTORY_NAME: Final = f"{METADATA_TOPIC}-0"
+DECISION_BYTES_MAX: Final = 64 * 1024 * 1024
+SNAPSHOT_AFTER_BYTES: Final = 20 * 1024 * 1024
+_READ_BYTES: Final = 4 * 1024 * 1024
+_SNAPSHOT_BATCH_RECORDS: Final = 1000
+_SNAPSHOT_NAME: Final = re.compile(r"([0-9]{20})-([0-9]{10})\.checkpoint")
+
+_CONFIG: Final = LogConfig(
+    max_message_bytes=DECISION_BYTES_MAX,
+    retention_ms=-1,
+    retention_bytes=-1,
+    segment_ms=INT64_MAX,
+    timestamp_after_max_ms=INT64_MAX,
+    file_delete_delay_ms=0,
+)
+
+
+class DecisionTooLargeError(HeadraceError):
+    """One decision has more records than can be written at once."""
+
+
+class Snapshot(NamedTuple):
+    """A snapshot on disk: it stands for every record before `end_offset`."""
+
+    end_offset: int
+    epoch: int
+    path: str
+
+
+_NO_SNAPSHOT: Final = Snapshot(0, -1, "")
+
+
+class LocalStore:
+    """Implements `Store`. One thread at a time."""
+
+    def __init__(self, runtime: Runtime, log: Log, snapshot: Snapshot, snapshot_after_bytes: int) -> None:
+        """Use `LocalStore.open`."""
+        self._disk = runtime.disk
+        self._clock = runtime.clock
+        self._log = log
+        self._snapshot = snapshot
+        self._snapshot_after_bytes = snapshot_after_bytes
+        self._epoch = max(log.leader_epoch, snapshot.epoch)
+        log.update_high_watermark(log.end_offset)
+
+    @classmethod
+    def open(cls, runtime: Runtime, parent: str, *, snapshot_after_bytes: int = SNAPSHOT_AFTER_BYTES) -> LocalStore:
+        """Open the store in the log directory `parent`, or make it there. What a crash left half-done is removed."""
+        directory = os.path.join(parent, DIRECTORY_NAME)
+        snapshot = _latest_snapshot(runtime, directory)
+        log = Log.open(
+            runtime,
+            directory,
+            TopicPartition(METADATA_TOPIC, 0),
+            _CONFIG,
+            topic_id=METADATA_TOPIC_ID,
+            start_offset=snapshot.end_offset,
+        )
+        if log.end_offset < snapshot.end_offset:
+            log.start_at(snapshot.end_offset)
+        elif log.start_offset > snapshot.end_offset:
+            raise InconsistentMetadataError(
+                f"{directory}: the metadata log begins at {log.start_offset}, but its snapshot ends at "
+                f"{snapshot.end_offset}: records between are lost, restore the directory from a copy"
+            )
+        return cls(runtime, log, snapshot, snapshot_after_bytes)
+
+    @property
+    def end_offset(self) -> int:
+        return self._log.end_offset
+
+    @property
+    def epoch(self) -> int:
+        """The epoch of the latest controller."""
+        return self._epoch
+
+    @property
+    def snapshot_end_offset(self) -> int:
+        return self._snapshot.end_offset
+
+    def elect(self, node_id: int) -> int:
+        self._epoch += 1
+        # Written down at once, so that no later controller gets the same epoch.
+        self._append([NoOpRecord()])
+        return self._epoch
+
+    def append_if_epoch(self, epoch: int, records: Sequence[MetadataRecord]) -> int:
+        if epoch != self._epoch:
+            raise StaleControllerEpochError(f"The controller of epoch {epoch} was replaced: it is {self._epoch} now.")
+        if records:
+            self._append(records)
+        return self._log.end_offset
+
+    def _append(self, records: Iterable[MetadataRecord]) -> None:
+        batch = _batch(records, self._clock.now_ms())
+        if len(batch) > DECISION_BYTES_MAX:
+            raise DecisionTooLargeError(
+                f"A decision of {len(batch)} bytes of metadata is too large; ask for less at once "
+                f"(at most {DECISION_BYTES_MAX} bytes)."
+            )
+        self._log.append(batch, leader_epoch=self._epoch, origin=Origin.COORDINATOR)
+        self._log.sync()
+        self._log.update_high_watermark(self._log.end_offset)
+
+    def read_from(self, offset: int) -> Iterator[tuple[int, MetadataRecord]]:
+        if offset < self._snapshot.end_offset:
+            for record in self._read_snapshot():
+                yield self._snapshot.end_offset - 1, record
+            offset = self._snapshot.end_offset
+        while offset < self._log.end_offset:
+            place = self._log.locate(offset, _READ_BYTES, limit=self._log.end_offset, at_least_one=True)
+            data = place.file.read(place.position, place.length)
+            before = offset
+            for batch in split(data):
+                header = batch.header()
+                if header.last_offset >= offset and not header.is_control:
+                    for at, record in _records_of(batch, self._log.directory):
+                        if at >= offset:
+                            yield at, record
+                offset = max(offset, header.next_offset)
+            if offset == before:
+                raise InconsistentMetadataError(f"{self._log.directory}: nothing can be read at offset {offset}")
+
+    def _read_snapshot(self) -> Iterator[MetadataRecord]:
+        for batch in _checked_batches(self._disk.read_file(self._snapshot.path), self._snapshot.path):
+            for _, record in _records_of(batch, self._snapshot.path):
+                yield record
+
+    # --- snapshots ----------------------------------------------------------------------------------------------------
+
+    @property
+    def snapshot_due(self) -> bool:
+        """Whether the log has grown enough to be replaced by a snapshot."""
+        return self._log.size_bytes >= self._snapshot_after_bytes
+
+    def take_snapshot(self, image: Image) -> None:
+        """Replace all records so far by the image that they make. A crash at any point loses nothing."""
+        if image.offset != self._log.end_offset:
+            raise ValueError(
+                f"the image is that of offset {image.offset}, but the log ends at {self._log.end_offset}: fold it first"
+            )
+        taken = Snapshot(image.offset, self._epoch, "")
+        name = f"{taken.end_offset:020d}-{max(taken.epoch, 0):010d}.checkpoint"
+        taken = taken._replace(path=os.path.join(self._log.directory, name))
+        now_ms = self._clock.now_ms()
+        data = b"".join(_batches(image.to_records(), now_ms))
+        self._disk.replace_file(taken.path, data)
+        previous, self._snapshot = self._snapshot, taken
+        self._log.roll()
+        self._log.delete_records(taken.end_offset)
+        self._log.apply_retention(now_ms)
+        self._log.sync()
+        self._log.remove_discarded(self._clock.now_ms())
+        if previous.path and previous.path != taken.path:
+            self._disk.remove(previous.path)
+
+    def close(self) -> None:
+        self._log.close()
+
+
+def _latest_snapshot(runtime: Runtime, directory: str) -> Snapshot:
+    """The newest snapshot; older ones, which a crash kept from being removed, are removed now."""
+    disk = runtime.disk
+    if not disk.is_dir(directory):
+        return _NO_SNAPSHOT
+    found = []
+    for name in disk.listdir(directory):
+        path = os.path.join(directory, name)
+        match = _SNAPSHOT_NAME.fullmatch(name)
+        if match is not None:
+            found.append(Snapshot(int(match[1]), int(match[2]), path))
+        elif name.endswith(".checkpoint.tmp"):
+            disk.remove(path)
+    found.sort()
+    for old in found[:-1]:
+        disk.remove(old.path)
+    return found[-1] if found else _NO_SNAPSHOT
+
+
+def _batch(records: Iterable[MetadataRecord], now_ms: int) -> bytearray:
+    values = [encode_record(record) for record in records]
+    return build_batch_of([now_ms] * len(values), [None] * len(values), values)
+
+
+def _batches(records: Iterable[MetadataRecord], now_ms: int) -> Iterator[bytearray]:
+    chunk: list[MetadataRecord] = []
+    for record in records:
+        chunk.append(record)
+        if len(chunk) == _SNAPSHOT_BATCH_RECORDS:
+            yield _batch(chunk, now_ms)
+            chunk = []
+    if chunk:
+        yield _batch(chunk, now_ms)
+
+
+def _checked_batches(data: Buffer, path: str) -> Iterator[Batch]:
+    """The batches of a snapshot, which is written as a whole: a cut or damaged one is an error, not an end."""
+    size = 0
+    try:
+        for batch in split(data):
+            check(batch)
+            size += len(batch.buffer)
+            yield batch
+    except CorruptBatch as error:
+        raise InconsistentMetadataError(f"{path}: the snapshot is damaged ({error})") from error
+    if size != len(data):
+        raise InconsistentMetadataError(f"{path}: the snapshot is cut after {size} of {len(data)} bytes")
+
+
+def _records_of(batch: Batch, where: str) -> Iterator[tuple[int, MetadataRecord]]:
+    try:
+        for stored in read_records(batch):
+            record = decode_record(stored.value or b"")
+            if isinstance(record, Unknown):
+                raise InconsistentMetadataError(
+                    f"{where}: the record at offset {stored.offset} is of type {record.record_type}"
+                    f"{'' if record.version is None else f' in version {record.version}'}, which this version of "
+                    f"Headrace does not know; start a newer one"
+                )
+            yield stored.offset, record
+    except (InvalidRecord, MalformedMessage) as error:
+        raise InconsistentMetadataError(f"{where}: a metadata record is damaged ({error})") from error

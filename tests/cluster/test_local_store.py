@@ -1,0 +1,200 @@
+"""The metadata log of one broker: durable, fenced by epoch, bounded by snapshots, whole after a crash at any moment."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from headrace.cluster.image import Image, InconsistentMetadataError
+from headrace.cluster.records import ConfigRecord, MetadataRecord, NoOpRecord, PartitionRecord, TopicRecord
+from headrace.cluster.store import Store, fold
+from headrace.cluster.store.local import DIRECTORY_NAME, LocalStore
+from headrace.errors import StaleControllerEpochError
+from headrace.runtime import Runtime, real_runtime
+from headrace.runtime.simulated import CrashModel, SimulatedCrash, simulated_host
+
+from .test_image import state
+
+PARENT = "/data"
+
+
+def topic(number: int, partitions: int = 2) -> list[MetadataRecord]:
+    topic_id = number.to_bytes(16, "big")
+    records: list[MetadataRecord] = [TopicRecord(name=f"topic-{number}", topic_id=topic_id)]
+    records += [
+        PartitionRecord(
+            partition_id=index,
+            topic_id=topic_id,
+            replicas=[1],
+            isr=[1],
+            leader=1,
+            leader_epoch=0,
+            partition_epoch=0,
+            directories=[bytes(16)],
+        )
+        for index in range(partitions)
+    ]
+    return records
+
+
+def opened(runtime: Runtime, *, snapshot_after_bytes: int = 10**9) -> tuple[LocalStore, Image]:
+    store = LocalStore.open(runtime, PARENT, snapshot_after_bytes=snapshot_after_bytes)
+    image = Image()
+    fold(store, image)
+    return store, image
+
+
+def append(store: LocalStore, image: Image, epoch: int, records: list[MetadataRecord]) -> None:
+    store.append_if_epoch(epoch, records)
+    fold(store, image)
+    assert image.offset == store.end_offset
+    if store.snapshot_due:
+        store.take_snapshot(image)
+
+
+def test_what_was_appended_is_read_again_with_its_offsets() -> None:
+    runtime = simulated_host(1).runtime
+    store: Store = LocalStore.open(runtime, PARENT)
+    epoch = store.elect(1)
+    end = store.append_if_epoch(epoch, topic(1))
+    assert end == 4
+    assert [offset for offset, _ in store.read_from(0)] == [0, 1, 2, 3]
+    assert [record for _, record in store.read_from(0)] == [NoOpRecord(), *topic(1)]
+    assert list(store.read_from(3)) == [(3, topic(1)[2])]
+    assert list(store.read_from(4)) == []
+    assert store.append_if_epoch(epoch, []) == 4
+
+
+def test_an_older_controller_can_append_no_more() -> None:
+    runtime = simulated_host(1).runtime
+    store = LocalStore.open(runtime, PARENT)
+    old = store.elect(1)
+    new = store.elect(2)
+    assert new == old + 1
+    with pytest.raises(StaleControllerEpochError):
+        store.append_if_epoch(old, topic(1))
+    assert store.append_if_epoch(new, topic(1)) == store.end_offset
+
+
+def test_epochs_grow_over_restarts_also_when_only_a_snapshot_is_left() -> None:
+    host = simulated_host(1)
+    epochs = []
+    for number in range(6):
+        store, image = opened(host.runtime)
+        epochs.append(store.elect(1))
+        append(store, image, epochs[-1], topic(number))
+        if number % 2:
+            store.take_snapshot(image)
+        store.close()
+    assert epochs == sorted(set(epochs))
+
+
+def test_a_snapshot_takes_the_place_of_old_records_and_keeps_offsets_going() -> None:
+    runtime = simulated_host(2).runtime
+    store, image = opened(runtime, snapshot_after_bytes=20_000)
+    epoch = store.elect(1)
+    for number in range(400):
+        append(store, image, epoch, topic(number))
+    assert 0 < store.snapshot_end_offset < store.end_offset == 1 + 400 * 3
+    files = runtime.disk.listdir(f"{PARENT}/{DIRECTORY_NAME}")
+    assert sum(name.endswith(".checkpoint") for name in files) == 1
+    assert sum(name.endswith(".log") for name in files) <= 2
+    store.close()
+    _, again = opened(runtime)
+    assert state(again) == state(image)
+    assert again.offset == image.offset
+
+
+def test_a_snapshot_needs_an_image_that_is_up_to_date() -> None:
+    store, image = opened(simulated_host(2).runtime)
+    store.append_if_epoch(store.elect(1), topic(1))
+    with pytest.raises(ValueError, match="fold it first"):
+        store.take_snapshot(image)
+
+
+def test_a_damaged_snapshot_is_told_instead_of_being_taken_for_the_end() -> None:
+    runtime = simulated_host(3).runtime
+    store, image = opened(runtime)
+    append(store, image, store.elect(1), topic(1, 50))
+    fold(store, image)
+    store.take_snapshot(image)
+    store.close()
+    directory = f"{PARENT}/{DIRECTORY_NAME}"
+    path = next(f"{directory}/{n}" for n in runtime.disk.listdir(directory) if n.endswith(".checkpoint"))
+    good = runtime.disk.read_file(path)
+    for bad in (good[:-5], good[:200] + bytes([good[200] ^ 1]) + good[201:]):
+        runtime.disk.replace_file(path, bad)
+        with pytest.raises(InconsistentMetadataError, match="snapshot"):
+            opened(runtime)
+
+
+def scenario(runtime: Runtime, acknowledged: list[int], rng: random.Random) -> None:
+    """Appends and snapshots; notes the number of topics after each append that was acknowledged."""
+    store, image = opened(runtime, snapshot_after_bytes=2_000)
+    epoch = store.elect(1)
+    for _ in range(25):
+        number = len(image.topics)
+        retention = ConfigRecord(resource_type=2, resource_name=f"topic-{number}", name="retention.ms", value="7")
+        store.append_if_epoch(epoch, [*topic(number), retention])
+        acknowledged.append(number + 1)
+        fold(store, image)
+        if store.snapshot_due or rng.random() < 0.1:
+            store.take_snapshot(image)
+    store.close()
+
+
+def check_whole(runtime: Runtime, acknowledged: list[int]) -> None:
+    _, image = opened(runtime)
+    count = len(image.topics)
+    # The append that the crash interrupted may have made it to the disk, but only as a whole.
+    least = acknowledged[-1] if acknowledged else 0
+    assert least <= count <= least + 1
+    assert set(image.topics) == {f"topic-{number}" for number in range(count)}
+    assert all(len(found.partitions) == 2 for found in image.topics.values())
+    assert len(image.configs) == count
+
+
+def operations_of(run: Callable[[Runtime], None], seed: int) -> int:
+    host = simulated_host(seed)
+    seen = 0
+    begin = host.runtime.disk.begin  # type: ignore[attr-defined]
+
+    def counted(*args: object) -> None:
+        nonlocal seen
+        seen += 1
+        begin(*args)
+
+    host.runtime.disk.begin = counted  # type: ignore[attr-defined]
+    run(host.runtime)
+    return seen
+
+
+@pytest.mark.parametrize("model", list(CrashModel))
+def test_a_crash_at_any_operation_loses_nothing_acknowledged(model: CrashModel) -> None:
+    total = operations_of(lambda runtime: scenario(runtime, [], random.Random(5)), 11)
+    assert total > 150
+    rng = random.Random(model.value)
+    for operation in sorted(rng.sample(range(total), 60)):
+        host = simulated_host(11)
+        acknowledged: list[int] = []
+        host.runtime.disk.crash_after(operation)  # type: ignore[attr-defined]
+        with pytest.raises(SimulatedCrash):
+            scenario(host.runtime, acknowledged, random.Random(5))
+        host.kill(model=model)
+        runtime = host.restart()
+        check_whole(runtime, acknowledged)
+
+
+def test_the_real_disk_keeps_it_too(tmp_path: Path) -> None:
+
+    runtime = real_runtime()
+    store = LocalStore.open(runtime, str(tmp_path))
+    epoch = store.elect(1)
+    store.append_if_epoch(epoch, topic(1))
+    store.close()
+    again = LocalStore.open(runtime, str(tmp_path))
+    assert [record for _, record in again.read_from(1)] == topic(1)
+    again.close()

@@ -6,6 +6,7 @@ Run: python bench/records.py [--records 1000] [--value-bytes 100] [--rounds 30]
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import time
 from collections.abc import Callable
 
@@ -50,6 +51,14 @@ def headrace_figures(rows: list[tuple[int, bytes, bytes, tuple[()]]], rounds: in
             nanoseconds(lambda columns=columns: build_batch_from_columns(columns), count, rounds),
             nanoseconds(lambda batch=batch: decode_columns(batch), count, rounds),
         )
+        if importlib.util.find_spec("pyarrow") is not None:
+            from headrace.records.arrow import arrow_to_batch, columns_to_arrow
+
+            table = columns_to_arrow(columns)
+            figures[f"{name}: Arrow"] = (
+                nanoseconds(lambda table=table: arrow_to_batch(table, default_timestamp_ms=0), count, rounds),
+                nanoseconds(lambda batch=batch: columns_to_arrow(decode_columns(batch)), count, rounds),
+            )
     return figures
 
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-import logging
 import os
 from collections.abc import Sequence
 from typing import Protocol, cast
@@ -21,8 +20,6 @@ FAST_FROM_ROWS = 16
 """Below this many rows the call into compiled code costs more than the plain loop."""
 
 ENVIRONMENT = "HEADRACE_KERNELS"
-
-_log = logging.getLogger(__name__)
 
 
 class Kernels(Protocol):
@@ -102,7 +99,11 @@ def use_fast() -> bool:
             advice = "set NUMBA_CACHE_DIR to a directory that can be written"
             if forced == "fast":
                 raise RuntimeError(f"{ENVIRONMENT}=fast, but compiled kernels cannot be cached: {advice}") from error
-            _log.warning("using the plain kernels: numba cannot cache the compiled ones (%s); %s", error, advice)
+            import logging  # here, because it would be a third of this room's import time
+
+            logging.getLogger(__name__).warning(
+                "using the plain kernels: numba cannot cache the compiled ones (%s); %s", error, advice
+            )
             return False
         _fast_from_rows = 0 if forced == "fast" else FAST_FROM_ROWS
     return True

@@ -13,6 +13,7 @@ from headrace.log import Log
 from headrace.log.partition_metadata import decode_id
 from headrace.records import Batch, Codec, read_control, read_records, split
 from headrace.runtime import Runtime
+
 from .golden import ALL, copy_partition, expected, open_log
 
 

@@ -1,23 +1,34 @@
 """What is on disk? Segments, indexes, producer state, leader epochs, retention, recovery."""
 
 from headrace.log.config import TOPIC_CONFIGS, LogConfig
+from headrace.log.directories import DirectoryInfo, Found, LogDirectories, ReplicaInfo
 from headrace.log.log import Appended, Log, UnexpectedOffsetError
+from headrace.log.meta_properties import DirectoryMismatch
+from headrace.log.moving import Move
 from headrace.log.producer_state import Origin, Verification
 from headrace.log.reading import Slice, TimeAndOffset
 from headrace.log.recovery import RecoveryReport
 from headrace.log.scanning import WouldBlock
 from headrace.log.segment import Caches, Segment
 from headrace.log.transaction_index import AbortedTransaction
+from headrace.log.validation import RecordsRejected
 
 __all__ = [
     "TOPIC_CONFIGS",
     "AbortedTransaction",
     "Appended",
     "Caches",
+    "DirectoryInfo",
+    "DirectoryMismatch",
+    "Found",
     "Log",
     "LogConfig",
+    "LogDirectories",
+    "Move",
     "Origin",
+    "RecordsRejected",
     "RecoveryReport",
+    "ReplicaInfo",
     "Segment",
     "Slice",
     "TimeAndOffset",

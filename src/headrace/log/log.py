@@ -64,6 +64,7 @@ class Log:
         "_disk",
         "_epochs_changed",
         "_first_unstable",
+        "_never_synced",
         "_rng",
         "_segments",
         "_snapshots",
@@ -108,7 +109,6 @@ class Log:
         caches = caches or Caches(disk)
         if not disk.is_dir(directory):
             disk.makedirs(directory)
-            disk.sync_dir(os.path.dirname(directory))
             clean = True
         topic_id = partition_metadata.ensure(disk, directory, topic_id)
         loader = Loader(caches, directory, partition, config, runtime.clock.now_ms(), producer_expiration_ms)
@@ -157,6 +157,8 @@ class Log:
         # Whether anything differs from what a clean stop left; if not, closing writes nothing.
         self._changed = not report.clean or report.eventful or not loaded.found
         self._directory_changed = self._changed or bool(report.removed)
+        # The directory's own name, and whose it is, may not be durable yet.
+        self._never_synced = not report.clean or not loaded.found
 
     def __repr__(self) -> str:
         return f"Log({self.directory}, offsets {self.start_offset}..{self.end_offset})"
@@ -167,6 +169,10 @@ class Log:
     def leader_epoch(self) -> int:
         """The latest epoch that wrote something; -1 for none."""
         return self.epochs.latest
+
+    def leader_epoch_at(self, offset: int) -> int:
+        """The epoch in which `offset` was or will be written; -1 when it is older than all that is known."""
+        return self.epochs.epoch_for(offset)
 
     @property
     def last_stable_offset(self) -> int:
@@ -410,6 +416,8 @@ class Log:
         `at_least_one` the first is whole even when it is larger than `max_bytes`. A length of 0 is an empty answer.
         With `nowait`, WouldBlock is raised when the disk is needed: call again, without, off the loop.
         """
+        if self.failure is not None:
+            raise self._failed()
         end_offset = self.end_offset
         if not self.start_offset <= offset <= end_offset:
             raise OffsetOutOfRangeError(
@@ -589,6 +597,10 @@ class Log:
             if self._directory_changed:
                 self._directory_changed = False
                 self._disk.sync_dir(self.directory)
+            if self._never_synced:
+                partition_metadata.sync(self._disk, self.directory)
+                self._disk.sync_dir(os.path.dirname(self.directory))
+                self._never_synced = False
         self.recovery_point = max(self.recovery_point, end)
         self.last_sync_ms = self._clock.now_ms()
 
@@ -613,6 +625,18 @@ class Log:
                 raise
         self._release()
 
+    def abandon(self) -> None:
+        """Let go of everything and write nothing: the log is deleted, failed, or to be checked at the next start."""
+        self._release()
+        if self.failure is None:
+            self.failure = DiskError("use", self.directory, None, detail="the log is closed")
+
+    def moved_to(self, directory: str) -> None:
+        """The log's directory has another name now."""
+        self.directory = self._snapshots.directory = directory
+        for segment in self._segments[0]:
+            segment.moved_to(directory)
+
     def _release(self) -> None:
         for segment in (*self._segments[0], *(segment for _, segment in self._discarded)):
             segment.close()
@@ -629,6 +653,11 @@ class Log:
         except DiskError as error:
             self._fail(error)
             raise
+
+    def fail(self, error: DiskError) -> None:
+        """The disk below failed, found out elsewhere: nothing is read or written here any more."""
+        if self.failure is None:
+            self.failure = error
 
     def _fail(self, error: DiskError) -> None:
         if self.failure is None:

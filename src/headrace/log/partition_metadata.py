@@ -53,14 +53,17 @@ def read(disk: Disk, directory: str) -> bytes | None:
 
 
 def ensure(disk: Disk, directory: str, topic_id: bytes | None) -> bytes | None:
-    """The id of the topic here: the one on disk, which must be `topic_id` if that is given; else it is written."""
+    """The id of the topic here: the one on disk, which must be `topic_id` if that is given; else it is written.
+
+    Not synced: making thousands of partitions would take minutes. The log's first sync makes it durable.
+    """
     try:
         found = read(disk, directory)
     except DamagedCheckpoint:
         found = None
     if found is None:
         if topic_id is not None:
-            disk.replace_file(os.path.join(directory, FILE_NAME), encode(topic_id))
+            _write(disk, os.path.join(directory, FILE_NAME), encode(topic_id))
         return topic_id
     if topic_id is not None and found != topic_id:
         raise InconsistentTopicIdError(
@@ -68,3 +71,25 @@ def ensure(disk: Disk, directory: str, topic_id: bytes | None) -> bytes | None:
             "the topic was deleted and made again; move the directory away"
         )
     return found
+
+
+def _write(disk: Disk, path: str, data: bytes) -> None:
+    file = disk.open(path, create=True)
+    try:
+        if file.size():
+            file.truncate(0)
+        file.append([data])
+    finally:
+        file.close()
+
+
+def sync(disk: Disk, directory: str) -> None:
+    """Make the file durable, if there is one."""
+    try:
+        file = disk.open(os.path.join(directory, FILE_NAME))
+    except FileMissing:
+        return
+    try:
+        file.sync()
+    finally:
+        file.close()

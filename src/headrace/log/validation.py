@@ -17,6 +17,7 @@ from headrace.errors import (
     CorruptMessageError,
     InvalidRecordError,
     InvalidTimestampError,
+    KafkaError,
     MessageTooLargeError,
     UnsupportedCompressionTypeError,
 )
@@ -59,7 +60,7 @@ class RecordError(NamedTuple):
     message: str
 
 
-class InvalidRecordsError(InvalidRecordError):
+class RecordsRejected(KafkaError):
     """Some records of a batch break a rule of the topic; the batch is refused as a whole."""
 
     def __init__(self, message: str, record_errors: list[RecordError]) -> None:
@@ -67,12 +68,12 @@ class InvalidRecordsError(InvalidRecordError):
         self.record_errors = record_errors
 
 
-class InvalidTimestampsError(InvalidTimestampError):
-    """Some records of a batch have timestamps out of the topic's range; the batch is refused as a whole."""
+class InvalidRecordsError(RecordsRejected, InvalidRecordError):
+    """Records without what the topic requires."""
 
-    def __init__(self, message: str, record_errors: list[RecordError]) -> None:
-        super().__init__(message)
-        self.record_errors = record_errors
+
+class InvalidTimestampsError(RecordsRejected, InvalidTimestampError):
+    """Records with timestamps out of the topic's range."""
 
 
 class Checked(NamedTuple):

@@ -38,3 +38,8 @@ bench: $(STAMP)
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis
+
+# Apache Kafka's jars, for the tests and figures that need a peer (Java and Maven; skipped where they are missing).
+.PHONY: peers
+peers: $(STAMP)
+	$(BIN)/python -m bench.peers || true

@@ -10,10 +10,10 @@ import asyncio
 import functools
 from collections.abc import Callable, Iterable
 from enum import Enum
-from typing import Final, Literal
+from typing import Final, Literal, Protocol
 
 from headrace.runtime.errors import DiskError, Overloaded
-from headrace.runtime.interface import File, Runtime, T, Ts
+from headrace.runtime.interface import Runtime, T, Ts
 
 
 class Busy(Enum):
@@ -23,7 +23,14 @@ class Busy(Enum):
 #: What `DirectoryWriter.try_inline` returns when the work has to be submitted instead.
 BUSY: Final = Busy.BUSY
 
-_Waiter = tuple[asyncio.Future[None], tuple[File, ...]]
+
+class Syncable(Protocol):
+    """What can be made durable: a file, or something made of files."""
+
+    def sync(self) -> None: ...
+
+
+_Waiter = tuple[asyncio.Future[None], tuple[Syncable, ...]]
 
 
 class DirectoryWriter:
@@ -57,10 +64,10 @@ class DirectoryWriter:
         # The running round: who asked, which files failed, how many are left. Then the next round: who waits, for what.
         self._syncing = False
         self._asked: list[_Waiter] = []
-        self._failed: dict[File, BaseException] = {}
+        self._failed: dict[Syncable, BaseException] = {}
         self._syncs_left = 0
         self._waiting: list[_Waiter] = []
-        self._wanted: dict[File, None] = {}
+        self._wanted: dict[Syncable, None] = {}
         self._closed = False
         self._quiet: asyncio.Event | None = None  # set when a close waits for the last round
 
@@ -88,7 +95,7 @@ class DirectoryWriter:
         work.add_done_callback(functools.partial(self._finished, future))
         return future
 
-    def sync(self, files: Iterable[File]) -> asyncio.Future[None]:
+    def sync(self, files: Iterable[Syncable]) -> asyncio.Future[None]:
         """A future that is done when all that was written to `files` is durable.
 
         "Was written" means writes that have finished when this is called, not those still queued.
@@ -131,7 +138,7 @@ class DirectoryWriter:
         for file in files:
             self._syncers.submit(file.sync).add_done_callback(functools.partial(self._synced, file))
 
-    def _synced(self, file: File, outcome: asyncio.Future[None]) -> None:
+    def _synced(self, file: Syncable, outcome: asyncio.Future[None]) -> None:
         error = outcome.exception()
         if error is not None:
             self._failed[file] = error
@@ -168,7 +175,7 @@ class DirectoryWriter:
             raise DiskError("write", self.directory, None, detail="its writer is closed")
 
 
-def _settle(future: asyncio.Future[None], asked: tuple[File, ...], failed: dict[File, BaseException]) -> None:
+def _settle(future: asyncio.Future[None], asked: tuple[Syncable, ...], failed: dict[Syncable, BaseException]) -> None:
     for file in asked:
         if file in failed:
             future.set_exception(failed[file])

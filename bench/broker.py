@@ -1,0 +1,242 @@
+"""One broker next to Apache Kafka, with confluent-kafka as the client of both: throughput, latency, start, memory, CPU.
+
+    python -m bench.broker [--seconds 6] [--only headrace|kafka]
+
+Absolute figures are this machine's; the ratio in one run is what counts. Both brokers have one node, default settings, and
+data on the same disk. The client runs in a process of its own and shares the cores with the broker.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import multiprocessing
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from bench import peers
+from headrace.testing import BrokerProcess
+
+SIZES = (100, 1_000, 10_000)
+PARTITIONS = 4
+
+
+def _producer(address: str, topic: str, size: int, seconds: float, out: Any) -> None:
+    from confluent_kafka import Producer
+
+    producer = Producer(
+        {
+            "bootstrap.servers": address,
+            "linger.ms": 5,
+            "queue.buffering.max.kbytes": 262_144,
+            "batch.size": 1_000_000,
+            "acks": "all",
+        }
+    )
+    value = bytes(range(256)) * (size // 256 + 1)
+    value = value[:size]
+    produce, sent, delivered = producer.produce, 0, 0
+    producer.list_topics(topic, timeout=30)
+    start = time.perf_counter()
+    end = start + seconds
+    while time.perf_counter() < end:
+        for _ in range(1000):
+            try:
+                produce(topic, value)
+            except BufferError:
+                producer.poll(0.01)
+                continue
+            sent += 1
+        producer.poll(0)
+    left = producer.flush(60)
+    elapsed = time.perf_counter() - start
+    delivered = sent - left
+    out.put({"records": delivered, "seconds": elapsed})
+
+
+def _consumer(address: str, topic: str, records: int, out: Any) -> None:
+    from confluent_kafka import Consumer, TopicPartition
+
+    consumer = Consumer(
+        {
+            "bootstrap.servers": address,
+            "group.id": f"bench-{time.time_ns()}",
+            "auto.offset.reset": "earliest",
+            "enable.auto.commit": False,
+            "fetch.message.max.bytes": 4_000_000,
+            "queued.max.messages.kbytes": 262_144,
+            "check.crcs": False,
+        }
+    )
+    consumer.assign([TopicPartition(topic, p, 0) for p in range(PARTITIONS)])
+    got = 0
+    first = consumer.consume(1, timeout=30)
+    start = time.perf_counter()
+    got += len(first)
+    while got < records:
+        batch = consumer.consume(10_000, timeout=5)
+        if not batch:
+            break
+        got += len(batch)
+    out.put({"records": got, "seconds": time.perf_counter() - start})
+    consumer.close()
+
+
+def _round_trips(address: str, topic: str, count: int, out: Any) -> None:
+    from confluent_kafka import Producer
+
+    producer = Producer({"bootstrap.servers": address, "linger.ms": 0, "acks": "all"})
+    times = []
+    for i in range(count + 200):
+        start = time.perf_counter()
+        producer.produce(topic, b"x" * 100, partition=0)
+        producer.flush()
+        if i >= 200:
+            times.append(time.perf_counter() - start)
+    times.sort()
+    out.put(
+        {name: times[int(len(times) * share)] * 1e6 for name, share in (("p50", 0.5), ("p99", 0.99), ("p99.9", 0.999))}
+    )
+
+
+def _in_process(target: Any, *arguments: Any) -> dict[str, float]:
+    context = multiprocessing.get_context("spawn")
+    out = context.Queue()
+    process = context.Process(target=target, args=(*arguments, out))
+    process.start()
+    result: dict[str, float] = out.get(timeout=300)
+    process.join()
+    return result
+
+
+class _Watch:
+    """CPU seconds and memory of a broker's process."""
+
+    def __init__(self, pid: int) -> None:
+        self._process = psutil.Process(pid)
+        self._before = self._cpu()
+
+    def _cpu(self) -> float:
+        times = self._process.cpu_times()
+        return float(times.user + times.system)
+
+    def cpu_seconds(self) -> float:
+        return self._cpu() - self._before
+
+    def memory_mb(self) -> float:
+        return float(self._process.memory_info().rss) / 1e6
+
+
+@contextlib.contextmanager
+def _started(kind: str, directory: Path) -> Iterator[tuple[Any, float]]:
+    broker: Any
+    if kind == "kafka":
+        broker = peers.ApacheKafka(directory)
+        broker.prepare()
+    else:
+        broker = BrokerProcess(directory / "data", {"num.partitions": str(PARTITIONS)})
+    start = time.perf_counter()
+    broker.start()
+    _answers(broker.address)
+    took = time.perf_counter() - start
+    try:
+        yield broker, took
+    finally:
+        broker.stop()
+
+
+def _answers(address: str) -> None:
+    """Wait until the broker serves metadata, which is when a user can begin."""
+    from confluent_kafka.admin import AdminClient
+
+    AdminClient({"bootstrap.servers": address}).list_topics(timeout=60)
+
+
+def _make_topic(address: str, topic: str) -> None:
+    from confluent_kafka.admin import AdminClient, NewTopic
+
+    admin = AdminClient({"bootstrap.servers": address})
+    admin.create_topics([NewTopic(topic, PARTITIONS, 1)])[topic].result(30)
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline:
+        found = admin.list_topics(topic, timeout=10).topics[topic]
+        if (
+            found.error is None
+            and len(found.partitions) == PARTITIONS
+            and all(p.leader >= 0 for p in found.partitions.values())
+        ):
+            return
+        time.sleep(0.05)
+    raise RuntimeError(f"{topic} did not appear")
+
+
+def measure(kind: str, seconds: float) -> dict[str, float]:
+    """All figures of one broker."""
+    figures: dict[str, float] = {}
+    directory = Path(tempfile.mkdtemp(prefix=f"bench-{kind}-"))
+    try:
+        with _started(kind, directory) as (broker, took):
+            figures["start s"] = took
+            watch = _Watch(broker.pid)
+            time.sleep(1.0)
+            figures["idle memory MB"] = watch.memory_mb()
+            _make_topic(broker.address, "round-trip")
+            trips = _in_process(_round_trips, broker.address, "round-trip", 3000)
+            figures |= {f"round trip {name} µs": value for name, value in trips.items()}
+            for size in SIZES:
+                topic = f"bench-{size}"
+                _make_topic(broker.address, topic)
+                _in_process(_producer, broker.address, topic, size, 1.0)  # warm-up, for the Java side's sake
+                watch = _Watch(broker.pid)
+                made = _in_process(_producer, broker.address, topic, size, seconds)
+                gigabytes = made["records"] * size / 1e9
+                figures[f"produce {size} B k records/s"] = made["records"] / made["seconds"] / 1e3
+                figures[f"produce {size} B MB/s"] = made["records"] * size / made["seconds"] / 1e6
+                figures[f"produce {size} B CPU s/GB"] = watch.cpu_seconds() / gigabytes
+                watch = _Watch(broker.pid)
+                read = _in_process(_consumer, broker.address, topic, int(made["records"]))
+                figures[f"fetch {size} B k records/s"] = read["records"] / read["seconds"] / 1e3
+                figures[f"fetch {size} B MB/s"] = read["records"] * size / read["seconds"] / 1e6
+                figures[f"fetch {size} B CPU s/GB"] = watch.cpu_seconds() / (read["records"] * size / 1e9)
+            figures["memory after load MB"] = watch.memory_mb()
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+    return figures
+
+
+def report(ours: dict[str, float], theirs: dict[str, float]) -> None:
+    print(f"{'':32}{'Headrace':>12}{'Kafka':>12}{'ratio':>9}")
+    for name, value in ours.items():
+        peer = theirs.get(name)
+        ratio = f"{value / peer:8.2f}x" if peer else ""
+        print(f"{name:32}{value:12.2f}{peer if peer is not None else float('nan'):12.2f}{ratio:>9}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seconds", type=float, default=6.0)
+    parser.add_argument("--only", choices=("headrace", "kafka"))
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    ours = measure("headrace", options.seconds) if options.only != "kafka" else {}
+    theirs: dict[str, float] = {}
+    if options.only != "headrace":
+        if peers.kafka_libs() is None:
+            print(f"Apache Kafka is not measured: {peers.why_no_kafka()}")
+        else:
+            theirs = measure("kafka", options.seconds)
+    if options.json:
+        print(json.dumps({"headrace": ours, "kafka": theirs}))
+    else:
+        report(ours or theirs, theirs)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,174 @@
+"""Apache Kafka itself, as the peer that Headrace is measured and checked against.
+
+Its jars come from Maven's registry once (`make peers`, or `python -m bench.peers`) into a cache, or from the directory that
+HEADRACE_KAFKA_LIBS names. Without Java or jars everything that needs them says so and is left out.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+KAFKA_VERSION = "4.3.1"
+START_TIMEOUT_S = 60.0
+
+_POM = """<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion>
+<groupId>peer</groupId><artifactId>kafka</artifactId><version>1</version><packaging>pom</packaging><dependencies>
+{dependencies}
+</dependencies></project>
+"""
+_DEPENDENCY = "<dependency><groupId>org.apache.kafka</groupId><artifactId>{name}</artifactId><version>{version}</version></dependency>"
+
+_PROPERTIES = """process.roles=broker,controller
+node.id=1
+controller.quorum.voters=1@127.0.0.1:{controller_port}
+listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller_port}
+advertised.listeners=PLAINTEXT://127.0.0.1:{port}
+controller.listener.names=CONTROLLER
+inter.broker.listener.name=PLAINTEXT
+log.dirs={directory}/data
+num.partitions=4
+offsets.topic.replication.factor=1
+transaction.state.log.replication.factor=1
+transaction.state.log.min.isr=1
+share.coordinator.state.topic.replication.factor=1
+share.coordinator.state.topic.min.isr=1
+group.initial.rebalance.delay.ms=0
+"""
+
+
+def cache_directory() -> Path:
+    base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    return Path(base) / "headrace" / f"kafka-{KAFKA_VERSION}"
+
+
+def kafka_libs() -> Path | None:
+    """The directory of Apache Kafka's jars, if they and a Java are here."""
+    if shutil.which("java") is None:
+        return None
+    named = os.environ.get("HEADRACE_KAFKA_LIBS")
+    directory = Path(named) if named else cache_directory() / "libs"
+    return directory if any(directory.glob("kafka-clients-*.jar")) else None
+
+
+def why_no_kafka() -> str:
+    if shutil.which("java") is None:
+        return "no Java on the PATH"
+    return "no Apache Kafka jars: run `make peers` (needs Maven), or set HEADRACE_KAFKA_LIBS"
+
+
+def fetch() -> Path | None:
+    """Get the jars by Maven, once. None, with the reason printed, where that cannot be done."""
+    found = kafka_libs()
+    if found is not None:
+        return found
+    if shutil.which("java") is None or shutil.which("mvn") is None:
+        print("peers: Java and Maven are needed to fetch Apache Kafka; what needs it will be skipped")
+        return None
+    directory = cache_directory()
+    directory.mkdir(parents=True, exist_ok=True)
+    names = ("kafka_2.13", "kafka-tools", "kafka-clients", "kafka-streams")
+    dependencies = "\n".join(_DEPENDENCY.format(name=name, version=KAFKA_VERSION) for name in names)
+    (directory / "pom.xml").write_text(_POM.format(dependencies=dependencies))
+    print(f"peers: fetching Apache Kafka {KAFKA_VERSION} into {directory}")
+    subprocess.run(
+        ["mvn", "-q", "-B", "dependency:copy-dependencies", "-DoutputDirectory=libs"],
+        cwd=directory,
+        check=True,
+        timeout=900,
+    )
+    return kafka_libs()
+
+
+def tool_command(class_name: str, *arguments: str) -> list[str]:
+    """The command line of one of Apache Kafka's own tools, by its Java class."""
+    libs = kafka_libs()
+    assert libs is not None, why_no_kafka()
+    return ["java", "-Xmx256m", "-cp", f"{libs}/*", class_name, *arguments]
+
+
+def _free_port() -> int:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        port: int = sock.getsockname()[1]
+        return port
+
+
+class ApacheKafka:
+    """One KRaft node of Apache Kafka on the loopback interface."""
+
+    def __init__(self, directory: Path, extra: Mapping[str, str] | None = None) -> None:
+        self.directory = directory
+        self.port = _free_port()
+        self.extra = dict(extra or {})
+        self.process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    @property
+    def pid(self) -> int:
+        assert self.process is not None
+        return self.process.pid
+
+    def prepare(self) -> None:
+        self.directory.mkdir(parents=True, exist_ok=True)
+        properties = _PROPERTIES.format(port=self.port, controller_port=_free_port(), directory=self.directory)
+        properties += "".join(f"{key}={value}\n" for key, value in self.extra.items())
+        (self.directory / "server.properties").write_text(properties)
+        run = tool_command("kafka.tools.StorageTool", "random-uuid")
+        cluster_id = subprocess.run(run, capture_output=True, text=True, check=True, timeout=60).stdout.split()[-1]
+        arguments = ("format", "-t", cluster_id, "-c", str(self.directory / "server.properties"))
+        subprocess.run(tool_command("kafka.tools.StorageTool", *arguments), capture_output=True, check=True, timeout=60)
+
+    def start(self) -> None:
+        libs = kafka_libs()
+        heap = ("-Xmx1g", "-Xms1g", "-server", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20", "-Djava.awt.headless=true")
+        with (self.directory / "server.log").open("ab") as output:
+            self.process = subprocess.Popen(
+                ["java", *heap, "-cp", f"{libs}/*", "kafka.Kafka", str(self.directory / "server.properties")],
+                stdout=output,
+                stderr=subprocess.STDOUT,
+            )
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while time.monotonic() < deadline:
+            if self.process.poll() is not None:
+                raise RuntimeError(
+                    f"Apache Kafka ended with {self.process.returncode}; see {self.directory}/server.log"
+                )
+            try:
+                socket.create_connection(("127.0.0.1", self.port), timeout=1).close()
+                return
+            except OSError:
+                time.sleep(0.01)
+        raise RuntimeError(f"Apache Kafka did not listen within {START_TIMEOUT_S:.0f} s")
+
+    def stop(self) -> None:
+        if self.process is not None:
+            self.process.send_signal(signal.SIGTERM)
+            try:
+                self.process.wait(30)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait()
+            self.process = None
+
+    def __enter__(self) -> ApacheKafka:
+        self.prepare()
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+
+if __name__ == "__main__":
+    sys.exit(0 if fetch() else 1)

@@ -1,0 +1,231 @@
+"""The broker: one node that serves clients, put together from the other rooms and run on one event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+from collections.abc import Callable, Mapping
+from typing import TypeVar
+
+from headrace.broker import startup
+from headrace.broker.acceptor import Acceptor, ConnectionLimits
+from headrace.broker.dispatch import load_handlers
+from headrace.broker.fetch_sessions import FetchSessions
+from headrace.broker.group_service import GroupService
+from headrace.broker.listeners import ListenerSetting, parse_listeners
+from headrace.broker.maintenance import Maintenance
+from headrace.broker.metadata_service import MetadataService
+from headrace.broker.partition import Partition
+from headrace.broker.producer_ids import ProducerIds
+from headrace.broker.replicas import Replicas
+from headrace.cluster.answers import Answers
+from headrace.cluster.broker_config import BrokerConfig
+from headrace.cluster.controller import Controller
+from headrace.cluster.decision import Decision
+from headrace.cluster.image import Image
+from headrace.cluster.records import MetadataRecord
+from headrace.cluster.topic_names import CONSUMER_OFFSETS
+from headrace.config import RawValue
+from headrace.groups import GroupConfig, GroupCoordinator
+from headrace.log import LogConfig, LogDirectories
+from headrace.runtime import Listener, Runtime
+
+log = logging.getLogger("headrace.broker")
+
+R = TypeVar("R")
+
+SHUTDOWN_GRACE_S = 5.0
+
+
+class Broker:
+    """One node. `start` returns when clients can connect, `stop` when everything is on disk."""
+
+    def __init__(self, runtime: Runtime, config: BrokerConfig) -> None:
+        self.runtime = runtime
+        self.started_with = config
+        self.listener_settings: list[ListenerSetting] = parse_listeners(config)
+        self.addresses: list[tuple[str, int]] = []
+        self.handlers = load_handlers()
+        limits = ConnectionLimits(
+            connections_max=config.get_int("max.connections"),
+            connections_per_address_max=config.get_int("max.connections.per.ip"),
+            connections_per_address_overrides=startup.address_overrides(config),
+            frame_bytes_max=config.get_int("socket.request.max.bytes"),
+            held_bytes_max=startup.held_bytes_max(config),
+            idle_s=config.get_int("connections.max.idle.ms") / 1000,
+        )
+        self.acceptor = Acceptor(self, limits)
+        self.fetch_sessions = FetchSessions(config.get_int("max.incremental.fetch.session.cache.slots"), runtime.rng)
+        # Set by start(), in this order.
+        self.directories: LogDirectories
+        self.controller: Controller
+        self.replicas: Replicas
+        self.metadata: MetadataService
+        self.answers: Answers
+        self.producer_ids: ProducerIds
+        self.groups: GroupService
+        self.maintenance: Maintenance
+        self._listeners: list[Listener] = []
+        self._offsets_partitions: set[int] = set()
+        self._config: BrokerConfig | None = None
+        self.broker_epoch = -1
+        self._started = False
+
+    @classmethod
+    def from_settings(cls, runtime: Runtime, settings: Mapping[str, RawValue]) -> Broker:
+        """A broker with Kafka's own settings; wrong values are refused, unknown keys warned of."""
+        config = BrokerConfig.parse(settings)
+        for name, near in config.unknown().items():
+            log.warning("unknown setting %s is ignored%s", name, f"; did you mean {near}?" if near else "")
+        return cls(runtime, config)
+
+    # --- what others look up
+
+    @property
+    def image(self) -> Image:
+        return self.metadata.image
+
+    @property
+    def node_id(self) -> int:
+        return self.directories.node_id
+
+    @property
+    def cluster_id(self) -> str:
+        return self.directories.cluster_id
+
+    @property
+    def config(self) -> BrokerConfig:
+        """The configuration in effect, with what was changed while it runs."""
+        if self._config is None:
+            self._config = self.controller.broker_config(self.image)
+        return self._config
+
+    def log_config(self, topic: str) -> LogConfig:
+        """The configuration in effect for the logs of a topic."""
+        return LogConfig.of(self.controller.topic_config(self.image, topic))
+
+    async def decide(self, method: Callable[..., Decision[R]], *arguments: object) -> R:
+        """Let the controller decide, and make it true."""
+        return await self.metadata.change(lambda: method(self.image, *arguments))
+
+    def partition(self, topic: str, index: int) -> Partition:
+        """The partition, or the error that a client gets for one that is not here."""
+        return self.replicas.get(topic, index)
+
+    def topic_name(self, topic_id: bytes) -> str | None:
+        topic = self.image.topics_by_id.get(topic_id)
+        return None if topic is None else topic.name
+
+    def topic_id(self, name: str) -> bytes | None:
+        topic = self.image.topics.get(name)
+        return None if topic is None else topic.topic_id
+
+    def partition_count(self, name: str) -> int | None:
+        topic = self.image.topics.get(name)
+        return None if topic is None else len(topic.partitions)
+
+    # --- life
+
+    async def start(self) -> None:
+        """Open the data, read the metadata, serve the logs, then listen."""
+        began = self.runtime.clock.monotonic()
+        config = self.started_with
+        self.directories = await self.runtime.offload(startup.open_directories, self.runtime, config)
+        self._started = True
+        try:
+            store = await self.runtime.offload(startup.open_store, self.runtime, self.directories, config)
+            self.controller = Controller(self.node_id, config, self.runtime.rng, self.runtime.uuid)
+            self.replicas = Replicas(self.runtime, self.node_id, self.directories, self.log_config)
+            self.metadata = MetadataService(self.runtime, store, self.controller, self.replicas)
+            self.answers = Answers(self.metadata.image, self.cluster_id)
+            self.answers.controller_id = self.node_id
+            await self.metadata.open()
+            self.metadata.follow(self._follow)
+            await self._listen()
+            loop = asyncio.get_running_loop()
+            self.directories.on_offline = functools.partial(_tell, loop, self.replicas.directory_failed)
+            logs = await startup.open_logs(self)
+            self.broker_epoch = await self.metadata.change(
+                lambda: self.controller.register_broker(self.image, startup.registration(self), fenced=False)
+            )
+            await self.replicas.open_all(self.image, logs)
+            self.producer_ids = ProducerIds(
+                lambda: self.decide(self.controller.allocate_producer_ids, self.node_id, self.broker_epoch)
+            )
+            self.groups = GroupService(self, GroupCoordinator(self._group_config(), self.runtime.rng, self))
+            self._load_groups()
+            self.maintenance = Maintenance(self)
+            self.maintenance.start()
+            self.acceptor.open()
+        except BaseException:
+            await self.stop(clean=False)
+            raise
+        took_ms = (self.runtime.clock.monotonic() - began) * 1000
+        partitions = len(self.replicas.partitions)
+        log.info("broker %d is ready: %d partitions, started in %.0f ms", self.node_id, partitions, took_ms)
+
+    async def _listen(self) -> None:
+        """Bind before the slow part, so that a port in use is said at once; clients wait until we are ready."""
+        for setting in self.listener_settings:
+            listener = await self.runtime.network.listen(
+                self.acceptor.connections_of(setting.name), setting.host or None, setting.port, backlog=512
+            )
+            self._listeners.append(listener)
+            setting.port = listener.addresses[0][1]
+            self.addresses.append((setting.host or "localhost", setting.port))
+
+    async def stop(self, *, clean: bool = True) -> None:
+        """Stop listening, let requests under way finish for a moment, then close all that is open. Idempotent."""
+        if not self._started:
+            return
+        self._started = False
+        for listener in self._listeners:
+            listener.close()
+        self.acceptor.is_open = False
+        deadline = self.runtime.clock.monotonic() + SHUTDOWN_GRACE_S
+        while self.acceptor.is_busy and self.runtime.clock.monotonic() < deadline:
+            await asyncio.sleep(0.005)
+        self.acceptor.close_all("the broker is shutting down")
+        if hasattr(self, "maintenance"):
+            await self.maintenance.stop()
+        if hasattr(self, "groups"):
+            await self.groups.close()
+        if hasattr(self, "replicas"):
+            await self.replicas.close()
+        if hasattr(self, "metadata"):
+            await self.metadata.close()
+        await self.runtime.offload(self.directories.close, clean)
+        for listener in self._listeners:
+            await listener.wait_closed()
+
+    # --- groups
+
+    def _group_config(self) -> GroupConfig:
+        values = dict(self.config.values)
+        existing = self.partition_count(CONSUMER_OFFSETS)
+        if existing is not None:
+            # The number was fixed when the topic was made; a changed setting must not move groups to other partitions.
+            values["offsets.topic.num.partitions"] = existing
+        return GroupConfig.from_values(values)
+
+    def _follow(self, records: list[MetadataRecord]) -> None:
+        """After a change of the metadata: new settings count, new groups' partitions are taken over."""
+        self._config = None
+        if hasattr(self, "groups"):
+            self._load_groups()
+
+    def _load_groups(self) -> None:
+        """Take over the partitions of the offsets topic that this broker leads and has not loaded yet."""
+        topic = self.image.topics.get(CONSUMER_OFFSETS)
+        if topic is None:
+            return
+        for index, state in enumerate(topic.partitions):
+            if state.leader == self.node_id and index not in self._offsets_partitions:
+                self._offsets_partitions.add(index)
+                self.groups.load(index)
+
+
+def _tell(loop: asyncio.AbstractEventLoop, callback: Callable[[str, str], None], path: str, reason: str) -> None:
+    """Call on the loop what a disk thread found out."""
+    loop.call_soon_threadsafe(callback, path, reason)

@@ -1,0 +1,105 @@
+"""Fetch sessions (KIP-227): what a consumer asked for last time, so that it need not ask again, nor hear what has not changed.
+
+A session remembers its partitions in the order they were added, and for each what was last answered. A full fetch opens
+one (epoch 0), later fetches name it with a rising epoch. When the cache is full, one that was not used for two minutes makes
+room; when there is none, the fetch is answered without a session.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import OrderedDict
+from dataclasses import dataclass, field
+
+from headrace.errors import ErrorCode
+
+NO_SESSION = 0
+FULL_EPOCH = 0
+FINAL_EPOCH = -1
+EVICTABLE_AFTER_MS = 120_000
+EPOCH_MAX = 2**31 - 1
+
+PartitionKey = tuple[str, bytes, int]  # topic name ("" when only the id is known), topic id, partition
+
+
+@dataclass(slots=True)
+class SessionPartition:
+    """One partition of a session: what the client wants, and what it was last told."""
+
+    topic: str
+    topic_id: bytes
+    partition: int
+    fetch_offset: int = 0
+    log_start_offset: int = -1
+    partition_max_bytes: int = 0
+    current_leader_epoch: int = -1
+    last_fetched_epoch: int = -1
+    told_high_watermark: int = -1
+    told_log_start_offset: int = -1
+    told_error: bool = False
+
+
+@dataclass(slots=True)
+class FetchSession:
+    session_id: int
+    uses_topic_ids: bool
+    epoch: int
+    last_used_ms: int
+    partitions: OrderedDict[PartitionKey, SessionPartition] = field(default_factory=OrderedDict)
+
+
+class FetchSessions:
+    """The cache of sessions, bounded by `max.incremental.fetch.session.cache.slots`."""
+
+    def __init__(self, slots_max: int, rng: random.Random) -> None:
+        self._slots_max = slots_max
+        self._rng = rng
+        self._sessions: OrderedDict[int, FetchSession] = OrderedDict()  # the least recently used first
+        self.evictions = 0
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def find(self, session_id: int, epoch: int, uses_topic_ids: bool) -> FetchSession | ErrorCode:
+        session = self._sessions.get(session_id)
+        if session is None:
+            return ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+        if session.epoch != epoch:
+            return ErrorCode.INVALID_FETCH_SESSION_EPOCH
+        if session.uses_topic_ids != uses_topic_ids:
+            return ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR
+        return session
+
+    def touch(self, session: FetchSession, now_ms: int) -> None:
+        session.last_used_ms = now_ms
+        if session.session_id in self._sessions:
+            self._sessions.move_to_end(session.session_id)
+
+    def create(self, uses_topic_ids: bool, now_ms: int) -> FetchSession | None:
+        """A new session, or None when the cache is full of ones in use."""
+        if len(self._sessions) >= self._slots_max and not self._evict(now_ms):
+            return None
+        session_id = NO_SESSION
+        while session_id == NO_SESSION or session_id in self._sessions:
+            session_id = self._rng.randrange(1, 2**31)
+        session = FetchSession(session_id, uses_topic_ids, next_epoch(FULL_EPOCH), now_ms)
+        self._sessions[session_id] = session
+        return session
+
+    def remove(self, session_id: int) -> None:
+        self._sessions.pop(session_id, None)
+
+    def _evict(self, now_ms: int) -> bool:
+        oldest = next(iter(self._sessions.values()), None)
+        if oldest is None or now_ms - oldest.last_used_ms < EVICTABLE_AFTER_MS:
+            return False
+        self.remove(oldest.session_id)
+        self.evictions += 1
+        return True
+
+
+def next_epoch(epoch: int) -> int:
+    """Epochs go 1, 2, … and, after the greatest, begin at 1 again: 0 means "full"."""
+    if epoch < 0:
+        return FINAL_EPOCH
+    return 1 if epoch == EPOCH_MAX else epoch + 1

@@ -1,0 +1,55 @@
+"""ApiVersions (key 18): what this broker speaks.
+
+Serves versions 0-4. A request of a newer version is answered in version 0 with UNSUPPORTED_VERSION and the range of
+ApiVersions itself, so that any client can step down. From version 3 on the client's name and version are checked.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from headrace.broker.dispatch import RequestContext, handles, load_handlers
+from headrace.cluster.features import SUPPORTED_FEATURES
+from headrace.errors import ErrorCode
+from headrace.protocol.api import ApiKey
+from headrace.protocol.messages.api_versions import (
+    ApiVersion,
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+    FinalizedFeatureKey,
+    SupportedFeatureKey,
+)
+
+if TYPE_CHECKING:
+    from headrace.broker.broker import Broker
+
+VERSION_MAX = 4
+_SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
+
+
+@handles(ApiKey.API_VERSIONS, versions=(0, VERSION_MAX))
+def api_versions(broker: Broker, context: RequestContext, request: ApiVersionsRequest) -> ApiVersionsResponse:
+    if not 0 <= context.api_version <= VERSION_MAX:
+        own = ApiVersion(api_key=ApiKey.API_VERSIONS, min_version=0, max_version=VERSION_MAX)
+        return ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=[own])
+    if context.api_version >= 3 and not (
+        _SOFTWARE.fullmatch(request.client_software_name) and _SOFTWARE.fullmatch(request.client_software_version)
+    ):
+        return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST)
+    response = ApiVersionsResponse(
+        api_keys=[
+            ApiVersion(api_key=handler.api_key, min_version=handler.advertised_low, max_version=handler.high)
+            for handler in sorted(load_handlers().values(), key=lambda handler: handler.api_key)
+        ]
+    )
+    response.supported_features = [
+        SupportedFeatureKey(name=name, min_version=low, max_version=high)
+        for name, (low, high) in SUPPORTED_FEATURES.items()
+    ]
+    response.finalized_features_epoch = broker.image.offset - 1
+    response.finalized_features = [
+        FinalizedFeatureKey(name=name, max_version_level=level, min_version_level=level)
+        for name, level in broker.image.features.items()
+    ]
+    return response

@@ -1,0 +1,23 @@
+"""DeleteAcls (key 31): there is no authorizer, and the answer says so (SECURITY_DISABLED).
+
+Serves versions 1-3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any
+
+from headrace.broker.dispatch import RequestContext, handles
+from headrace.protocol.api import ApiKey
+from headrace.protocol.messages.delete_acls import DeleteAclsRequest, DeleteAclsResponse
+
+if TYPE_CHECKING:
+    from headrace.broker.broker import Broker
+
+
+@handles(ApiKey.DELETE_ACLS, versions=(1, 3))
+def delete_acls(
+    broker: Broker, context: RequestContext, request: DeleteAclsRequest
+) -> Coroutine[Any, Any, DeleteAclsResponse]:
+    return broker.decide(broker.controller.delete_acls, request)

@@ -1,0 +1,60 @@
+"""DeleteRecords (key 21): move the start of a partition's log forward.
+
+Serves versions 0-2. -1 stands for the high watermark. A topic that is only compacted refuses (POLICY_VIOLATION).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from headrace.broker.dispatch import RequestContext, handles
+from headrace.errors import KafkaError, OffsetOutOfRangeError, PolicyViolationError
+from headrace.protocol.api import ApiKey
+from headrace.protocol.messages.delete_records import (
+    DeleteRecordsPartitionResult,
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    DeleteRecordsTopicResult,
+)
+
+if TYPE_CHECKING:
+    from headrace.broker.broker import Broker
+
+UP_TO_HIGH_WATERMARK = -1
+
+
+@handles(ApiKey.DELETE_RECORDS, versions=(0, 2))
+async def delete_records(
+    broker: Broker, context: RequestContext, request: DeleteRecordsRequest
+) -> DeleteRecordsResponse:
+    response = DeleteRecordsResponse()
+    for topic in request.topics:
+        answer = DeleteRecordsTopicResult(name=topic.name)
+        response.topics.append(answer)
+        for part in topic.partitions:
+            result = DeleteRecordsPartitionResult(partition_index=part.partition_index, low_watermark=-1)
+            answer.partitions.append(result)
+            try:
+                result.low_watermark = await _delete(broker, topic.name, part.partition_index, part.offset)
+            except KafkaError as error:
+                result.error_code = error.code
+    return response
+
+
+async def _delete(broker: Broker, topic: str, index: int, before: int) -> int:
+    partition = broker.partition(topic, index)
+    partition.check_leader()
+    log = partition.log
+    if not log.config.delete:
+        raise PolicyViolationError(
+            f"{partition.key}: cleanup.policy has no 'delete', so records cannot be deleted by offset"
+        )
+    if before == UP_TO_HIGH_WATERMARK:
+        before = partition.high_watermark
+    if not 0 <= before <= partition.high_watermark:
+        raise OffsetOutOfRangeError(
+            f"{partition.key}: {before} is not within 0 and the high watermark {partition.high_watermark}"
+        )
+    if before > log.start_offset:
+        await partition.change_log(log.delete_records, before)
+    return log.start_offset

@@ -1,0 +1,20 @@
+"""DescribeAcls (key 29): there is no authorizer, and the answer says so (SECURITY_DISABLED).
+
+Serves versions 1-3.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from headrace.broker.dispatch import RequestContext, handles
+from headrace.protocol.api import ApiKey
+from headrace.protocol.messages.describe_acls import DescribeAclsRequest, DescribeAclsResponse
+
+if TYPE_CHECKING:
+    from headrace.broker.broker import Broker
+
+
+@handles(ApiKey.DESCRIBE_ACLS, versions=(1, 3))
+def describe_acls(broker: Broker, context: RequestContext, request: DescribeAclsRequest) -> DescribeAclsResponse:
+    return broker.controller.describe_acls(broker.image, request)

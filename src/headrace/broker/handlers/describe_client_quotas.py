@@ -1,0 +1,22 @@
+"""DescribeClientQuotas (key 48): the quotas that are set, by user, client id and address.
+
+Serves versions 0-1.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from headrace.broker.dispatch import RequestContext, handles
+from headrace.protocol.api import ApiKey
+from headrace.protocol.messages.describe_client_quotas import DescribeClientQuotasRequest, DescribeClientQuotasResponse
+
+if TYPE_CHECKING:
+    from headrace.broker.broker import Broker
+
+
+@handles(ApiKey.DESCRIBE_CLIENT_QUOTAS, versions=(0, 1))
+def describe_client_quotas(
+    broker: Broker, context: RequestContext, request: DescribeClientQuotasRequest
+) -> DescribeClientQuotasResponse:
+    return broker.controller.describe_client_quotas(broker.image, request)

@@ -1,0 +1,22 @@
+"""DescribeCluster (key 60): the cluster's id, controller and brokers.
+
+Serves versions 0-2. Endpoints of controllers (type 2) are not to be had from a broker; 2 can tell fenced brokers.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from headrace.broker.dispatch import RequestContext, handles
+from headrace.protocol.api import ApiKey
+from headrace.protocol.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
+
+if TYPE_CHECKING:
+    from headrace.broker.broker import Broker
+
+
+@handles(ApiKey.DESCRIBE_CLUSTER, versions=(0, 2))
+def describe_cluster(
+    broker: Broker, context: RequestContext, request: DescribeClusterRequest
+) -> DescribeClusterResponse:
+    return broker.answers.describe_cluster(request, context.listener)

@@ -1,0 +1,22 @@
+"""DescribeConfigs (key 32): the configuration of topics and brokers, and where each value comes from.
+
+Serves versions 1-4. 1 tells sources and synonyms; 3 types and documentation.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from headrace.broker.dispatch import RequestContext, handles
+from headrace.protocol.api import ApiKey
+from headrace.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResponse
+
+if TYPE_CHECKING:
+    from headrace.broker.broker import Broker
+
+
+@handles(ApiKey.DESCRIBE_CONFIGS, versions=(1, 4))
+def describe_configs(
+    broker: Broker, context: RequestContext, request: DescribeConfigsRequest
+) -> DescribeConfigsResponse:
+    return broker.controller.describe_configs(broker.image, request)

@@ -1,0 +1,58 @@
+"""DescribeProducers (key 61): the producers that a partition's leader knows, with their sequences and open transactions.
+
+Serves version 0.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from headrace.broker.dispatch import RequestContext, handles
+from headrace.errors import KafkaError
+from headrace.protocol.api import ApiKey
+from headrace.protocol.messages.describe_producers import (
+    DescribeProducersRequest,
+    DescribeProducersResponse,
+    PartitionResponse,
+    ProducerState,
+    TopicResponse,
+)
+
+if TYPE_CHECKING:
+    from headrace.broker.broker import Broker
+
+
+@handles(ApiKey.DESCRIBE_PRODUCERS, versions=(0, 0))
+def describe_producers(
+    broker: Broker, context: RequestContext, request: DescribeProducersRequest
+) -> DescribeProducersResponse:
+    return DescribeProducersResponse(
+        topics=[
+            TopicResponse(
+                name=topic.name, partitions=[_describe(broker, topic.name, index) for index in topic.partition_indexes]
+            )
+            for topic in request.topics
+        ]
+    )
+
+
+def _describe(broker: Broker, topic: str, index: int) -> PartitionResponse:
+    result = PartitionResponse(partition_index=index)
+    try:
+        partition = broker.partition(topic, index)
+        partition.check_leader()
+    except KafkaError as error:
+        result.error_code = error.code
+        return result
+    for producer in list(partition.log.producers.producers.values()):
+        result.active_producers.append(
+            ProducerState(
+                producer_id=producer.producer_id,
+                producer_epoch=producer.epoch,
+                last_sequence=producer.last_sequence,
+                last_timestamp=producer.last_timestamp_ms,
+                coordinator_epoch=producer.coordinator_epoch,
+                current_txn_start_offset=producer.txn_first_offset,
+            )
+        )
+    return result

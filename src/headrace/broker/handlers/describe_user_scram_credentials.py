@@ -1,0 +1,25 @@
+"""DescribeUserScramCredentials (key 50): which users have SCRAM credentials, never the credentials.
+
+Serves version 0.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from headrace.broker.dispatch import RequestContext, handles
+from headrace.protocol.api import ApiKey
+from headrace.protocol.messages.describe_user_scram_credentials import (
+    DescribeUserScramCredentialsRequest,
+    DescribeUserScramCredentialsResponse,
+)
+
+if TYPE_CHECKING:
+    from headrace.broker.broker import Broker
+
+
+@handles(ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, versions=(0, 0))
+def describe_user_scram_credentials(
+    broker: Broker, context: RequestContext, request: DescribeUserScramCredentialsRequest
+) -> DescribeUserScramCredentialsResponse:
+    return broker.controller.describe_user_scram_credentials(broker.image, request)

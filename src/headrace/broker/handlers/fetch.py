@@ -1,0 +1,336 @@
+"""Fetch (key 1): read batches from partitions.
+
+Serves versions 4-18. Sessions from version 7 on (KIP-227), topics by id from 13 on. A read never crosses a segment, and the
+first partition that has data gives at least one whole batch whatever the limits, so that no consumer gets stuck.
+Nothing is read from disk until it is clear that an answer is due; until then only positions are looked at.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from headrace.broker.dispatch import RequestContext, handles
+from headrace.broker.fetch_sessions import (
+    FINAL_EPOCH,
+    FULL_EPOCH,
+    NO_SESSION,
+    FetchSession,
+    PartitionKey,
+    SessionPartition,
+    next_epoch,
+)
+from headrace.broker.partition import Isolation, Partition
+from headrace.broker.purgatory import Waiter
+from headrace.errors import ErrorCode, KafkaError, KafkaStorageError
+from headrace.log import Slice, WouldBlock
+from headrace.protocol.api import ApiKey
+from headrace.protocol.messages.fetch import (
+    AbortedTransaction,
+    EpochEndOffset,
+    FetchableTopicResponse,
+    FetchRequest,
+    FetchResponse,
+    PartitionData,
+)
+from headrace.runtime import DiskError
+
+if TYPE_CHECKING:
+    from headrace.broker.broker import Broker
+
+TOPIC_IDS_SINCE_VERSION = 13
+CONSUMER_REPLICA_ID = -1
+DEBUG_REPLICA_ID = -2
+
+
+@dataclass(slots=True)
+class _Read:
+    """What one partition's part of the answer will be: an error, or a place on disk still to be read."""
+
+    wanted: SessionPartition
+    data: PartitionData
+    partition: Partition | None = None
+    slice: Slice | None = None
+
+
+@handles(ApiKey.FETCH, versions=(4, 18))
+def fetch(broker: Broker, context: RequestContext, request: FetchRequest) -> Any:
+    fetching = _open(broker, context, request)
+    if isinstance(fetching, FetchResponse):
+        return fetching
+    try:
+        reads = fetching.look(nowait=True)
+        if fetching.is_due(reads):
+            fetching.load_now(reads)
+            return fetching.answer(reads)
+    except WouldBlock:
+        return fetching.finish(0.0)
+    return fetching.finish(request.max_wait_ms / 1000)
+
+
+def _open(broker: Broker, context: RequestContext, request: FetchRequest) -> _Fetching | FetchResponse:
+    """Find out which partitions this fetch is about: those it names, or those its session remembers."""
+    by_id = context.api_version >= TOPIC_IDS_SINCE_VERSION
+    wanted = _named_partitions(broker, request, by_id)
+    sessions = broker.fetch_sessions
+    if request.session_epoch in (FULL_EPOCH, FINAL_EPOCH):
+        if request.session_id != NO_SESSION:
+            sessions.remove(request.session_id)
+        opens = request.session_epoch == FULL_EPOCH and context.api_version >= 7
+        return _Fetching(broker, context, request, wanted.values(), None, opens_session=opens)
+    now_ms = broker.runtime.clock.now_ms()
+    found = sessions.find(request.session_id, request.session_epoch, by_id)
+    if isinstance(found, ErrorCode):
+        return FetchResponse(error_code=found)
+    _update_session(broker, found, wanted, request, by_id)
+    sessions.touch(found, now_ms)
+    if not found.partitions:
+        sessions.remove(found.session_id)
+        return FetchResponse()
+    found.epoch = next_epoch(found.epoch)
+    return _Fetching(broker, context, request, list(found.partitions.values()), found, opens_session=False)
+
+
+def _named_partitions(broker: Broker, request: FetchRequest, by_id: bool) -> dict[PartitionKey, SessionPartition]:
+    """The partitions a request names, each once (the last mention counts), in order."""
+    wanted: dict[PartitionKey, SessionPartition] = {}
+    for topic in request.topics:
+        name = (broker.topic_name(topic.topic_id) or "") if by_id else topic.topic
+        for part in topic.partitions:
+            wanted[("" if by_id else name, topic.topic_id, part.partition)] = SessionPartition(
+                topic=name,
+                topic_id=topic.topic_id,
+                partition=part.partition,
+                fetch_offset=part.fetch_offset,
+                log_start_offset=part.log_start_offset,
+                partition_max_bytes=part.partition_max_bytes,
+                current_leader_epoch=part.current_leader_epoch,
+                last_fetched_epoch=part.last_fetched_epoch,
+            )
+    return wanted
+
+
+def _update_session(
+    broker: Broker,
+    session: FetchSession,
+    wanted: dict[PartitionKey, SessionPartition],
+    request: FetchRequest,
+    by_id: bool,
+) -> None:
+    for key, new in wanted.items():
+        known = session.partitions.get(key)
+        if known is not None:
+            new.told_high_watermark = known.told_high_watermark
+            new.told_log_start_offset = known.told_log_start_offset
+            new.told_error = known.told_error
+        session.partitions[key] = new
+    for forgotten in request.forgotten_topics_data:
+        for partition in forgotten.partitions:
+            session.partitions.pop(("" if by_id else forgotten.topic, forgotten.topic_id, partition), None)
+    if by_id:
+        for remembered in session.partitions.values():
+            # A topic that was unknown may have come, and one that was known may be gone.
+            remembered.topic = broker.topic_name(remembered.topic_id) or ""
+
+
+class _Fetching:
+    """One fetch under way."""
+
+    __slots__ = ("broker", "by_id", "context", "isolation", "opens_session", "request", "session", "wanted")
+
+    def __init__(
+        self,
+        broker: Broker,
+        context: RequestContext,
+        request: FetchRequest,
+        wanted: Iterable[SessionPartition],
+        session: FetchSession | None,
+        opens_session: bool,
+    ) -> None:
+        self.broker = broker
+        self.context = context
+        self.request = request
+        self.wanted = list(wanted)
+        self.session = session
+        self.opens_session = opens_session
+        self.by_id = context.api_version >= TOPIC_IDS_SINCE_VERSION
+        self.isolation = Isolation.READ_UNCOMMITTED if request.isolation_level == 0 else Isolation.READ_COMMITTED
+
+    # --- looking: positions only
+
+    def look(self, *, nowait: bool) -> list[_Read]:
+        """Where the data of every partition is, within the limits. Nothing is read yet."""
+        reads = []
+        left = self.request.max_bytes
+        at_least_one = True
+        for wanted in self.wanted:
+            read = self._look_at(wanted, left, at_least_one, nowait)
+            reads.append(read)
+            if read.slice is not None and read.slice.length:
+                left = max(0, left - read.slice.length)
+                at_least_one = False
+        return reads
+
+    def _look_at(self, wanted: SessionPartition, left: int, at_least_one: bool, nowait: bool) -> _Read:
+        data = PartitionData(
+            partition_index=wanted.partition, high_watermark=-1, records=b"", aborted_transactions=None
+        )
+        read = _Read(wanted, data)
+        if self.by_id and not wanted.topic:
+            data.error_code = ErrorCode.UNKNOWN_TOPIC_ID
+            return read
+        try:
+            partition = self.broker.partition(wanted.topic, wanted.partition)
+            partition.check_leader(wanted.current_leader_epoch)
+            log = partition.log
+            read.partition = partition
+            if wanted.last_fetched_epoch >= 0 and self._diverges(partition, wanted, data):
+                data.high_watermark, data.last_stable_offset = log.high_watermark, log.last_stable_offset
+                data.log_start_offset = log.start_offset
+                return read
+            read.slice = log.locate(
+                wanted.fetch_offset,
+                min(wanted.partition_max_bytes, left),
+                limit=partition.end_for(self.isolation),
+                at_least_one=at_least_one,
+                nowait=nowait,
+            )
+        except KafkaError as error:
+            data.error_code = error.code
+            if read.partition is not None and error.code == ErrorCode.OFFSET_OUT_OF_RANGE:
+                data.log_start_offset = -1
+            return read
+        data.high_watermark = log.high_watermark
+        data.last_stable_offset = log.last_stable_offset
+        data.log_start_offset = log.start_offset
+        return read
+
+    def _diverges(self, partition: Partition, wanted: SessionPartition, data: PartitionData) -> bool:
+        """Whether the reader's last epoch ended earlier here than where it wants to go on (KIP-320, KIP-595)."""
+        epoch, end_offset = partition.log.end_offset_for(wanted.last_fetched_epoch)
+        if epoch < 0 or (epoch >= wanted.last_fetched_epoch and end_offset >= wanted.fetch_offset):
+            return False
+        data.diverging_epoch = EpochEndOffset(epoch=epoch, end_offset=end_offset)
+        return True
+
+    def is_due(self, reads: list[_Read]) -> bool:
+        """Whether to answer now: enough bytes, an error, a divergence, nothing asked for, or no time to wait."""
+        if self.request.max_wait_ms <= 0 or not reads:
+            return True
+        available = 0
+        for read in reads:
+            if read.data.error_code or read.data.diverging_epoch.epoch >= 0:
+                return True
+            if read.slice is not None:
+                available += read.slice.length
+        return available >= self.request.min_bytes
+
+    # --- waiting and reading
+
+    async def finish(self, wait_s: float) -> FetchResponse:
+        """Wait until there is enough or the time is over, then read off the loop what is not in memory."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + wait_s
+        while True:
+            try:
+                reads = self.look(nowait=True)
+            except WouldBlock:
+                reads = await self.broker.runtime.offload(lambda: self.look(nowait=False))
+            remaining_s = deadline - loop.time()
+            if remaining_s <= 0 or self.is_due(reads):
+                break
+            available = sum(read.slice.length for read in reads if read.slice is not None)
+            waiter = Waiter(self.request.min_bytes - available)
+            await waiter.wait((read.partition.watchers for read in reads if read.partition is not None), remaining_s)
+        try:
+            self.load_now(reads)
+        except WouldBlock:
+            await self.broker.runtime.offload(self.load_blocking, reads)
+        return self.answer(reads)
+
+    def load_now(self, reads: list[_Read]) -> None:
+        """Read what is in memory already; `WouldBlock` when something is not."""
+        for read in reads:
+            self._find_aborted(read, nowait=True)
+            if read.slice is not None and read.slice.length and not read.data.records:
+                data = read.slice.file.read_nowait(read.slice.position, read.slice.length)
+                if data is None:
+                    raise WouldBlock
+                read.data.records = data
+
+    def load_blocking(self, reads: list[_Read]) -> None:
+        for read in reads:
+            self._find_aborted(read, nowait=False)
+            if read.slice is not None and read.slice.length and not read.data.records:
+                try:
+                    read.data.records = read.slice.file.read(read.slice.position, read.slice.length)
+                except DiskError as error:
+                    storage = KafkaStorageError(str(error))
+                    read.data.error_code, read.slice = storage.code, None
+
+    # --- answering
+
+    def answer(self, reads: list[_Read]) -> FetchResponse:
+        session, session_id = self.session, NO_SESSION
+        if self.opens_session:
+            session = self.broker.fetch_sessions.create(self.by_id, self.broker.runtime.clock.now_ms())
+            if session is not None:
+                for wanted in self.wanted:
+                    session.partitions["" if self.by_id else wanted.topic, wanted.topic_id, wanted.partition] = wanted
+        if session is not None:
+            session_id = session.session_id
+        incremental = self.session is not None
+        response = FetchResponse(session_id=session_id)
+        topic: FetchableTopicResponse | None = None
+        for read in reads:
+            if incremental and not _has_news(read):
+                continue
+            _remember(read)
+            wanted = read.wanted
+            if topic is None or (topic.topic_id if self.by_id else topic.topic) != (
+                wanted.topic_id if self.by_id else wanted.topic
+            ):
+                topic = FetchableTopicResponse(topic=wanted.topic, topic_id=wanted.topic_id)
+                response.responses.append(topic)
+            topic.partitions.append(read.data)
+        if incremental and session is not None:
+            _rotate(session, reads)
+        return response
+
+    def _find_aborted(self, read: _Read, *, nowait: bool) -> None:
+        if self.isolation is Isolation.READ_UNCOMMITTED or read.slice is None or read.partition is None:
+            return
+        found = read.partition.log.aborted_transactions(read.wanted.fetch_offset, read.slice, nowait=nowait)
+        read.data.aborted_transactions = [
+            AbortedTransaction(producer_id=aborted.producer_id, first_offset=aborted.first_offset) for aborted in found
+        ]
+
+
+def _has_news(read: _Read) -> bool:
+    data, wanted = read.data, read.wanted
+    return bool(
+        data.records
+        or data.error_code
+        or wanted.told_error
+        or data.diverging_epoch.epoch >= 0
+        or data.high_watermark != wanted.told_high_watermark
+        or data.log_start_offset != wanted.told_log_start_offset
+    )
+
+
+def _remember(read: _Read) -> None:
+    read.wanted.told_high_watermark = read.data.high_watermark
+    read.wanted.told_log_start_offset = read.data.log_start_offset
+    read.wanted.told_error = bool(read.data.error_code)
+
+
+def _rotate(session: FetchSession, reads: list[_Read]) -> None:
+    """Partitions that gave data go to the end, so that the others come first next time and none starves."""
+    for read in reads:
+        if read.data.records:
+            wanted = read.wanted
+            key = ("" if session.uses_topic_ids else wanted.topic, wanted.topic_id, wanted.partition)
+            if key in session.partitions:
+                session.partitions.move_to_end(key)

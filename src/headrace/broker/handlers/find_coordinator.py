@@ -1,0 +1,59 @@
+"""FindCoordinator (key 10): which broker coordinates a group or a transactional id.
+
+Serves versions 0-6. 4 asks for several keys at once. The internal topic is created when it is first needed. Share
+groups (key type 2) are not served.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from headrace.broker.dispatch import RequestContext, handles
+from headrace.cluster.topic_names import CONSUMER_OFFSETS, TRANSACTION_STATE
+from headrace.errors import ErrorCode
+from headrace.protocol.api import ApiKey
+from headrace.protocol.messages.find_coordinator import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
+from headrace.topics import partition_for_group
+
+if TYPE_CHECKING:
+    from headrace.broker.broker import Broker
+
+BATCHED_SINCE_VERSION = 4
+_TOPIC_OF_KEY_TYPE = {0: CONSUMER_OFFSETS, 1: TRANSACTION_STATE}
+
+
+@handles(ApiKey.FIND_COORDINATOR, versions=(0, 6))
+async def find_coordinator(
+    broker: Broker, context: RequestContext, request: FindCoordinatorRequest
+) -> FindCoordinatorResponse:
+    if context.api_version >= BATCHED_SINCE_VERSION:
+        found = [await _find(broker, request.key_type, key) for key in request.coordinator_keys]
+        return FindCoordinatorResponse(coordinators=found)
+    one = await _find(broker, request.key_type, request.key)
+    # Old versions carry the error's name as its message, also when there is none.
+    return FindCoordinatorResponse(
+        error_code=one.error_code,
+        error_message=ErrorCode(one.error_code).name,
+        node_id=one.node_id,
+        host=one.host,
+        port=one.port,
+    )
+
+
+async def _find(broker: Broker, key_type: int, key: str) -> Coordinator:
+    topic = _TOPIC_OF_KEY_TYPE.get(key_type)
+    missing = Coordinator(key=key, node_id=-1, host="", port=-1, error_message="")
+    if topic is None:
+        missing.error_code = ErrorCode.INVALID_REQUEST
+        return missing
+    await broker.metadata.ensure_internal(topic)
+    image = broker.image.topics.get(topic)
+    if image is None:
+        missing.error_code = ErrorCode.COORDINATOR_NOT_AVAILABLE
+        return missing
+    leader = image.partitions[partition_for_group(key, len(image.partitions))].leader
+    node = broker.image.brokers.get(leader)
+    if node is None:
+        missing.error_code = ErrorCode.COORDINATOR_NOT_AVAILABLE
+        return missing
+    return Coordinator(key=key, node_id=node.node_id, host=node.host, port=node.port, error_message="")

@@ -1,0 +1,20 @@
+"""LeaveGroup (key 13): members leave at once instead of being missed later.
+
+Serves versions 0-5. From 3 on several at a time, static ones by their instance id.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from headrace.broker.dispatch import RequestContext, handles
+from headrace.protocol.api import ApiKey
+from headrace.protocol.messages.leave_group import LeaveGroupRequest
+
+if TYPE_CHECKING:
+    from headrace.broker.broker import Broker
+
+
+@handles(ApiKey.LEAVE_GROUP, versions=(0, 5))
+def leave_group(broker: Broker, context: RequestContext, request: LeaveGroupRequest) -> Any:
+    return broker.groups.call(broker.groups.coordinator.leave_group, context, request)

@@ -1,0 +1,91 @@
+"""ListOffsets (key 2): offsets at the ends of a partition, or at a time.
+
+Serves versions 1-11. Special times: -1 latest, -2 earliest, -3 the largest timestamp (from version 7), -4 earliest local
+(8), -5 latest tiered (9) and -6 earliest pending upload (11), the last two of which do not exist here and are
+answered with -1. A look-up by time reads and decodes batches, so it runs on a disk thread.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+from headrace.broker.dispatch import RequestContext, handles
+from headrace.broker.partition import Isolation, Partition
+from headrace.errors import ErrorCode, KafkaError, KafkaStorageError, UnsupportedVersionError
+from headrace.log import TimeAndOffset
+from headrace.protocol.api import ApiKey
+from headrace.protocol.messages.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsPartitionResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopicResponse,
+)
+from headrace.runtime import DiskError
+
+if TYPE_CHECKING:
+    from headrace.broker.broker import Broker
+
+LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD = -1, -2, -3, -4, -5, -6
+_SINCE_VERSION = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST_PENDING_UPLOAD: 11}
+CONSUMER_REPLICA_ID = -1
+
+
+@handles(ApiKey.LIST_OFFSETS, versions=(1, 11))
+async def list_offsets(broker: Broker, context: RequestContext, request: ListOffsetsRequest) -> ListOffsetsResponse:
+    response = ListOffsetsResponse()
+    for topic in request.topics:
+        answer = ListOffsetsTopicResponse(name=topic.name)
+        response.topics.append(answer)
+        mentions = Counter(part.partition_index for part in topic.partitions)
+        for index in mentions:
+            part = next(part for part in topic.partitions if part.partition_index == index)
+            result = ListOffsetsPartitionResponse(partition_index=index)
+            answer.partitions.append(result)
+            if mentions[index] > 1:
+                result.error_code = ErrorCode.INVALID_REQUEST
+                continue
+            try:
+                found = await _find(broker, context, request, topic.name, part)
+            except KafkaError as error:
+                result.error_code = error.code
+                continue
+            if found is not None:
+                result.timestamp, result.offset, result.leader_epoch = (
+                    found.timestamp_ms,
+                    found.offset,
+                    found.leader_epoch,
+                )
+    return response
+
+
+async def _find(
+    broker: Broker, context: RequestContext, request: ListOffsetsRequest, topic: str, part: ListOffsetsPartition
+) -> TimeAndOffset | None:
+    when = part.timestamp
+    if when < EARLIEST_PENDING_UPLOAD or context.api_version < _SINCE_VERSION.get(when, 0):
+        raise UnsupportedVersionError(f"ListOffsets v{context.api_version} does not know timestamp {when}")
+    partition = broker.partition(topic, part.partition_index)
+    partition.check_leader(part.current_leader_epoch)
+    log = partition.log
+    end = _end(partition, request)
+    if when == LATEST:
+        return TimeAndOffset(-1, end, partition.leader_epoch)
+    if when in (EARLIEST, EARLIEST_LOCAL):
+        return TimeAndOffset(-1, log.start_offset, log.epochs.epoch_for(log.start_offset))
+    if when in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
+        return None
+    look_up: Any = log.max_timestamp if when == MAX_TIMESTAMP else lambda: log.find_by_time(when)
+    try:
+        found: TimeAndOffset | None = await broker.runtime.offload(look_up)
+    except DiskError as error:
+        raise KafkaStorageError(f"{partition.key}: {error}") from error
+    return found if found is not None and found.offset < end else None
+
+
+def _end(partition: Partition, request: ListOffsetsRequest) -> int:
+    """Where the log ends for who asks: replicas see all of it, consumers what is committed as they read it."""
+    if request.replica_id != CONSUMER_REPLICA_ID:
+        return partition.log.end_offset
+    return partition.end_for(Isolation.READ_UNCOMMITTED if request.isolation_level == 0 else Isolation.READ_COMMITTED)

@@ -1,0 +1,51 @@
+"""Metadata (key 3): who is in the cluster, and which broker leads what.
+
+Serves versions 0-13. An unknown topic is created when both the client (from version 4 on it has the choice) and
+`auto.create.topics.enable` allow it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from headrace.broker.dispatch import RequestContext, handles
+from headrace.cluster.topic_names import INTERNAL_TOPICS, name_problem
+from headrace.errors import ErrorCode
+from headrace.protocol.api import ApiKey
+from headrace.protocol.messages.create_topics import CreatableTopic
+from headrace.protocol.messages.metadata import MetadataRequest, MetadataResponse
+
+if TYPE_CHECKING:
+    from headrace.broker.broker import Broker
+
+AUTO_CREATE_CHOICE_SINCE_VERSION = 4
+
+
+@handles(ApiKey.METADATA, versions=(0, 13))
+def metadata(broker: Broker, context: RequestContext, request: MetadataRequest) -> Any:
+    may_create = context.api_version < AUTO_CREATE_CHOICE_SINCE_VERSION or request.allow_auto_topic_creation
+    if may_create and request.topics and broker.config.get_bool("auto.create.topics.enable"):
+        known = broker.image.topics
+        new = {t.name for t in request.topics if t.name and t.name not in known and name_problem(t.name) is None}
+        if new:
+            return _create_then_answer(broker, context, request, sorted(new))
+    return broker.answers.metadata(request, context.api_version, context.listener)
+
+
+async def _create_then_answer(
+    broker: Broker, context: RequestContext, request: MetadataRequest, new: list[str]
+) -> MetadataResponse:
+    failures: dict[str, int] = {}
+    for name in new:
+        if name in INTERNAL_TOPICS:
+            wanted = broker.controller.internal_topic(broker.image, name)
+        else:
+            wanted = CreatableTopic(name=name, num_partitions=-1, replication_factor=-1)
+        result = (await broker.metadata.create(wanted)).topics[0]
+        if result.error_code not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
+            failures[name] = result.error_code
+    response = broker.answers.metadata(request, context.api_version, context.listener)
+    for topic in response.topics:
+        if topic.name in failures:
+            topic.error_code = failures[topic.name]
+    return response

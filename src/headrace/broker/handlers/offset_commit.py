@@ -1,0 +1,20 @@
+"""OffsetCommit (key 8): remember how far a group has read.
+
+Serves versions 2-10. 10 names topics by id.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from headrace.broker.dispatch import RequestContext, handles
+from headrace.protocol.api import ApiKey
+from headrace.protocol.messages.offset_commit import OffsetCommitRequest
+
+if TYPE_CHECKING:
+    from headrace.broker.broker import Broker
+
+
+@handles(ApiKey.OFFSET_COMMIT, versions=(2, 10))
+def offset_commit(broker: Broker, context: RequestContext, request: OffsetCommitRequest) -> Any:
+    return broker.groups.call(broker.groups.coordinator.offset_commit, context, request)

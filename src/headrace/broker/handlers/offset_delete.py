@@ -1,0 +1,20 @@
+"""OffsetDelete (key 47): forget committed offsets of topics that a group does not subscribe to.
+
+Serves version 0.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from headrace.broker.dispatch import RequestContext, handles
+from headrace.protocol.api import ApiKey
+from headrace.protocol.messages.offset_delete import OffsetDeleteRequest
+
+if TYPE_CHECKING:
+    from headrace.broker.broker import Broker
+
+
+@handles(ApiKey.OFFSET_DELETE, versions=(0, 0))
+def offset_delete(broker: Broker, context: RequestContext, request: OffsetDeleteRequest) -> Any:
+    return broker.groups.call(broker.groups.coordinator.offset_delete, context, request)

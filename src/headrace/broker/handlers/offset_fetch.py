@@ -1,0 +1,20 @@
+"""OffsetFetch (key 9): how far a group has read.
+
+Serves versions 1-10. 8 asks for several groups at once; 10 names topics by id.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from headrace.broker.dispatch import RequestContext, handles
+from headrace.protocol.api import ApiKey
+from headrace.protocol.messages.offset_fetch import OffsetFetchRequest
+
+if TYPE_CHECKING:
+    from headrace.broker.broker import Broker
+
+
+@handles(ApiKey.OFFSET_FETCH, versions=(1, 10))
+def offset_fetch(broker: Broker, context: RequestContext, request: OffsetFetchRequest) -> Any:
+    return broker.groups.call(broker.groups.coordinator.offset_fetch, context, request)

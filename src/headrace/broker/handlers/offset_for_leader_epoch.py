@@ -1,0 +1,52 @@
+"""OffsetForLeaderEpoch (key 23): where a leader epoch ended, by which a reader finds out that the log was cut behind its back.
+
+Serves versions 2-4. An epoch that wrote nothing is answered with the next lower one that did.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from headrace.broker.dispatch import RequestContext, handles
+from headrace.errors import KafkaError
+from headrace.protocol.api import ApiKey
+from headrace.protocol.messages.offset_for_leader_epoch import (
+    EpochEndOffset,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
+    OffsetForLeaderPartition,
+    OffsetForLeaderTopicResult,
+)
+
+if TYPE_CHECKING:
+    from headrace.broker.broker import Broker
+
+
+@handles(ApiKey.OFFSET_FOR_LEADER_EPOCH, versions=(2, 4))
+def offset_for_leader_epoch(
+    broker: Broker, context: RequestContext, request: OffsetForLeaderEpochRequest
+) -> OffsetForLeaderEpochResponse:
+    return OffsetForLeaderEpochResponse(
+        topics=[
+            OffsetForLeaderTopicResult(
+                topic=topic.topic, partitions=[_end_of_epoch(broker, topic.topic, part) for part in topic.partitions]
+            )
+            for topic in request.topics
+        ]
+    )
+
+
+def _end_of_epoch(broker: Broker, topic: str, part: OffsetForLeaderPartition) -> EpochEndOffset:
+    result = EpochEndOffset(partition=part.partition)
+    try:
+        partition = broker.partition(topic, part.partition)
+        partition.check_leader(part.current_leader_epoch)
+    except KafkaError as error:
+        result.error_code = error.code
+        return result
+    if part.leader_epoch == partition.leader_epoch:
+        # The current epoch ends where the log ends, also when it has written nothing yet.
+        result.leader_epoch, result.end_offset = part.leader_epoch, partition.log.end_offset
+    else:
+        result.leader_epoch, result.end_offset = partition.log.end_offset_for(part.leader_epoch)
+    return result

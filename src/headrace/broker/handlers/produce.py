@@ -1,0 +1,139 @@
+"""Produce (key 0): append batches to partitions.
+
+Serves versions 3-13 and advertises 0-13: librdkafka before 2.12 turns compression off when it does not see version 0. A
+request of version 0-2 closes the connection, as Apache Kafka does. zstd is refused before version 7. Topics are named by
+id from version 13 on. What is transactional needs a transactional id in the request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from typing import TYPE_CHECKING, Any
+
+from headrace.broker.dispatch import NO_RESPONSE, CloseConnection, NoResponse, RequestContext, handles
+from headrace.errors import ErrorCode, HeadraceError, KafkaError, UnsupportedCompressionTypeError
+from headrace.log import Appended, RecordsRejected
+from headrace.protocol.api import ApiKey
+from headrace.protocol.messages.produce import (
+    BatchIndexAndErrorMessage,
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceResponse,
+)
+from headrace.records import Codec
+from headrace.records.batch import ATTRIBUTES_AT, CODEC_MASK, HEADER_BYTES
+from headrace.runtime import Buffer
+
+if TYPE_CHECKING:
+    from headrace.broker.broker import Broker
+
+VALID_ACKS = (-1, 0, 1)
+ZSTD_SINCE_VERSION = 7
+
+_Pending = tuple[PartitionProduceResponse, Awaitable[Appended]]
+
+
+@handles(ApiKey.PRODUCE, versions=(3, 13), advertised_from=0)
+def produce(broker: Broker, context: RequestContext, request: ProduceRequest) -> Any:
+    """Append every batch; answer at once unless a disk or a replica has to be waited for."""
+    response = ProduceResponse()
+    pending: list[_Pending] = []
+    failed = request.acks not in VALID_ACKS
+    for topic_data in request.topic_data:
+        answer = TopicProduceResponse(name=topic_data.name, topic_id=topic_data.topic_id)
+        response.responses.append(answer)
+        name, topic_error = _topic_name(broker, context, topic_data.name, topic_data.topic_id)
+        answer.name = name or answer.name
+        for data in topic_data.partition_data:
+            result = PartitionProduceResponse(index=data.index, base_offset=-1)
+            answer.partition_responses.append(result)
+            if request.acks not in VALID_ACKS:
+                result.error_code = ErrorCode.INVALID_REQUIRED_ACKS
+            elif topic_error:
+                result.error_code = topic_error
+            else:
+                _append_one(broker, context, request, name, data.index, data.records, result, pending)
+            failed = failed or bool(result.error_code)
+    if pending:
+        return _finish(request, response, pending)
+    return _respond(request, response, failed)
+
+
+def _topic_name(broker: Broker, context: RequestContext, name: str, topic_id: bytes) -> tuple[str, int]:
+    if context.api_version < 13:
+        return name, 0
+    found = broker.topic_name(topic_id)
+    if found is None:
+        return "", ErrorCode.UNKNOWN_TOPIC_ID
+    return found, 0
+
+
+def _append_one(
+    broker: Broker,
+    context: RequestContext,
+    request: ProduceRequest,
+    topic: str,
+    index: int,
+    records: Buffer | None,
+    result: PartitionProduceResponse,
+    pending: list[_Pending],
+) -> None:
+    try:
+        partition = broker.partition(topic, index)
+        _check_allowed(context, request, records)
+        appended = partition.append(records or b"", acks=request.acks)
+    except HeadraceError as error:
+        _fill_error(result, error)
+        return
+    if isinstance(appended, Appended):
+        _fill(result, appended)
+    else:
+        pending.append((result, appended))
+
+
+def _check_allowed(context: RequestContext, request: ProduceRequest, records: Buffer | None) -> None:
+    """What only the request's version or transactional id can forbid; the rest is for the log to check."""
+    if records is None or len(records) < HEADER_BYTES:
+        return
+    attributes = int.from_bytes(records[ATTRIBUTES_AT : ATTRIBUTES_AT + 2], "big")
+    if attributes & CODEC_MASK == Codec.ZSTD and context.api_version < ZSTD_SINCE_VERSION:
+        raise UnsupportedCompressionTypeError(f"zstd needs Produce version {ZSTD_SINCE_VERSION} or later")
+
+
+def _fill(result: PartitionProduceResponse, appended: Appended) -> None:
+    result.base_offset = appended.base_offset
+    result.log_append_time_ms = appended.append_time_ms
+    result.log_start_offset = appended.log_start_offset
+
+
+def _fill_error(result: PartitionProduceResponse, error: HeadraceError) -> None:
+    if not isinstance(error, KafkaError):
+        raise error
+    result.error_code = error.code
+    result.error_message = error.message or None
+    if isinstance(error, RecordsRejected):
+        result.record_errors = [
+            BatchIndexAndErrorMessage(batch_index=index, batch_index_error_message=message)
+            for index, message in error.record_errors
+        ]
+
+
+async def _finish(request: ProduceRequest, response: ProduceResponse, pending: list[_Pending]) -> Any:
+    failed = False
+    for result, awaitable in pending:
+        try:
+            _fill(result, await awaitable)
+        except HeadraceError as error:
+            _fill_error(result, error)
+    failed = any(result.error_code for topic in response.responses for result in topic.partition_responses)
+    return _respond(request, response, failed)
+
+
+def _respond(request: ProduceRequest, response: ProduceResponse, failed: bool) -> ProduceResponse | NoResponse:
+    if request.acks != 0:
+        return response
+    if failed:
+        # Without an answer, closing is the only way to tell the client that its records were not taken.
+        raise CloseConnection("a produce with acks=0 failed")
+    return NO_RESPONSE

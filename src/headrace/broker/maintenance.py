@@ -1,0 +1,106 @@
+"""What a broker does from time to time: retention, checkpoints, syncs, compaction, closing idle connections.
+
+Each duty is a task that sleeps most of the time. Work on logs goes through their directories' writers, in order with the appends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
+
+from headrace.broker.partition import Partition
+from headrace.errors import HeadraceError
+from headrace.log import Log
+
+if TYPE_CHECKING:
+    from headrace.broker.broker import Broker
+
+log = logging.getLogger("headrace.broker.maintenance")
+
+SWEEP_INTERVAL_S = 5.0
+FLUSH_CHECK_INTERVAL_S = 1.0
+NEVER_MS = 2**62
+
+
+class Maintenance:
+    """The periodic duties of one broker."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._tasks: list[asyncio.Task[None]] = []
+        self._checkpointed: dict[tuple[str, int], tuple[int, int, int]] = {}
+
+    def start(self) -> None:
+        config = self._broker.config
+        retention_s = config.get_int("log.retention.check.interval.ms") / 1000
+        checkpoint_s = config.get_int("log.flush.offset.checkpoint.interval.ms") / 1000
+        self._every(SWEEP_INTERVAL_S, self._sweep)
+        self._every(FLUSH_CHECK_INTERVAL_S, self._flush)
+        self._every(retention_s, self._retain)
+        self._every(checkpoint_s, self._checkpoint)
+        self._every(min(retention_s, 60.0), self._tidy)
+
+    async def stop(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._tasks.clear()
+
+    def _every(self, interval_s: float, duty: Callable[[], Awaitable[None]]) -> None:
+        self._tasks.append(asyncio.get_running_loop().create_task(self._repeat(interval_s, duty)))
+
+    async def _repeat(self, interval_s: float, duty: Callable[[], Awaitable[None]]) -> None:
+        while True:
+            await asyncio.sleep(interval_s)
+            try:
+                await duty()
+            except HeadraceError as error:
+                log.error("%s failed, and is tried again in %.0f s: %s", duty.__name__.strip("_"), interval_s, error)
+
+    # --- duties
+
+    async def _sweep(self) -> None:
+        self._broker.acceptor.sweep()
+
+    async def _flush(self) -> None:
+        """Sync the logs whose topic asks for it by time (`flush.ms`)."""
+        now_ms = self._broker.runtime.clock.now_ms()
+        for partition in self._partitions():
+            if partition.log.config.flush_ms < NEVER_MS and partition.log.sync_due(now_ms):
+                await partition.sync()
+
+    async def _retain(self) -> None:
+        """Delete segments that are too old or too many, and end those that compaction waits for."""
+        now_ms = self._broker.runtime.clock.now_ms()
+        for partition in self._partitions():
+            await partition.change_log(_retain, partition.log, now_ms)
+
+    async def _checkpoint(self) -> None:
+        """Write down how far each log is durable, where it starts and what is committed; only when that has changed."""
+        state = {
+            key: (partition.log.recovery_point, partition.log.start_offset, partition.log.high_watermark)
+            for key, partition in self._broker.replicas.partitions.items()
+        }
+        if state != self._checkpointed:
+            await self._broker.replicas.change_directories(self._broker.directories.checkpoint)
+            self._checkpointed = dict(state)
+
+    async def _tidy(self) -> None:
+        """Remove what was deleted some time ago, and keep the metadata log short."""
+        now_ms = self._broker.runtime.clock.now_ms()
+        await self._broker.replicas.change_directories(self._broker.directories.clean_up, now_ms)
+        await self._broker.metadata.take_snapshot_if_due()
+
+    def _partitions(self) -> list[Partition]:
+        return [partition for partition in self._broker.replicas.partitions.values() if not partition.is_offline]
+
+
+def _retain(partition_log: Log, now_ms: int) -> None:
+    deleted = partition_log.apply_retention(now_ms)
+    partition_log.remove_discarded(now_ms)
+    partition_log.roll_if_due(now_ms)
+    partition_log.producers.remove_expired(now_ms)
+    if deleted:
+        log.info("%s: %d segments deleted by retention", partition_log.partition, len(deleted))

@@ -1,0 +1,86 @@
+"""The cluster's metadata as this broker changes and follows it: decide, append to the store, fold, follow.
+
+Decisions are made one at a time. A decision's records are in the store before the image changes, and the image has changed before
+anyone is answered, so what a client was told survives a crash.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TypeVar
+
+from headrace.broker.replicas import Replicas
+from headrace.cluster.controller import Controller
+from headrace.cluster.decision import Decision
+from headrace.cluster.image import Image
+from headrace.cluster.records import MetadataRecord
+from headrace.cluster.store import fold
+from headrace.cluster.store.local import LocalStore
+from headrace.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
+from headrace.runtime import Runtime
+
+R = TypeVar("R")
+
+Follower = Callable[[list[MetadataRecord]], None]
+
+
+class MetadataService:
+    """The image, and the only way to change it."""
+
+    def __init__(self, runtime: Runtime, store: LocalStore, controller: Controller, replicas: Replicas) -> None:
+        self.image = Image()
+        self.controller_epoch = -1
+        self._runtime = runtime
+        self._store = store
+        self._controller = controller
+        self._replicas = replicas
+        self._lock = asyncio.Lock()
+        self._followers: list[Follower] = []
+
+    def follow(self, follower: Follower) -> None:
+        """Call this with the records of every later change, once they are folded and the logs are there."""
+        self._followers.append(follower)
+
+    async def open(self) -> None:
+        """Replay the store and win the election, which in a cluster of one is no contest."""
+        await self._runtime.offload(fold, self._store, self.image)
+        self.controller_epoch = await self._runtime.offload(self._store.elect, self._controller.node_id)
+        await self.change(lambda: Decision(None, self._controller.bootstrap(self.image)))
+
+    async def change(self, decide: Callable[[], Decision[R]]) -> R:
+        """Decide with the image as it is now, make the decision true, and give its response."""
+        async with self._lock:
+            decision = decide()
+            if decision.records:
+                await self._append(decision.records)
+            return decision.response
+
+    async def _append(self, records: list[MetadataRecord]) -> None:
+        offset = await self._runtime.offload(self._store.append_if_epoch, self.controller_epoch, records)
+        deleted = self._replicas.to_be_deleted(self.image, records)
+        for record in records:
+            self.image.apply(record)
+        self.image.offset = offset
+        await self._replicas.follow(self.image, records, deleted)
+        for follower in self._followers:
+            follower(records)
+
+    async def take_snapshot_if_due(self) -> None:
+        """Let the image take the place of the records it was made of, when there are many."""
+        async with self._lock:
+            if self._store.snapshot_due:
+                await self._runtime.offload(self._store.take_snapshot, self.image)
+
+    async def close(self) -> None:
+        await self._runtime.offload(self._store.close)
+
+    async def create(self, topic: CreatableTopic) -> CreateTopicsResponse:
+        """Create one topic on the broker's own account: auto-creation, internal topics."""
+        request = CreateTopicsRequest(topics=[topic], timeout_ms=60_000)
+        return await self.change(lambda: self._controller.create_topics(self.image, request))
+
+    async def ensure_internal(self, name: str) -> None:
+        """Create one of the broker's own topics unless it is there."""
+        if name not in self.image.topics:
+            await self.create(self._controller.internal_topic(self.image, name))

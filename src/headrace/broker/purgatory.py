@@ -1,0 +1,79 @@
+"""Requests that wait for something to happen to a partition, without blocking anyone.
+
+A waiter is a future plus the bytes it still wants. An append tells its partition's waiters how many bytes came; a
+change that no byte count expresses (leader moved, partition deleted, error) wakes them all. A waiter that is woken looks at
+the real state again, so waking one too early costs time, never correctness.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+
+
+class Waiter:
+    """One waiting request: registered with all its partitions, done at the first reason to look again."""
+
+    __slots__ = ("_loop", "_watched", "bytes_wanted", "future")
+
+    def __init__(self, bytes_wanted: int) -> None:
+        self._loop = asyncio.get_running_loop()
+        self.future: asyncio.Future[None] = self._loop.create_future()
+        self.bytes_wanted = bytes_wanted
+        self._watched: list[Watchers] = []
+
+    def came(self, nbytes: int) -> None:
+        self.bytes_wanted -= nbytes
+        if self.bytes_wanted <= 0:
+            self.wake()
+
+    def wake(self) -> None:
+        if not self.future.done():
+            self.future.set_result(None)
+
+    async def wait(self, watched: Iterable[Watchers], timeout_s: float) -> None:
+        """Return when woken or when the time is over; whichever it was, the caller looks for itself."""
+        handle = self._loop.call_later(timeout_s, self.wake)
+        try:
+            for watchers in watched:
+                watchers.add(self)
+                self._watched.append(watchers)
+            await self.future
+        finally:
+            handle.cancel()
+            for watchers in self._watched:
+                watchers.discard(self)
+            self._watched.clear()
+
+
+class Watchers:
+    """The waiters of one partition."""
+
+    __slots__ = ("_waiters",)
+
+    def __init__(self) -> None:
+        self._waiters: set[Waiter] | None = None  # most partitions have none at any time
+
+    def add(self, waiter: Waiter) -> None:
+        if self._waiters is None:
+            self._waiters = set()
+        self._waiters.add(waiter)
+
+    def discard(self, waiter: Waiter) -> None:
+        if self._waiters is not None:
+            self._waiters.discard(waiter)
+            if not self._waiters:
+                self._waiters = None
+
+    def came(self, nbytes: int) -> None:
+        if self._waiters is not None:
+            for waiter in tuple(self._waiters):
+                waiter.came(nbytes)
+
+    def wake_all(self) -> None:
+        if self._waiters is not None:
+            for waiter in tuple(self._waiters):
+                waiter.wake()
+
+    def __len__(self) -> int:
+        return 0 if self._waiters is None else len(self._waiters)

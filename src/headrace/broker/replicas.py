@@ -1,0 +1,233 @@
+"""The partitions whose replicas are on this broker: made, changed and removed as the metadata says.
+
+What touches the disk (making directories, deleting them) runs on disk threads; the table itself is only changed on the loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import TypeVar, TypeVarTuple
+
+from headrace.broker.partition import Leadership, Partition
+from headrace.cluster.image import Image, PartitionImage, TopicImage
+from headrace.cluster.records import (
+    ConfigRecord,
+    MetadataRecord,
+    PartitionChangeRecord,
+    PartitionRecord,
+    RemoveTopicRecord,
+    ResourceType,
+)
+from headrace.errors import HeadraceError, KafkaStorageError, UnknownTopicOrPartitionError
+from headrace.log import Log, LogConfig, LogDirectories, Move
+from headrace.runtime import DirectoryWriter, DiskError, Runtime
+from headrace.topics import TopicPartition
+
+log = logging.getLogger("headrace.broker.replicas")
+
+ConfigOf = Callable[[str], LogConfig]
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+
+
+@dataclass(frozen=True, slots=True)
+class _Offline:
+    """A partition whose log could not be opened or made."""
+
+    reason: str
+
+
+class Replicas:
+    """All partitions here, by topic and number."""
+
+    def __init__(self, runtime: Runtime, node_id: int, directories: LogDirectories, config_of: ConfigOf) -> None:
+        self._runtime = runtime
+        self._node_id = node_id
+        self.directories = directories
+        self.config_of = config_of
+        self.partitions: dict[tuple[str, int], Partition] = {}
+        self._offline: dict[tuple[str, int], _Offline] = {}
+        self._writers: dict[str, DirectoryWriter] = {}
+        self._moving: set[asyncio.Task[None]] = set()
+        # Directories are changed by one thread at a time.
+        self._changes = runtime.workers.pool("log-directories", 1)
+
+    def get(self, topic: str, index: int) -> Partition:
+        """The partition, or the error that a client gets when it is not here."""
+        found = self.partitions.get((topic, index))
+        if found is not None:
+            return found
+        offline = self._offline.get((topic, index))
+        if offline is not None:
+            raise KafkaStorageError(f"{topic}-{index} is offline: {offline.reason}")
+        raise UnknownTopicOrPartitionError(f"there is no partition {topic}-{index} on this broker")
+
+    def writer(self, directory: str) -> DirectoryWriter:
+        writer = self._writers.get(directory)
+        if writer is None:
+            writer = self._writers[directory] = DirectoryWriter(self._runtime, directory)
+        return writer
+
+    def change_directories(self, change: Callable[[*Ts], T], *args: *Ts) -> asyncio.Future[T]:
+        """Run a change of the log directories (create, delete, checkpoint), one after the other."""
+        return self._changes.submit(change, *args)
+
+    async def close(self) -> None:
+        for task in tuple(self._moving):
+            task.cancel()
+        await asyncio.gather(*self._moving, return_exceptions=True)
+        await self._changes.close()
+        for writer in self._writers.values():
+            await writer.close()
+
+    # --- following the metadata
+
+    async def open_all(self, image: Image, logs: dict[TopicPartition, Log]) -> None:
+        """At start: serve the logs that were found, make those that are missing, drop those of deleted topics."""
+        missing = []
+        for topic in image.topics.values():
+            for index, state in enumerate(topic.partitions):
+                if self._node_id not in state.replicas:
+                    continue
+                found = logs.pop(TopicPartition(topic.name, index), None)
+                if found is None:
+                    missing.append((topic, index, state))
+                else:
+                    self._add(topic.name, index, found, state)
+        for key in logs:
+            log.warning("%s is on disk but in no metadata: its topic was deleted; the files are removed", key)
+            await self.change_directories(self.directories.delete, key)
+        await self._make(missing)
+
+    def to_be_deleted(self, image: Image, records: Iterable[MetadataRecord]) -> list[TopicImage]:
+        """The topics that these records will remove, as they still are."""
+        return [
+            image.topics_by_id[record.topic_id]
+            for record in records
+            if isinstance(record, RemoveTopicRecord) and record.topic_id in image.topics_by_id
+        ]
+
+    async def follow(self, image: Image, records: list[MetadataRecord], deleted: list[TopicImage]) -> None:
+        """Make logs, leaders and configs agree with the image, after these records were folded into it."""
+        new: list[tuple[TopicImage, int, PartitionImage]] = []
+        reconfigured: set[str] = set()
+        all_reconfigured = False
+        for record in records:
+            if isinstance(record, (PartitionRecord, PartitionChangeRecord)):
+                topic = image.topics_by_id.get(record.topic_id)
+                if topic is None:
+                    continue
+                state = topic.partitions[record.partition_id]
+                known = self.partitions.get((topic.name, record.partition_id))
+                if known is not None:
+                    known.lead(leadership(state))
+                elif self._node_id in state.replicas:
+                    new.append((topic, record.partition_id, state))
+            elif isinstance(record, ConfigRecord):
+                if record.resource_type == ResourceType.TOPIC:
+                    reconfigured.add(record.resource_name)
+                elif record.resource_type == ResourceType.BROKER:
+                    all_reconfigured = True
+        for topic in deleted:
+            await self._drop(topic)
+        await self._make(new)
+        names = {topic for topic, _ in self.partitions} if all_reconfigured else reconfigured
+        self._reconfigure(names)
+
+    def _reconfigure(self, topics: set[str]) -> None:
+        if not topics:
+            return
+        configs = {topic: self.config_of(topic) for topic in topics}
+        for (topic, _), partition in self.partitions.items():
+            if topic in configs:
+                partition.log.config = configs[topic]
+
+    async def _make(self, wanted: list[tuple[TopicImage, int, PartitionImage]]) -> None:
+        if not wanted:
+            return
+        made = await self.change_directories(self._make_logs, wanted)
+        for (topic, index, state), outcome in zip(wanted, made):
+            if isinstance(outcome, _Offline):
+                self._offline[topic.name, index] = outcome
+                log.error("%s-%d could not be made: %s", topic.name, index, outcome.reason)
+            else:
+                self._offline.pop((topic.name, index), None)
+                self._add(topic.name, index, outcome, state)
+
+    def _make_logs(self, wanted: list[tuple[TopicImage, int, PartitionImage]]) -> list[Log | _Offline]:
+        made: list[Log | _Offline] = []
+        configs: dict[str, LogConfig] = {}
+        for topic, index, _ in wanted:
+            config = configs.get(topic.name)
+            if config is None:
+                config = configs[topic.name] = self.config_of(topic.name)
+            try:
+                made.append(self.directories.create(TopicPartition(topic.name, index), config, topic.topic_id))
+            except (DiskError, KafkaStorageError) as error:
+                made.append(_Offline(str(error)))
+        return made
+
+    def _add(self, topic: str, index: int, partition_log: Log, state: PartitionImage) -> None:
+        directory = self.directories.directory_of(partition_log)
+        key = TopicPartition(topic, index)
+        self.partitions[topic, index] = Partition(
+            self._node_id, key, partition_log, self.writer(directory), leadership(state)
+        )
+
+    async def _drop(self, topic: TopicImage) -> None:
+        for index in range(len(topic.partitions)):
+            self._offline.pop((topic.name, index), None)
+            partition = self.partitions.pop((topic.name, index), None)
+            if partition is not None:
+                partition.go_offline("the topic was deleted")
+                await partition.writer.submit(_nothing)  # after the appends that are under way
+                await self.change_directories(self.directories.delete, partition.key)
+
+    # --- moving between directories
+
+    async def move(self, topic: str, index: int, path: str) -> None:
+        """Begin to move a log to another directory; the rest happens in the background."""
+        partition = self.get(topic, index)
+        if self.directories.directory_of(partition.log) == os.path.abspath(path):
+            await self.change_directories(self.directories.cancel_move, partition.key)
+            return
+        move = await self.change_directories(self.directories.start_move, partition.key, path)
+        task = asyncio.get_running_loop().create_task(self._finish_move(partition, move))
+        self._moving.add(task)
+        task.add_done_callback(self._moving.discard)
+
+    async def _finish_move(self, partition: Partition, move: Move) -> None:
+        try:
+            while not move.caught_up:
+                await self._runtime.offload(move.step)
+            # The last step and the swap happen on the writer, so that no append comes between.
+            await partition.writer.submit(self._swap, partition, move)
+            partition.writer = self.writer(self.directories.directory_of(partition.log))
+            log.info("%s has moved to %s", partition.key, partition.log.directory)
+        except (DiskError, HeadraceError) as error:
+            log.error("%s could not be moved: %s", partition.key, error)
+            await self.change_directories(self.directories.cancel_move, partition.key)
+
+    def _swap(self, partition: Partition, move: Move) -> None:
+        while move.step():
+            pass
+        partition.log = self.directories.finish_move(partition.key)
+
+    def directory_failed(self, directory: str, reason: str) -> None:
+        """The disk below a log directory failed: its partitions are offline, the others go on."""
+        for (topic, index), partition in list(self.partitions.items()):
+            if self.directories.directory_of(partition.log) == directory:
+                partition.go_offline(reason)
+                self._offline[topic, index] = _Offline(reason)
+
+
+def leadership(state: PartitionImage) -> Leadership:
+    return Leadership(state.leader, state.leader_epoch, list(state.replicas), list(state.isr))
+
+
+def _nothing() -> None:
+    """Work whose only point is its place in the queue."""

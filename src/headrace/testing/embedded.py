@@ -1,0 +1,111 @@
+"""A broker inside the test's own process, on a thread with its own event loop: the fastest way to have a Kafka.
+
+with headrace.testing.broker() as kafka:
+    producer = confluent_kafka.Producer({"bootstrap.servers": kafka.address})
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import tempfile
+import threading
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from typing import Any, TypeVar
+
+from headrace.broker.broker import Broker
+from headrace.runtime import real_runtime
+
+T = TypeVar("T")
+
+# What makes tests quick without making them unlike a real broker.
+TEST_DEFAULTS = {"group.initial.rebalance.delay.ms": "0", "offsets.topic.num.partitions": "5"}
+CALL_TIMEOUT_S = 60.0
+
+
+class EmbeddedBroker:
+    """A running broker and the loop it runs on."""
+
+    def __init__(self, broker: Broker, loop: asyncio.AbstractEventLoop) -> None:
+        self.broker = broker
+        self._loop = loop
+
+    @property
+    def address(self) -> str:
+        host, port = self.broker.addresses[0]
+        return f"{host}:{port}"
+
+    @property
+    def port(self) -> int:
+        return self.broker.addresses[0][1]
+
+    def call(self, function: Callable[[Broker], T | Coroutine[Any, Any, T]]) -> T:
+        """Run a function on the broker's loop and give its result."""
+
+        async def run() -> T:
+            result = function(self.broker)
+            if asyncio.iscoroutine(result):
+                return await result
+            return result
+
+        return asyncio.run_coroutine_threadsafe(run(), self._loop).result(CALL_TIMEOUT_S)
+
+
+@contextlib.contextmanager
+def broker(
+    directory: str | None = None, overrides: Mapping[str, str] | None = None, *, port: int = 0
+) -> Iterator[EmbeddedBroker]:
+    """Start a broker on a free port (data in `directory`, or a temporary one), and stop it cleanly at the end."""
+    with contextlib.ExitStack() as stack:
+        if directory is None:
+            directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="headrace-"))
+        settings = {
+            "listeners": f"PLAINTEXT://127.0.0.1:{port}",
+            "log.dirs": directory,
+            **TEST_DEFAULTS,
+            **(overrides or {}),
+        }
+        started: list[EmbeddedBroker] = []
+        failed: list[BaseException] = []
+        ready, stop = threading.Event(), threading.Event()
+        thread = threading.Thread(target=_run, args=(settings, started, failed, ready, stop), name="headrace-broker")
+        thread.start()
+        ready.wait()
+        if failed:
+            thread.join()
+            raise failed[0]
+        try:
+            yield started[0]
+        finally:
+            stop.set()
+            started[0]._loop.call_soon_threadsafe(lambda: None)
+            thread.join()
+            if failed:
+                raise failed[0]
+
+
+def _run(
+    settings: Mapping[str, str],
+    started: list[EmbeddedBroker],
+    failed: list[BaseException],
+    ready: threading.Event,
+    stop: threading.Event,
+) -> None:
+    async def main() -> None:
+        runtime = real_runtime()
+        broker = Broker.from_settings(runtime, settings)
+        try:
+            await broker.start()
+            started.append(EmbeddedBroker(broker, asyncio.get_running_loop()))
+            ready.set()
+            await asyncio.get_running_loop().run_in_executor(None, stop.wait)
+        finally:
+            await broker.stop()
+            await runtime.close()
+
+    try:
+        asyncio.run(main())
+    except BaseException as error:  # noqa: BLE001 - raised again in the thread that asked for the broker
+        failed.append(error)
+    finally:
+        ready.set()

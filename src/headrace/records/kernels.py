@@ -79,8 +79,8 @@ def use_fast() -> bool:
     """Load the compiled kernels now, for the whole process; says whether they are there.
 
     False where numba or numpy is not installed or has nowhere to cache (the plain kernels serve), or with
-    HEADRACE_KERNELS=plain. Loading takes the
-    time of importing numba, so a client calls this when it starts, not in the middle of its work.
+    HEADRACE_KERNELS=plain. Loading takes the time of importing numba, so a client calls this when it starts, not in
+    the middle of its work.
     """
     global _fast, _fast_from_rows
     forced = _forced()
@@ -95,6 +95,8 @@ def use_fast() -> bool:
         try:
             _fast = cast(Kernels, importlib.import_module("headrace.records.kernels_fast"))
         except RuntimeError as error:
+            if "no locator available" not in str(error):
+                raise
             # numba found no directory to cache in: compiling for seconds in every process is worse than plain kernels.
             advice = "set NUMBA_CACHE_DIR to a directory that can be written"
             if forced == "fast":

@@ -70,8 +70,9 @@ class Member:
     session: Session = field(default_factory=Session)
 
     def metadata(self, protocol_name: str | None) -> bytes:
+        """What it says for that protocol. A group from the log may have none: its members' is then under no name."""
         for name, metadata in self.protocols:
-            if name == protocol_name:
+            if name == (protocol_name or ""):
                 return metadata
         return b""
 

@@ -1,0 +1,529 @@
+"""Members that join, leave, die, stall and come back, over a network that delays, repeats, reorders and loses.
+
+The coordinator's writes take time and sometimes fail, and it is started anew from its own records at any moment. What
+must hold whatever happens is checked after every step. A seed decides everything. By hand, many seeds:
+
+    cd tests && python -m groups.simulation 10000
+"""
+
+from __future__ import annotations
+
+import heapq
+import random
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from headrace.errors import ErrorCode
+from headrace.groups import Caller, GroupConfig, GroupState, Outcome, Timer, TimerKind
+from headrace.groups.state import Group
+from headrace.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+from headrace.protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol, JoinGroupResponse
+from headrace.protocol.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse, MemberIdentity
+from headrace.protocol.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+    OffsetCommitResponse,
+)
+from headrace.protocol.messages.offset_fetch import OffsetFetchRequest
+from headrace.protocol.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment, SyncGroupResponse
+
+from .driver import Driver
+
+GROUPS = ("alpha", "beta")
+TOPIC = "topic"
+PARTITIONS = 4
+BUSY_MS = 90_000
+QUIET_MS = 1_200_000
+WRITE_ERRORS = (ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.REQUEST_TIMED_OUT)
+
+
+@dataclass
+class Client:
+    """A consumer, alive or not. `life` counts its restarts: answers to an earlier life mean nothing to it."""
+
+    name: str
+    group_id: str
+    instance_id: str | None
+    version: int
+    protocols: list[str]
+    session_timeout_ms: int
+    rebalance_timeout_ms: int
+    member_id: str = ""
+    generation: int = -1
+    phase: str = "out"
+    life: int = 0
+    waiting: int | None = None  # the token that it waits for
+    asked_ms: int = 0
+    turn: int = 0  # only the latest plan for what it does next counts
+
+
+@dataclass
+class Sent:
+    """A request as the coordinator saw it."""
+
+    client: Client
+    life: int
+    method: str
+    request: Any
+    epoch: int  # a request and its answer travel on a connection, which ends with the coordinator at its other end
+    expected: bool = True  # False: nobody waits for the answer (a repeated message)
+    arrived: bool = False
+
+
+@dataclass
+class Facts:
+    """What was answered in one epoch of one group: from a start of the coordinator to the next."""
+
+    leaders: dict[int, str] = field(default_factory=dict)  # generation → who was asked for the assignment
+    assigned: dict[int, str] = field(default_factory=dict)  # generation → mark of the assignment that was handed out
+    generation: int = -1  # the latest that anyone was told
+
+
+class Simulation(Driver):
+    def __init__(self, seed: int) -> None:
+        self.random = random.Random(seed)
+        delay_ms = self.random.choice((0, 0, 500, 3_000))
+        config = GroupConfig(
+            initial_rebalance_delay_ms=delay_ms,
+            offsets_topic_partitions=2,
+            max_size=self.random.choice((3, 100)),
+            new_member_join_timeout_ms=60_000,
+            offsets_retention_ms=3_600_000,
+        )
+        super().__init__(config, seed=seed)
+        self.hold = True
+        self.topics.create(TOPIC, PARTITIONS)
+        self.events: list[tuple[int, int, Callable[[], None]]] = []
+        self.event_count = 0
+        self.sent: dict[int, Sent] = {}
+        self.epoch = 0
+        self.facts: dict[tuple[int, str], Facts] = {}
+        self.lost: set[int] = set()  # requests that died with a coordinator
+        self.committed: dict[tuple[str, int], int] = {}  # what is in the log: group, partition → offset
+        self.offset = 0
+        self.write_ready_ms = 0
+        self.checks = 0
+        self.is_quiet = False
+        self.counts: dict[str, int] = {}
+        self.clients = [self.new_client(n) for n in range(self.random.randint(2, 6))]
+
+    def new_client(self, number: int) -> Client:
+        pick = self.random
+        protocols = pick.choice((["range"], ["range", "sticky"], ["sticky", "range"]))
+        version = pick.choice((3, 5, 9, 9))
+        return Client(
+            f"client-{number}",
+            pick.choice(GROUPS[:1] * 3 + GROUPS[1:]),
+            f"instance-{number}" if version >= 5 and pick.random() < 0.35 else None,
+            version,
+            protocols,
+            pick.choice((6_000, 8_000)),
+            pick.choice((2_000, 5_000, 10_000)),
+        )
+
+    # --- events
+
+    def at(self, delay_ms: int, action: Callable[[], None]) -> None:
+        self.event_count += 1
+        heapq.heappush(self.events, (self.now_ms + delay_ms, self.event_count, action))
+
+    def run(self) -> None:
+        for client in self.clients:
+            self.plan(client, self.random.randint(0, 3_000))
+        self.at(self.random.randint(1_000, 20_000), self.disturb)
+        self.play_until(self.now_ms + BUSY_MS)
+        self.is_quiet = True
+        self.play_until(self.now_ms + QUIET_MS)
+        self.check_end()
+
+    def play_until(self, until_ms: int) -> None:
+        for _ in range(50_000):
+            next_timer_ms = min(self.timers.values(), default=until_ms + 1)
+            next_event_ms = self.events[0][0] if self.events else until_ms + 1
+            if min(next_timer_ms, next_event_ms) > until_ms:
+                break
+            if next_timer_ms <= next_event_ms:
+                self.now_ms = max(self.now_ms, next_timer_ms)
+                self.run_until(self.now_ms)
+            else:
+                at_ms, _, action = heapq.heappop(self.events)
+                self.now_ms = max(self.now_ms, at_ms)
+                action()
+            self.check()
+        else:
+            raise AssertionError("events without end")
+        self.now_ms = until_ms
+
+    def absorb(self, outcome: Outcome) -> None:
+        for token, response in outcome.replies if not outcome.records else ():
+            self.on_answer(token, response)
+        held = len(self.held)
+        super().absorb(outcome)
+        if len(self.held) > held:
+            # Writes end in the order in which they began.
+            self.write_ready_ms = max(self.write_ready_ms, self.now_ms + self.random.choice((0, 0, 1, 5, 50, 700)))
+            self.at(self.write_ready_ms - self.now_ms, lambda epoch=self.epoch: self.end_write(epoch))  # type: ignore[misc]
+
+    def end_write(self, epoch: int) -> None:
+        if epoch != self.epoch:
+            return  # it went down with its coordinator
+        outcome = self.held.pop(0)
+        if self.random.random() < 0.03 and not self.is_quiet:
+            self.count("failed writes")
+            self.absorb(self.coordinator.failed(outcome, self.random.choice(WRITE_ERRORS), self.now_ms))
+            return
+        for token, response in outcome.replies:
+            if isinstance(response, OffsetCommitResponse):
+                self.note_commit(token, response)
+        self.write(outcome)
+
+    def note_commit(self, token: int, response: OffsetCommitResponse) -> None:
+        sent = self.sent[token]
+        for topic, answered in zip(sent.request.topics, response.topics):
+            for wanted, result in zip(topic.partitions, answered.partitions):
+                if result.error_code == ErrorCode.NONE:
+                    self.committed[sent.request.group_id, wanted.partition_index] = wanted.committed_offset
+
+    def count(self, what: str) -> None:
+        self.counts[what] = self.counts.get(what, 0) + 1
+
+    def disturb(self) -> None:
+        """Now and then something happens that nobody asked for."""
+        if self.is_quiet:
+            return
+        match self.random.randrange(4):
+            case 0:
+                self.restart()
+            case 1:
+                self.move_away()
+            case _:
+                client = self.random.choice(self.clients)
+                self.reborn(client)
+        self.at(self.random.randint(500, 15_000), self.disturb)
+
+    def reborn(self, client: Client) -> None:
+        """Killed, and started again without its id. If it is static, its old self is fenced."""
+        client.life += 1
+        client.member_id, client.generation, client.phase, client.waiting = "", -1, "out", None
+        self.plan(client, self.random.choice((0, 100, 9_000)))
+
+    def restart(self) -> None:
+        """The broker dies and comes back; what it had not written is gone, and so are its connections."""
+        self.count("restarts")
+        before = self.fetch_all()
+        self.lost |= self.unanswered()
+        self.epoch += 1
+        self.reload()
+        assert self.fetch_all() == before, "committed offsets changed with the restart"
+
+    def move_away(self) -> None:
+        """The partitions move to another broker and at once come back: those who wait are told."""
+        self.count("moves")
+        before = self.fetch_all()
+        outcomes = [self.coordinator.unload(partition) for partition in range(2)]
+        for outcome in outcomes:
+            self.absorb(outcome)
+        held = {reply.token for outcome in self.held for reply in outcome.replies}
+        waiting = self.unanswered()
+        assert waiting <= held, "someone still waits for a coordinator that is gone"
+        assert not self.timers, f"timers left behind: {self.timers}"
+        self.lost |= waiting
+        self.epoch += 1
+        self.reload()
+        assert self.fetch_all() == before, "committed offsets changed with the move"
+
+    def unanswered(self) -> set[int]:
+        return {t for t, sent in self.sent.items() if sent.arrived and t not in self.answers} - self.lost
+
+    def fetch_all(self) -> dict[tuple[str, int], int]:
+        found = {}
+        for group_id in GROUPS:
+            caller = Caller("look", api_version=5)
+            request = OffsetFetchRequest(group_id=group_id, topics=None)
+            response = self.coordinator.offset_fetch(caller, request, self.now_ms).replies[0].response
+            for topic in response.topics:
+                for partition in topic.partitions:
+                    found[group_id, partition.partition_index] = partition.committed_offset
+        return found
+
+    # --- the network
+
+    def deliver(self, client: Client, method: str, request: Any, version: int) -> None:
+        """Send a request of a client, through whatever the network does to it."""
+        client.asked_ms = self.now_ms
+        self.tokens += 1
+        client.waiting = self.tokens
+        self.sent[self.tokens] = Sent(client, client.life, method, request, self.epoch)
+        token = self.tokens
+        self.at(self.travel_ms(), lambda: self.arrive(token, version))
+        if self.random.random() < 0.04:
+            self.tokens += 1
+            self.sent[self.tokens] = Sent(client, client.life, method, request, self.epoch, expected=False)
+            again = self.tokens
+            self.at(self.travel_ms(), lambda: self.arrive(again, version))
+
+    def travel_ms(self) -> int:
+        return self.random.choice((0, 1, 1, 2, 20)) if self.random.random() < 0.95 else self.random.randint(100, 20_000)
+
+    def arrive(self, token: int, version: int) -> None:
+        sent = self.sent[token]
+        if sent.epoch != self.epoch:
+            self.lost.add(token)
+            return
+        sent.arrived = True
+        caller = Caller(token, sent.client.name, "/sim", version)
+        self.count(sent.method)
+        outcome = getattr(self.coordinator, sent.method)(caller, sent.request, self.now_ms)
+        if sent.method == "offset_commit" and outcome.records:
+            facts = self.facts.setdefault((self.epoch, sent.client.group_id), Facts())
+            generation = sent.request.generation_id_or_member_epoch
+            assert generation >= facts.generation, "a commit of an older generation was accepted"
+            self.count("commits accepted")
+        self.absorb(outcome)
+
+    def on_answer(self, token: int, response: Any) -> None:
+        sent = self.sent[token]
+        self.check_answer(sent, response)
+        if sent.expected and self.random.random() < 0.98:
+            self.at(self.travel_ms(), lambda: self.hear(token, sent, response))
+
+    # --- the clients
+
+    def hear(self, token: int, sent: Sent, response: Any) -> None:
+        client = sent.client
+        if client.waiting != token or client.life != sent.life or sent.epoch != self.epoch:
+            return  # it gave up waiting, or the answer was lost on its way
+        client.waiting = None
+        match response:
+            case JoinGroupResponse():
+                self.hear_join(client, response)
+            case SyncGroupResponse():
+                client.phase = "stable" if response.error_code == ErrorCode.NONE else "out"
+                self.forget_if(client, response.error_code)
+            case HeartbeatResponse() if response.error_code != ErrorCode.NONE:
+                client.phase = "out"
+                self.forget_if(client, response.error_code)
+            case OffsetCommitResponse():
+                error = response.topics[0].partitions[0].error_code
+                if error in (ErrorCode.ILLEGAL_GENERATION, ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_INSTANCE_ID):
+                    client.phase = "out"
+                    self.forget_if(client, error)
+            case LeaveGroupResponse():
+                client.member_id, client.generation, client.phase = "", -1, "out"
+        self.plan(client, self.random.choice((0, 10, 500)))
+
+    def forget_if(self, client: Client, error: int) -> None:
+        if error in (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_INSTANCE_ID):
+            client.member_id, client.generation = "", -1
+
+    def hear_join(self, client: Client, response: JoinGroupResponse) -> None:
+        if response.error_code == ErrorCode.MEMBER_ID_REQUIRED:
+            client.member_id = response.member_id
+        elif response.error_code == ErrorCode.NONE:
+            client.member_id, client.generation, client.phase = response.member_id, response.generation_id, "joined"
+            assignments = []
+            if response.leader == response.member_id and not response.skip_assignment:
+                mark = f"{self.random.getrandbits(32):x}"
+                for member in response.members:
+                    owner = member.group_instance_id or member.member_id
+                    text = f"{response.generation_id}/{owner}/{mark}"
+                    assignments.append(SyncGroupRequestAssignment(member_id=member.member_id, assignment=text.encode()))
+            request = SyncGroupRequest(
+                group_id=client.group_id,
+                generation_id=client.generation,
+                member_id=client.member_id,
+                group_instance_id=client.instance_id,
+                assignments=assignments,
+            )
+            if self.random.random() < 0.93:
+                self.deliver(client, "sync_group", request, 3 if client.version < 9 else 5)
+            else:
+                self.at(self.random.randint(1_000, 15_000), lambda: self.sync_late(client, request))
+        else:
+            self.forget_if(client, response.error_code)
+
+    def sync_late(self, client: Client, request: SyncGroupRequest) -> None:
+        if client.waiting is None and client.phase == "joined":
+            self.deliver(client, "sync_group", request, 3 if client.version < 9 else 5)
+
+    def plan(self, client: Client, delay_ms: int) -> None:
+        client.turn += 1
+        turn = client.turn
+        self.at(delay_ms, lambda: self.live(client) if turn == client.turn else None)
+
+    def live(self, client: Client) -> None:
+        """What a client does next."""
+        if self.is_quiet:
+            return
+        if client.waiting is not None:
+            if self.now_ms - client.asked_ms <= 12_000:
+                self.plan(client, 3_000)
+                return
+            client.waiting = None  # it gives up, and asks again
+            client.phase = "out"
+        if client.phase == "out":
+            self.deliver(client, "join_group", self.join_request(client), client.version)
+        elif client.phase == "stable":
+            self.work(client)
+        if client.phase != "stalled":
+            self.plan(client, self.random.randint(500, 3_500))
+
+    def join_request(self, client: Client) -> JoinGroupRequest:
+        metadata = self.random.choice((b"1", b"1", b"1", b"2"))
+        return JoinGroupRequest(
+            group_id=client.group_id,
+            session_timeout_ms=client.session_timeout_ms,
+            rebalance_timeout_ms=client.rebalance_timeout_ms,
+            member_id=client.member_id,
+            group_instance_id=client.instance_id,
+            protocol_type="consumer",
+            protocols=[JoinGroupRequestProtocol(name=name, metadata=metadata) for name in client.protocols],
+        )
+
+    def work(self, client: Client) -> None:
+        choice = self.random.random()
+        if choice < 0.03:
+            client.phase = "stalled"
+            self.at(self.random.randint(1_000, 20_000), lambda: self.reborn(client))
+        elif choice < 0.06:
+            who = MemberIdentity(member_id=client.member_id, group_instance_id=client.instance_id)
+            self.deliver(client, "leave_group", LeaveGroupRequest(group_id=client.group_id, members=[who]), 3)
+        elif choice < 0.10:
+            client.phase = "out"  # its subscription changed, or it leads and saw new partitions
+        elif choice < 0.45:
+            self.offset += 1
+            partition = OffsetCommitRequestPartition(
+                partition_index=self.random.randrange(PARTITIONS), committed_offset=self.offset, committed_metadata=""
+            )
+            request = OffsetCommitRequest(
+                group_id=client.group_id,
+                generation_id_or_member_epoch=client.generation,
+                member_id=client.member_id,
+                group_instance_id=client.instance_id,
+                topics=[OffsetCommitRequestTopic(name=TOPIC, partitions=[partition])],
+            )
+            self.deliver(client, "offset_commit", request, 8)
+        else:
+            request = HeartbeatRequest(
+                group_id=client.group_id,
+                generation_id=client.generation,
+                member_id=client.member_id,
+                group_instance_id=client.instance_id,
+            )
+            self.deliver(client, "heartbeat", request, 4)
+
+    # --- what must hold
+
+    def check_answer(self, sent: Sent, response: Any) -> None:
+        facts = self.facts.setdefault((self.epoch, sent.client.group_id), Facts())
+        match response:
+            case JoinGroupResponse() if response.error_code == ErrorCode.NONE:
+                self.count("joined")
+                generation = response.generation_id
+                assert generation >= facts.generation, "a generation came back"
+                facts.generation = generation
+                if response.members and not response.skip_assignment:
+                    assert response.leader == response.member_id
+                    leader = facts.leaders.setdefault(generation, response.leader)
+                    assert leader == response.leader, f"generation {generation} has two leaders"
+            case SyncGroupResponse() if response.error_code == ErrorCode.NONE:
+                self.count("synced")
+                told_generation, owner, mark = response.assignment.decode().split("/")
+                generation = sent.request.generation_id
+                assert int(told_generation) == generation, "an assignment of another generation"
+                assert owner == (sent.client.instance_id or sent.request.member_id), "someone else's assignment"
+                assert facts.assigned.setdefault(generation, mark) == mark, "two assignments in one generation"
+                assert generation == max(facts.generation, generation), "an old generation was synced"
+
+    def check(self) -> None:
+        wanted: dict[Timer, int | None] = {}
+        for group_id, group in self.coordinator._shards.groups.items():
+            check_group(group)
+            name = (group.partition, group_id)
+            if group.join_deadline_ms is not None:
+                wanted[Timer(TimerKind.JOIN, *name)] = group.join_deadline_ms
+            if group.sync_deadline_ms is not None:
+                wanted[Timer(TimerKind.SYNC, *name)] = group.sync_deadline_ms
+            sessions = {m.member_id: m.session for m in group.members.values()} | group.pending
+            for member_id, session in sessions.items():
+                if session.armed_ms is not None:
+                    wanted[Timer(TimerKind.SESSION, *name, member_id)] = session.armed_ms
+        timers = {timer: at for timer, at in self.timers.items() if timer.kind is not TimerKind.EXPIRY}
+        assert timers == wanted, "timers that are set and timers that are meant differ"
+        assert len(self.timers) - len(timers) == 2, "one timer per partition looks for what is too old"
+        self.checks += 1
+        if self.checks % 8 == 0:
+            assert self.fetch_all() == self.committed, "fetched offsets are not those that were written"
+
+    def check_end(self) -> None:
+        unanswered = [sent for token, sent in self.sent.items() if token not in self.answers.keys() | self.lost]
+        assert not unanswered, f"never answered: {unanswered}"
+        assert not self.held
+        for group in self.coordinator._shards.groups.values():
+            assert group.state is GroupState.EMPTY, f"all are gone, but {group.group_id} is {group.state}"
+            assert not group.members
+            assert not group.pending
+        assert {timer.kind for timer in self.timers} == {TimerKind.EXPIRY}
+        self.hold = False
+        self.run_until(self.now_ms + self.config.offsets_retention_ms + 2 * 600_000)
+        assert not self.coordinator._shards.groups, "groups outlive the retention of their offsets"
+
+
+def check_group(group: Group) -> None:
+    assert group.joining == sum(member.join is not None for member in group.members.values())
+    assert all(member_id == member.member_id for member_id, member in group.members.items())
+    statics = {m.instance_id: m.member_id for m in group.members.values() if m.instance_id is not None}
+    assert group.static_members == statics
+    support: dict[str, int] = {}
+    for member in group.members.values():
+        for name, _ in member.protocols:
+            support[name] = support.get(name, 0) + 1
+    assert group._support == support
+    assert not group.pending.keys() & group.members.keys()
+    assert group.pending_sync <= group.members.keys()
+    if group.members:
+        assert group.leader in group.members
+    waits_for_sync = [member for member in group.members.values() if member.sync is not None]
+    match group.state:
+        case GroupState.EMPTY:
+            assert not group.members
+        case GroupState.PREPARING_REBALANCE:
+            assert group.join_deadline_ms is not None, "a rebalance without an end"
+            assert not waits_for_sync
+        case GroupState.COMPLETING_REBALANCE:
+            leader = group.members[group.leader or ""]
+            assert group.sync_deadline_ms is not None or group.storing is not None or leader.sync is None
+            if leader.sync is not None:
+                assert group.storing == group.generation, "the leader synced, but nothing is being written"
+            else:
+                assert group.sync_deadline_ms is not None or group.storing is not None, "nobody waits for the leader"
+        case GroupState.STABLE:
+            assert not waits_for_sync
+
+
+def simulate(seed: int) -> Simulation:
+    simulation = Simulation(seed)
+    try:
+        simulation.run()
+    except Exception as error:
+        error.add_note(f"seed {seed}")
+        raise
+    return simulation
+
+
+def main() -> None:
+    count = int(sys.argv[1]) if len(sys.argv) > 1 else 1_000
+    first = int(sys.argv[2]) if len(sys.argv) > 2 else 0
+    totals: dict[str, int] = {}
+    for seed in range(first, first + count):
+        for what, n in simulate(seed).counts.items():
+            totals[what] = totals.get(what, 0) + n
+    print(f"{count} seeds from {first}: nothing found")
+    print(", ".join(f"{n} {what}" for what, n in sorted(totals.items())))
+
+
+if __name__ == "__main__":
+    main()

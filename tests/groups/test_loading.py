@@ -1,0 +1,172 @@
+"""A coordinator reads back what Kafka wrote in any version, and writes what Kafka would."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headrace.groups import GroupConfig, GroupCoordinator, GroupState
+from headrace.groups.loading import Loader
+from headrace.groups.records import group_record, offset_record
+from headrace.protocol.messages.describe_groups import DescribeGroupsRequest
+from headrace.protocol.messages.list_groups import ListGroupsRequest
+from headrace.protocol.messages.offset_fetch import OffsetFetchRequest
+
+from .driver import START_MS, Driver, Topics
+
+VECTORS = Path(__file__).parent.parent / "reference" / "vectors" / "offsets-topic.jsonl.gz"
+CLASSIC = {"LEGACY_OFFSET_COMMIT", "OFFSET_COMMIT", "GROUP_METADATA"}
+
+
+def lines() -> list[dict[str, Any]]:
+    with gzip.open(VECTORS, "rt") as file:
+        read = [json.loads(line) for line in file]
+    return [line for line in read if line["topic"] == "__consumer_offsets"]
+
+
+LINES = lines()
+
+
+def raw(field: str | None) -> bytes | None:
+    return None if field is None else base64.b64decode(field)
+
+
+def load_one(line: dict[str, Any]) -> Loader:
+    loader = Loader()
+    loader.add(raw(line["key"]) or b"", raw(line["value"]))
+    return loader
+
+
+def test_offsets_of_every_version_are_read_as_kafka_reads_them() -> None:
+    seen = set()
+    for line in LINES:
+        if line.get("type") not in ("LEGACY_OFFSET_COMMIT", "OFFSET_COMMIT") or line["value"] is None:
+            continue
+        (found,) = load_one(line).offsets()
+        want, key = line["decoded_value_fields"], line["key_fields"]
+        assert (found.group_id, found.topic, found.partition) == (key["group"], key["topic"], key["partition"])
+        assert found.offset.offset == want["offset"]
+        assert found.offset.metadata == want["metadata"]
+        assert found.offset.leader_epoch == want.get("leaderEpoch", -1)
+        assert found.offset.commit_timestamp_ms == want["commitTimestamp"]
+        assert found.offset.expire_timestamp_ms == want.get("expireTimestamp", -1)
+        seen.add((line["type_id"], line["value_version"]))
+    assert seen == {(0, 0), *((1, version) for version in range(5))}
+
+
+def test_groups_of_every_version_are_read_as_kafka_reads_them() -> None:
+    seen = set()
+    for line in LINES:
+        if line.get("type") != "GROUP_METADATA" or line["value"] is None:
+            continue
+        (group,) = load_one(line).groups(7)
+        want = line["decoded_value_fields"]
+        assert group.group_id == line["key_fields"]["group"]
+        assert group.state is (GroupState.STABLE if want["members"] else GroupState.EMPTY)
+        assert (group.generation, group.protocol_name) == (want["generation"], want["protocol"])
+        assert (group.protocol_type or "") == want["protocolType"]
+        timestamp = want.get("currentStateTimestamp", -1)
+        assert group.state_timestamp_ms == (None if timestamp == -1 else timestamp)
+        for member, wanted in zip(group.members.values(), want["members"], strict=True):
+            assert member.member_id == wanted["memberId"]
+            assert member.instance_id == wanted.get("groupInstanceId")
+            assert (member.client_id, member.client_host) == (wanted["clientId"], wanted["clientHost"])
+            assert member.session_timeout_ms == wanted["sessionTimeout"]
+            rebalance_timeout = wanted.get("rebalanceTimeout", -1)
+            assert member.rebalance_timeout_ms == (
+                wanted["sessionTimeout"] if rebalance_timeout == -1 else rebalance_timeout
+            )
+            assert member.metadata(group.protocol_name) == raw(wanted["subscription"])
+            assert member.assignment == raw(wanted["assignment"])
+        seen.add(line["value_version"])
+    assert seen == set(range(5))
+
+
+def test_records_of_the_versions_that_kafka_writes_come_back_byte_for_byte() -> None:
+    count = 0
+    for line in LINES:
+        key, value = raw(line["key"]), raw(line["value"])
+        if line.get("type") == "OFFSET_COMMIT" and line["value_version"] in (1, 4):
+            (found,) = load_one(line).offsets()
+            if line["value_version"] == 1 and found.offset.expire_timestamp_ms == -1:
+                continue  # Kafka would write version 4
+            record = offset_record(3, found.group_id, found.topic, found.partition, found.offset)
+        elif line.get("type") == "GROUP_METADATA" and line["value_version"] == 3:
+            want = line["value_fields"]
+            if want["members"] and (
+                want["leader"] is None or any(m["rebalanceTimeout"] == -1 for m in want["members"])
+            ):
+                continue  # Kafka, too, makes up a leader and a time-out for these
+            (group,) = load_one(line).groups(3)
+            record = group_record(group, {m.member_id: m.assignment for m in group.members.values()})
+        else:
+            continue
+        assert (record.partition, record.key, record.value) == (3, key, value)
+        count += 1
+    assert count > 80
+
+
+def test_damaged_and_foreign_records_are_counted_and_never_stop_the_loading() -> None:
+    skipped = unreadable = 0
+    for line in LINES:
+        if line.get("op") != "decode" and line["type"] in CLASSIC:
+            continue
+        loader = load_one(line)
+        groups, offsets = list(loader.groups(0)), list(loader.offsets())
+        report = loader.report
+        assert report.records == 1
+        kept = len(groups) + len(offsets)
+        assert kept + report.skipped + report.unreadable == (1 if line["value"] is not None or report.skipped else 0)
+        if kept:
+            assert line["error"] is None, f"Java refuses it: {line['why']}"
+        skipped, unreadable = skipped + report.skipped, unreadable + report.unreadable
+    assert skipped > 200
+    assert unreadable > 20
+
+
+def test_a_whole_partition_of_them_answers_requests() -> None:
+    """All good lines of the vectors as one log: the last value of each key is what is told."""
+    driver = Driver(load=False)
+    offsets: dict[tuple[str, str, int], int] = {}
+    groups: set[str] = set()
+    for line in LINES:
+        if line.get("op") == "decode":
+            continue
+        key = line["key_fields"]
+        group_id = key.get("group", key.get("groupId"))
+        driver.coordinator.load(driver.coordinator.partition_of(group_id), raw(line["key"]) or b"", raw(line["value"]))
+        if line["type"] == "GROUP_METADATA":
+            (groups.discard if line["value"] is None else groups.add)(group_id)
+        elif line["type"] in CLASSIC:
+            name = (group_id, key["topic"], key["partition"])
+            if line["value"] is None:
+                offsets.pop(name, None)
+            else:
+                offsets[name] = line["decoded_value_fields"]["offset"]
+    for partition in range(50):
+        driver.absorb(driver.coordinator.loaded(partition, driver.now_ms))
+    listed = driver.ask("list_groups", ListGroupsRequest(), 5)
+    assert {group.group_id for group in listed.groups} == groups | {group_id for group_id, _, _ in offsets}
+    for group_id in {group_id for group_id, _, _ in offsets}:
+        response = driver.ask("offset_fetch", OffsetFetchRequest(group_id=group_id, topics=None), 5)
+        told = {
+            (group_id, topic.name, partition.partition_index): partition.committed_offset
+            for topic in response.topics
+            for partition in topic.partitions
+        }
+        assert told == {name: offset for name, offset in offsets.items() if name[0] == group_id}
+    described = driver.ask("describe_groups", DescribeGroupsRequest(groups=sorted(groups)), 5)
+    assert {group.group_state for group in described.groups} == {"Empty", "Stable"}
+
+
+def test_a_partition_serves_only_once_it_is_loaded() -> None:
+    coordinator = GroupCoordinator(GroupConfig(), random.Random(0), Topics())
+    with pytest.raises(ValueError, match="begin_load"):
+        coordinator.loaded(3, START_MS)
+        coordinator.load(3, b"\x00\x02\x00\x01g", None)

@@ -83,13 +83,14 @@ def create_topics(context: TopicContext, request: CreateTopicsRequest) -> Decisi
     times = Counter(topic.name for topic in request.topics)
     decision = Decision(CreateTopicsResponse())
     too_many = _too_many(context, request.topics)
+    shown = _ShownConfigs(context)
     for topic in request.topics:
         if times[topic.name] > 1:
             continue
         try:
             if too_many is not None:
                 raise _Refused(*too_many)
-            result, records = _create(context, topic)
+            result, records = _create(context, topic, shown)
         except _Refused as refused:
             decision.response.topics.append(_failed(topic.name, refused.error))
             continue
@@ -120,13 +121,15 @@ def _failed(name: str, error: ApiError) -> CreatableTopicResult:
     return CreatableTopicResult(name=name, error_code=error.code, error_message=error.message, configs=[])
 
 
-def _create(context: TopicContext, topic: CreatableTopic) -> tuple[CreatableTopicResult, list[MetadataRecord]]:
+def _create(
+    context: TopicContext, topic: CreatableTopic, shown: _ShownConfigs
+) -> tuple[CreatableTopicResult, list[MetadataRecord]]:
     _check_name(context.image, topic.name)
     empty = [config.name for config in topic.configs if config.value is None]
     if empty:
         raise _Refused(ErrorCode.INVALID_CONFIG, f"A null value is not possible for: {', '.join(empty)}")
     overrides = {config.name: config.value for config in topic.configs if config.value is not None}
-    error = topic_config_error(context.configs, overrides)
+    error = topic_config_error(context.configs, overrides) if overrides else NO_ERROR
     if error is not NO_ERROR:
         raise _Refused(*error)
     partitions = _assigned(context.image, topic) if topic.assignments else _placed(context, topic)
@@ -144,7 +147,7 @@ def _create(context: TopicContext, topic: CreatableTopic) -> tuple[CreatableTopi
         error_message=None,
         num_partitions=len(partitions),
         replication_factor=len(partitions[0].replicas),
-        configs=_shown_configs(context, overrides),
+        configs=shown.of(overrides),
     )
     return result, records
 
@@ -252,17 +255,31 @@ def _new_partition(image: Image, replicas: Sequence[int], *, by_hand: bool = Fal
     )
 
 
-def _shown_configs(context: TopicContext, overrides: Mapping[str, str]) -> list[CreatableTopicConfigs]:
-    return [
-        CreatableTopicConfigs(
-            name=entry.name,
-            value=entry.value,
-            read_only=entry.read_only,
-            config_source=entry.source,
-            is_sensitive=entry.sensitive,
-        )
-        for entry in describe_topic(context.configs.layers, overrides, None)
-    ]
+class _ShownConfigs:
+    """The configuration of a new topic as the answer has it; topics without values of their own share one."""
+
+    def __init__(self, context: TopicContext) -> None:
+        self._layers = context.configs.layers
+        self._default: list[CreatableTopicConfigs] | None = None
+
+    def of(self, overrides: Mapping[str, str]) -> list[CreatableTopicConfigs]:
+        if overrides:
+            return self._make(overrides)
+        if self._default is None:
+            self._default = self._make({})
+        return self._default
+
+    def _make(self, overrides: Mapping[str, str]) -> list[CreatableTopicConfigs]:
+        return [
+            CreatableTopicConfigs(
+                name=entry.name,
+                value=entry.value,
+                read_only=entry.read_only,
+                config_source=entry.source,
+                is_sensitive=entry.sensitive,
+            )
+            for entry in describe_topic(self._layers, overrides, None)
+        ]
 
 
 def internal_topic(config: BrokerConfig, image: Image, name: str) -> CreatableTopic:

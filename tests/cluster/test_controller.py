@@ -1,0 +1,521 @@
+"""Decisions that recordings of one broker do not show: several brokers, configured defaults, limits, security."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+
+import pytest
+
+from headrace.cluster.broker_config import BrokerConfig
+from headrace.cluster.brokers import PRODUCER_ID_BLOCK_SIZE, Registration
+from headrace.cluster.configs import ConfigSource
+from headrace.cluster.image import Image, Listener
+from headrace.cluster.records import NO_LEADER, ConfigRecord, MetadataRecord, ResourceType
+from headrace.cluster.topic_names import CONSUMER_OFFSETS, TRANSACTION_STATE
+from headrace.error_codes import ErrorCode
+from headrace.errors import BrokerIdNotRegisteredError, DuplicateBrokerRegistrationError, StaleBrokerEpochError
+from headrace.protocol.messages.alter_partition import (
+    AlterPartitionRequest,
+    AlterPartitionRequestPartitionData,
+    AlterPartitionRequestTopicData,
+    BrokerState,
+)
+from headrace.protocol.messages.alter_partition_reassignments import (
+    AlterPartitionReassignmentsRequest,
+    ReassignablePartition,
+    ReassignableTopic,
+)
+from headrace.protocol.messages.alter_user_scram_credentials import (
+    AlterUserScramCredentialsRequest,
+    ScramCredentialUpsertion,
+)
+from headrace.protocol.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
+from headrace.protocol.messages.create_topics import (
+    CreatableReplicaAssignment,
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreateTopicsRequest,
+)
+from headrace.protocol.messages.delete_topics import DeleteTopicsRequest
+from headrace.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
+from headrace.protocol.messages.elect_leaders import ElectLeadersRequest, TopicPartitions
+from headrace.protocol.messages.incremental_alter_configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+)
+from headrace.protocol.messages.list_config_resources import ListConfigResourcesRequest
+from headrace.protocol.messages.list_partition_reassignments import ListPartitionReassignmentsRequest
+from headrace.protocol.messages.metadata import MetadataRequest
+from headrace.protocol.messages.update_features import FeatureUpdateKey, UpdateFeaturesRequest
+
+from .harness import LISTENER, OneBroker
+
+
+def three_brokers(given: dict[str, str] | None = None) -> OneBroker:
+    cluster = OneBroker(given)
+    for node_id in (2, 3):
+        cluster.epochs[node_id] = cluster.register(node_id)
+    return cluster
+
+
+def create(cluster: OneBroker, name: str, replicas: list[list[int]], **configs: str) -> None:
+    topic = CreatableTopic(
+        name=name,
+        num_partitions=-1,
+        replication_factor=-1,
+        assignments=[CreatableReplicaAssignment(partition_index=i, broker_ids=ids) for i, ids in enumerate(replicas)],
+        configs=[CreatableTopicConfig(name=key.replace("_", "."), value=value) for key, value in configs.items()],
+    )
+    answer = cluster.decide(cluster.controller.create_topics(cluster.image, CreateTopicsRequest(topics=[topic])))
+    assert answer.topics[0].error_code == ErrorCode.NONE, answer
+
+
+def ask_isr(cluster: OneBroker, name: str, isr: list[int], **changes: int) -> int:
+    """The leader of partition 0 asks for these in-sync replicas; the error it is answered with."""
+    topic = cluster.image.topics[name]
+    partition = topic.partitions[0]
+    data = AlterPartitionRequestPartitionData(
+        partition_index=0,
+        leader_epoch=partition.leader_epoch + changes.get("leader_epoch", 0),
+        partition_epoch=partition.partition_epoch + changes.get("partition_epoch", 0),
+        new_isr_with_epochs=[BrokerState(broker_id=node_id) for node_id in isr],
+    )
+    node_id = changes.get("broker_id", partition.leader)
+    request = AlterPartitionRequest(
+        broker_id=node_id,
+        broker_epoch=cluster.image.brokers[node_id].epoch,
+        topics=[AlterPartitionRequestTopicData(topic_id=topic.topic_id, partitions=[data])],
+    )
+    answer = cluster.decide(cluster.controller.alter_partition(cluster.image, request))
+    code: int = answer.topics[0].partitions[0].error_code
+    return code
+
+
+# --- leaders and replicas ---------------------------------------------------------------------------------------------
+
+
+def test_a_fenced_leader_is_replaced_from_the_in_sync_replicas_and_gets_back_by_preferred_election() -> None:
+    cluster = three_brokers()
+    create(cluster, "t", [[1, 2, 3]])
+    cluster.decide(cluster.controller.fence_broker(cluster.image, 1))
+    partition = cluster.image.topics["t"].partitions[0]
+    assert (partition.leader, partition.isr, partition.leader_epoch) == (2, (2, 3), 1)
+    cluster.decide(cluster.controller.unfence_broker(cluster.image, 1))
+    elect = ElectLeadersRequest(topic_partitions=[TopicPartitions(topic="t", partitions=[0])])
+    answer = cluster.decide(cluster.controller.elect_leaders(cluster.image, elect))
+    assert answer.replica_election_results[0].partition_result[0].error_code == ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE
+    assert ask_isr(cluster, "t", [2, 3, 1]) == ErrorCode.NONE
+    cluster.decide(cluster.controller.elect_leaders(cluster.image, elect))
+    partition = cluster.image.topics["t"].partitions[0]
+    assert (partition.leader, partition.leader_epoch) == (1, 2)
+
+
+def test_the_last_in_sync_replica_stays_in_sync_and_only_it_may_lead_again() -> None:
+    cluster = three_brokers()
+    create(cluster, "t", [[1, 2]])
+    for node_id in (1, 2):
+        cluster.decide(cluster.controller.fence_broker(cluster.image, node_id))
+    partition = cluster.image.topics["t"].partitions[0]
+    assert (partition.leader, partition.isr) == (NO_LEADER, (2,))
+    cluster.decide(cluster.controller.unfence_broker(cluster.image, 1))
+    assert cluster.image.topics["t"].partitions[0].leader == NO_LEADER
+    cluster.decide(cluster.controller.unfence_broker(cluster.image, 2))
+    assert cluster.image.topics["t"].partitions[0].leader == 2
+
+
+def test_an_unclean_election_needs_to_be_allowed_and_is_marked() -> None:
+    cluster = three_brokers()
+    create(cluster, "t", [[1, 2]], unclean_leader_election_enable="true")
+    for node_id in (2, 1):
+        cluster.decide(cluster.controller.fence_broker(cluster.image, node_id))
+    cluster.decide(cluster.controller.unfence_broker(cluster.image, 2))
+    partition = cluster.image.topics["t"].partitions[0]
+    assert (partition.leader, partition.isr, partition.recovering) == (2, (2,), True)
+
+
+@pytest.mark.parametrize(
+    ("isr", "changes", "code"),
+    [
+        ([1], {}, ErrorCode.NONE),
+        ([1, 2], {"leader_epoch": 1}, ErrorCode.NOT_CONTROLLER),
+        ([1, 2], {"leader_epoch": -1}, ErrorCode.FENCED_LEADER_EPOCH),
+        ([1, 2], {"partition_epoch": -1}, ErrorCode.INVALID_UPDATE_VERSION),
+        ([1, 2], {"broker_id": 2}, ErrorCode.INVALID_REQUEST),
+        ([2], {}, ErrorCode.INVALID_REQUEST),
+        ([1, 9], {}, ErrorCode.INVALID_REQUEST),
+        ([1, 1], {}, ErrorCode.INVALID_REQUEST),
+        ([1, 3], {}, ErrorCode.INELIGIBLE_REPLICA),
+    ],
+)
+def test_what_a_leader_may_ask_for(isr: list[int], changes: dict[str, int], code: ErrorCode) -> None:
+    cluster = three_brokers()
+    create(cluster, "t", [[1, 2, 3]])
+    cluster.decide(cluster.controller.fence_broker(cluster.image, 3))
+    assert ask_isr(cluster, "t", isr, **changes) == code
+
+
+def test_a_reassignment_adds_waits_and_then_removes() -> None:
+    cluster = three_brokers()
+    create(cluster, "t", [[1, 2]])
+    move = ReassignablePartition(partition_index=0, replicas=[3, 2])
+    request = AlterPartitionReassignmentsRequest(topics=[ReassignableTopic(name="t", partitions=[move])])
+    cluster.decide(cluster.controller.alter_partition_reassignments(cluster.image, request))
+    partition = cluster.image.topics["t"].partitions[0]
+    assert (partition.replicas, partition.adding, partition.removing) == ((3, 2, 1), (3,), (1,))
+    ongoing = cluster.controller.list_partition_reassignments(cluster.image, ListPartitionReassignmentsRequest())
+    assert [topic.name for topic in ongoing.topics] == ["t"]
+    # Broker 1 leads until 3 is in sync; then it is no replica any more, and hears that another one leads.
+    assert ask_isr(cluster, "t", [1, 2, 3]) == ErrorCode.NEW_LEADER_ELECTED
+    partition = cluster.image.topics["t"].partitions[0]
+    assert (partition.replicas, partition.isr, partition.leader) == ((3, 2), (2, 3), 3)
+    assert not partition.is_reassigning
+    assert partition.leader_epoch == 1
+
+
+def test_a_reassignment_that_is_called_off_leaves_things_as_they_were() -> None:
+    cluster = three_brokers()
+    create(cluster, "t", [[1, 2]])
+    for replicas in ([3, 2], None):
+        move = ReassignablePartition(partition_index=0, replicas=replicas)
+        request = AlterPartitionReassignmentsRequest(topics=[ReassignableTopic(name="t", partitions=[move])])
+        cluster.decide(cluster.controller.alter_partition_reassignments(cluster.image, request))
+    partition = cluster.image.topics["t"].partitions[0]
+    assert (set(partition.replicas), partition.adding, partition.removing) == ({1, 2}, (), ())
+    assert partition.leader == 1
+
+
+def test_a_reassignment_must_not_change_the_factor_when_that_is_forbidden() -> None:
+    cluster = three_brokers()
+    create(cluster, "t", [[1, 2]])
+    move = ReassignablePartition(partition_index=0, replicas=[1, 2, 3])
+    request = AlterPartitionReassignmentsRequest(
+        topics=[ReassignableTopic(name="t", partitions=[move])], allow_replication_factor_change=False
+    )
+    decision = cluster.controller.alter_partition_reassignments(cluster.image, request)
+    assert decision.response.responses[0].partitions[0].error_code == ErrorCode.INVALID_REPLICATION_FACTOR
+    assert decision.records == []
+
+
+# --- brokers ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_restart_begins_a_new_leader_epoch_with_one_record_per_partition() -> None:
+    cluster = OneBroker()
+    create(cluster, "t", [[1], [1]])
+    listeners = [Listener(LISTENER, "127.0.0.1", 9001, 0)]
+    decision = cluster.controller.register_broker(cluster.image, Registration(1, b"2" * 16, listeners), fenced=False)
+    assert len(decision.records) == 3
+    epoch = cluster.decide(decision)
+    assert epoch > cluster.epochs[1]
+    for partition in cluster.image.topics["t"].partitions:
+        assert (partition.leader, partition.leader_epoch, partition.isr) == (1, 1, (1,))
+
+
+def test_registering_the_same_incarnation_again_changes_nothing() -> None:
+    cluster = OneBroker()
+    decision = cluster.controller.register_broker(
+        cluster.image, Registration(1, b"\x01" * 16, [Listener(LISTENER, "127.0.0.1", 9001, 0)]), session_alive=True
+    )
+    assert decision.records == []
+    assert decision.response == cluster.epochs[1]
+
+
+def test_a_second_broker_with_the_number_of_one_that_is_alive_is_refused() -> None:
+    cluster = OneBroker()
+    broker = Registration(1, b"2" * 16, [Listener(LISTENER, "other", 9001, 0)])
+    with pytest.raises(DuplicateBrokerRegistrationError):
+        cluster.controller.register_broker(cluster.image, broker, session_alive=True)
+    cluster.decide(cluster.controller.fence_broker(cluster.image, 1))
+    cluster.decide(cluster.controller.register_broker(cluster.image, broker, session_alive=True, fenced=False))
+    assert cluster.image.brokers[1].host == "other"
+
+
+def test_a_broker_that_shuts_down_hands_over_and_gets_no_new_partitions() -> None:
+    cluster = three_brokers()
+    create(cluster, "t", [[1, 2]])
+    cluster.decide(cluster.controller.shut_down_broker(cluster.image, 1))
+    assert cluster.image.topics["t"].partitions[0].leader == 2
+    topic = CreatableTopic(name="u", num_partitions=6, replication_factor=2)
+    cluster.decide(cluster.controller.create_topics(cluster.image, CreateTopicsRequest(topics=[topic])))
+    assert all(1 not in partition.replicas for partition in cluster.image.topics["u"].partitions)
+
+
+def test_producer_ids_come_in_blocks_that_never_overlap() -> None:
+    cluster = three_brokers()
+    blocks = [
+        cluster.decide(cluster.controller.allocate_producer_ids(cluster.image, node_id, cluster.epochs[node_id]))
+        for node_id in (1, 2, 1, 3)
+    ]
+    assert [block.first for block in blocks] == [i * PRODUCER_ID_BLOCK_SIZE for i in range(4)]
+    with pytest.raises(StaleBrokerEpochError):
+        cluster.controller.allocate_producer_ids(cluster.image, 1, cluster.epochs[1] + 1)
+    with pytest.raises(BrokerIdNotRegisteredError):
+        cluster.controller.allocate_producer_ids(cluster.image, 8, 0)
+
+
+# --- topics -----------------------------------------------------------------------------------------------------------
+
+
+def test_partitions_added_go_on_where_the_others_stopped() -> None:
+    cluster = three_brokers()
+    topic = CreatableTopic(name="t", num_partitions=3, replication_factor=1)
+    cluster.decide(cluster.controller.create_topics(cluster.image, CreateTopicsRequest(topics=[topic])))
+    more = CreatePartitionsRequest(topics=[CreatePartitionsTopic(name="t", count=6, assignments=None)])
+    cluster.decide(cluster.controller.create_partitions(cluster.image, more))
+    leaders = [partition.leader for partition in cluster.image.topics["t"].partitions]
+    assert leaders[:3] == leaders[3:]
+    assert sorted(leaders[:3]) == [1, 2, 3]
+
+
+def test_too_many_partitions_at_once_are_refused() -> None:
+    cluster = OneBroker()
+    topics = [CreatableTopic(name=f"t{i}", num_partitions=6_000, replication_factor=1) for i in range(2)]
+    decision = cluster.controller.create_topics(cluster.image, CreateTopicsRequest(topics=topics))
+    assert {result.error_code for result in decision.response.topics} == {ErrorCode.POLICY_VIOLATION}
+    create(cluster, "t", [[1]])
+    more = CreatePartitionsRequest(topics=[CreatePartitionsTopic(name="t", count=2**31 - 1, assignments=None)])
+    grown = cluster.controller.create_partitions(cluster.image, more)
+    assert grown.response.results[0].error_code == ErrorCode.POLICY_VIOLATION
+
+
+def test_deletion_can_be_switched_off() -> None:
+    cluster = OneBroker({"delete.topic.enable": "false"})
+    create(cluster, "t", [[1]])
+    request = DeleteTopicsRequest(topic_names=["t"])
+    decision = cluster.controller.delete_topics(cluster.image, request, 5)
+    assert decision.response.responses[0].error_code == ErrorCode.TOPIC_DELETION_DISABLED
+    assert decision.records == []
+    old = cluster.controller.delete_topics(cluster.image, request, 2)
+    assert old.response.responses[0].error_code == ErrorCode.INVALID_REQUEST
+
+
+def test_internal_topics_fit_a_single_broker_unless_configured_otherwise() -> None:
+    cluster = OneBroker()
+    for name in (CONSUMER_OFFSETS, TRANSACTION_STATE):
+        topic = cluster.controller.internal_topic(cluster.image, name)
+        answer = cluster.decide(cluster.controller.create_topics(cluster.image, CreateTopicsRequest(topics=[topic])))
+        assert answer.topics[0].error_code == ErrorCode.NONE, answer
+        assert len(cluster.image.topics[name].partitions) == 50
+        assert cluster.image.config(ResourceType.TOPIC, name)["cleanup.policy"] == "compact"
+    strict = OneBroker({"offsets.topic.replication.factor": "3"})
+    wanted = strict.controller.internal_topic(strict.image, CONSUMER_OFFSETS)
+    refused = strict.controller.create_topics(strict.image, CreateTopicsRequest(topics=[wanted]))
+    assert refused.response.topics[0].error_code == ErrorCode.INVALID_REPLICATION_FACTOR
+
+
+def test_an_unknown_topic_key_comes_with_the_one_probably_meant() -> None:
+    cluster = OneBroker()
+    wrong = CreatableTopicConfig(name="retention_ms", value="1")
+    topic = CreatableTopic(name="t", num_partitions=1, replication_factor=1, configs=[wrong])
+    decision = cluster.controller.create_topics(cluster.image, CreateTopicsRequest(topics=[topic]))
+    assert decision.response.topics[0].error_code == ErrorCode.INVALID_CONFIG
+    assert "did you mean retention.ms?" in (decision.response.topics[0].error_message or "")
+
+
+# --- configuration ----------------------------------------------------------------------------------------------------
+
+
+def described(cluster: OneBroker, kind: int, name: str, key: str) -> tuple[str | None, int, list[tuple[str, int]]]:
+    resource = DescribeConfigsResource(resource_type=kind, resource_name=name, configuration_keys=[key])
+    request = DescribeConfigsRequest(resources=[resource], include_synonyms=True)
+    entry = cluster.controller.describe_configs(cluster.image, request).results[0].configs[0]
+    return entry.value, entry.config_source, [(synonym.name, synonym.source) for synonym in entry.synonyms]
+
+
+def set_config(cluster: OneBroker, kind: int, name: str, key: str, value: str | None) -> int:
+    operation = 1 if value is None else 0
+    change = AlterableConfig(name=key, config_operation=operation, value=value)
+    resource = AlterConfigsResource(resource_type=kind, resource_name=name, configs=[change])
+    request = IncrementalAlterConfigsRequest(resources=[resource])
+    answer = cluster.decide(cluster.controller.incremental_alter_configs(cluster.image, request))
+    code: int = answer.responses[0].error_code
+    return code
+
+
+def test_a_topics_value_comes_from_the_nearest_place_that_has_one() -> None:
+    cluster = OneBroker({"log.segment.bytes": "2000000", "log.retention.hours": "24"})
+    create(cluster, "t", [[1]])
+    topic, broker = ResourceType.TOPIC, ResourceType.BROKER
+    assert described(cluster, topic, "t", "segment.bytes")[:2] == ("2000000", ConfigSource.STATIC_BROKER)
+    assert described(cluster, topic, "t", "retention.ms")[:2] == ("86400000", ConfigSource.STATIC_BROKER)
+    for kind, name, key, value, source in [
+        (broker, "", "log.segment.bytes", "3000000", ConfigSource.DYNAMIC_DEFAULT_BROKER),
+        (broker, "1", "log.segment.bytes", "4000000", ConfigSource.DYNAMIC_BROKER),
+        (topic, "t", "segment.bytes", "5000000", ConfigSource.DYNAMIC_TOPIC),
+    ]:
+        assert set_config(cluster, kind, name, key, value) == ErrorCode.NONE
+        assert described(cluster, topic, "t", "segment.bytes")[:2] == (value, source)
+        assert cluster.controller.topic_config(cluster.image, "t")["segment.bytes"] == int(value)
+    assert described(cluster, topic, "t", "segment.bytes")[2] == [
+        ("segment.bytes", ConfigSource.DYNAMIC_TOPIC),
+        ("log.segment.bytes", ConfigSource.DYNAMIC_BROKER),
+        ("log.segment.bytes", ConfigSource.DYNAMIC_DEFAULT_BROKER),
+        ("log.segment.bytes", ConfigSource.STATIC_BROKER),
+        ("log.segment.bytes", ConfigSource.DEFAULT),
+    ]
+    assert set_config(cluster, topic, "t", "segment.bytes", None) == ErrorCode.NONE
+    assert described(cluster, topic, "t", "segment.bytes")[:2] == ("4000000", ConfigSource.DYNAMIC_BROKER)
+
+
+def test_the_brokers_own_configuration_follows_the_dynamic_one() -> None:
+    cluster = OneBroker({"log.cleaner.threads": "2"})
+    assert set_config(cluster, ResourceType.BROKER, "", "log.cleaner.threads", "5") == ErrorCode.NONE
+    assert cluster.controller.broker_config(cluster.image).get_int("log.cleaner.threads") == 5
+    assert described(cluster, ResourceType.BROKER, "1", "log.cleaner.threads")[:2] == (
+        "5",
+        ConfigSource.DYNAMIC_DEFAULT_BROKER,
+    )
+    assert set_config(cluster, ResourceType.BROKER, "1", "log.cleaner.threads", "-1") == ErrorCode.INVALID_REQUEST
+
+
+def test_secrets_are_never_shown() -> None:
+    cluster = OneBroker({"ssl.key.password": "hunter2", "plugin.secret": "hunter2"})
+    for key in ("ssl.key.password", "plugin.secret"):
+        value, source, synonyms = described(cluster, ResourceType.BROKER, "1", key)
+        assert value is None
+        assert source == ConfigSource.STATIC_BROKER
+        assert "hunter2" not in repr(synonyms)
+    assert "hunter2" not in repr(
+        cluster.controller.describe_configs(
+            cluster.image,
+            DescribeConfigsRequest(
+                resources=[DescribeConfigsResource(resource_type=4, resource_name="1", configuration_keys=None)],
+                include_synonyms=True,
+            ),
+        )
+    )
+
+
+def test_every_key_described_has_documentation_when_asked_for() -> None:
+    cluster = OneBroker()
+    create(cluster, "t", [[1]])
+    resources = [
+        DescribeConfigsResource(resource_type=kind, resource_name=name, configuration_keys=None)
+        for kind, name in ((2, "t"), (4, "1"), (32, "g"))
+    ]
+    request = DescribeConfigsRequest(resources=resources, include_documentation=True)
+    for result in cluster.controller.describe_configs(cluster.image, request).results:
+        assert result.configs
+        assert all(entry.documentation for entry in result.configs)
+
+
+def test_resources_with_configuration_are_listed_by_type() -> None:
+    cluster = OneBroker()
+    create(cluster, "t", [[1]])
+    set_config(cluster, ResourceType.GROUP, "g", "consumer.heartbeat.interval.ms", "6000")
+    everything = cluster.controller.list_config_resources(cluster.image, ListConfigResourcesRequest(), 1)
+    found = {(entry.resource_type, entry.resource_name) for entry in everything.config_resources}
+    assert found == {(2, "t"), (4, "1"), (8, "1"), (32, "g")}
+    assert (
+        cluster.controller.list_config_resources(cluster.image, ListConfigResourcesRequest(), 0).config_resources == []
+    )
+
+
+def test_a_value_that_an_older_version_let_in_does_not_break_a_topic() -> None:
+    cluster = OneBroker()
+    create(cluster, "t", [[1]])
+    records: list[MetadataRecord] = [
+        ConfigRecord(resource_type=2, resource_name="t", name="segment.bytes", value="tiny"),
+        ConfigRecord(resource_type=4, resource_name="", name="log.retention.ms", value="soon"),
+    ]
+    cluster.append(records)
+    assert cluster.controller.topic_config(cluster.image, "t")["segment.bytes"] == 1 << 30
+    assert cluster.controller.topic_config(cluster.image, "t")["retention.ms"] == 604800000
+    assert cluster.controller.broker_config(cluster.image)["log.retention.ms"] is None
+
+
+# --- the rest ---------------------------------------------------------------------------------------------------------
+
+
+def test_scram_keys_are_those_of_rfc_7677() -> None:
+    """The example exchange of the RFC: user `user`, password `pencil`."""
+    salt = base64.b64decode("W22ZaJ0SNY7soEsUEjb6gQ==")
+    salted = hashlib.pbkdf2_hmac("sha256", b"pencil", salt, 4096)
+    cluster = OneBroker()
+    upsertion = ScramCredentialUpsertion(name="user", mechanism=1, iterations=4096, salt=salt, salted_password=salted)
+    request = AlterUserScramCredentialsRequest(upsertions=[upsertion])
+    cluster.decide(cluster.controller.alter_user_scram_credentials(cluster.image, request))
+    credential = cluster.image.scram["user", 1]
+    auth = (
+        b"n=user,r=rOprNGfwEbeRWgbNEkqO,r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,"
+        b"s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096,c=biws,r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0"
+    )
+    proof = base64.b64decode("dHzbZapWIk4jUhN+Ute9ytag9zjfMHgsqmmiz7AndVQ=")
+    signature = hmac.digest(credential.stored_key, auth, "sha256")
+    client_key = bytes(a ^ b for a, b in zip(proof, signature))
+    assert hashlib.sha256(client_key).digest() == credential.stored_key
+    server_signature = hmac.digest(credential.server_key, auth, "sha256")
+    assert base64.b64encode(server_signature) == b"6rriTRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl95G4="
+
+
+@pytest.mark.parametrize(
+    ("level", "upgrade_type", "validate_only", "code", "then"),
+    [
+        (1, 2, False, ErrorCode.NONE, 1),
+        (1, 2, True, ErrorCode.NONE, 2),
+        (1, 1, False, ErrorCode.INVALID_UPDATE_VERSION, 2),
+        (3, 1, False, ErrorCode.INVALID_UPDATE_VERSION, 2),
+        (2, 1, False, ErrorCode.NONE, 2),
+        (1, 7, False, ErrorCode.INVALID_UPDATE_VERSION, 2),
+    ],
+)
+def test_levels_of_features(level: int, upgrade_type: int, validate_only: bool, code: ErrorCode, then: int) -> None:
+    cluster = OneBroker()
+    update = FeatureUpdateKey(feature="transaction.version", max_version_level=level, upgrade_type=upgrade_type)
+    request = UpdateFeaturesRequest(feature_updates=[update], validate_only=validate_only)
+    answer = cluster.decide(cluster.controller.update_features(cluster.image, request))
+    assert answer.error_code == code
+    assert cluster.image.features["transaction.version"] == then
+
+
+def test_a_new_cluster_is_bootstrapped_once() -> None:
+    cluster = OneBroker()
+    assert cluster.controller.bootstrap(cluster.image) == []
+    assert cluster.controller.bootstrap(Image()) != []
+
+
+def test_metadata_is_made_again_only_where_something_changed() -> None:
+    cluster = three_brokers()
+    create(cluster, "a", [[1, 2]])
+    create(cluster, "b", [[2, 1]])
+    request = MetadataRequest(topics=None)
+    first = cluster.answers.metadata(request, 12, LISTENER).topics
+    again = cluster.answers.metadata(request, 12, LISTENER).topics
+    assert all(one is other for one, other in zip(first, again))
+    assert ask_isr(cluster, "a", [1]) == ErrorCode.NONE
+    changed = cluster.answers.metadata(request, 12, LISTENER).topics
+    assert changed[0].partitions[0].isr_nodes == [1]
+    assert changed[1] is first[1]
+    cluster.decide(cluster.controller.fence_broker(cluster.image, 2))
+    fenced = cluster.answers.metadata(request, 12, LISTENER)
+    assert [broker.node_id for broker in fenced.brokers] == [1, 3]
+    assert fenced.topics[1].partitions[0].leader_id == 1
+    assert fenced.topics[1].partitions[0].offline_replicas == [2]
+
+
+def test_a_topic_recreated_under_the_same_name_is_not_told_from_memory() -> None:
+    cluster = OneBroker()
+    create(cluster, "t", [[1]])
+    before = cluster.answers.metadata(MetadataRequest(topics=None), 12, LISTENER).topics[0]
+    cluster.decide(cluster.controller.delete_topics(cluster.image, DeleteTopicsRequest(topic_names=["t"]), 5))
+    assert cluster.answers.metadata(MetadataRequest(topics=None), 12, LISTENER).topics == []
+    create(cluster, "t", [[1], [1]])
+    after = cluster.answers.metadata(MetadataRequest(topics=None), 12, LISTENER).topics[0]
+    assert after.topic_id != before.topic_id
+    assert len(after.partitions) == 2
+
+
+def test_a_listener_that_the_leader_lacks_is_told_as_such() -> None:
+    cluster = OneBroker()
+    create(cluster, "t", [[1]])
+    answer = cluster.answers.metadata(MetadataRequest(topics=None), 12, "INTERNAL")
+    assert answer.brokers == []
+    assert answer.topics[0].partitions[0].error_code == ErrorCode.LISTENER_NOT_FOUND
+
+
+def test_the_configuration_of_a_controller_can_be_parsed_again() -> None:
+    config = BrokerConfig.parse({"num.partitions": 3, "log.dirs": ["/a", "/b"], "ssl.key.password": "x"})
+    assert BrokerConfig.parse(dict(config.given)).values == config.values

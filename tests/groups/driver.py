@@ -9,7 +9,6 @@ from typing import Any
 
 from headrace.errors import ErrorCode
 from headrace.groups import Caller, GroupConfig, GroupCoordinator, Outcome, Timer
-from headrace.protocol.schema import ZERO_UUID
 
 START_MS = 1_700_000_000_000
 
@@ -158,6 +157,3 @@ class Driver:
                     key, value, producer_id = records[position]
                     self.coordinator.load(partition, key, value, producer_id)
             self.absorb(self.coordinator.loaded(partition, self.now_ms))
-
-
-NO_TOPIC_ID = ZERO_UUID

@@ -67,7 +67,7 @@ class Members:
 
     @classmethod
     def of(cls, **config: Any) -> Members:
-        return cls(Driver(GroupConfig(**{"initial_rebalance_delay_ms": 0} | config)))
+        return cls(Driver(GroupConfig(**{"initial_rebalance_delay_ms": 0, "offsets_topic_partitions": 4} | config)))
 
     # --- one request each; those that may wait give a token
 
@@ -193,7 +193,7 @@ class Members:
         return response.member_id
 
     def stable(self, count: int = 1, **more: Any) -> tuple[list[str], int]:
-        """A group of so many members with an assignment each (`of <member>`): ids, the leader first, and the generation."""
+        """A group of so many members, each assigned `of <member>`: their ids, the leader first, and the generation."""
         members = [self.new_member(**more) for _ in range(count)]
         tokens = [self.join(member_id, **more) for member_id in members]
         generation = self.driver.wait(tokens[0]).generation_id

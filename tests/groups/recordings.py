@@ -17,6 +17,7 @@ from headrace.errors import ErrorCode
 from headrace.protocol import messages
 from headrace.protocol.codec import decode, encode
 from headrace.protocol.schema import UUID, ZERO_UUID, Array, Primitive
+
 from .driver import Driver
 
 BEHAVIOUR = Path(__file__).parent.parent / "reference" / "behaviour"

@@ -165,8 +165,8 @@ def test_a_whole_partition_of_them_answers_requests() -> None:
     assert {group.group_state for group in described.groups} == {"Empty", "Stable"}
 
 
-def test_a_partition_serves_only_once_it_is_loaded() -> None:
+def test_a_partition_that_serves_takes_no_more_records() -> None:
     coordinator = GroupCoordinator(GroupConfig(), random.Random(0), Topics())
+    coordinator.loaded(3, START_MS)
     with pytest.raises(ValueError, match="begin_load"):
-        coordinator.loaded(3, START_MS)
         coordinator.load(3, b"\x00\x02\x00\x01g", None)

@@ -12,6 +12,7 @@ from headrace.protocol.messages.offset_commit import (
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
 )
+
 from .driver import Driver
 from .recordings import Conversation, apis_of, cases
 

@@ -7,7 +7,7 @@ import pytest
 from .simulation import simulate
 
 SEEDS = 300
-CHUNK = 20
+CHUNK = 10
 
 
 @pytest.mark.parametrize("first", range(0, SEEDS, CHUNK))

@@ -141,10 +141,10 @@ class Administration:
     def on_expiry_timer(self, out: Outcome, shard: Shard, now_ms: int) -> None:
         """Remove offsets past their retention, and empty groups that have none left."""
         for group in shard.groups.values():
+            self._expire_group(out, group, now_ms)
             if len(out.records) >= self._config.expiry_records_max:
                 out.arm(Timer(TimerKind.EXPIRY, shard.partition), now_ms + NEXT_PASS_MS)
                 return
-            self._expire_group(out, group, now_ms)
         self.schedule_expiry(out, shard, now_ms)
 
     def _expire_group(self, out: Outcome, group: Group, now_ms: int) -> None:

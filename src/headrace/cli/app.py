@@ -1,0 +1,108 @@
+"""The tree of commands. Only the one that is asked for is imported: `headrace --help` needs none of them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from types import FrameType
+from typing import Annotated
+
+import typer
+
+from headrace._version import __version__
+from headrace.cli.exits import Exit
+from headrace.errors import HeadraceError, RequestTimedOutError
+
+# name → module with an `app`, what the list of commands says. In the order in which a person needs them.
+COMMANDS = {
+    "start": ("", "Start a broker, in the foreground."),
+    "demo": ("demo", "See it all once, in ten seconds."),
+    "topic": ("topic", "Create, list, describe, alter, delete topics."),
+    "produce": ("produce", "Write records from standard input or a file."),
+    "consume": ("consume", "Read records."),
+    "group": ("group", "List, describe, reset, delete consumer groups."),
+    "config": ("config", "Get, set, delete configuration of topics, brokers, groups."),
+    "cluster": ("cluster", "Describe the cluster, its brokers and disks."),
+    "log": ("log", "Look into a data directory, without a broker."),
+}
+EPILOG = (
+    "Exit codes: 0 done; 1 refused or failed; 2 wrong command line or configuration; 3 no answer in time; 130 Ctrl-C."
+)
+
+
+class Interrupted(BaseException):
+    """Ctrl-C. Not a KeyboardInterrupt, which typer would turn into an ordinary failure."""
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run one command; errors are one line on stderr, and the code says which kind."""
+    previous = signal.signal(signal.SIGINT, _interrupt)
+    try:
+        return _run(arguments)
+    except Interrupted:
+        return Exit.INTERRUPTED
+    except RequestTimedOutError as error:
+        return _failed(error, Exit.TIMEOUT)
+    except (HeadraceError, OSError) as error:
+        if isinstance(error, BrokenPipeError):
+            # Who read our output has seen enough. Python would complain while it flushes at exit.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return Exit.OK
+        return _failed(error, Exit.FAILED)
+    finally:
+        signal.signal(signal.SIGINT, previous)
+
+
+def _run(arguments: Sequence[str]) -> int:
+    try:
+        build(arguments)(args=list(arguments), prog_name="headrace")
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else Exit.OK if end.code is None else Exit.FAILED
+    return Exit.OK
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    raise Interrupted
+
+
+def _failed(error: BaseException, code: Exit) -> int:
+    text = " ".join(str(error).split()) or type(error).__name__
+    sys.stderr.write(f"headrace: {text}\n")
+    return code
+
+
+def build(arguments: Sequence[str]) -> typer.Typer:
+    """The application, with the command that is about to run; the others are there by name and help only."""
+    root = typer.Typer(
+        name="headrace",
+        help="Kafka in Python: a broker, and a command line for this and any other Kafka.",
+        epilog=EPILOG,
+        no_args_is_help=True,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    root.callback(invoke_without_command=True)(_root)
+    wanted = next((argument for argument in arguments if not argument.startswith("-")), None)
+    everything = "_HEADRACE_COMPLETE" in os.environ
+    for name, (module, help_text) in COMMANDS.items():
+        if module and (everything or name == wanted):
+            root.add_typer(import_module(f"headrace.cli.{module}").app, name=name, help=help_text)
+        else:
+            root.command(name, help=help_text)(_unloaded)
+    return root
+
+
+def _root(
+    version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
+) -> None:
+    if version:
+        print(f"headrace {__version__}")
+        raise typer.Exit
+
+
+def _unloaded() -> None:
+    """Stands for a command in the list. It is never called: `build` loads the command that is."""
+    raise AssertionError("this command was not loaded")

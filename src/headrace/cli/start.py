@@ -1,0 +1,285 @@
+"""`headrace start`: a broker in the foreground, until Ctrl-C or SIGTERM.
+
+The options are read with argparse and nothing is drawn with rich, so that a broker is up before a table could be.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import socket
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from headrace._version import __version__
+from headrace.cli.exits import Exit
+from headrace.config import ConfigError, RawValue, parse_properties
+
+if TYPE_CHECKING:
+    from headrace.broker.broker import Broker
+
+DEFAULT_LISTEN = "127.0.0.1:9092"
+LEVELS = ("debug", "info", "warning", "error")
+_ANY_ADDRESS = ("", "0.0.0.0", "::")
+
+
+def default_directory() -> Path:
+    """`headrace` in the user's data directory: the same data from wherever the command is run."""
+    base = os.environ.get("XDG_DATA_HOME") or ""
+    return (Path(base) if os.path.isabs(base) else Path.home() / ".local" / "share") / "headrace"
+
+
+def start(arguments: Sequence[str]) -> int:
+    """Run a broker with these options; gives the exit code."""
+    options = parser().parse_args(list(arguments))
+    set_up_logging(options.log_level)
+    try:
+        settings = read_settings(options)
+    except ConfigError as error:
+        return _refuse(error)
+    return run_broker(settings)
+
+
+def parser() -> argparse.ArgumentParser:
+    """The options of `headrace start`."""
+    found = argparse.ArgumentParser(
+        prog="headrace start",
+        description="Start a broker and keep it in the foreground. Ctrl-C or SIGTERM stop it cleanly; "
+        "Ctrl-C a second time ends it at once (the next start then checks the logs).",
+        epilog="Values are taken from --override first, then from --dir and --listen, then from --config, then from "
+        "the defaults of Kafka. Exit codes: 0 stopped cleanly, 1 could not start (directory locked, port in use, "
+        "disk), 2 a wrong option or value.",
+    )
+    found.add_argument("--dir", metavar="DIR", help=f"where the data is kept (default: {default_directory()})")
+    found.add_argument(
+        "--listen",
+        metavar="HOST:PORT",
+        help=f"address to listen on (default: {DEFAULT_LISTEN}; 0.0.0.0 for every address, port 0 for any free one)",
+    )
+    found.add_argument("--config", metavar="FILE", help="a server.properties, as Kafka's")
+    found.add_argument(
+        "--override",
+        metavar="KEY=VALUE",
+        action="append",
+        default=[],
+        help="a broker setting, over the file's; may be given several times",
+    )
+    found.add_argument("--log-level", choices=LEVELS, default="info", help="what is worth a line (default: info)")
+    return found
+
+
+# --- settings ---------------------------------------------------------------------------------------------------------
+
+
+def read_settings(options: argparse.Namespace) -> dict[str, RawValue]:
+    """Kafka's settings from the file and the options; a `ConfigError` names what is wrong."""
+    settings: dict[str, RawValue] = {}
+    if options.config is not None:
+        settings.update(_read_file(options.config))
+    overrides = dict(_override(text) for text in options.override)
+    given = settings | overrides
+    if options.dir is not None:
+        settings.pop("log.dir", None)
+        settings["log.dirs"] = options.dir
+    elif "log.dirs" not in given and "log.dir" not in given:
+        settings["log.dirs"] = str(default_directory())
+    if options.listen is not None or "listeners" not in given:
+        settings["listeners"] = _listener(options.listen or DEFAULT_LISTEN)
+    settings.update(overrides)
+    if "advertised.listeners" not in settings:
+        _advertise(settings)
+    return settings
+
+
+def _read_file(path: str) -> dict[str, str]:
+    try:
+        return parse_properties(Path(path).read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise ConfigError({"--config": f"--config {path} cannot be read: {reason}"}) from error
+
+
+def _override(text: str) -> tuple[str, str]:
+    name, separator, value = text.partition("=")
+    if not separator or not name.strip():
+        raise ConfigError({"--override": f"--override {text!r} is not KEY=VALUE"})
+    return name.strip(), value
+
+
+def _listener(text: str) -> str:
+    """`listeners` for what `--listen` said: HOST:PORT, :PORT, PORT or [IPv6]:PORT."""
+    host, _, port = text.rpartition(":")
+    bare = host.removeprefix("[").removesuffix("]")
+    if not port.isascii() or not port.isdigit() or int(port) > 65_535 or (":" in bare and bare == host):
+        raise ConfigError({"--listen": f"--listen {text!r} is not HOST:PORT (an IPv6 address goes into [brackets])"})
+    return f"PLAINTEXT://{host}:{port}"
+
+
+def _advertise(settings: dict[str, RawValue]) -> None:
+    """Listening on every address names none: clients are then told this machine's name, if it resolves."""
+    text = settings["listeners"]
+    if not isinstance(text, str):
+        return
+    advertised = []
+    for listener in text.split(","):
+        name, separator, address = listener.strip().partition("://")
+        host, colon, port = address.rpartition(":")
+        if not separator or not colon:
+            return  # malformed: the broker says what is wrong with it
+        if host.strip("[]") in _ANY_ADDRESS:
+            host = public_host_name()
+        advertised.append(f"{name}://{host}:{port}")
+    settings["advertised.listeners"] = ",".join(advertised)
+
+
+def public_host_name() -> str:
+    """This machine's name if others could look it up as we can, else localhost."""
+    name = socket.gethostname()
+    try:
+        socket.getaddrinfo(name, None)
+    except (OSError, UnicodeError):
+        return "localhost"
+    return name
+
+
+# --- running ----------------------------------------------------------------------------------------------------------
+
+
+def run_broker(settings: dict[str, RawValue]) -> int:
+    """Run until a signal; every way that a start can fail is one line on stderr."""
+    from headrace.errors import HeadraceError
+    from headrace.runtime import ListenFailed
+
+    try:
+        asyncio.run(_serve(settings))
+    except ListenFailed as error:
+        hint = ". Stop what listens there, or choose another address with --listen" if _in_use(error) else ""
+        return _fail(f"{error}{hint}")
+    except ConfigError as error:
+        return _refuse(error)
+    except (HeadraceError, OSError) as error:
+        return _fail(str(error))
+    return Exit.OK
+
+
+def _in_use(error: BaseException) -> bool:
+    import errno
+
+    cause = error.__cause__
+    return isinstance(cause, OSError) and cause.errno == errno.EADDRINUSE
+
+
+async def _serve(settings: dict[str, RawValue]) -> None:
+    from headrace.broker.broker import Broker
+    from headrace.runtime import real_runtime
+
+    runtime = real_runtime()
+    stopping = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, _on_signal, number, stopping)
+    try:
+        broker = Broker.from_settings(runtime, settings)
+        starting = loop.create_task(broker.start())
+        waiting = loop.create_task(stopping.wait())
+        await asyncio.wait((starting, waiting), return_when=asyncio.FIRST_COMPLETED)
+        try:
+            # A signal in the middle of a start waits for its end: half a recovery would have to be done again.
+            await starting
+            if not stopping.is_set():
+                print(banner(broker), flush=True)
+            await waiting
+        finally:
+            waiting.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await waiting
+            await broker.stop()
+    finally:
+        await runtime.close()
+    logging.getLogger("headrace").info("stopped cleanly")
+
+
+def _on_signal(number: int, stopping: asyncio.Event) -> None:
+    if stopping.is_set() and number == signal.SIGINT:
+        sys.stderr.write("headrace: ended at once; the next start checks the logs\n")
+        sys.stderr.flush()
+        # Exits without closing anything, as asked: the log recovers from that.
+        os._exit(Exit.INTERRUPTED)
+    if not stopping.is_set():
+        name = "Ctrl-C" if number == signal.SIGINT else "SIGTERM"
+        again = " (Ctrl-C again ends at once)" if number == signal.SIGINT else ""
+        logging.getLogger("headrace").info("%s: shutting down%s", name, again)
+        stopping.set()
+
+
+def banner(broker: Broker) -> str:
+    """What a person wants to know of a broker that has just started."""
+    setting = broker.listener_settings[0]
+    address = _joined(setting.advertised_host, setting.public_port)
+    listening = ", ".join(_joined(s.host or "*", s.port) for s in broker.listener_settings)
+    option = "" if address == DEFAULT_LISTEN else f" -b {address}"
+    lines = [
+        f"Headrace {__version__}, a Kafka broker in Python",
+        "",
+        f"  listening on   {listening}",
+        f"  data           {', '.join(broker.directories.online_paths)}",
+        f"  node           {broker.node_id}, cluster {broker.cluster_id}",
+        f"  topics         {len(broker.image.topics)}, partitions {len(broker.replicas.partitions)}",
+        "",
+        f"  clients        bootstrap.servers={address}",
+        f"  try            headrace topic create events --partitions 3{option}",
+        f"                 headrace produce events{option}",
+        f"                 headrace consume events --follow{option}",
+        "",
+        "  Ctrl-C stops it.",
+    ]
+    return "\n".join(lines)
+
+
+def _joined(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _refuse(error: ConfigError) -> int:
+    for problem in error.problems.values():
+        sys.stderr.write(f"headrace: {problem}\n")
+    return Exit.USAGE
+
+
+def _fail(text: str) -> int:
+    sys.stderr.write(f"headrace: {text}\n")
+    return Exit.FAILED
+
+
+# --- logging ----------------------------------------------------------------------------------------------------------
+
+_COLOURS = {"WARNING": "33", "ERROR": "31", "CRITICAL": "31;1", "DEBUG": "2"}
+
+
+class _Lines(logging.Formatter):
+    """`12:30:01.123 WARNING broker: what happened`, in colour on a terminal."""
+
+    def __init__(self, *, coloured: bool) -> None:
+        super().__init__("%(asctime)s.%(msecs)03d %(levelname)-7s %(room)s: %(message)s", "%H:%M:%S")
+        self._coloured = coloured
+
+    def format(self, record: logging.LogRecord) -> str:
+        record.room = record.name.removeprefix("headrace.")
+        line = super().format(record)
+        colour = _COLOURS.get(record.levelname) if self._coloured else None
+        return line if colour is None else f"\x1b[{colour}m{line}\x1b[0m"
+
+
+def set_up_logging(level: str) -> None:
+    """Lines on stderr that a person can read."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(_Lines(coloured=sys.stderr.isatty() and not os.environ.get("NO_COLOR")))
+    logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
+    # asyncio's own debug lines say nothing about a broker.
+    logging.getLogger("asyncio").setLevel(logging.WARNING)

@@ -4,8 +4,8 @@
 
 Every run assigns twice: from nothing, then again after members claimed what they had (in some scenarios some forgot or
 left). Times are medians after one warm-up. The ratio is Java's wall time over ours: above 1 we are faster. Without
-Java, or without HEADRACE_KAFKA_LIBS (a directory with kafka-clients and its jars), only our times are printed. With Java,
-the results are compared too, list by list, through a checksum.
+Java, or without HEADRACE_KAFKA_LIBS (a directory with kafka-clients and its jars), only our times are printed. With
+Java, the results are compared too, list by list, through a checksum.
 """
 
 from __future__ import annotations

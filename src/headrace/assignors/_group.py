@@ -44,6 +44,23 @@ class Group:
                 found[topic].append(shape)
         return list(map(tuple, found))
 
+    def readers_per_topic(self, order: Sequence[int]) -> list[list[int]]:
+        """Per topic of the layout, the places in `order` of the members that subscribe to it; lists may be shared."""
+        shape_topics = self.shape_topics()
+        if len(self.shapes) * 4 > len(order):
+            # Hardly any two members have the same topics: go through the members.
+            readers: list[list[int]] = [[] for _ in self.layout.topics]
+            for place, member in enumerate(order):
+                for topic in set(shape_topics[self.shape_of[member]]):
+                    readers[topic].append(place)
+            return readers
+        shared: dict[tuple[int, ...], list[int]] = {}
+        topic_shapes = self.topic_shapes()
+        for shapes in topic_shapes:
+            if shapes not in shared:
+                shared[shapes] = [place for place, member in enumerate(order) if self.shape_of[member] in shapes]
+        return [shared[shapes] for shapes in topic_shapes]
+
     def members_by_shape(self) -> list[list[int]]:
         found: list[list[int]] = [[] for _ in self.shapes]
         for member, shape in enumerate(self.shape_of):

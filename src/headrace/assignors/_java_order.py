@@ -7,6 +7,7 @@ extra partition. Groups with Java members expect the same answer whoever leads, 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 
 from headrace.topics import java_string_hash
 
@@ -36,6 +37,12 @@ def spread(value: int) -> int:
     return value ^ value >> 16
 
 
+@lru_cache(maxsize=16_384)
+def _string_spread(name: str) -> int:
+    """Cached: the same members and topics come back with every rebalance."""
+    return spread(java_string_hash(name))
+
+
 def partition_hash(topic_hash: int, partition: int) -> int:
     """`TopicPartition.hashCode`, spread."""
     return spread(31 * (31 + partition) + topic_hash)
@@ -46,10 +53,34 @@ def hash_order(names: Iterable[str]) -> list[str]:
     distinct = list(dict.fromkeys(names))
     if len(distinct) < 2:
         return distinct
-    spreads = [spread(java_string_hash(name)) for name in distinct]
+    spreads = list(map(_string_spread, distinct))
     mask = table_size(spreads) - 1
     # sorted() is stable, as a bucket is: it keeps the order of insertion, and so does doubling.
     order = sorted(range(len(distinct)), key=[value & mask for value in spreads].__getitem__)
+    return [distinct[index] for index in order]
+
+
+def computed_hash_order(names: Iterable[str], asked_again: bool) -> list[str]:
+    """The same for a HashMap filled by `computeIfAbsent`, which differs from `put` in two ways.
+
+    It puts a new entry before the others of its bucket, and it doubles a table that is too full at the next call, not
+    at once. `asked_again` tells whether there was such a call after the last name was put in.
+    """
+    distinct = list(dict.fromkeys(names))
+    if len(distinct) < 2:
+        return distinct
+    spreads = list(map(_string_spread, distinct))
+    buckets = _INITIAL_BUCKETS
+    for index, value in enumerate(spreads):
+        if index * 4 > buckets * 3:
+            buckets *= 2
+        if buckets < _TREE_BUCKETS_MIN and index >= _BUCKET_LENGTH_MAX - 1:
+            before = sum(1 for other in spreads[:index] if other & buckets - 1 == value & buckets - 1)
+            if before >= _BUCKET_LENGTH_MAX - 1:
+                buckets *= 2
+    if asked_again and len(distinct) * 4 > buckets * 3:
+        buckets *= 2
+    order = sorted(reversed(range(len(distinct))), key=[value & buckets - 1 for value in spreads].__getitem__)
     return [distinct[index] for index in order]
 
 

@@ -7,13 +7,13 @@ generation. What is neither is ignored.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from operator import add, itemgetter, lt
 from typing import Any
 
 from headrace.assignors._group import Numbering
-from headrace.assignors._java_order import hash_order
+from headrace.assignors._java_order import computed_hash_order
 from headrace.assignors.partition_list import group_by_topic
 from headrace.topics import TopicPartition
 
@@ -26,11 +26,13 @@ _MOULD_TOPICS_MIN = 8
 _MOULDS_MAX = 16
 
 
-def encode_sticky_user_data(partitions: Iterable[TopicPartition], generation: int) -> bytes:
+def encode_sticky_user_data(partitions: Sequence[TopicPartition], generation: int) -> bytes:
     """V1, with the topics in the order of Java's hash table so that the bytes are Java's too."""
     grouped = group_by_topic(partitions)
     parts = [_INT32.pack(len(grouped))]
-    for topic in hash_order(grouped):
+    newest = next(reversed(grouped), None)
+    asked_again = newest is not None and not (partitions[-1].topic == newest and len(grouped[newest]) == 1)
+    for topic in computed_hash_order(grouped, asked_again):
         name = topic.encode("utf-8")
         own = grouped[topic]
         parts.append(struct.pack(f">h{len(name)}si{len(own)}i", len(name), name, len(own), *own))

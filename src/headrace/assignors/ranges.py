@@ -17,9 +17,11 @@ class RangeAssignor(AssignorBase):
 
     def assign(self, cluster: ClusterView, subscriptions: Mapping[str, Subscription]) -> GroupAssignment:
         group = read_group(cluster, subscriptions)
-        readers = _readers_per_topic(group)
-        numbers: list[list[int]] = [[] for _ in group.members]
-        states = _rack_states(group, readers)
+        order = group.members_static_first()
+        readers = group.readers_per_topic(order)
+        # By place in that order.
+        numbers: list[list[int]] = [[] for _ in order]
+        states = _rack_states(group, order, readers)
         if any(state.needs_racks for state in states):
             _assign_near(states, numbers)
             for state in states:
@@ -29,19 +31,10 @@ class RangeAssignor(AssignorBase):
                 own.sort()
         else:
             _assign_plain(group, readers, numbers)
-        return group.result(numbers)
-
-
-def _readers_per_topic(group: Group) -> list[list[int]]:
-    """Per topic, its subscribers in order of precedence; topics with the same subscribers share one list."""
-    order = group.members_static_first()
-    known: dict[frozenset[int], list[int]] = {}
-    readers = []
-    for shapes in map(frozenset, group.topic_shapes()):
-        if shapes not in known:
-            known[shapes] = [member for member in order if group.shape_of[member] in shapes]
-        readers.append(known[shapes])
-    return readers
+        result = numbers[:]
+        for place, member in enumerate(order):
+            result[member] = numbers[place]
+        return group.result(result)
 
 
 def _assign_plain(group: Group, readers: Sequence[list[int]], numbers: list[list[int]]) -> None:
@@ -106,11 +99,11 @@ class _TopicState:
                 self.take(member, chosen, numbers)
 
 
-def _rack_states(group: Group, readers: Sequence[list[int]]) -> list[_TopicState]:
+def _rack_states(group: Group, order: Sequence[int], readers: Sequence[list[int]]) -> list[_TopicState]:
     """The topics' states, or nothing when no member or no replica has a rack, so that racks cannot matter."""
     if group.cluster.replica_racks is None or not any(subscription.rack_id for subscription in group.subscriptions):
         return []
-    racks = [subscription.rack_id or None for subscription in group.subscriptions]
+    racks = [group.subscriptions[member].rack_id or None for member in order]
     states = []
     for topic, members in enumerate(readers):
         rack_of = {member: racks[member] for member in members}
@@ -136,10 +129,9 @@ def _rack_states(group: Group, readers: Sequence[list[int]]) -> list[_TopicState
 
 def _assign_near(states: Sequence[_TopicState], numbers: list[list[int]]) -> None:
     """Give partitions to members in a rack of theirs, as far as shares allow; like topics stay co-partitioned."""
-    kinds: dict[tuple[int, int], list[_TopicState]] = {}
+    kinds: dict[tuple[tuple[int, ...], int], list[_TopicState]] = {}
     for state in states:
-        # Topics with the same subscribers share one list, so its identity stands for the set.
-        kinds.setdefault((id(state.readers), len(state.partition_racks)), []).append(state)
+        kinds.setdefault((tuple(state.readers), len(state.partition_racks)), []).append(state)
     for (_, partitions), kind in kinds.items():
         if len(kind) > 1:
             _assign_near_together(partitions, kind, numbers)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
-from itertools import groupby
 
 from headrace.assignors._group import Group, read_group
 from headrace.assignors.base import AssignorBase, ClusterView, GroupAssignment, Subscription
@@ -28,18 +27,16 @@ class RoundRobinAssignor(AssignorBase):
         return group.result(numbers)
 
 
-def _runs(group: Group, circle: list[int]) -> list[tuple[list[int], int, int]]:
+def _runs(group: Group, circle: Sequence[int]) -> list[tuple[list[int], int, int]]:
     """Stretches of partitions with the same subscribers: (their seats in the circle, first number, end)."""
-    layout = group.layout
-    seats_of: dict[frozenset[int], list[int]] = {}
     runs: list[tuple[list[int], int, int]] = []
-    shapes = list(map(frozenset, group.topic_shapes()))
-    for wanted, run in groupby(range(len(shapes)), key=shapes.__getitem__):
-        topics = list(run)
-        if wanted not in seats_of:
-            seats_of[wanted] = [seat for seat, member in enumerate(circle) if group.shape_of[member] in wanted]
-        last = topics[-1]
-        runs.append((seats_of[wanted], layout.starts[topics[0]], layout.starts[last] + layout.counts[last]))
+    seats_before: list[int] = []
+    for seats, start, count in zip(group.readers_per_topic(circle), group.layout.starts, group.layout.counts):
+        if seats is seats_before or seats == seats_before:
+            runs[-1] = (seats, runs[-1][1], start + count)
+        else:
+            runs.append((seats, start, start + count))
+        seats_before = seats
     return runs
 
 

@@ -1,5 +1,31 @@
 """Headrace: Kafka in Python, with its data pipeline on Spark."""
 
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from headrace._version import __version__
 
-__all__ = ["__version__"]
+if TYPE_CHECKING:
+    from headrace.client.producer import Producer
+
+# Loaded when first used, so that `import headrace` costs next to nothing.
+_LAZY = {
+    "Producer": "headrace.client.producer",
+}
+
+__all__ = ["Producer", "__version__"]
+
+
+def __getattr__(name: str) -> Any:
+    module = _LAZY.get(name)
+    if module is None:
+        raise AttributeError(f"module 'headrace' has no attribute {name!r}")
+    value = getattr(importlib.import_module(module), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_LAZY})

@@ -149,6 +149,16 @@ class ClientCore:
             return None
         return state.connection
 
+    def ensure_connected(self, node_id: int) -> bool:
+        """Whether requests can be sent to a node now; if not, begin to connect to it (as its backoff allows)."""
+        if self.connection(node_id) is not None:
+            return True
+        now = self.clock.monotonic()
+        state = self._state(node_id)
+        if state.connection is None and state.retry_at <= now and not self.closed:
+            self._connect(node_id, now)
+        return False
+
     def in_flight(self, node_id: int) -> int:
         """Calls that were submitted to a node and have no answer yet."""
         state = self._nodes.get(node_id)

@@ -1,0 +1,531 @@
+"""From what `send` appended to batches per partition: everything per record that can be done per column is done here.
+
+`pending` is the one list that callers append to, from any thread; everything else belongs to the sender's thread.
+Draining takes the list apart into columns, chooses partitions, and cuts the columns into batches.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate, groupby
+from typing import Any, cast
+
+from headrace.client.cluster_view import ClusterView, TopicView
+from headrace.client.delivery import BatchDelivery, Delivery, HeaderList
+from headrace.client.errors import DeliveryTimeout
+from headrace.client.partitioners import Partitioner, StickyState
+from headrace.client.producer_batch import Handles, ProducerBatch, cut, slice_columns, tell_batch
+from headrace.client.producer_config import ProducerSettings
+from headrace.client.sequences import Sequences
+from headrace.errors import (
+    ErrorCode,
+    HeadraceError,
+    KafkaError,
+    MessageTooLargeError,
+    UnknownTopicOrPartitionError,
+    error_for,
+)
+from headrace.records import kernels
+from headrace.records.batch import HEADER_BYTES
+from headrace.records.columns import Columns, bytes_column
+from headrace.records.murmur2 import partition_for_key
+
+RECORD_OVERHEAD_BYTES = 14
+"""About what a record takes besides key, value and headers."""
+
+_COLUMN_HASH_FROM_ROWS = 32
+_ANY_VERSION = -1
+
+
+@dataclass(slots=True)
+class Rows:
+    """Records as parallel sequences, with whoever wants to know how they fared."""
+
+    handles: Handles
+    topic: str
+    values: Sequence[bytes | None]
+    keys: Sequence[bytes | None]
+    partitions: Sequence[int | None] | None
+    timestamps: Sequence[int | None]
+    headers: Sequence[HeaderList | None] | None
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def take(self, picked: Sequence[int]) -> Rows:
+        """These rows, in this order."""
+        handles = self.handles
+        return Rows(
+            [handles[i] for i in picked] if isinstance(handles, list) else handles,
+            self.topic,
+            [self.values[i] for i in picked],
+            [self.keys[i] for i in picked],
+            None if self.partitions is None else [self.partitions[i] for i in picked],
+            [self.timestamps[i] for i in picked],
+            None if self.headers is None else [self.headers[i] for i in picked],
+        )
+
+
+@dataclass(slots=True)
+class ColumnRows:
+    """Records as `send_arrow` gives them: buffers with positions. `plan` picks the rows of each partition, in order."""
+
+    delivery: BatchDelivery
+    topic: str
+    columns: Columns
+    plan: Callable[[int], Iterable[tuple[int | None, Columns, Sequence[int]]]]
+    """Given the partition count: (partition or None for sticky, its rows, where each ends in bytes)."""
+
+    def __len__(self) -> int:
+        return len(self.columns)
+
+
+@dataclass(slots=True)
+class Held:
+    """Rows whose topic (or partition) is not known yet."""
+
+    rows: Rows | ColumnRows
+    deadline: float
+    view_version: int
+    size: int
+
+
+@dataclass(slots=True)
+class PartitionQueue:
+    """Batches of one partition that are not in flight, oldest first, and the numbers of those that are."""
+
+    topic: str
+    partition: int
+    batches: deque[ProducerBatch] = field(default_factory=deque)
+    in_flight: list[ProducerBatch] = field(default_factory=list)
+    sequences: Sequences = field(default_factory=Sequences)
+
+
+class Accumulator:
+    """See the module."""
+
+    def __init__(
+        self,
+        settings: ProducerSettings,
+        view: ClusterView,
+        rng: random.Random,
+        partitioner: Partitioner | None,
+        producer: Any,
+    ) -> None:
+        self.settings = settings
+        self.view = view
+        self.rng = rng
+        self.partitioner = partitioner
+        self.producer = producer
+        self.pending: list[Delivery | Rows | ColumnRows] = []
+        self.queues: dict[tuple[str, int], PartitionQueue] = {}
+        self.active: dict[tuple[str, int], PartitionQueue] = {}
+        """The queues that have batches waiting."""
+        self.held: dict[str, list[Held]] = {}
+        self.buffered_bytes = 0
+        self.incomplete: set[ProducerBatch] = set()
+        self.used_topics: dict[str, float] = {}
+        self.wants_topic: Callable[[str], None] = lambda _: None
+        self.wants_metadata: Callable[[], None] = lambda: None
+        self.failed_records = 0
+        self._sticky: dict[str, StickyState] = {}
+
+    def drain(self, now: float, now_ms: int, created: float) -> None:
+        """Move everything pending into batches. `created` is when their linger began."""
+        count = len(self.pending)
+        if not count:
+            return
+        # Appends by other threads only touch the end, so the front can be taken without a lock.
+        taken = self.pending[:count]
+        del self.pending[:count]
+        kinds = set(map(type, taken))
+        if kinds == {Delivery}:
+            self._take_deliveries(cast("list[Delivery]", taken), now, now_ms, created)
+            return
+        for kind, group in groupby(taken, type):
+            if kind is Delivery:
+                self._take_deliveries(cast("list[Delivery]", list(group)), now, now_ms, created)
+                continue
+            for rows in group:
+                self._take(cast("Rows | ColumnRows", rows), now, now_ms, created)
+
+    def _take_deliveries(self, taken: list[Delivery], now: float, now_ms: int, created: float) -> None:
+        topics, values, keys, partitions, stamps, headers, _, _ = zip(*taken)
+        if topics.count(topics[0]) == len(topics):
+            found = None if headers.count(None) == len(headers) else headers
+            places = None if partitions.count(None) == len(partitions) else partitions
+            self._take(Rows(taken, topics[0], values, keys, places, stamps, found), now, now_ms, created)
+            return
+        by_topic: dict[str, list[Delivery]] = {}
+        for delivery, topic in zip(taken, topics):
+            by_topic.setdefault(topic, []).append(delivery)
+        for group in by_topic.values():
+            self._take_deliveries(group, now, now_ms, created)
+
+    def _take(self, rows: Rows | ColumnRows, now: float, now_ms: int, created: float) -> None:
+        topic = rows.topic
+        self.used_topics[topic] = now
+        view = self.view.topics.get(topic)
+        if topic in self.held or view is None or not view.partitions:
+            # Whatever is held goes first, so that order is kept.
+            self.hold(rows, now, _ANY_VERSION)
+            self.wants_topic(topic)
+            return
+        self._distribute(rows, view, now, now_ms, created)
+
+    def hold(self, rows: Rows | ColumnRows, now: float, view_version: int) -> None:
+        size = _size_of(rows)
+        self.buffered_bytes += size
+        deadline = now + self.settings.max_block_ms / 1000
+        self.held.setdefault(rows.topic, []).append(Held(rows, deadline, view_version, size))
+
+    def release(self, now: float, now_ms: int) -> float:
+        """Try again what is held, now that there may be new metadata; when the next of it times out."""
+        due = float("inf")
+        for topic, waiting in list(self.held.items()):
+            view = self.view.topics.get(topic)
+            if (
+                view is not None
+                and view.partitions
+                and all(entry.view_version < self.view.version for entry in waiting)
+            ):
+                del self.held[topic]
+                for entry in waiting:
+                    self.buffered_bytes -= entry.size
+                    self._distribute(entry.rows, view, now, now_ms, now, is_last_try=True)
+                continue
+            fatal = None if view is None else _fatal_topic_error(view)
+            for entry in list(waiting):
+                if fatal is None and entry.deadline > now:
+                    due = min(due, entry.deadline)
+                    continue
+                waiting.remove(entry)
+                self.buffered_bytes -= entry.size
+                self.fail_rows(entry.rows, fatal or self._unknown_topic(topic, view))
+            if not waiting:
+                del self.held[topic]
+        return due
+
+    def _unknown_topic(self, topic: str, view: TopicView | None) -> HeadraceError:
+        told = f" (the brokers say {ErrorCode(view.error_code).name})" if view is not None and view.error_code else ""
+        return DeliveryTimeout(
+            f"topic {topic} was not known within {self.settings.max_block_ms} ms (max.block.ms){told}: create it, or "
+            "allow auto.create.topics.enable on the brokers"
+        )
+
+    # --- partitions ---------------------------------------------------------------------------------------------------
+
+    def _distribute(
+        self,
+        rows: Rows | ColumnRows,
+        view: TopicView,
+        now: float,
+        now_ms: int,
+        created: float,
+        is_last_try: bool = False,
+    ) -> None:
+        if isinstance(rows, ColumnRows):
+            self._distribute_columns(rows, view, now_ms, created)
+            return
+        keyless = self.settings.ignore_keys or rows.keys.count(None) == len(rows)
+        if self.partitioner is None and rows.partitions is None and keyless:
+            self._append_sticky(rows, view, now_ms, created)
+            return
+        by_partition: dict[int, list[int]] = {}
+        late: list[int] = []
+        sticky: list[int] = []
+        try:
+            chosen = self._choose(rows, view)
+        except Exception as error:  # noqa: BLE001 - a user's partitioner may raise anything; the records say so
+            self.fail_rows(rows, KafkaError(f"the partitioner failed on a record for {rows.topic}: {error!r}"))
+            return
+        for index, partition in enumerate(chosen):
+            if partition is None:
+                sticky.append(index)
+            elif 0 <= partition < len(view.partitions):
+                by_partition.setdefault(partition, []).append(index)
+            else:
+                late.append(index)
+        for partition, picked in by_partition.items():
+            chunk = rows if len(picked) == len(rows) else rows.take(picked)
+            self._append(self.queue(rows.topic, partition), chunk, now_ms, created)
+        if sticky:
+            self._append_sticky(rows.take(sticky), view, now_ms, created)
+        if late:
+            self._no_such_partition(rows.take(late), view, now, is_last_try)
+
+    def _choose(self, rows: Rows, view: TopicView) -> Iterable[int | None]:
+        """The partition of each row; None for those that stick."""
+        count, given = len(view.partitions), rows.partitions
+        if self.partitioner is not None:
+            choose, available = self.partitioner.partition, view.available
+            return [
+                choose(rows.topic, key, value, count, available) if given is None or given[i] is None else given[i]
+                for i, (key, value) in enumerate(zip(rows.keys, rows.values))
+            ]
+        if self.settings.ignore_keys:
+            assert given is not None
+            return given
+        hashed = self._hash(rows.keys, count)
+        return hashed if given is None else [h if place is None else place for h, place in zip(hashed, given)]
+
+    @staticmethod
+    def _hash(keys: Sequence[bytes | None], count: int) -> list[int | None]:
+        if len(keys) >= _COLUMN_HASH_FROM_ROWS:
+            hashes = kernels.choose(len(keys)).murmur2_column(bytes_column(keys)).tolist()
+            if None not in keys:
+                return [(h & 0x7FFFFFFF) % count for h in hashes]
+            return [None if key is None else (h & 0x7FFFFFFF) % count for h, key in zip(hashes, keys)]
+        return [None if key is None else partition_for_key(key, count) for key in keys]
+
+    def _no_such_partition(self, rows: Rows, view: TopicView, now: float, is_last_try: bool) -> None:
+        """Partitions may have been added since the metadata came: ask once more before giving up."""
+        if not is_last_try:
+            self.hold(rows, now, self.view.version)
+            self.wants_metadata()
+            return
+        wrong = next(p for p in rows.partitions or () if p is not None)
+        self.fail_rows(
+            rows,
+            UnknownTopicOrPartitionError(
+                f"{rows.topic} has partitions 0 to {len(view.partitions) - 1}: there is no {wrong}"
+            ),
+        )
+
+    def queue(self, topic: str, partition: int) -> PartitionQueue:
+        found = self.queues.get((topic, partition))
+        if found is None:
+            found = self.queues[(topic, partition)] = PartitionQueue(topic, partition)
+        return found
+
+    def _queue_length(self, topic: str) -> Callable[[int], int]:
+        def length(partition: int) -> int:
+            found = self.queues.get((topic, partition))
+            return 0 if found is None else len(found.batches)
+
+        return length
+
+    # --- rows into batches --------------------------------------------------------------------------------------------
+
+    def _append_sticky(self, rows: Rows, view: TopicView, now_ms: int, created: float) -> None:
+        limit = max(1, self.settings.batch_size)
+        state = self._sticky.setdefault(rows.topic, StickyState())
+        lengths, adaptive = self._queue_length(rows.topic), self.settings.adaptive
+        ends = self._measured(rows)
+        if ends is None:
+            return
+        start = 0
+        while start < len(rows):
+            partition = state.current(view, lengths, self.rng, adaptive)
+            before = ends[start - 1] if start else 0
+            # One row at least, and the row that crosses the limit is still sticky to this partition.
+            end = min(cut(ends, start, limit - state.produced_bytes) + 1, len(rows))
+            self._fill(self.queue(rows.topic, partition), rows, start, end, ends, now_ms, created)
+            state.took(ends[end - 1] - before, limit, view, lengths, self.rng, adaptive)
+            start = end
+
+    def _append(self, queue: PartitionQueue, rows: Rows, now_ms: int, created: float) -> None:
+        ends = self._measured(rows)
+        if ends is not None:
+            self._fill(queue, rows, 0, len(rows), ends, now_ms, created)
+
+    def _measured(self, rows: Rows) -> list[int] | None:
+        """Where each row ends, in bytes. Rows too large for any request are failed here, and taken out."""
+        sizes = _row_sizes(rows)
+        limit = self.settings.max_request_size - HEADER_BYTES
+        if max(sizes) > limit:
+            good = [i for i, size in enumerate(sizes) if size <= limit]
+            bad = [i for i, size in enumerate(sizes) if size > limit]
+            largest = max(sizes)
+            self.fail_rows(
+                rows.take(bad),
+                MessageTooLargeError(
+                    f"a record of about {largest} bytes for {rows.topic} is larger than max.request.size="
+                    f"{self.settings.max_request_size}; raise it (and max.message.bytes of the topic) or send less"
+                ),
+            )
+            if not good:
+                return None
+            kept = rows.take(good)
+            rows.handles, rows.values, rows.keys = kept.handles, kept.values, kept.keys
+            rows.partitions, rows.timestamps, rows.headers = kept.partitions, kept.timestamps, kept.headers
+            sizes = [sizes[i] for i in good]
+        return list(accumulate(sizes))
+
+    def _fill(
+        self, queue: PartitionQueue, rows: Rows, start: int, end: int, ends: Sequence[int], now_ms: int, created: float
+    ) -> None:
+        """Rows start..end into the queue's open batch, and new ones after it."""
+        limit = self.settings.batch_size
+        while start < end:
+            batch = queue.batches[-1] if queue.batches else None
+            if batch is None or batch.is_closed or batch.columns is not None:
+                batch = self._open(queue, created)
+            stop = min(cut(ends, start, limit - batch.size), end)
+            if stop == start:
+                if batch.count:
+                    self.close_batch(batch)
+                    continue
+                stop = start + 1
+            size = ends[stop - 1] - (ends[start - 1] if start else 0)
+            stamps = rows.timestamps[start:stop]
+            if stamps.count(None):
+                stamps = [now_ms if stamp is None else stamp for stamp in stamps]
+            handles = rows.handles[start:stop] if isinstance(rows.handles, list) else rows.handles
+            headers = None if rows.headers is None else rows.headers[start:stop]
+            batch.append_rows(
+                handles, rows.keys[start:stop], rows.values[start:stop], cast("Sequence[int]", stamps), headers, size
+            )
+            self.buffered_bytes += size
+            if stop < end or batch.size >= limit:
+                self.close_batch(batch)
+            start = stop
+
+    def _open(self, queue: PartitionQueue, created: float) -> ProducerBatch:
+        batch = ProducerBatch(self.producer, queue.topic, queue.partition, created)
+        queue.batches.append(batch)
+        self.active[(queue.topic, queue.partition)] = queue
+        self.incomplete.add(batch)
+        self.buffered_bytes += batch.size
+        return batch
+
+    def close_batch(self, batch: ProducerBatch) -> None:
+        """Nothing more goes into it; a sticky partitioner may move on."""
+        if batch.is_closed:
+            return
+        batch.is_closed = True
+        hear = getattr(self.partitioner, "on_new_batch", None)
+        if hear is not None:
+            hear(batch.topic, batch.partition)
+
+    # --- columns into batches -----------------------------------------------------------------------------------------
+
+    def _distribute_columns(self, rows: ColumnRows, view: TopicView, now_ms: int, created: float) -> None:
+        limit = max(1, self.settings.batch_size)
+        state = self._sticky.setdefault(rows.topic, StickyState())
+        lengths, adaptive = self._queue_length(rows.topic), self.settings.adaptive
+        for fixed, columns, ends in rows.plan(len(view.partitions)):
+            if fixed is not None and not 0 <= fixed < len(view.partitions):
+                error: HeadraceError = UnknownTopicOrPartitionError(
+                    f"{rows.topic} has {len(view.partitions)} partitions: there is no {fixed}"
+                )
+                tell_batch(rows.delivery, len(columns), None, error)
+                self.failed_records += len(columns)
+                continue
+            start = 0
+            while start < len(columns):
+                partition = state.current(view, lengths, self.rng, adaptive) if fixed is None else fixed
+                stop = max(cut(ends, start, limit - HEADER_BYTES), start + 1)
+                size = int(ends[stop - 1] - (ends[start - 1] if start else 0))
+                if size > self.settings.max_request_size - HEADER_BYTES:
+                    error = MessageTooLargeError(
+                        f"row {start} of the columns for {rows.topic} has about {size} bytes, and max.request.size is "
+                        f"{self.settings.max_request_size}"
+                    )
+                    tell_batch(rows.delivery, stop - start, None, error)
+                    self.failed_records += stop - start
+                else:
+                    self._add_columns(rows, partition, slice_columns(columns, start, stop), size, created)
+                if fixed is None:
+                    state.took(max(size, limit), limit, view, lengths, self.rng, adaptive)
+                start = stop
+
+    def _add_columns(self, rows: ColumnRows, partition: int, columns: Columns, size: int, created: float) -> None:
+        queue = self.queue(rows.topic, partition)
+        if queue.batches:
+            self.close_batch(queue.batches[-1])
+        batch = self._open(queue, created)
+        batch.take_columns(columns, rows.delivery, size)
+        batch.is_closed = True
+        self.buffered_bytes += size
+
+    # --- the end of batches and rows ----------------------------------------------------------------------------------
+
+    def done(self, batch: ProducerBatch) -> None:
+        """A batch is finished, whichever way: its memory is free."""
+        self.buffered_bytes -= batch.size
+        self.incomplete.discard(batch)
+
+    def fail_rows(self, rows: Rows | ColumnRows, error: HeadraceError) -> None:
+        """Rows that never got into a batch."""
+        self.failed_records += len(rows)
+        if isinstance(rows, Rows) and isinstance(rows.handles, list):
+            failed = ProducerBatch(self.producer, rows.topic, -1, 0.0)
+            stamps = [-1 if stamp is None else stamp for stamp in rows.timestamps]
+            failed.append_rows(rows.handles, rows.keys, rows.values, stamps, None, 0)
+            failed.finish(-1, -1, error)
+        else:
+            delivery = rows.delivery if isinstance(rows, ColumnRows) else cast(BatchDelivery, rows.handles)
+            tell_batch(delivery, len(rows), None, error)
+
+    def requeue(self, batches: Iterable[ProducerBatch]) -> None:
+        """Put batches that are to be sent again back, before everything that was not sent yet, in their order."""
+        for batch in batches:
+            queue = self.queue(batch.topic, batch.partition)
+            position = 0
+            for position, other in enumerate(queue.batches):  # noqa: B007 - the position is what is looked for
+                if not _goes_before(other, batch):
+                    break
+            else:
+                position = len(queue.batches)
+            queue.batches.insert(position, batch)
+            self.active[(queue.topic, queue.partition)] = queue
+
+    def waiting(self) -> Iterator[ProducerBatch]:
+        for queue in self.active.values():
+            yield from queue.batches
+
+    def forget_idle_topics(self, now: float) -> list[str]:
+        """Topics that nothing was sent to for `metadata.max.idle.ms`, with nothing under way."""
+        busy = {topic for topic, _ in self.active} | self.held.keys()
+        busy |= {queue.topic for queue in self.queues.values() if queue.in_flight}
+        limit = self.settings.metadata_idle_s
+        idle = [topic for topic, used in self.used_topics.items() if used + limit <= now and topic not in busy]
+        for topic in idle:
+            del self.used_topics[topic]
+            self._sticky.pop(topic, None)
+        return idle
+
+
+def _goes_before(other: ProducerBatch, batch: ProducerBatch) -> bool:
+    """Whether a queued batch was sent before, and earlier, than the one that comes back."""
+    if batch.sequence >= 0 and other.sequence >= 0:
+        # Sequence numbers wrap; those of one partition that are under way are never far apart.
+        return (batch.sequence - other.sequence) % (1 << 31) < 1 << 30
+    return other.attempts > 0 and other.created <= batch.created
+
+
+def _row_sizes(rows: Rows) -> list[int]:
+    values, keys = rows.values, rows.keys
+    if values.count(None):
+        sizes = [RECORD_OVERHEAD_BYTES + (0 if value is None else len(value)) for value in values]
+    else:
+        sizes = [RECORD_OVERHEAD_BYTES + n for n in map(len, cast("Sequence[bytes]", values))]
+    if keys.count(None) != len(keys):
+        sizes = [size + (0 if key is None else len(key)) for size, key in zip(sizes, keys)]
+    if rows.headers is not None:
+        sizes = [size + headers_size(headers) for size, headers in zip(sizes, rows.headers)]
+    return sizes
+
+
+def headers_size(headers: HeaderList | None) -> int:
+    """About what a record's headers take."""
+    if not headers:
+        return 0
+    return sum(4 + len(name) + (0 if value is None else len(value)) for name, value in headers)
+
+
+def _size_of(rows: Rows | ColumnRows) -> int:
+    if isinstance(rows, Rows):
+        return sum(_row_sizes(rows))
+    return len(rows) * RECORD_OVERHEAD_BYTES
+
+
+def _fatal_topic_error(view: TopicView) -> HeadraceError | None:
+    """An error of the topic that waiting will not mend."""
+    if not view.error_code or ErrorCode(view.error_code).retriable:
+        return None
+    return error_for(view.error_code, f"topic {view.name}: {ErrorCode(view.error_code).message}")

@@ -1,0 +1,447 @@
+"""`headrace.Producer`: the blocking producer. `send` appends and returns; one background thread does the rest."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from headrace.client.accumulator import ColumnRows, Rows
+from headrace.client.blocking import BlockingClient
+from headrace.client.cluster_view import PartitionView
+from headrace.client.configs import ConnectionConfig
+from headrace.client.delivery import BatchDelivery, Delivery, DeliveryCallback
+from headrace.client.errors import BufferExhausted, ClientClosed
+from headrace.client.producer_base import (
+    ProducerRecord,
+    Setup,
+    as_bytes,
+    as_headers,
+    check_record,
+    payload_bytes,
+    rows_of,
+)
+from headrace.client.producer_core import FlushWait, ProducerCore
+from headrace.client.security import tls_context
+from headrace.errors import RequestTimedOutError
+from headrace.runtime import Clock
+from headrace.runtime.real import RealClock
+
+log = logging.getLogger("headrace.client.producer")
+
+_WAKE_BYTES_MIN = 64 * 1024
+_NOTHING = -1
+_JOIN_S = 5.0
+
+_alive: weakref.WeakSet[Producer] = weakref.WeakSet()
+_fork_hook_set = False
+
+
+class Producer:
+    """Sends records to a Kafka cluster. Safe to share between threads.
+
+    Configuration by Kafka's names, in a mapping or as keywords with underscores:
+
+        with Producer({"bootstrap.servers": "localhost:9092"}, linger_ms=20) as producer:
+            producer.send("orders", b"value", key=b"key")
+
+    `send` returns at once with a `Delivery`, which says how it went when asked. Delivery callbacks run on the
+    producer's thread, in the order of the records of each partition; they must not block. A producer used after a fork
+    starts afresh in the child; what the parent had not sent yet is the parent's to send.
+    """
+
+    def __init__(
+        self, config: Mapping[str, Any] | None = None, /, *, clock: Clock | None = None, **keywords: Any
+    ) -> None:
+        self._setup = Setup(config, keywords)
+        self._tls = tls_context(self._setup.values)
+        self._connection_config = ConnectionConfig.of(self._setup.values)
+        self._clock = clock or RealClock()
+        self._settings = self._setup.settings
+        self._wake_bytes = max(_WAKE_BYTES_MIN, self._settings.batch_size)
+        self._is_plain = self._setup.is_plain
+        self._closed = False
+        self._reset()
+        _watch_forks(self)
+
+    def _reset(self) -> None:
+        """A fresh start: nothing pending, no thread, no socket. Also after a fork."""
+        self._client: BlockingClient | None = None
+        self._core: ProducerCore | None = None
+        self._thread: threading.Thread | None = None
+        self._pid = os.getpid()
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
+        self._waiting = 0
+        self._blocked = 0
+        self._requests: list[Callable[[], None]] = []
+        self._stopping = False
+        self._died: BaseException | None = None
+        # `send` compares what was taken with this limit; below zero it goes the slow way, which starts the thread.
+        self._taken = 0
+        self._limit = _NOTHING
+        self._drained = 0
+        self._idle = False
+        self._append: Callable[[Any], None] = self._not_started
+
+    # --- sending ------------------------------------------------------------------------------------------------------
+
+    def send(
+        self,
+        topic: str,
+        value: Any = None,
+        key: Any = None,
+        partition: int | None = None,
+        timestamp: int | None = None,
+        headers: Any = None,
+        on_delivery: DeliveryCallback | None = None,
+    ) -> Delivery:
+        """Send a record: returns at once, unless `buffer.memory` is full (then it waits up to `max.block.ms`).
+
+        Without a partition, the key decides; without a key, Kafka's sticky way. Without a timestamp (milliseconds), the
+        time it is put into a batch. `headers` are pairs (or a mapping) of name and bytes.
+        `on_delivery(error, metadata)` is called once, `error` None when all went well.
+        """
+        # Everything here is paid per record: one list, one append, two comparisons (docs/design/client-speed.md).
+        if not self._is_plain:
+            record, on_delivery = self._setup.convert(
+                ProducerRecord(topic, value, key, partition, timestamp, headers), on_delivery
+            )
+            topic, value, key, partition, timestamp, headers = record
+        size = 0
+        if value.__class__ is bytes:
+            size = len(value)
+        elif value is not None:
+            value = as_bytes(value, "value", topic)
+            size = len(value)
+        if key is not None:
+            if key.__class__ is not bytes:
+                key = as_bytes(key, "key", topic)
+            size += len(key)
+        if headers is not None:
+            headers = as_headers(headers, topic) or None
+        if partition is not None or timestamp is not None or topic.__class__ is not str or not topic:
+            check_record(topic, partition, timestamp)
+        delivery = Delivery((topic, value, key, partition, timestamp, headers, on_delivery, self))
+        self._taken = taken = self._taken + size
+        if taken > self._limit:
+            self._make_room(size)
+        self._append(delivery)
+        if self._idle:
+            self._wake()
+        return delivery
+
+    def send_batch(
+        self,
+        topic: str,
+        values: Sequence[Any],
+        keys: Sequence[Any] | None = None,
+        *,
+        partition: int | Sequence[int | None] | None = None,
+        timestamps: int | Sequence[int | None] | None = None,
+        headers: Sequence[Any] | None = None,
+        on_delivery: Callable[[Any, Any], Any] | None = None,
+    ) -> BatchDelivery:
+        """Send many records at once, as columns: several times faster than one by one. They are not intercepted.
+
+        `on_delivery(error, ranges)` is called once, when all of them are done.
+        """
+        check_record(
+            topic,
+            partition if isinstance(partition, int) else None,
+            timestamps if isinstance(timestamps, int) else None,
+        )
+        delivery = BatchDelivery(self, topic, on_delivery)
+        rows = rows_of(self._setup, delivery, topic, values, keys, partition, timestamps, headers)
+        return self._submit(rows, delivery)
+
+    def send_arrow(
+        self,
+        topic: str,
+        data: Any,
+        *,
+        partition: int | None = None,
+        on_delivery: Callable[[Any, Any], Any] | None = None,
+    ) -> BatchDelivery:
+        """Send an Arrow table or record batch with the columns value, and if wanted key, headers, timestamp, partition.
+
+        Nothing is copied before the records are encoded; serializers and interceptors are not used.
+        """
+        from headrace.client.arrow import arrow_rows
+
+        check_record(topic, partition, None)
+        delivery = BatchDelivery(self, topic, on_delivery)
+        rows = arrow_rows(
+            delivery, topic, data, partition, self._setup.partitioner, self._settings.ignore_keys, self._clock.now_ms()
+        )
+        return self._submit(rows, delivery)
+
+    def _submit(self, rows: Rows | ColumnRows, delivery: BatchDelivery) -> BatchDelivery:
+        delivery.expect(len(rows))
+        if len(rows) == 0:
+            delivery.is_done = True
+            return delivery
+        size = payload_bytes(rows)
+        self._taken = taken = self._taken + size
+        if taken > self._limit:
+            self._make_room(size)
+        self._append(rows)
+        if self._idle:
+            self._wake()
+        return delivery
+
+    def _not_started(self, _: Any) -> None:
+        raise AssertionError("unreachable: the slow way starts the producer first")
+
+    def _wake(self) -> None:
+        self._idle = False
+        client = self._client
+        if client is not None:
+            client.wakeup()
+
+    def _make_room(self, size: int) -> None:
+        """The slow way of `send`: start the thread, or wake it, or wait for room."""
+        if self._pid != os.getpid():
+            # Forked without the hook having run (a raw fork in C): the thread did not come along.
+            self._after_fork()
+        with self._lock:
+            try:
+                self._start()
+                core = self._running()
+                if self._used(core) > self._settings.buffer_memory and self._used(core) > size:
+                    self._wait_for_room(core, size)
+                self._set_limit(core)
+            except BaseException:
+                self._taken -= size
+                raise
+        self._wake()
+
+    def _used(self, core: ProducerCore) -> int:
+        return core.accumulator.buffered_bytes + self._taken - self._drained
+
+    def _set_limit(self, core: ProducerCore) -> None:
+        """How much may be taken before somebody has to look again: enough to wake the sender for, or all there is."""
+        left = self._settings.buffer_memory - core.accumulator.buffered_bytes
+        self._limit = max(self._taken, self._drained) + max(0, min(self._wake_bytes, left))
+
+    def _wait_for_room(self, core: ProducerCore, size: int) -> None:
+        if threading.current_thread() is self._thread:
+            raise BufferExhausted(
+                "buffer.memory is full, and send() was called from a delivery callback, which cannot wait for room: "
+                "hand the record to another thread, or raise buffer.memory"
+            )
+        deadline = self._clock.monotonic() + self._settings.max_block_ms / 1000
+        # Some room at once: waking for every acknowledged batch would cost more than it moves.
+        enough = self._settings.buffer_memory * 3 // 4
+        self._blocked += 1
+        try:
+            while self._used(core) > enough and self._used(core) > size:
+                left = deadline - self._clock.monotonic()
+                if left <= 0:
+                    if self._used(core) <= self._settings.buffer_memory:
+                        return
+                    raise BufferExhausted(
+                        f"buffer.memory={self._settings.buffer_memory} stayed full for max.block.ms="
+                        f"{self._settings.max_block_ms}: the brokers take less than is sent, or cannot be reached. "
+                        "The record was not sent"
+                    )
+                self._wake()
+                self._changed.wait(min(left, 0.1))
+                core = self._running()
+        finally:
+            self._blocked -= 1
+
+    # --- the thread ---------------------------------------------------------------------------------------------------
+
+    def _start(self) -> None:
+        """Make the connections' core and start the thread, once."""
+        if self._closed:
+            raise ClientClosed("the producer is closed: make a new one")
+        if self._thread is not None:
+            return
+        client = BlockingClient(self._connection_config, tls=self._tls, clock=self._clock)
+        core = ProducerCore(client.core, self._settings, self._setup.partitioner, self)
+        self._client, self._core = client, core
+        self._append = core.accumulator.pending.append
+        self._thread = threading.Thread(
+            target=self._run, args=(client, core), name=f"headrace-{self._connection_config.client_id}", daemon=True
+        )
+        self._thread.start()
+
+    def _running(self) -> ProducerCore:
+        if self._died is not None:
+            raise ClientClosed(f"the producer's thread ended with an error: {self._died!r}") from self._died
+        if self._closed or self._core is None:
+            raise ClientClosed("the producer is closed: make a new one")
+        return self._core
+
+    def _run(self, client: BlockingClient, core: ProducerCore) -> None:
+        try:
+            self._loop(client, core)
+        except BaseException as error:
+            log.exception("the producer's thread failed")
+            with self._lock:
+                self._died = error
+                core.abort(f"the producer's thread failed: {error!r}")
+                self._changed.notify_all()
+        finally:
+            client.close()
+
+    def _loop(self, client: BlockingClient, core: ProducerCore) -> None:
+        pending = core.accumulator.pending
+        opened = self._clock.monotonic()
+        was_idle = True
+        while not self._stopping:
+            while self._requests:
+                self._requests.pop(0)()
+            # Records that came since the last drain are as old as that; after a rest, the first one has just come.
+            now = self._clock.monotonic()
+            created = now if was_idle else opened
+            opened = now
+            self._drained = self._taken
+            core.memory_is_short = self._blocked > 0
+            due = core.turn(created)
+            core.settle_flushes()
+            with self._lock:
+                self._set_limit(core)
+                if self._waiting or self._blocked:
+                    self._changed.notify_all()
+            was_idle = core.is_idle
+            if was_idle:
+                # First the flag, then the look: whoever appends looks at the flag afterwards, so one of both notices.
+                self._idle = True
+                if pending or self._requests or self._stopping:
+                    self._idle = False
+                    continue
+            client.poll(due)
+            self._idle = False
+        core.abort("the producer was closed")
+
+    def _on_thread(self, request: Callable[[], None]) -> None:
+        """Have something done by the thread, soon."""
+        self._requests.append(request)
+        self._wake()
+
+    # --- waiting ------------------------------------------------------------------------------------------------------
+
+    def _wait(self, condition: Callable[[], bool], timeout: float | None, what: str) -> None:
+        if threading.current_thread() is self._thread:
+            raise RuntimeError(
+                f"{what} was called from a delivery callback, on the thread that would have to do the work"
+            )
+        deadline = None if timeout is None else self._clock.monotonic() + timeout
+        with self._lock:
+            self._waiting += 1
+            try:
+                while not condition():
+                    if self._died is not None:
+                        self._running()
+                    left = 1.0 if deadline is None else deadline - self._clock.monotonic()
+                    if left <= 0:
+                        raise TimeoutError(f"{what} did not end within {timeout} s")
+                    self._changed.wait(min(left, 1.0))
+            finally:
+                self._waiting -= 1
+
+    def wait_for_delivery(self, delivery: Delivery | BatchDelivery, timeout: float | None) -> None:
+        """What `Delivery.result` calls."""
+        self._wait(delivery.done, timeout, "the delivery")
+
+    def delivery_future(self, delivery: Any) -> Any:
+        raise TypeError("a blocking producer's delivery cannot be awaited: use result(), or headrace.aio.Producer")
+
+    def flush(self, timeout: float | None = None) -> None:
+        """Send everything now and wait until it is acknowledged or has failed; `TimeoutError` after `timeout` s."""
+        if self._thread is None or self._closed:
+            return
+        core = self._running()
+        waits: list[FlushWait] = []
+        self._on_thread(lambda: waits.append(core.flush()))
+        self._wait(lambda: bool(waits) and waits[0].is_done, timeout, "flush")
+
+    def partitions_for(self, topic: str, timeout: float | None = None) -> list[PartitionView]:
+        """The topic's partitions with their leaders; waits for its metadata up to `max.block.ms`."""
+        with self._lock:
+            self._start()
+            core = self._running()
+        self._on_thread(lambda: core.core.add_topic(topic))
+        seconds = self._settings.max_block_ms / 1000 if timeout is None else timeout
+
+        def known() -> bool:
+            view = core.core.view.topics.get(topic)
+            return view is not None and bool(view.partitions)
+
+        try:
+            self._wait(known, seconds, "partitions_for")
+        except TimeoutError:
+            cause = core.core.metadata_error or "the brokers do not know it"
+            raise RequestTimedOutError(f"topic {topic} was not known within {seconds} s: {cause}") from None
+        return list(core.core.view.topics[topic].partitions)
+
+    def metrics(self) -> dict[str, float]:
+        """Counters and averages, under Kafka's names."""
+        core = self._core
+        if core is None:
+            return {}
+        used = self._used(core)
+        return {
+            **core.metrics.read(),
+            "record-error-total": core.metrics.record_errors + core.accumulator.failed_records,
+            "requests-in-flight": sum(core.core.in_flight(node) for node in list(core.core.view.nodes)),
+            "buffer-total-bytes": self._settings.buffer_memory,
+            "buffer-available-bytes": max(0, self._settings.buffer_memory - used),
+            "waiting-threads": self._blocked,
+        }
+
+    def close(self, timeout: float | None = None) -> None:
+        """Deliver what was sent (for at most that many seconds), then end. What is left has failed. Idempotent."""
+        if self._closed:
+            return
+        on_own_thread = threading.current_thread() is self._thread
+        try:
+            if not on_own_thread and self._died is None and (timeout is None or timeout > 0):
+                self.flush(timeout)
+        except TimeoutError:
+            log.warning("closing with records undelivered: %s s were not enough", timeout)
+        finally:
+            with self._lock:
+                self._closed = True
+                self._limit = _NOTHING
+            thread = self._thread
+            self._stopping = True
+            self._wake()
+            if thread is not None and not on_own_thread:
+                thread.join(_JOIN_S)
+            with self._lock:
+                self._changed.notify_all()
+            self._setup.close()
+
+    def __enter__(self) -> Producer:
+        return self
+
+    def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
+        # After an error there is nothing to wait for but what is on its way already.
+        self.close(None if kind is None else 0)
+
+    def _after_fork(self) -> None:
+        """In a child: the parent's thread and connections are not ours, nor is what it had pending."""
+        client = self._client
+        self._reset()
+        if client is not None:
+            client.abandon()
+
+
+def _watch_forks(producer: Producer) -> None:
+    global _fork_hook_set
+    _alive.add(producer)
+    if not _fork_hook_set:
+        _fork_hook_set = True
+        os.register_at_fork(after_in_child=_forked)
+
+
+def _forked() -> None:
+    for producer in list(_alive):
+        producer._after_fork()

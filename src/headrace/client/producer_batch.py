@@ -1,0 +1,330 @@
+"""Records of one partition that travel together: filled by the accumulator, encoded when sent, and told how it went."""
+
+from __future__ import annotations
+
+import logging
+import struct
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from headrace.client.delivery import (
+    CALLBACK,
+    OWNER,
+    PLACE,
+    BatchDelivery,
+    DeliveredRange,
+    Delivery,
+    HeaderList,
+    RecordMetadata,
+)
+from headrace.errors import HeadraceError, InvalidRecordError
+from headrace.records.batch import HEADER_BYTES, Codec, increment_sequence, seal
+from headrace.records.build import build_batch_from_columns, build_batch_of
+from headrace.records.columns import BytesColumn, Columns
+
+log = logging.getLogger("headrace.client.producer")
+
+Handles = list[Delivery] | BatchDelivery
+NO_SEQUENCE = -1
+_IDENTITY_AT = 43
+_IDENTITY = struct.Struct(">qhi")
+_new_metadata = tuple.__new__
+
+
+class Run:
+    """Neighbouring rows of a batch that were sent by the same kind of call."""
+
+    __slots__ = ("count", "handles")
+
+    def __init__(self, handles: Handles, count: int) -> None:
+        self.handles = handles
+        self.count = count
+
+
+class ProducerBatch:
+    """One batch. It holds rows (lists), or columns as they were given by `send_arrow`; never both."""
+
+    __slots__ = (
+        "attempts",
+        "base_offset",
+        "columns",
+        "count",
+        "created",
+        "encoded",
+        "error",
+        "flushes",
+        "headers",
+        "in_flight",
+        "is_closed",
+        "is_done",
+        "keys",
+        "log_append_time_ms",
+        "partition",
+        "producer",
+        "producer_epoch",
+        "producer_id",
+        "record_errors",
+        "retry_at",
+        "runs",
+        "sequence",
+        "size",
+        "timestamps",
+        "topic",
+        "values",
+        "waiters",
+    )
+
+    def __init__(self, producer: Any, topic: str, partition: int, created: float) -> None:
+        self.producer = producer
+        self.topic = topic
+        self.partition = partition
+        self.created = created
+        self.count = 0
+        self.size = HEADER_BYTES
+        self.keys: list[bytes | None] = []
+        self.values: list[bytes | None] = []
+        self.timestamps: Sequence[int] = []
+        self.headers: list[HeaderList] | None = None
+        self.columns: Columns | None = None
+        self.runs: list[Run] = []
+        self.is_closed = False
+        self.encoded: bytearray | None = None
+        self.producer_id = -1
+        self.producer_epoch = -1
+        self.sequence = NO_SEQUENCE
+        self.attempts = 0
+        self.retry_at = 0.0
+        self.in_flight = False
+        self.is_done = False
+        self.base_offset = -1
+        self.log_append_time_ms = -1
+        self.error: HeadraceError | None = None
+        self.record_errors: dict[int, str | None] = {}
+        self.waiters: list[Callable[[], None]] = []
+        self.flushes: list[Any] = []
+
+    def __repr__(self) -> str:
+        return f"<ProducerBatch {self.topic}-{self.partition}: {self.count} records, sequence {self.sequence}>"
+
+    # --- filling ------------------------------------------------------------------------------------------------------
+
+    def append_rows(
+        self,
+        handles: Handles,
+        keys: Sequence[bytes | None],
+        values: Sequence[bytes | None],
+        timestamps: Sequence[int],
+        headers: Sequence[HeaderList | None] | None,
+        size: int,
+    ) -> None:
+        """Take more rows. Deliveries learn their batch and their row in it."""
+        if type(handles) is list:
+            row = self.count
+            for delivery in handles:
+                delivery[OWNER] = self
+                delivery[PLACE] = row
+                row += 1
+        added = len(values)
+        if headers is not None or self.headers is not None:
+            if self.headers is None:
+                self.headers = [()] * self.count
+            self.headers.extend([()] * added if headers is None else [row_headers or () for row_headers in headers])
+        self.keys.extend(keys)
+        self.values.extend(values)
+        assert isinstance(self.timestamps, list)
+        self.timestamps.extend(timestamps)
+        self.runs.append(Run(handles, added))
+        self.count += added
+        self.size += size
+
+    def take_columns(self, columns: Columns, delivery: BatchDelivery, size: int) -> None:
+        """Be a batch of these columns."""
+        self.columns = columns
+        self.timestamps = columns.timestamps
+        self.count = len(columns)
+        self.size += size
+        self.runs.append(Run(delivery, self.count))
+
+    # --- sending ------------------------------------------------------------------------------------------------------
+
+    @property
+    def last_sequence(self) -> int:
+        return increment_sequence(self.sequence, self.count - 1)
+
+    def identify(self, producer_id: int, producer_epoch: int, sequence: int) -> None:
+        """Give the batch its producer and sequence number; an encoded one is patched in place."""
+        self.producer_id, self.producer_epoch, self.sequence = producer_id, producer_epoch, sequence
+        if self.encoded is not None:
+            # A fresh copy: the old bytes may still be on their way out of an earlier attempt.
+            self.encoded = bytearray(self.encoded)
+            _IDENTITY.pack_into(self.encoded, _IDENTITY_AT, producer_id, producer_epoch, sequence)
+            seal(self.encoded)
+
+    def encode(self, codec: Codec, level: int | None) -> bytearray:
+        """The batch as it travels; made once, and kept for retries."""
+        if self.encoded is None:
+            identity = (self.producer_id, self.producer_epoch, self.sequence)
+            if self.columns is not None:
+                self.encoded = build_batch_from_columns(
+                    self.columns,
+                    base_offset=0,
+                    codec=codec,
+                    level=level,
+                    producer_id=identity[0],
+                    producer_epoch=identity[1],
+                    base_sequence=identity[2],
+                )
+            else:
+                self.encoded = build_batch_of(
+                    self.timestamps,
+                    self.keys,
+                    self.values,
+                    self.headers,
+                    codec=codec,
+                    level=level,
+                    producer_id=identity[0],
+                    producer_epoch=identity[1],
+                    base_sequence=identity[2],
+                )
+        return self.encoded
+
+    def split(self) -> list[ProducerBatch]:
+        """Two halves of a batch that a broker found too large, with the same sequence numbers between them."""
+        half = self.count // 2
+        parts = [self._part(0, half), self._part(half, self.count)]
+        if self.sequence != NO_SEQUENCE:
+            parts[0].identify(self.producer_id, self.producer_epoch, self.sequence)
+            parts[1].identify(self.producer_id, self.producer_epoch, increment_sequence(self.sequence, half))
+        for part in parts:
+            part.is_closed = True
+            part.attempts = self.attempts
+            part.waiters = self.waiters
+        return parts
+
+    def _part(self, start: int, end: int) -> ProducerBatch:
+        part = ProducerBatch(self.producer, self.topic, self.partition, self.created)
+        row = 0
+        for run in self.runs:
+            low, high = max(start - row, 0), min(end - row, run.count)
+            if low < high:
+                handles = run.handles[low:high] if isinstance(run.handles, list) else run.handles
+                part._take(self, handles, row + low, row + high)
+            row += run.count
+        if self.columns is not None:
+            part.columns = slice_columns(self.columns, start, end)
+        part.size = max(HEADER_BYTES, self.size * part.count // self.count)
+        return part
+
+    def _take(self, whole: ProducerBatch, handles: Handles, start: int, end: int) -> None:
+        if whole.columns is not None:
+            self.runs.append(Run(handles, end - start))
+            self.count += end - start
+            return
+        headers = None if whole.headers is None else whole.headers[start:end]
+        stamps = whole.timestamps[start:end]
+        self.append_rows(handles, whole.keys[start:end], whole.values[start:end], stamps, headers, 0)
+
+    # --- the end ------------------------------------------------------------------------------------------------------
+
+    def timestamp_of(self, row: int) -> int:
+        if self.log_append_time_ms >= 0:
+            return self.log_append_time_ms
+        return self.timestamps[row] if row < len(self.timestamps) else -1
+
+    def metadata_of(self, row: int) -> RecordMetadata:
+        offset = self.base_offset + row if self.base_offset >= 0 else -1
+        return RecordMetadata(self.topic, self.partition, offset, self.timestamp_of(row))
+
+    def error_of(self, row: int) -> HeadraceError | None:
+        """Why a record failed: the broker may have named the ones at fault in the batch."""
+        if self.error is None or not self.record_errors:
+            return self.error
+        if row in self.record_errors:
+            why = self.record_errors[row] or str(self.error)
+            return InvalidRecordError(f"the record at row {row} for {self.topic}-{self.partition} was refused: {why}")
+        return InvalidRecordError(
+            f"the record at row {row} for {self.topic}-{self.partition} was not written because its batch has "
+            f"{len(self.record_errors)} record(s) that the broker refused; send it again"
+        )
+
+    def finish(self, base_offset: int, log_append_time_ms: int, error: HeadraceError | None) -> None:
+        """Acknowledged, or failed for good: tell everybody. Called once."""
+        self.is_done = True
+        self.base_offset, self.log_append_time_ms, self.error = base_offset, log_append_time_ms, error
+        row = 0
+        for run in self.runs:
+            if isinstance(run.handles, list):
+                self._tell_each(run.handles, row)
+            else:
+                delivered = None
+                if error is None:
+                    first = base_offset + row if base_offset >= 0 else -1
+                    delivered = DeliveredRange(self.topic, self.partition, first, run.count)
+                tell_batch(run.handles, run.count, delivered, error)
+            row += run.count
+        # Handles keep the batch alive; the records need not stay with it.
+        self.keys, self.values, self.headers, self.runs = [], [], None, []
+        self.encoded = self.columns = None
+        waiters, self.waiters = self.waiters, []
+        for waiter in waiters:
+            waiter()
+
+    def _tell_each(self, deliveries: list[Delivery], row: int) -> None:
+        callbacks = [delivery[CALLBACK] for delivery in deliveries]
+        if callbacks.count(None) == len(callbacks):
+            return
+        topic, partition, error = self.topic, self.partition, self.error
+        appended, stamps, metadata = self.log_append_time_ms, self.timestamps, RecordMetadata
+        offset = self.base_offset + row if self.base_offset >= 0 else -1
+        step = 1 if self.base_offset >= 0 else 0
+        for callback in callbacks:
+            if callback is not None:
+                stamp = appended if appended >= 0 else stamps[row]
+                try:
+                    callback(
+                        error if error is None else self.error_of(row),
+                        _new_metadata(metadata, (topic, partition, offset, stamp)),
+                    )
+                except Exception:
+                    log.exception("a delivery callback for %s-%d raised", topic, partition)
+            offset += step
+            row += 1
+
+
+def tell_batch(
+    delivery: BatchDelivery, rows: int, delivered: DeliveredRange | None, error: HeadraceError | None
+) -> None:
+    """Some rows of a `send_batch` are done; with the last of them its callback is called."""
+    delivery.finished(rows, delivered, error)
+    if not delivery.is_done:
+        return
+    if delivery.callback is not None:
+        try:
+            delivery.callback(delivery.error, delivery.ranges)
+        except Exception:
+            log.exception("a delivery callback for %s raised", delivery.topic)
+    waiters, delivery.waiters = delivery.waiters, []
+    for waiter in waiters:
+        waiter()
+
+
+def slice_columns(columns: Columns, start: int, end: int) -> Columns:
+    """Neighbouring rows; nothing is copied."""
+    return Columns(
+        columns.offsets[: end - start],
+        columns.timestamps[start:end],
+        _slice(columns.keys, start, end),
+        _slice(columns.values, start, end),
+        None if columns.headers is None else _slice(columns.headers, start, end),
+    )
+
+
+def _slice(column: BytesColumn, start: int, end: int) -> BytesColumn:
+    return BytesColumn(column.data, column.starts[start:end], column.lengths[start:end])
+
+
+def cut(ends: Sequence[int], start: int, room: int) -> int:
+    """How far rows from `start` on fit into `room` bytes, given where each ends (running totals of their sizes)."""
+    before = ends[start - 1] if start else 0
+    return bisect_right(ends, before + room, start)

@@ -1,0 +1,167 @@
+"""The producer's configuration: Kafka 4.3's keys with their defaults, and what follows from several together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from headrace.client.backoff import Backoff
+from headrace.client.configs import COMMON_KEYS, key, read_config
+from headrace.config import (
+    NO_DEFAULT,
+    ConfigDefinition,
+    ConfigError,
+    ConfigKey,
+    ConfigType,
+    any_of,
+    at_least,
+    between,
+    non_empty,
+    one_of,
+)
+from headrace.records import Codec
+
+_STRING, _INT, _LONG, _LIST = ConfigType.STRING, ConfigType.INT, ConfigType.LONG, ConfigType.LIST
+_BOOLEAN, _CLASS = ConfigType.BOOLEAN, ConfigType.CLASS
+_INT32_MAX = 2_147_483_647
+_IDEMPOTENT_IN_FLIGHT_MAX = 5
+
+_RECEIVE_BUFFER = key("receive.buffer.bytes", _INT, 32_768, at_least(-1))
+
+PRODUCER_KEYS = (
+    *(_RECEIVE_BUFFER if common.name == "receive.buffer.bytes" else common for common in COMMON_KEYS),
+    key("buffer.memory", _LONG, 33_554_432, at_least(0)),
+    key("retries", _INT, _INT32_MAX, between(0, _INT32_MAX)),
+    key("acks", _STRING, "all", one_of("all", "-1", "0", "1")),
+    key("compression.type", _STRING, "none", one_of("none", "gzip", "snappy", "lz4", "zstd")),
+    key("compression.gzip.level", _INT, -1, any_of(between(1, 9), one_of(-1))),
+    key("compression.lz4.level", _INT, 9, between(1, 17)),
+    key("compression.zstd.level", _INT, 3, between(-131_072, 22)),
+    key("batch.size", _INT, 16_384, at_least(0)),
+    key("partitioner.adaptive.partitioning.enable", _BOOLEAN, True),
+    key("partitioner.availability.timeout.ms", _LONG, 0, at_least(0)),
+    key("partitioner.ignore.keys", _BOOLEAN, False),
+    key("partitioner.class", _CLASS, None),
+    key("linger.ms", _LONG, 5, at_least(0)),
+    key("delivery.timeout.ms", _INT, 120_000, at_least(0)),
+    key("max.request.size", _INT, 1_048_576, at_least(0)),
+    key("max.block.ms", _LONG, 60_000, at_least(0)),
+    key("metadata.max.idle.ms", _LONG, 300_000, at_least(5000)),
+    key("max.in.flight.requests.per.connection", _INT, 5, at_least(1)),
+    # Java demands both; here plain bytes need no serializer.
+    key("key.serializer", _CLASS, None),
+    key("value.serializer", _CLASS, None),
+    key("interceptor.classes", _LIST, ()),
+    key("enable.idempotence", _BOOLEAN, True),
+    key("transactional.id", _STRING, None, non_empty()),
+    key("transaction.timeout.ms", _INT, 60_000),
+    key("transaction.two.phase.commit.enable", _BOOLEAN, False),
+)
+PRODUCER_CONFIGS = ConfigDefinition(PRODUCER_KEYS)
+
+# Read by the serializers themselves.
+_EXTRA = ("key.serializer.", "value.serializer.", "serializer.")
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerSettings:
+    """What the producer's core needs to know, in its own types. Sizes in bytes, times in seconds where not said."""
+
+    acks: int
+    idempotent: bool
+    batch_size: int
+    linger_s: float
+    delivery_timeout_s: float
+    delivery_timeout_ms: int
+    request_timeout_ms: int
+    max_block_ms: int
+    buffer_memory: int
+    max_request_size: int
+    in_flight_max: int
+    retries: int
+    retry_backoff: Backoff
+    codec: Codec
+    level: int | None
+    ignore_keys: bool
+    adaptive: bool
+    availability_timeout_s: float
+    metadata_idle_s: float
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> ProducerSettings:
+        codec = Codec[values["compression.type"].upper()]
+        level_key = f"compression.{values['compression.type']}.level"
+        return cls(
+            acks={"all": -1, "-1": -1, "0": 0, "1": 1}[values["acks"]],
+            idempotent=values["enable.idempotence"],
+            batch_size=values["batch.size"],
+            linger_s=values["linger.ms"] / 1000,
+            delivery_timeout_s=values["delivery.timeout.ms"] / 1000,
+            delivery_timeout_ms=values["delivery.timeout.ms"],
+            request_timeout_ms=values["request.timeout.ms"],
+            max_block_ms=values["max.block.ms"],
+            buffer_memory=values["buffer.memory"],
+            max_request_size=values["max.request.size"],
+            in_flight_max=values["max.in.flight.requests.per.connection"],
+            retries=values["retries"],
+            retry_backoff=Backoff(values["retry.backoff.ms"], values["retry.backoff.max.ms"]),
+            codec=codec,
+            level=values.get(level_key),
+            ignore_keys=values["partitioner.ignore.keys"],
+            adaptive=values["partitioner.adaptive.partitioning.enable"],
+            availability_timeout_s=values["partitioner.availability.timeout.ms"] / 1000,
+            metadata_idle_s=values["metadata.max.idle.ms"] / 1000,
+        )
+
+
+def read_producer_config(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Typed values, with Kafka's rules for keys that depend on one another."""
+    # Numbers are natural for acks; Kafka has it as text.
+    if isinstance(given.get("acks"), int) and not isinstance(given.get("acks"), bool):
+        given = {**given, "acks": str(given["acks"])}
+    values = read_config(PRODUCER_CONFIGS, given, extra=_EXTRA)
+    problems: dict[str, str] = {}
+    _check_idempotence(values, given, problems)
+    _check_timeouts(values, given, problems)
+    if values["transactional.id"] is not None:
+        problems["transactional.id"] = (
+            "transactional.id is set, but this version of Headrace does not have transactions yet; leave it out"
+        )
+    if problems:
+        raise ConfigError(problems)
+    return values
+
+
+def _check_idempotence(values: dict[str, Any], given: Mapping[str, Any], problems: dict[str, str]) -> None:
+    """Settings that idempotence cannot work with turn it off, unless it was asked for: then they are refused."""
+    conflicts = []
+    if values["retries"] == 0:
+        conflicts.append("retries must be greater than 0")
+    if values["acks"] not in ("all", "-1"):
+        conflicts.append("acks must be all")
+    in_flight = values["max.in.flight.requests.per.connection"]
+    if in_flight > _IDEMPOTENT_IN_FLIGHT_MAX:
+        conflicts.append(f"max.in.flight.requests.per.connection must be at most {_IDEMPOTENT_IN_FLIGHT_MAX}")
+    if not conflicts or not values["enable.idempotence"]:
+        return
+    # As in Kafka: more than five in flight is refused even when idempotence is only the default.
+    if "enable.idempotence" in given or in_flight > _IDEMPOTENT_IN_FLIGHT_MAX:
+        problems["enable.idempotence"] = f"with enable.idempotence, {' and '.join(conflicts)}; or set it to false"
+    else:
+        values["enable.idempotence"] = False
+
+
+def _check_timeouts(values: dict[str, Any], given: Mapping[str, Any], problems: dict[str, str]) -> None:
+    least = min(values["linger.ms"] + values["request.timeout.ms"], _INT32_MAX)
+    if values["delivery.timeout.ms"] >= least:
+        return
+    if "delivery.timeout.ms" in given:
+        problems["delivery.timeout.ms"] = (
+            f"delivery.timeout.ms={values['delivery.timeout.ms']} is less than linger.ms + request.timeout.ms = {least}"
+        )
+    else:
+        values["delivery.timeout.ms"] = least
+
+
+__all__ = ["NO_DEFAULT", "PRODUCER_CONFIGS", "ConfigKey", "ProducerSettings", "read_producer_config"]

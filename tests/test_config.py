@@ -84,9 +84,9 @@ def test_a_native_value_of_another_type_is_refused() -> None:
             parse_value(type_, value)
 
 
-def test_a_list_that_repeats_an_element_is_refused() -> None:
-    with pytest.raises(ConfigError):
-        TABLE["cleanup.policy"].parse("delete,delete")
+def test_an_element_that_comes_twice_in_a_list_counts_once() -> None:
+    assert TABLE["cleanup.policy"].parse("delete, compact,delete") == ("delete", "compact")
+    assert TABLE["cleanup.policy"].parse(["delete", "delete"]) == ("delete",)
 
 
 def test_null_is_only_a_value_where_it_is_the_default() -> None:

@@ -112,12 +112,12 @@ def one_of(*allowed: str | int | None, ignore_case: bool = False) -> Check:
 
 
 def list_of(*allowed: str, allow_empty: bool = True) -> Check:
-    """Each element is one of these, and none comes twice."""
+    """Each element is one of these."""
     words = "a list of " + ", ".join(allowed) + ("" if allow_empty else ", with at least one of them")
     known = frozenset(allowed)
 
     def accepts(value: ConfigValue) -> bool:
-        if not isinstance(value, tuple) or len(set(value)) != len(value):
+        if not isinstance(value, tuple):
             return False
         return known.issuperset(value) and (allow_empty or len(value) > 0)
 
@@ -136,14 +136,14 @@ def list_matching(words: str, pattern: str, *, allow_empty: bool = True) -> Chec
     return Check(words, accepts)
 
 
-def distinct_list(*, allow_empty: bool = True, allow_null: bool = False) -> Check:
-    """A list without empty elements in which none comes twice."""
-    words = "a list without empty or repeated elements" + ("" if allow_empty else ", with at least one")
+def list_of_any(*, allow_empty: bool = True, allow_null: bool = False) -> Check:
+    """A list without empty elements."""
+    words = "a list without empty elements" + ("" if allow_empty else ", with at least one")
 
     def accepts(value: ConfigValue) -> bool:
         if value is None:
             return allow_null
-        if not isinstance(value, tuple) or len(set(value)) != len(value) or "" in value:
+        if not isinstance(value, tuple) or "" in value:
             return False
         return allow_empty or len(value) > 0
 
@@ -354,7 +354,8 @@ def _parse_text(type_: ConfigType, text: str) -> ConfigValue:
             raise ValueError("expected a number")
         return float(text)
     if type_ is ConfigType.LIST:
-        return tuple(re.split(r"\s*,\s*", text)) if text else ()
+        # An element that comes twice counts once, as in Kafka.
+        return tuple(dict.fromkeys(re.split(r"\s*,\s*", text))) if text else ()
     if type_ is ConfigType.PASSWORD:
         return Password(text)
     return text
@@ -370,7 +371,7 @@ def _parse_native(type_: ConfigType, raw: RawValue) -> ConfigValue:
     if type_ is ConfigType.PASSWORD and isinstance(raw, Password):
         return raw
     if type_ is ConfigType.LIST and isinstance(raw, Sequence) and all(isinstance(element, str) for element in raw):
-        return tuple(raw)
+        return tuple(dict.fromkeys(raw))
     raise ValueError(f"expected {_EXPECTED[type_]}, not {type(raw).__name__}")
 
 

@@ -85,7 +85,7 @@ def test_everything_wrong_is_said_at_once() -> None:
         {"group.min.session.timeout.ms": "10", "group.max.session.timeout.ms": "5"},
         {"log.retention.hours": "0"},
         {"log.retention.ms": "-2"},
-        {"listeners": "PLAINTEXT://:1,PLAINTEXT://:1"},
+        {"listeners": "PLAINTEXT://:1,,PLAINTEXT://:2"},
     ],
 )
 def test_contradictions_are_refused(given: dict[str, str]) -> None:
@@ -129,6 +129,7 @@ def test_a_listener_may_have_values_of_its_own() -> None:
         ({"listeners": "PLAINTEXT://:1"}, False, "name a broker"),
         ({"listener.name.a.ssl.keystore.location": "/x"}, False, "name a broker"),
         ({"log.cleaner.threads": "many"}, True, "whole number"),
+        ({"log.retention.ms": "0"}, True, "at least 1"),
         ({"log.cleaner.threads": "2"}, False, None),
         ({"listener.name.a.ssl.keystore.location": "/x"}, True, None),
         ({"no.such.key": "1"}, True, None),
@@ -138,6 +139,13 @@ def test_a_listener_may_have_values_of_its_own() -> None:
 def test_what_may_change_while_a_broker_runs(values: dict[str, str], per_broker: bool, word: str | None) -> None:
     problem = dynamic_problem(values, per_broker=per_broker)
     assert (problem is None) if word is None else (problem is not None and word in problem)
+
+
+def test_node_id_and_broker_id_are_two_names_of_one_number() -> None:
+    for given in ({"node.id": "7"}, {"broker.id": "7"}, {"node.id": 7, "broker.id": 7}):
+        config = BrokerConfig.parse(given)
+        assert config.node_id == config["node.id"] == config["broker.id"] == 7
+        assert config.given == {"node.id": "7", "broker.id": "7"}
 
 
 def test_synonyms_of_time_keys() -> None:

@@ -185,11 +185,17 @@ class Answers:
         names = {topic.name for topic in request.topics} or set(self.image.topics)
         cursor = request.cursor
         first = 0
-        if cursor is not None:
-            names = {name for name in names if name >= cursor.topic_name}
-            first = max(0, cursor.partition_index)
-        left = max(1, min(request.response_partition_limit, limit_max))
         response = DescribeTopicPartitionsResponse()
+        if cursor is not None:
+            if cursor.partition_index < 0:
+                response.topics += [
+                    DescribeTopicPartitionsResponseTopic(error_code=ErrorCode.INVALID_REQUEST, name=name)
+                    for name in sorted(names)
+                ]
+                return response
+            names = {name for name in names if name >= cursor.topic_name}
+            first = cursor.partition_index
+        left = max(1, min(request.response_partition_limit, limit_max))
         for name in sorted(names):
             begin = first if cursor is not None and name == cursor.topic_name else 0
             if left == 0:
@@ -210,7 +216,10 @@ class Answers:
         if topic is None:
             invalid = name_problem(name) is not None
             code = ErrorCode.INVALID_TOPIC_EXCEPTION if invalid else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            return DescribeTopicPartitionsResponseTopic(error_code=code, name=name), None
+            found = DescribeTopicPartitionsResponseTopic(error_code=code, name=name)
+            if invalid:
+                found.topic_authorized_operations = TOPIC_OPERATIONS
+            return found, None
         end = min(begin + limit, len(topic.partitions))
         described = DescribeTopicPartitionsResponseTopic(
             name=name,

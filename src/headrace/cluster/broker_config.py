@@ -137,6 +137,8 @@ def dynamic_problem(values: Mapping[str, str], *, per_broker: bool) -> str | Non
             key.parse(value)
         except ConfigError as error:
             problems.append(str(error))
+        else:
+            problems += [problem for _, problem in _retention_problems({name: key.parse(value)})]
     return "; ".join(problems) or None
 
 
@@ -168,7 +170,8 @@ class BrokerConfig:
         problems.update(_contradictions(values, given))
         if problems:
             raise ConfigError(problems)
-        return cls({name: _as_text(name, raw) for name, raw in given.items() if raw is not None}, values)
+        texts = {name: _as_text(name, raw) for name, raw in given.items() if raw is not None}
+        return cls(_both_ids(texts), BROKER_CONFIGS.parse(_both_ids(texts)))
 
     def with_dynamic(self, dynamic_default: Mapping[str, str], dynamic: Mapping[str, str]) -> BrokerConfig:
         """The same broker under other dynamic configuration; values there that cannot be read are left aside."""
@@ -246,6 +249,14 @@ class BrokerConfig:
         return self.get_list("log.dirs") if self.values["log.dirs"] is not None else self.get_list("log.dir")
 
 
+def _both_ids(texts: dict[str, str]) -> dict[str, str]:
+    """node.id and broker.id are two names of one number, so giving one gives the other."""
+    for name, other in (("node.id", "broker.id"), ("broker.id", "node.id")):
+        if name in texts:
+            texts.setdefault(other, texts[name])
+    return texts
+
+
 def _as_text(name: str, raw: RawValue) -> str:
     if isinstance(raw, str):
         return raw.strip()
@@ -280,8 +291,12 @@ def _contradictions(values: Mapping[str, ConfigValue], given: Mapping[str, RawVa
     ):
         if _number(values[low]) > _number(values[high]):
             yield low, f"{low}={values[low]} must not be larger than {high}={values[high]}"
+    yield from _retention_problems(values)
+
+
+def _retention_problems(values: Mapping[str, ConfigValue]) -> Iterable[tuple[str, str]]:
     for name in ("log.retention.ms", "log.retention.minutes", "log.retention.hours"):
-        if values[name] is not None and (values[name] == 0 or _number(values[name]) < -1):
+        if values.get(name) is not None and (values[name] == 0 or _number(values[name]) < -1):
             yield name, f"Invalid value {values[name]} for configuration {name}: must be -1 (for ever) or at least 1"
 
 

@@ -229,7 +229,10 @@ def describe_group(
             continue
         value = format_value(values[key.name])
         source = ConfigSource.GROUP if key.name in overrides else _source_of(key, layers)
-        synonyms = layers.synonyms(key.synonyms[0].name) if key.synonyms else ()
+        if key.synonyms:
+            synonyms = layers.synonyms(key.synonyms[0].name)
+        else:
+            synonyms = (SynonymEntry(key.name, _text_of_default(key), ConfigSource.DEFAULT),)
         if key.name in overrides:
             synonyms = (SynonymEntry(key.name, value, ConfigSource.GROUP), *synonyms)
         entries.append(ConfigEntry(key.name, value, source, False, False, key.type, synonyms, key.doc))

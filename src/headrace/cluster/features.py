@@ -12,7 +12,12 @@ from headrace.cluster.decision import ApiError, Decision
 from headrace.cluster.image import Image
 from headrace.cluster.records import FeatureLevelRecord, MetadataRecord
 from headrace.error_codes import ErrorCode
-from headrace.protocol.messages.update_features import FeatureUpdateKey, UpdateFeaturesRequest, UpdateFeaturesResponse
+from headrace.protocol.messages.update_features import (
+    FeatureUpdateKey,
+    UpdatableFeatureResult,
+    UpdateFeaturesRequest,
+    UpdateFeaturesResponse,
+)
 
 
 class FeatureRange(NamedTuple):
@@ -51,7 +56,14 @@ def update_features(image: Image, request: UpdateFeaturesRequest) -> Decision[Up
         seen.add(update.feature)
         if image.features.get(update.feature, 0) != update.max_version_level:
             records.append(FeatureLevelRecord(name=update.feature, feature_level=update.max_version_level))
-    response = UpdateFeaturesResponse(error_code=ErrorCode.NONE, error_message=None)
+    response = UpdateFeaturesResponse(
+        error_code=ErrorCode.NONE,
+        error_message=None,
+        results=[
+            UpdatableFeatureResult(feature=update.feature, error_code=ErrorCode.NONE, error_message=None)
+            for update in request.feature_updates
+        ],
+    )
     return Decision(response, [] if request.validate_only else records)
 
 

@@ -15,13 +15,13 @@ from headrace.cluster.broker_keys.row import (
     BrokerKey,
     broker_key,
 )
-from headrace.config import INT32_MAX, at_least, between, distinct_list, list_of, one_of
+from headrace.config import INT32_MAX, at_least, between, list_of, list_of_any, one_of
 
 GROUPS_KEYS: tuple[BrokerKey, ...] = (
     broker_key("add.partitions.to.txn.retry.backoff.max.ms", INT, 100, check=at_least(0), importance=HIGH),
     broker_key("add.partitions.to.txn.retry.backoff.ms", INT, 20, check=at_least(1), importance=HIGH),
     broker_key("group.consumer.assignment.interval.ms", INT, 1000, check=at_least(0), mode=CLUSTER_WIDE),
-    broker_key("group.consumer.assignors", LIST, ("uniform", "range"), check=distinct_list(allow_empty=False)),
+    broker_key("group.consumer.assignors", LIST, ("uniform", "range"), check=list_of_any(allow_empty=False)),
     broker_key("group.consumer.heartbeat.interval.ms", INT, 5000, check=at_least(1)),
     broker_key("group.consumer.max.assignment.interval.ms", INT, 15_000, check=at_least(0)),
     broker_key("group.consumer.max.heartbeat.interval.ms", INT, 15_000, check=at_least(1)),
@@ -65,7 +65,7 @@ GROUPS_KEYS: tuple[BrokerKey, ...] = (
         "group.min.session.timeout.ms", INT, 6000, doc="Shortest session time-out that a member of a group may ask for."
     ),
     broker_key("group.share.assignment.interval.ms", INT, 1000, check=at_least(0), mode=CLUSTER_WIDE),
-    broker_key("group.share.assignors", LIST, ("simple",), check=distinct_list(allow_empty=False)),
+    broker_key("group.share.assignors", LIST, ("simple",), check=list_of_any(allow_empty=False)),
     broker_key("group.share.delivery.count.limit", INT, 5, check=between(2, 10)),
     broker_key("group.share.heartbeat.interval.ms", INT, 5000, check=at_least(1)),
     broker_key(

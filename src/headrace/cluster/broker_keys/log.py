@@ -16,7 +16,7 @@ from headrace.cluster.broker_keys.row import (
     BrokerKey,
     broker_key,
 )
-from headrace.config import INT64_MAX, any_of, at_least, between, distinct_list, list_of, one_of
+from headrace.config import INT64_MAX, any_of, at_least, between, list_of, list_of_any, one_of
 
 LOG_KEYS: tuple[BrokerKey, ...] = (
     broker_key(
@@ -56,7 +56,7 @@ LOG_KEYS: tuple[BrokerKey, ...] = (
         "cordoned.log.dirs",
         LIST,
         (),
-        check=distinct_list(allow_null=True),
+        check=list_of_any(allow_null=True),
         mode=PER_BROKER,
         doc="Log directories that get no new partitions.",
     ),
@@ -153,7 +153,7 @@ LOG_KEYS: tuple[BrokerKey, ...] = (
         "log.dir",
         LIST,
         ("/tmp/headrace-logs",),
-        check=distinct_list(allow_empty=False),
+        check=list_of_any(allow_empty=False),
         importance=HIGH,
         doc="The directory of the logs, when log.dirs is not given.",
     ),
@@ -169,7 +169,7 @@ LOG_KEYS: tuple[BrokerKey, ...] = (
         "log.dirs",
         LIST,
         None,
-        check=distinct_list(allow_empty=False, allow_null=True),
+        check=list_of_any(allow_empty=False, allow_null=True),
         importance=HIGH,
         doc="The directories of the logs, separated by commas.",
     ),

@@ -15,7 +15,7 @@ from headrace.cluster.broker_keys.row import (
     BrokerKey,
     broker_key,
 )
-from headrace.config import INT64_MAX, at_least, distinct_list
+from headrace.config import INT64_MAX, at_least, list_of_any
 
 REPLICATION_KEYS: tuple[BrokerKey, ...] = (
     broker_key("alter.log.dirs.replication.quota.window.num", INT, 11, check=at_least(1), importance=LOW),
@@ -32,7 +32,7 @@ REPLICATION_KEYS: tuple[BrokerKey, ...] = (
     broker_key(
         "controlled.shutdown.enable", BOOLEAN, True, doc="Whether a broker hands its leaderships over before it stops."
     ),
-    broker_key("controller.listener.names", LIST, (), check=distinct_list(), importance=HIGH),
+    broker_key("controller.listener.names", LIST, (), check=list_of_any(), importance=HIGH),
     broker_key("controller.performance.always.log.threshold.ms", LONG, 2000, check=at_least(0), internal=True),
     broker_key("controller.performance.sample.period.ms", LONG, 60_000, check=at_least(100), internal=True),
     broker_key("controller.quorum.append.linger.ms", INT, 25, check=at_least(0)),

@@ -18,7 +18,7 @@ from headrace.cluster.broker_keys.row import (
     BrokerKey,
     broker_key,
 )
-from headrace.config import at_least, between, distinct_list, one_of
+from headrace.config import at_least, between, list_of_any, one_of
 
 SECURITY_KEYS: tuple[BrokerKey, ...] = (
     broker_key(
@@ -57,7 +57,7 @@ SECURITY_KEYS: tuple[BrokerKey, ...] = (
         "sasl.enabled.mechanisms",
         LIST,
         ("GSSAPI",),
-        check=distinct_list(),
+        check=list_of_any(),
         mode=PER_BROKER,
         doc="SASL mechanisms that clients may use.",
     ),
@@ -70,7 +70,7 @@ SECURITY_KEYS: tuple[BrokerKey, ...] = (
     ),
     broker_key("sasl.kerberos.kinit.cmd", STRING, "/usr/bin/kinit", mode=PER_BROKER),
     broker_key("sasl.kerberos.min.time.before.relogin", LONG, 60_000, mode=PER_BROKER),
-    broker_key("sasl.kerberos.principal.to.local.rules", LIST, ("DEFAULT",), check=distinct_list(), mode=PER_BROKER),
+    broker_key("sasl.kerberos.principal.to.local.rules", LIST, ("DEFAULT",), check=list_of_any(), mode=PER_BROKER),
     broker_key("sasl.kerberos.service.name", STRING, None, mode=PER_BROKER),
     broker_key("sasl.kerberos.ticket.renew.jitter", DOUBLE, 0.05, mode=PER_BROKER),
     broker_key("sasl.kerberos.ticket.renew.window.factor", DOUBLE, 0.8, mode=PER_BROKER),
@@ -108,7 +108,7 @@ SECURITY_KEYS: tuple[BrokerKey, ...] = (
     broker_key("sasl.oauthbearer.client.credentials.client.id", STRING, None),
     broker_key("sasl.oauthbearer.client.credentials.client.secret", PASSWORD, None),
     broker_key("sasl.oauthbearer.clock.skew.seconds", INT, 30, importance=LOW),
-    broker_key("sasl.oauthbearer.expected.audience", LIST, (), check=distinct_list(), importance=HIGH),
+    broker_key("sasl.oauthbearer.expected.audience", LIST, (), check=list_of_any(), importance=HIGH),
     broker_key("sasl.oauthbearer.expected.issuer", STRING, None, importance=HIGH),
     broker_key("sasl.oauthbearer.jwks.endpoint.refresh.ms", LONG, 3_600_000, importance=LOW),
     broker_key("sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms", LONG, 10_000, importance=LOW),
@@ -144,7 +144,7 @@ SECURITY_KEYS: tuple[BrokerKey, ...] = (
         "ssl.cipher.suites",
         LIST,
         (),
-        check=distinct_list(),
+        check=list_of_any(),
         mode=PER_BROKER,
         doc="Cipher suites allowed; the TLS library's own choice when empty.",
     ),
@@ -160,7 +160,7 @@ SECURITY_KEYS: tuple[BrokerKey, ...] = (
         "ssl.enabled.protocols",
         LIST,
         ("TLSv1.2", "TLSv1.3"),
-        check=distinct_list(),
+        check=list_of_any(),
         mode=PER_BROKER,
         doc="Versions of TLS allowed.",
     ),

@@ -16,14 +16,14 @@ from headrace.cluster.broker_keys.row import (
     BrokerKey,
     broker_key,
 )
-from headrace.config import INT32_MAX, INT64_MAX, at_least, distinct_list, list_of
+from headrace.config import INT32_MAX, INT64_MAX, at_least, list_of, list_of_any
 
 SERVER_KEYS: tuple[BrokerKey, ...] = (
     broker_key(
         "advertised.listeners",
         LIST,
         None,
-        check=distinct_list(allow_empty=False, allow_null=True),
+        check=list_of_any(allow_empty=False, allow_null=True),
         importance=HIGH,
         doc="Addresses that clients are told to connect to; the listeners themselves when not given.",
     ),
@@ -41,7 +41,7 @@ SERVER_KEYS: tuple[BrokerKey, ...] = (
     ),
     broker_key("broker.rack", STRING, None, doc="The rack (or zone) of this broker; replicas are spread over racks."),
     broker_key("client.quota.callback.class", CLASS, None, importance=LOW),
-    broker_key("config.providers", LIST, (), check=distinct_list(), mode=CLUSTER_WIDE, importance=LOW),
+    broker_key("config.providers", LIST, (), check=list_of_any(), mode=CLUSTER_WIDE, importance=LOW),
     broker_key(
         "connections.max.idle.ms", LONG, 600_000, doc="A connection on which nothing happens for so long is closed."
     ),
@@ -49,14 +49,14 @@ SERVER_KEYS: tuple[BrokerKey, ...] = (
     broker_key("default.replication.factor", INT, 1, doc="Replicas of a topic created without saying how many."),
     broker_key("delete.records.purgatory.purge.interval.requests", INT, 1),
     broker_key("delete.topic.enable", BOOLEAN, True, importance=HIGH, doc="Whether topics can be deleted."),
-    broker_key("early.start.listeners", LIST, None, check=distinct_list(allow_null=True), importance=HIGH),
+    broker_key("early.start.listeners", LIST, None, check=list_of_any(allow_null=True), importance=HIGH),
     broker_key(
         "fetch.max.bytes", INT, 57_671_680, check=at_least(1024), doc="Most bytes that one fetch is answered with."
     ),
     broker_key("fetch.purgatory.purge.interval.requests", INT, 1000),
     broker_key("inter.broker.listener.name", STRING, None, doc="The listener that brokers use among themselves."),
     broker_key("kafka.metrics.polling.interval.secs", INT, 10, check=at_least(1), importance=LOW),
-    broker_key("kafka.metrics.reporters", LIST, (), check=distinct_list(), importance=LOW),
+    broker_key("kafka.metrics.reporters", LIST, (), check=list_of_any(), importance=LOW),
     broker_key(
         "listener.security.protocol.map",
         STRING,
@@ -69,7 +69,7 @@ SERVER_KEYS: tuple[BrokerKey, ...] = (
         "listeners",
         LIST,
         ("PLAINTEXT://:9092",),
-        check=distinct_list(allow_empty=False),
+        check=list_of_any(allow_empty=False),
         mode=PER_BROKER,
         importance=HIGH,
         doc="Addresses to listen on, as NAME://host:port.",
@@ -123,7 +123,7 @@ SERVER_KEYS: tuple[BrokerKey, ...] = (
         "metric.reporters",
         LIST,
         ("org.apache.kafka.common.metrics.JmxReporter",),
-        check=distinct_list(),
+        check=list_of_any(),
         mode=CLUSTER_WIDE,
         importance=LOW,
     ),

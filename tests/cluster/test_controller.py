@@ -12,7 +12,7 @@ from headrace.cluster.broker_config import BrokerConfig
 from headrace.cluster.brokers import PRODUCER_ID_BLOCK_SIZE, Registration
 from headrace.cluster.configs import ConfigSource
 from headrace.cluster.image import Image, Listener
-from headrace.cluster.records import NO_LEADER, ConfigRecord, MetadataRecord, ResourceType
+from headrace.cluster.records import NO_LEADER, ConfigRecord, MetadataRecord, NoOpRecord, ResourceType
 from headrace.cluster.topic_names import CONSUMER_OFFSETS, TRANSACTION_STATE
 from headrace.error_codes import ErrorCode
 from headrace.errors import BrokerIdNotRegisteredError, DuplicateBrokerRegistrationError, StaleBrokerEpochError
@@ -474,7 +474,9 @@ def test_levels_of_features(level: int, upgrade_type: int, validate_only: bool, 
 def test_a_new_cluster_is_bootstrapped_once() -> None:
     cluster = OneBroker()
     assert cluster.controller.bootstrap(cluster.image) == []
-    assert cluster.controller.bootstrap(Image()) != []
+    elected = Image()
+    elected.apply(NoOpRecord())
+    assert cluster.controller.bootstrap(elected) == cluster.controller.bootstrap(Image()) != []
 
 
 def test_metadata_is_made_again_only_where_something_changed() -> None:

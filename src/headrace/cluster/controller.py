@@ -85,7 +85,8 @@ class Controller:
 
     def bootstrap(self, image: Image) -> list[MetadataRecord]:
         """The first records of a new cluster; none where there are some already."""
-        if image.version > 0:
+        # Not whether there are records at all: an election leaves one, and a crash may come right after it.
+        if features.METADATA_VERSION in image.features:
             return []
         min_isr = format_value(self.config[_MIN_ISR])
         # As in Kafka: the cluster's value is kept with the cluster, not with whichever broker is asked.

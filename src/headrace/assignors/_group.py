@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import chain, compress, repeat
 
 from headrace.assignors._java_order import hash_order, sorted_as_java, utf16_key
@@ -90,12 +91,18 @@ class Group:
         """Per partition of a topic, the racks that hold a replica."""
         count = self.layout.counts[topic]
         known = (self.cluster.replica_racks or {}).get(self.layout.topics[topic], ())
-        racks = [frozenset(rack for rack in replicas if rack is not None) for replicas in known[:count]]
+        racks = [_distinct_racks(tuple(replicas)) for replicas in known[:count]]
         return racks + [frozenset[str]()] * (count - len(racks))
 
     def result(self, numbers: Sequence[Sequence[int]]) -> GroupAssignment:
         layout = self.layout
         return {member: Assignment(PartitionList(layout, own)) for member, own in zip(self.members, numbers)}
+
+
+@lru_cache(maxsize=4096)
+def _distinct_racks(replicas: tuple[str | None, ...]) -> frozenset[str]:
+    """Cached: many partitions, few combinations of racks, and sets that are the same object compare at once."""
+    return frozenset(rack for rack in replicas if rack is not None)
 
 
 def read_group(cluster: ClusterView, subscriptions: Mapping[str, Subscription]) -> Group:

@@ -80,7 +80,9 @@ def computed_hash_order(names: Iterable[str], asked_again: bool) -> list[str]:
                 buckets *= 2
     if asked_again and len(distinct) * 4 > buckets * 3:
         buckets *= 2
-    order = sorted(reversed(range(len(distinct))), key=[value & buckets - 1 for value in spreads].__getitem__)
+    # Backwards, because in a bucket the newest comes first.
+    backwards = range(len(distinct) - 1, -1, -1)
+    order = sorted(backwards, key=[value & buckets - 1 for value in spreads].__getitem__)
     return [distinct[index] for index in order]
 
 

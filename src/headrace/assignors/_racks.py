@@ -13,8 +13,9 @@ def racks_help(member_racks: Set[str], partition_racks: Sequence[frozenset[str]]
     """Whether looking at racks can make a difference: some rack has both, and not every partition is in every rack."""
     if not member_racks:
         return False
-    everywhere = frozenset[str]().union(*partition_racks)
-    return not member_racks.isdisjoint(everywhere) and any(racks != everywhere for racks in partition_racks)
+    combinations = set(partition_racks)
+    everywhere = frozenset[str]().union(*combinations)
+    return not member_racks.isdisjoint(everywhere) and combinations != {everywhere}
 
 
 @dataclass(slots=True)
@@ -43,7 +44,8 @@ def read_racks(group: Group) -> RackTable:
     if not members_in:
         return RackTable(None, [], None)
     partition_racks = [racks for topic in range(len(group.layout.topics)) for racks in group.partition_racks(topic)]
-    nearby = [sum(members_in[rack] for rack in racks) for racks in partition_racks]
+    members_near = {racks: sum(members_in[rack] for rack in racks) for racks in set(partition_racks)}
+    nearby = [members_near[racks] for racks in partition_racks]
     if not racks_help(members_in.keys(), partition_racks):
         return RackTable(None, [], nearby)
     return RackTable(member_racks, partition_racks, nearby)

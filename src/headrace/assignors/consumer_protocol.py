@@ -62,7 +62,7 @@ def decode_subscription(data: bytes, group_instance_id: str | None = None) -> Su
     """
     reader = _Reader(data, "subscription")
     version = _known_version(reader.int16(), "subscription")
-    topics = [reader.string() for _ in range(reader.length())]
+    topics = reader.strings()
     user_data = reader.optional_bytes()
     owned: Sequence[TopicPartition] = reader.partitions() if version >= 1 else ()
     generation = reader.int32() if version >= 2 else -1
@@ -125,7 +125,8 @@ class _Reader:
     __slots__ = ("_data", "_position", "_what")
 
     def __init__(self, data: bytes, what: str) -> None:
-        self._data = data
+        # No copy when these are bytes already; views are not hashable, and topic names are looked up by their bytes.
+        self._data = bytes(data)
         self._position = 0
         self._what = what
 
@@ -157,11 +158,17 @@ class _Reader:
             raise self._refuse(f"an array of {length} does not fit")
         return length
 
-    def string(self) -> str:
-        text = self.optional_string()
-        if text is None:
-            raise self._refuse("a string is missing")
-        return text
+    def strings(self) -> list[str]:
+        data, end = self._data, len(self._data)
+        found: list[str] = []
+        for _ in range(self.length()):
+            text_at = self._position + 2
+            size = _INT16.unpack_from(data, self._position)[0] if text_at <= end else -1
+            if not 0 <= size <= end - text_at:
+                raise self._refuse("a string is missing or cut short")
+            self._position = text_at + size
+            found.append(_topic_name(data[text_at : self._position]))
+        return found
 
     def optional_string(self) -> str | None:
         size = self.int16()
@@ -170,17 +177,36 @@ class _Reader:
 
     def optional_bytes(self) -> bytes | None:
         size = self.int32()
-        return None if size < 0 else bytes(self._take(size))
+        return None if size < 0 else self._take(size)
 
     def partitions(self) -> list[TopicPartition]:
-        """Topics with their partitions. Of a topic that comes twice only the first is kept, as in Java's keyed sets."""
+        """Topics with their partitions. Of a topic that comes twice only the first is kept, as in Java's keyed sets.
+
+        The leader of a wide group reads a million of these, so this does not go through the readers of single fields.
+        """
+        data, end = self._data, len(self._data)
         found: list[TopicPartition] = []
         seen: set[str] = set()
         for _ in range(self.length()):
-            topic = self.string()
-            count = self.length()
-            numbers = struct.unpack(f">{count}i", self._take(4 * count))
+            try:
+                (size,) = _INT16.unpack_from(data, self._position)
+                name_at = self._position + 2
+                (count,) = _INT32.unpack_from(data, name_at + size) if size >= 0 else (-1,)
+            except struct.error as error:
+                raise self._refuse("a topic with its partitions is cut short") from error
+            numbers_at = name_at + size + 4
+            if count < 0 or numbers_at + 4 * count > end:
+                raise self._refuse(f"a topic of {size} bytes with {count} partitions does not fit")
+            topic = _topic_name(data[name_at : name_at + size])
+            self._position = numbers_at + 4 * count
             if topic not in seen:
                 seen.add(topic)
-                found.extend([TopicPartition(topic, number) for number in numbers])
+                for number in struct.unpack_from(f">{count}i", data, numbers_at):
+                    found.append(TopicPartition(topic, number))
         return found
+
+
+@lru_cache(maxsize=4096)
+def _topic_name(data: bytes) -> str:
+    """Cached, so that all members' claims share one string per topic, and comparing them is comparing addresses."""
+    return str(data, "utf-8", "replace")

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 from headrace.assignors._group import Group, read_group
 from headrace.assignors._racks import racks_help
@@ -89,12 +90,8 @@ class _TopicState:
             if not self.left:
                 return
             room = self.room(member)
-            chosen: list[int] = []
-            for partition in self.left:
-                if len(chosen) == room:
-                    break
-                if allowed is None or allowed(member, partition):
-                    chosen.append(partition)
+            mine: Iterable[int] = self.left if allowed is None else (p for p in self.left if allowed(member, p))
+            chosen = list(islice(mine, room))
             if chosen:
                 self.take(member, chosen, numbers)
 
@@ -141,16 +138,20 @@ def _assign_near(states: Sequence[_TopicState], numbers: list[list[int]]) -> Non
 
 def _assign_near_together(partitions: int, kind: Sequence[_TopicState], numbers: list[list[int]]) -> None:
     """Partition p of all these topics goes to one member, the first one that is near to all of them and has room."""
-    remaining = list(kind[0].readers)
+    # These topics have the same subscribers and sizes and are dealt together, so the room left is the same in all.
+    first = kind[0]
+    remaining = list(first.readers)
     for partition in range(partitions):
+        racks = frozenset.intersection(*(state.partition_racks[partition] for state in kind))
         for member in remaining:
-            if all(state.near(member, partition) and state.room(member) > 0 for state in kind):
+            rack = first.rack_of[member]
+            if (rack is None or rack in racks) and first.room(member) > 0:
                 break
         else:
             continue
         for state in kind:
             state.take(member, (partition,), numbers)
-        if not any(state.room(member) > 0 for state in kind):
+        if first.room(member) == 0:
             remaining.remove(member)
             if not remaining:
                 return

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+from collections.abc import Callable
 from typing import Any
 
 from headrace.client.blocking import canonical_bootstrap
@@ -55,6 +56,8 @@ class AsyncClient:
         self._timer_at = float("inf")
         self._connecting: set[asyncio.Task[None]] = set()
         self._closed = False
+        self.hooks: list[Callable[[], float]] = []
+        """Called whenever something may have changed; each says in how many seconds it wants to be called again."""
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
@@ -124,7 +127,9 @@ class AsyncClient:
     def _tick(self) -> None:
         self._timer, self._timer_at = None, float("inf")
         if not self._closed:
-            due = self.loop.time() + self.core.tick()
+            wait_s = min((hook() for hook in list(self.hooks)), default=60.0)
+            # After the hooks, because they may have submitted something.
+            due = self.loop.time() + min(wait_s, self.core.tick())
             if due < self._timer_at:
                 self._set_timer(due)
 

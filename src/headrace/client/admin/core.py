@@ -1,0 +1,325 @@
+"""How an administrative operation is written once and run by both drivers.
+
+An operation is a plan: a generator that yields what to send next (`Ask`s, all at once) or a `Pause`, gets the `Reply`s,
+and returns its result. It does no I/O and never waits by itself. `retried` repeats what may go away by itself (a
+coordinator that moved, a leader election, a lost connection) until the operation's time is over.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeAlias, TypeVar
+
+from headrace.client.client_core import ANY_NODE, ClientCore
+from headrace.client.cluster_view import Node
+from headrace.errors import (
+    CoordinatorNotAvailableError,
+    ErrorCode,
+    HeadraceError,
+    KafkaError,
+    LeaderNotAvailableError,
+    RequestTimedOutError,
+    RetriableError,
+    UnknownTopicOrPartitionError,
+    error_for,
+)
+from headrace.protocol.messages.find_coordinator import FindCoordinatorRequest
+from headrace.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
+from headrace.topics import TopicPartition
+
+T = TypeVar("T")
+K = TypeVar("K")
+V = TypeVar("V")
+
+GROUP, TRANSACTION = 0, 1
+_REFRESH_AFTER_MS = 100.0
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """A request to one node (None: any)."""
+
+    node_id: int | None
+    request: Any
+    version_max: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What came of an `Ask`: a response, or the error that stopped it on the way."""
+
+    response: Any
+    error: HeadraceError | None
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """Wait, then go on."""
+
+    seconds: float
+
+
+Step: TypeAlias = Sequence[Ask] | Pause
+Plan: TypeAlias = Generator[Step, list[Reply], T]
+
+
+class Results(Generic[K, V]):
+    """What came of each item. `results[item]` is its value, or raises its error.
+
+    `all()` gives every value and raises the first error; `ok` and `errors` have them apart. Nothing is raised by
+    itself, so an operation on ten items that fails for one has still told of the nine.
+    """
+
+    __slots__ = ("errors", "ok")
+
+    def __init__(self, ok: Mapping[K, V], errors: Mapping[K, HeadraceError]) -> None:
+        self.ok: dict[K, V] = dict(ok)
+        self.errors: dict[K, HeadraceError] = dict(errors)
+
+    def __getitem__(self, item: K) -> V:
+        error = self.errors.get(item)
+        if error is not None:
+            raise error
+        return self.ok[item]
+
+    def __contains__(self, item: object) -> bool:
+        return item in self.ok or item in self.errors
+
+    def __iter__(self) -> Iterator[K]:
+        return itertools.chain(self.ok, self.errors)
+
+    def __len__(self) -> int:
+        return len(self.ok) + len(self.errors)
+
+    def __repr__(self) -> str:
+        return f"Results(ok={self.ok!r}, errors={self.errors!r})"
+
+    def all(self) -> dict[K, V]:
+        """Every value; raises the first error if there is one."""
+        for error in self.errors.values():
+            raise error
+        return self.ok
+
+
+class Context:
+    """What a plan may look at: the client's view of the cluster, the clock, and how much time is left."""
+
+    def __init__(self, core: ClientCore, timeout_ms: float) -> None:
+        self.core = core
+        self.timeout_ms = timeout_ms
+        self.deadline = core.clock.monotonic() + timeout_ms / 1000
+
+    @property
+    def left_ms(self) -> float:
+        return max(0.0, (self.deadline - self.core.clock.monotonic()) * 1000)
+
+    @property
+    def request_timeout_ms(self) -> int:
+        """How long a broker may take for a request that it works on."""
+        return max(1, int(min(self.left_ms, self.core.config.request_timeout_ms)))
+
+
+# --- retries ----------------------------------------------------------------------------------------------------------
+
+# Errors that Kafka calls retriable, and that an administrator wants to hear of at once.
+_FINAL = frozenset(
+    {
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+        ErrorCode.ELECTION_NOT_NEEDED,
+        ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE,
+        ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE,
+        ErrorCode.CORRUPT_MESSAGE,
+    }
+)
+
+Outcome: TypeAlias = dict[K, V | HeadraceError]
+
+
+def may_pass(error: HeadraceError) -> bool:
+    """Whether trying again may help."""
+    return isinstance(error, RetriableError) and not (isinstance(error, KafkaError) and error.code in _FINAL)
+
+
+def retried(
+    context: Context, items: Iterable[K], attempt: Callable[[list[K]], Plan[Mapping[K, V | HeadraceError]]]
+) -> Plan[Results[K, V]]:
+    """Run `attempt` for the items, and again for those whose error may pass, until all are settled or time is over."""
+    pending = list(dict.fromkeys(items))
+    ok: dict[K, V] = {}
+    errors: dict[K, HeadraceError] = {}
+    for failures in itertools.count():
+        if not pending:
+            break
+        outcome = yield from attempt(pending)
+        late: dict[K, HeadraceError] = {}
+        for item, value in outcome.items():
+            if not isinstance(value, HeadraceError):
+                ok[item] = value
+            elif may_pass(value):
+                late[item] = value
+            else:
+                errors[item] = value
+        pending = list(late)
+        wait_ms = context.core.config.retry_backoff.wait_ms(failures, context.core.rng)
+        if pending and wait_ms >= context.left_ms:
+            errors.update({item: _too_late(context, error) for item, error in late.items()})
+            break
+        if pending:
+            yield Pause(wait_ms / 1000)
+    return Results(ok, errors)
+
+
+def _too_late(context: Context, error: HeadraceError) -> HeadraceError:
+    if isinstance(error, RequestTimedOutError):
+        return error
+    late = RequestTimedOutError(f"not done within {context.timeout_ms:.0f} ms; the last answer was: {error}")
+    late.__cause__ = error
+    return late
+
+
+def single(context: Context, attempt: Callable[[], Plan[V | HeadraceError]]) -> Plan[V]:
+    """`retried` for an operation that has one result: gives it, or raises its error."""
+
+    def once(_: list[None]) -> Plan[Mapping[None, V | HeadraceError]]:
+        return {None: (yield from attempt())}
+
+    results: Results[None, V] = yield from retried(context, [None], once)
+    return results[None]
+
+
+def refused(code: int, message: str | None = None, about: str = "") -> HeadraceError | None:
+    """The error of an answer, or None; `about` says what it is about where the broker has no words of its own."""
+    if not code:
+        return None
+    if message:
+        return error_for(code, message)
+    error = error_for(code)
+    return type(error)(f"{about}: {error}") if about else error
+
+
+def ask_one(node_id: int | None, request: Any, version_max: int | None = None) -> Plan[Reply]:
+    replies = yield [Ask(node_id, request, version_max)]
+    return replies[0]
+
+
+# --- where to ---------------------------------------------------------------------------------------------------------
+
+
+def metadata(context: Context, topics: Iterable[str] | None) -> Plan[MetadataResponse | HeadraceError]:
+    """Metadata of these topics (None: of all), which also tells the client the brokers. Creates no topic."""
+    asked = None if topics is None else [MetadataRequestTopic(name=name) for name in sorted(set(topics))]
+    reply = yield from ask_one(ANY_NODE, MetadataRequest(topics=asked, allow_auto_topic_creation=False))
+    if reply.error is not None:
+        return reply.error
+    response: MetadataResponse = reply.response
+    error = refused(response.error_code)
+    if error is not None:
+        return error
+    context.core.take_metadata(response, asked=[] if asked is None else asked)
+    return response
+
+
+def nodes(context: Context) -> Plan[list[int] | HeadraceError]:
+    """The ids of all brokers, asked for now."""
+    response = yield from metadata(context, [])
+    return response if isinstance(response, HeadraceError) else sorted(context.core.view.nodes)
+
+
+def to_controller(context: Context, request: Any, version_max: int | None = None) -> Plan[Reply]:
+    """Send to the controller as the metadata names it; any broker when it names none (it forwards)."""
+    if context.core.view.controller_id < 0:
+        response = yield from metadata(context, [])
+        if isinstance(response, HeadraceError):
+            return Reply(None, response)
+    controller = context.core.view.controller_id
+    node_id = controller if controller in context.core.view.nodes else ANY_NODE
+    reply = yield from ask_one(node_id, request, version_max)
+    if reply.error is not None:
+        context.core.view.controller_id = -1
+    return reply
+
+
+def forget_controller(context: Context, code: int) -> None:
+    """After NOT_CONTROLLER: ask the metadata again before the next try."""
+    if code == ErrorCode.NOT_CONTROLLER:
+        context.core.view.controller_id = -1
+
+
+def leaders(
+    context: Context, partitions: Iterable[TopicPartition]
+) -> Plan[tuple[dict[int, list[TopicPartition]], dict[TopicPartition, HeadraceError]]]:
+    """The partitions by the broker that leads them, and why some have none."""
+    wanted = list(partitions)
+    response = yield from metadata(context, {partition.topic for partition in wanted})
+    if isinstance(response, HeadraceError):
+        return {}, dict.fromkeys(wanted, response)
+    found: dict[TopicPartition, int] = {}
+    topic_errors: dict[str, HeadraceError] = {}
+    for topic in response.topics:
+        name = topic.name or ""
+        error = refused(topic.error_code, None, f"topic {name}")
+        if error is not None:
+            topic_errors[name] = error
+        for partition in topic.partitions:
+            found[TopicPartition(name, partition.partition_index)] = partition.leader_id
+    by_node: dict[int, list[TopicPartition]] = {}
+    errors: dict[TopicPartition, HeadraceError] = {}
+    for wish in wanted:
+        leader = found.get(wish)
+        if leader is None:
+            known = topic_errors.get(wish.topic)
+            errors[wish] = known or UnknownTopicOrPartitionError(f"topic {wish.topic} has no partition {wish.partition}")
+        elif leader not in context.core.view.nodes:
+            errors[wish] = LeaderNotAvailableError(f"{wish} has no leader now")
+        else:
+            by_node.setdefault(leader, []).append(wish)
+    return by_node, errors
+
+
+def coordinators(
+    context: Context, ids: Iterable[str], key_type: int = GROUP
+) -> Plan[tuple[dict[int, list[str]], dict[str, HeadraceError]]]:
+    """The groups (or transactional ids) by the broker that coordinates them, and why some have none."""
+    wanted = list(ids)
+    # One request each, with both the old field and the new: it is understood by every version of Kafka.
+    replies = yield [
+        Ask(ANY_NODE, FindCoordinatorRequest(key=name, key_type=key_type, coordinator_keys=[name])) for name in wanted
+    ]
+    by_node: dict[int, list[str]] = {}
+    errors: dict[str, HeadraceError] = {}
+    for name, reply in zip(wanted, replies):
+        if reply.error is not None:
+            errors[name] = reply.error
+            continue
+        answer = reply.response.coordinators[0] if reply.response.coordinators else reply.response
+        error = refused(answer.error_code, answer.error_message, f"coordinator of {name}")
+        if error is None and answer.node_id < 0:
+            error = CoordinatorNotAvailableError(f"{name} has no coordinator now")
+        if error is not None:
+            errors[name] = error
+            continue
+        context.core.learn_node(Node(answer.node_id, answer.host, answer.port))
+        by_node.setdefault(answer.node_id, []).append(name)
+    return by_node, errors
+
+
+def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
+    """Partition numbers by topic, as requests want them."""
+    grouped: dict[str, list[int]] = {}
+    for topic, partition in partitions:
+        grouped.setdefault(topic, []).append(partition)
+    return grouped
+
+
+def missing(
+    items: Iterable[K], outcome: Mapping[K, V | HeadraceError], what: str
+) -> dict[K, V | HeadraceError]:
+    """The outcome with an error for every item that the broker said nothing of."""
+    return dict(outcome) | {
+        item: HeadraceError(f"the broker's answer to {what} does not mention {item}")
+        for item in items
+        if item not in outcome
+    }

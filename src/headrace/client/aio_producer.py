@@ -1,0 +1,296 @@
+"""`headrace.aio.Producer`: the producer for asyncio. The same core as the blocking one, on the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from headrace.client.accumulator import ColumnRows, Rows
+from headrace.client.asyncio_driver import AsyncClient
+from headrace.client.cluster_view import PartitionView
+from headrace.client.configs import ConnectionConfig
+from headrace.client.delivery import OWNER, BatchDelivery, Delivery, DeliveryCallback
+from headrace.client.errors import BufferExhausted, ClientClosed
+from headrace.client.producer_base import (
+    ProducerRecord,
+    Setup,
+    as_bytes,
+    as_headers,
+    check_record,
+    payload_bytes,
+    rows_of,
+)
+from headrace.client.producer_batch import ProducerBatch
+from headrace.client.producer_core import ProducerCore
+from headrace.client.security import tls_context
+from headrace.errors import RequestTimedOutError
+from headrace.runtime import Runtime, real_runtime
+
+log = logging.getLogger("headrace.client.producer")
+
+
+class Producer:
+    """Sends records from an event loop.
+
+        async with aio.Producer({"bootstrap.servers": "localhost:9092"}) as producer:
+            metadata = await producer.send("orders", b"value", key=b"key")
+
+    `send` returns at once with a `Delivery`; awaiting it waits for the acknowledgement, and need not be done. When
+    `buffer.memory` is full `send` raises `BufferExhausted`: a loop that never awaits should `await producer.room()`.
+    Delivery callbacks run on the loop.
+    """
+
+    def __init__(
+        self, config: Mapping[str, Any] | None = None, /, *, runtime: Runtime | None = None, **keywords: Any
+    ) -> None:
+        self._setup = Setup(config, keywords)
+        self._settings = self._setup.settings
+        self._tls = tls_context(self._setup.values)
+        self._own_runtime = runtime is None
+        self._runtime = runtime or real_runtime()
+        self._client = AsyncClient(ConnectionConfig.of(self._setup.values), self._runtime, tls=self._tls)
+        self._core = ProducerCore(self._client.core, self._settings, self._setup.partitioner, self)
+        self._client.hooks.append(self._turn)
+        self._pending = self._core.accumulator.pending
+        self._is_plain = self._setup.is_plain
+        self._pending_bytes = 0
+        self._opened = 0.0
+        self._scheduled = False
+        self._closed = False
+        self._homeless: list[tuple[Any, asyncio.Future[None]]] = []
+        self._room_waiters: list[asyncio.Future[None]] = []
+
+    # --- sending ------------------------------------------------------------------------------------------------------
+
+    def send(
+        self,
+        topic: str,
+        value: Any = None,
+        key: Any = None,
+        partition: int | None = None,
+        timestamp: int | None = None,
+        headers: Any = None,
+        on_delivery: DeliveryCallback | None = None,
+    ) -> Delivery:
+        """Send a record; see `headrace.Producer.send`. Await what it returns to wait for the acknowledgement."""
+        if not self._is_plain:
+            record, on_delivery = self._setup.convert(
+                ProducerRecord(topic, value, key, partition, timestamp, headers), on_delivery
+            )
+            topic, value, key, partition, timestamp, headers = record
+        value = value if value.__class__ is bytes else as_bytes(value, "value", topic)
+        key = key if key is None or key.__class__ is bytes else as_bytes(key, "key", topic)
+        if headers is not None:
+            headers = as_headers(headers, topic) or None
+        if partition is not None or timestamp is not None or topic.__class__ is not str or not topic:
+            check_record(topic, partition, timestamp)
+        delivery = Delivery((topic, value, key, partition, timestamp, headers, on_delivery, self))
+        self._accept(delivery, (len(value) if value is not None else 0) + (len(key) if key is not None else 0))
+        return delivery
+
+    def send_batch(
+        self,
+        topic: str,
+        values: Sequence[Any],
+        keys: Sequence[Any] | None = None,
+        *,
+        partition: int | Sequence[int | None] | None = None,
+        timestamps: int | Sequence[int | None] | None = None,
+        headers: Sequence[Any] | None = None,
+        on_delivery: Callable[[Any, Any], Any] | None = None,
+    ) -> BatchDelivery:
+        """Send many records at once, as columns; see `headrace.Producer.send_batch`."""
+        fixed = partition if isinstance(partition, int) else None
+        check_record(topic, fixed, timestamps if isinstance(timestamps, int) else None)
+        delivery = BatchDelivery(self, topic, on_delivery)
+        return self._submit(
+            rows_of(self._setup, delivery, topic, values, keys, partition, timestamps, headers), delivery
+        )
+
+    def send_arrow(
+        self,
+        topic: str,
+        data: Any,
+        *,
+        partition: int | None = None,
+        on_delivery: Callable[[Any, Any], Any] | None = None,
+    ) -> BatchDelivery:
+        """Send an Arrow table or record batch; see `headrace.Producer.send_arrow`."""
+        from headrace.client.arrow import arrow_rows
+
+        check_record(topic, partition, None)
+        delivery = BatchDelivery(self, topic, on_delivery)
+        now_ms = self._runtime.clock.now_ms()
+        partitioner, ignore_keys = self._setup.partitioner, self._settings.ignore_keys
+        return self._submit(arrow_rows(delivery, topic, data, partition, partitioner, ignore_keys, now_ms), delivery)
+
+    def _submit(self, rows: Rows | ColumnRows, delivery: BatchDelivery) -> BatchDelivery:
+        delivery.expect(len(rows))
+        if len(rows):
+            self._accept(rows, payload_bytes(rows))
+        else:
+            delivery.is_done = True
+        return delivery
+
+    def _accept(self, record: Any, size: int) -> None:
+        if self._closed:
+            raise ClientClosed("the producer is closed: make a new one")
+        used = self._used()
+        if used and used + size > self._settings.buffer_memory:
+            raise BufferExhausted(
+                f"buffer.memory={self._settings.buffer_memory} is full; `await producer.room()` before sending more. "
+                "The record was not sent"
+            )
+        self._pending_bytes += size
+        self._pending.append(record)
+        if not self._scheduled:
+            self._scheduled = True
+            self._opened = self._runtime.clock.monotonic()
+            self._client.schedule()
+
+    def _used(self) -> int:
+        return self._core.accumulator.buffered_bytes + self._pending_bytes
+
+    async def room(self) -> None:
+        """Wait until a quarter of `buffer.memory` is free; `BufferExhausted` after `max.block.ms`."""
+        enough = self._settings.buffer_memory * 3 // 4
+        try:
+            async with asyncio.timeout(self._settings.max_block_ms / 1000):
+                while self._used() > enough:
+                    self._core.memory_is_short = True
+                    self._client.schedule()
+                    future: asyncio.Future[None] = self._client.loop.create_future()
+                    self._room_waiters.append(future)
+                    await future
+        except TimeoutError:
+            raise BufferExhausted(
+                f"buffer.memory={self._settings.buffer_memory} stayed full for max.block.ms="
+                f"{self._settings.max_block_ms}: the brokers take less than is sent, or cannot be reached"
+            ) from None
+
+    def _turn(self) -> float:
+        """What the driver calls when something may have changed."""
+        self._scheduled = False
+        self._pending_bytes = 0
+        due = self._core.turn(self._opened or None)
+        self._core.settle_flushes()
+        if self._homeless:
+            self._house()
+        if self._room_waiters:
+            waiting, self._room_waiters = self._room_waiters, []
+            self._core.memory_is_short = False
+            for future in waiting:
+                _set(future)
+        return due
+
+    # --- waiting ------------------------------------------------------------------------------------------------------
+
+    def delivery_future(self, delivery: Any) -> asyncio.Future[None]:
+        """What awaiting a delivery waits for."""
+        future: asyncio.Future[None] = self._client.loop.create_future()
+        self._homeless.append((delivery, future))
+        self._house()
+        return future
+
+    def _house(self) -> None:
+        """Hang waiters on the batch they wait for, once there is one."""
+        left = []
+        for delivery, future in self._homeless:
+            owner = delivery if isinstance(delivery, BatchDelivery) else delivery[OWNER]
+            if delivery.done():
+                _set(future)
+            elif isinstance(owner, (ProducerBatch, BatchDelivery)):
+                owner.waiters.append(lambda f=future, d=delivery: self._delivered(d, f))  # type: ignore[misc]  # defaults bind
+            else:
+                left.append((delivery, future))
+        self._homeless = left
+
+    def _delivered(self, delivery: Any, future: asyncio.Future[None]) -> None:
+        if delivery.done():
+            _set(future)
+        else:
+            # Its batch was split: it lives in another one now.
+            self._homeless.append((delivery, future))
+            self._client.schedule()
+
+    def wait_for_delivery(self, delivery: Any, timeout: float | None) -> None:
+        raise RuntimeError("result() would block the event loop: await the delivery instead")
+
+    async def flush(self, timeout: float | None = None) -> None:
+        """Send everything now and wait until it is acknowledged or has failed; `TimeoutError` after `timeout` s."""
+        if self._closed and self._core.is_idle:
+            return
+        wait = self._core.flush()
+        self._pending_bytes = 0
+        self._client.schedule()
+        if not wait.is_done:
+            future: asyncio.Future[None] = self._client.loop.create_future()
+            wait.waiters.append(lambda: _set(future))
+            async with asyncio.timeout(timeout):
+                await future
+
+    async def partitions_for(self, topic: str, timeout: float | None = None) -> list[PartitionView]:
+        """The topic's partitions with their leaders; waits for its metadata up to `max.block.ms`."""
+        seconds = self._settings.max_block_ms / 1000 if timeout is None else timeout
+        self._client.core.add_topic(topic)
+        arrived = asyncio.Event()
+
+        def look(_: Any = None) -> None:
+            view = self._client.core.view.topics.get(topic)
+            if view is not None and view.partitions:
+                arrived.set()
+
+        self._client.core.listeners.append(look)
+        look()
+        self._client.schedule()
+        try:
+            async with asyncio.timeout(seconds):
+                await arrived.wait()
+        except TimeoutError:
+            cause = self._client.core.metadata_error or "the brokers do not know it"
+            raise RequestTimedOutError(f"topic {topic} was not known within {seconds} s: {cause}") from None
+        finally:
+            self._client.core.listeners.remove(look)
+        return list(self._client.core.view.topics[topic].partitions)
+
+    def metrics(self) -> dict[str, float]:
+        """Counters and averages, under Kafka's names."""
+        core = self._core
+        return {
+            **core.metrics.read(),
+            "record-error-total": core.metrics.record_errors + core.accumulator.failed_records,
+            "requests-in-flight": sum(core.core.in_flight(node) for node in core.core.view.nodes),
+            "buffer-total-bytes": self._settings.buffer_memory,
+            "buffer-available-bytes": max(0, self._settings.buffer_memory - self._used()),
+        }
+
+    async def close(self, timeout: float | None = None) -> None:
+        """Deliver what was sent (for at most that many seconds), then end. What is left has failed. Idempotent."""
+        if self._closed:
+            return
+        self._closed = True
+        try:
+            if timeout is None or timeout > 0:
+                await self.flush(timeout)
+        except TimeoutError:
+            log.warning("closing with records undelivered: %s s were not enough", timeout)
+        finally:
+            self._core.abort("the producer was closed")
+            self._house()
+            await self._client.close()
+            self._setup.close()
+            if self._own_runtime:
+                await self._runtime.close()
+
+    async def __aenter__(self) -> Producer:
+        return self
+
+    async def __aexit__(self, kind: Any, error: Any, traceback: Any) -> None:
+        await self.close(None if kind is None else 0)
+
+
+def _set(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)

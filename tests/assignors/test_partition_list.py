@@ -54,3 +54,13 @@ def test_a_long_one_prints_short() -> None:
     assert text.startswith("PartitionList([t-0, t-1")
     assert text.endswith("…])")
     assert len(text) < 300
+
+
+def test_partitions_read_from_the_wire_are_columns_that_read_like_a_list() -> None:
+    found = decode_assignment(encode_assignment(Assignment(ALL))).partitions
+    assert list(found) == ALL
+    assert found == ALL
+    assert found == PartitionList(LAYOUT, range(6))
+    assert found[1:3] == ALL[1:3]
+    assert found[-1] == ("c", 0)
+    assert encode_assignment(Assignment(found)) == encode_assignment(Assignment(ALL))

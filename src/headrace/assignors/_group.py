@@ -9,7 +9,7 @@ from itertools import chain, compress, repeat
 
 from headrace.assignors._java_order import hash_order, sorted_as_java, utf16_key
 from headrace.assignors.base import Assignment, ClusterView, GroupAssignment, Subscription
-from headrace.assignors.partition_list import PartitionList, TopicLayout
+from headrace.assignors.partition_list import CompactPartitions, PartitionList, TopicLayout
 
 
 @dataclass(slots=True)
@@ -153,7 +153,8 @@ class Numbering:
             return partitions.numbers
         bounds = self.bounds
         found: list[int] = []
-        for topic, partition in partitions:
+        # Columns are read as they are: making tuples of them first would cost more than all the rest.
+        for topic, partition in zip(*partitions.columns()) if isinstance(partitions, CompactPartitions) else partitions:
             if topic in bounds:
                 start, count = bounds[topic]
                 found.append(start + partition if 0 <= partition < count else self.gone(topic, partition))

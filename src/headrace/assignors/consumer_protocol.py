@@ -13,7 +13,7 @@ from functools import lru_cache
 
 from headrace.assignors._java_order import sorted_as_java, utf16_key
 from headrace.assignors.base import Assignment, AssignorError, Subscription
-from headrace.assignors.partition_list import group_by_topic
+from headrace.assignors.partition_list import PartitionColumns, group_by_topic
 from headrace.topics import TopicPartition
 
 PROTOCOL_TYPE = "consumer"
@@ -179,13 +179,14 @@ class _Reader:
         size = self.int32()
         return None if size < 0 else self._take(size)
 
-    def partitions(self) -> list[TopicPartition]:
+    def partitions(self) -> PartitionColumns:
         """Topics with their partitions. Of a topic that comes twice only the first is kept, as in Java's keyed sets.
 
         The leader of a wide group reads a million of these, so this does not go through the readers of single fields.
         """
         data, end = self._data, len(self._data)
-        found: list[TopicPartition] = []
+        topics: list[str] = []
+        partitions: list[int] = []
         seen: set[str] = set()
         for _ in range(self.length()):
             try:
@@ -201,9 +202,9 @@ class _Reader:
             self._position = numbers_at + 4 * count
             if topic not in seen:
                 seen.add(topic)
-                for number in struct.unpack_from(f">{count}i", data, numbers_at):
-                    found.append(TopicPartition(topic, number))
-        return found
+                topics.extend([topic] * count)
+                partitions.extend(struct.unpack_from(f">{count}i", data, numbers_at))
+        return PartitionColumns(topics, partitions)
 
 
 @lru_cache(maxsize=4096)

@@ -55,11 +55,45 @@ class TopicLayout:
         return TopicPartition(self.topics[index], number - self.starts[index])
 
 
-class PartitionList(Sequence[TopicPartition]):
-    """An immutable sequence of partitions of one layout.
+class CompactPartitions(Sequence[TopicPartition]):
+    """An immutable sequence of partitions that are kept as two columns, whatever these look like.
 
     It equals any sequence that has the same partitions in the same order.
     """
+
+    __slots__ = ()
+
+    def columns(self) -> tuple[Iterable[str], Iterable[int]]:
+        """The topics, and the partitions within them."""
+        raise NotImplementedError
+
+    def __iter__(self) -> Iterator[TopicPartition]:
+        return map(TopicPartition, *self.columns())
+
+    def by_topic(self) -> dict[str, list[int]]:
+        """Partitions per topic, topics in order of first appearance: the form that goes over the wire."""
+        grouped: dict[str, list[int]] = {}
+        for topic, partition in zip(*self.columns()):
+            if topic in grouped:
+                grouped[topic].append(partition)
+            else:
+                grouped[topic] = [partition]
+        return grouped
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Sequence) or isinstance(other, (str, bytes)):
+            return NotImplemented
+        return len(self) == len(other) and all(a == b for a, b in zip(self, other))
+
+    __hash__ = None  # type: ignore[assignment]  # equal to plain lists, which have no hash either
+
+    def __repr__(self) -> str:
+        shown = ", ".join(map(str, self[:20]))
+        return f"{type(self).__name__}([{shown}{', …' if len(self) > 20 else ''}])"
+
+
+class PartitionList(CompactPartitions):
+    """Partitions of one layout, by number: what the built-in assignors give."""
 
     __slots__ = ("layout", "numbers")
 
@@ -79,40 +113,40 @@ class PartitionList(Sequence[TopicPartition]):
             return PartitionList(self.layout, self.numbers[index])
         return self.layout.at(self.numbers[index])
 
-    def _columns(self) -> tuple[Iterable[str], Iterable[int]]:
+    def columns(self) -> tuple[Iterable[str], Iterable[int]]:
         topics, partitions = self.layout.topic_column(), self.layout.partition_column()
         return map(topics.__getitem__, self.numbers), map(partitions.__getitem__, self.numbers)
 
-    def __iter__(self) -> Iterator[TopicPartition]:
-        return map(TopicPartition, *self._columns())
 
-    def by_topic(self) -> dict[str, list[int]]:
-        """Partitions per topic, topics in order of first appearance: the form that goes over the wire."""
-        grouped: dict[str, list[int]] = {}
-        for topic, partition in zip(*self._columns()):
-            if topic in grouped:
-                grouped[topic].append(partition)
-            else:
-                grouped[topic] = [partition]
-        return grouped
+class PartitionColumns(CompactPartitions):
+    """Partitions as they were read from the wire, which may or may not exist: a topic and a partition for each."""
 
-    def __eq__(self, other: object) -> bool:
-        if isinstance(other, PartitionList) and other.layout == self.layout:
-            return len(self) == len(other) and all(a == b for a, b in zip(self.numbers, other.numbers))
-        if not isinstance(other, Sequence) or isinstance(other, (str, bytes)):
-            return NotImplemented
-        return len(self) == len(other) and all(a == b for a, b in zip(self, other))
+    __slots__ = ("partitions", "topics")
 
-    __hash__ = None  # type: ignore[assignment]  # equal to plain lists, which have no hash either
+    def __init__(self, topics: Sequence[str], partitions: Sequence[int]) -> None:
+        assert len(topics) == len(partitions), "both columns have an entry per partition"
+        self.topics = topics
+        self.partitions = partitions
 
-    def __repr__(self) -> str:
-        shown = ", ".join(map(str, self[:20]))
-        return f"PartitionList([{shown}{', …' if len(self) > 20 else ''}])"
+    def __len__(self) -> int:
+        return len(self.topics)
+
+    @overload
+    def __getitem__(self, index: int) -> TopicPartition: ...
+    @overload
+    def __getitem__(self, index: slice) -> PartitionColumns: ...
+    def __getitem__(self, index: int | slice) -> TopicPartition | PartitionColumns:
+        if isinstance(index, slice):
+            return PartitionColumns(self.topics[index], self.partitions[index])
+        return TopicPartition(self.topics[index], self.partitions[index])
+
+    def columns(self) -> tuple[Iterable[str], Iterable[int]]:
+        return self.topics, self.partitions
 
 
 def group_by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
     """Partitions per topic, topics in order of first appearance."""
-    if isinstance(partitions, PartitionList):
+    if isinstance(partitions, CompactPartitions):
         return partitions.by_topic()
     grouped: dict[str, list[int]] = {}
     for topic, partition in partitions:

@@ -63,7 +63,7 @@ def open_log(
         runtime,
         str(directory),
         partition,
-        config or LogConfig(),
+        config or LogConfig(compact=topic.startswith(("g-compact", "__"))),
         recovery_point=read_offsets(runtime.disk, f"{root}/{RECOVERY_POINT}").get(partition, 0),
         start_offset=read_offsets(runtime.disk, f"{root}/{LOG_START}").get(partition, 0),
         clean=kind == "clean",

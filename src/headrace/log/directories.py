@@ -126,6 +126,8 @@ class LogDirectories:
         self.on_offline = on_offline
         self._moves: dict[TopicPartition, Move] = {}
         self._doomed: list[tuple[int, str]] = []
+        #: Partitions whose log is too damaged to be served, with the reason.
+        self.unopened: dict[TopicPartition, str] = {}
 
     # ---- opening -------------------------------------------------------------------------------------------------
 
@@ -248,6 +250,10 @@ class LogDirectories:
             except DiskError as error:
                 self._go_offline(directory, error)
                 return
+            except KafkaStorageError as error:
+                logger.error("%s is left offline: %s", partition, error)
+                self.unopened[partition] = str(error)
+                continue
             log.update_high_watermark(high_watermarks.get(partition, log.start_offset))
             if log.recovery.eventful or not directory.clean:
                 level = logging.WARNING if log.recovery.eventful else logging.INFO

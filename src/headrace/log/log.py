@@ -70,6 +70,8 @@ class Log:
         "_snapshots",
         "active",
         "config",
+        "cut_count",
+        "cut_to",
         "directory",
         "end_offset",
         "epochs",
@@ -112,7 +114,13 @@ class Log:
             clean = True
         topic_id = partition_metadata.ensure(disk, directory, topic_id)
         loader = Loader(caches, directory, partition, config, runtime.clock.now_ms(), producer_expiration_ms)
-        loaded = loader.load(recovery_point=recovery_point, start_offset=start_offset, clean=clean)
+        try:
+            loaded = loader.load(recovery_point=recovery_point, start_offset=start_offset, clean=clean)
+        except CorruptBatch as error:
+            # Before the recovery point nothing is ever cut off: that was durable, so the disk has lost it since.
+            raise KafkaStorageError(
+                f"{partition}: what was synced is damaged ({error}); restore the directory, or move it away"
+            ) from error
         durable = loaded.end_offset if clean else min(recovery_point, loaded.end_offset)
         return cls(runtime, caches, directory, partition, config, topic_id, loaded, durable, on_failure)
 
@@ -149,6 +157,9 @@ class Log:
         self.producers = loaded.producers
         self._snapshots = loaded.snapshots
         self._discarded: list[tuple[int, Segment]] = []
+        # How often the log's end was cut off since it was opened, and the lowest offset it was cut to.
+        self.cut_count = 0
+        self.cut_to: int | None = None
         self.recovery = loaded.report
         self.high_watermark = loaded.start_offset
         self._first_unstable = loaded.producers.first_unstable_offset
@@ -183,6 +194,10 @@ class Log:
     @property
     def segments(self) -> tuple[Segment, ...]:
         return tuple(self._segments[0])
+
+    @property
+    def caches(self) -> Caches:
+        return self._caches
 
     @property
     def size_bytes(self) -> int:
@@ -257,7 +272,7 @@ class Log:
             )
         last_offset = base_offset + header.last_offset_delta
         try:
-            rolled = self._roll_for(size, base_offset, last_offset, checked.max_timestamp_ms, now_ms)
+            rolled = self._roll_for(size, last_offset, checked.max_timestamp_ms, now_ms)
             assign(view, base_offset, leader_epoch)
             self.active.write((view,))
         except DiskError as error:
@@ -338,7 +353,7 @@ class Log:
 
     def _append_one(self, batch: Batch, header: BatchHeader, now_ms: int) -> bool:
         size = len(batch.buffer)
-        rolled = self._roll_for(size, header.base_offset, header.last_offset, header.max_timestamp, now_ms)
+        rolled = self._roll_for(size, header.last_offset, header.max_timestamp, now_ms)
         self.active.write((batch.buffer,))
         if header.leader_epoch >= 0 and header.leader_epoch != self.epochs.latest:
             self._epochs_changed |= self.epochs.assign(header.leader_epoch, header.base_offset)
@@ -363,10 +378,11 @@ class Log:
         self._segments = (segments, [segment.base_offset for segment in segments])
         self.active = segments[-1]
 
-    def _roll_for(self, size: int, base_offset: int, last_offset: int, max_timestamp_ms: int, now_ms: int) -> bool:
+    def _roll_for(self, size: int, last_offset: int, max_timestamp_ms: int, now_ms: int) -> bool:
         if not self.active.full_for(size, last_offset, max_timestamp_ms, now_ms, self.config):
             return False
-        self._roll(max(base_offset, self.end_offset), now_ms)
+        # At the log's end also where a compacted leader's batch leaves a gap: segments then follow one another.
+        self._roll(self.end_offset, now_ms)
         return True
 
     def roll(self) -> None:
@@ -394,6 +410,9 @@ class Log:
         else:
             self.active.seal()
             kept = self._segments[0]
+        if self._never_synced:
+            # Once in a log's life: were its first segment's name lost and the next one's kept, it would begin there.
+            self._disk.sync_dir(self.directory)
         self.producers.end_offset = base_offset
         self._take_snapshot()
         segment = Segment.create(self._caches, self.directory, base_offset, now_ms)
@@ -460,6 +479,7 @@ class Log:
         if offset < bases[0]:
             self.start_at(offset)
             return
+        self._note_cut(offset)
         with self._failing():
             keep = reading.place_of(bases, offset)
             # From the end, so that a crash half-way leaves a log without gaps.
@@ -471,15 +491,20 @@ class Log:
             self.start_offset = min(self.start_offset, offset)
             self._set_end(offset)
             self._reload_producers(offset)
+            # Durable at once: what was cut must not come back behind what is written in its place.
+            self.active.file.sync()
+            self._disk.sync_dir(self.directory)
 
     def start_at(self, offset: int) -> None:
         """Drop everything; what comes next has `offset`: a follower whose leader no longer has what it has."""
         self._check_usable()
+        self._note_cut(offset)
         with self._failing():
             for segment in reversed(self._segments[0]):
                 segment.remove()
             self._snapshots.drop_after(-1)
             self._set_segments([Segment.create(self._caches, self.directory, offset, self._clock.now_ms())])
+            self._disk.sync_dir(self.directory)
         self._changed = self._directory_changed = self._epochs_changed = True
         self.epochs.clear()
         self.producers.clear(offset)
@@ -487,6 +512,10 @@ class Log:
         self._set_end(offset)
         self.high_watermark = offset
         self._first_unstable = None
+
+    def _note_cut(self, offset: int) -> None:
+        self.cut_count += 1
+        self.cut_to = offset if self.cut_to is None else min(self.cut_to, offset)
 
     def _set_end(self, offset: int) -> None:
         self.end_offset = offset
@@ -537,6 +566,8 @@ class Log:
             if len(doomed) == len(self._segments[0]):
                 self._roll(self.end_offset, now_ms)
             kept = list(self._segments[0][len(doomed) :])
+            # The name of the segment that becomes the first must not be lost together with the old ones.
+            self._disk.sync_dir(self.directory)
             self._advance_start(kept[0].base_offset)
             self._set_segments(kept)
             for segment in doomed:
@@ -574,10 +605,14 @@ class Log:
             kept = [segment for segment in self._segments[0] if segment not in old]
             for segment in old:
                 self._discard(segment)
+            # Before the new ones lose their suffix: nothing would tell any more which old ones they replace.
+            self._disk.sync_dir(self.directory)
             for segment in new:
                 segment.rename("")
             self._set_segments(sorted([*kept, *new], key=lambda segment: segment.base_offset))
             self._disk.sync_dir(self.directory)
+            for base_offset in {segment.base_offset for segment in old} - {segment.base_offset for segment in new}:
+                self._snapshots.drop(base_offset)
 
     # ---- durability ----------------------------------------------------------------------------------------------
 
@@ -586,7 +621,8 @@ class Log:
         self._check_usable()
         end = self.end_offset
         segments, bases = self._segments
-        first = reading.place_of(bases, self.recovery_point)
+        # The one before, too: it ended where the recovery point is when nothing was appended between a sync and a roll.
+        first = max(reading.place_of(bases, self.recovery_point) - 1, 0)
         with self._failing():
             if self._epochs_changed:
                 self._epochs_changed = False

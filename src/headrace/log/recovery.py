@@ -112,6 +112,9 @@ class Loader:
         start = max(start_offset, self._segments[0].base_offset)
         if start > end:
             end = self._start_over_at(start)
+        if self._report.removed or self._snapshots.dropped:
+            # Files of another course of events must not come back: a later log could take them for its own.
+            self._disk.sync_dir(self._directory)
         return self._loaded(start, end)
 
     def _loaded(self, start: int, end: int) -> Loaded:
@@ -139,6 +142,7 @@ class Loader:
         """Deletions are finished, half-made files go, and a compaction that was done is put in place."""
         kept = []
         swaps = []
+        names = self._drop_partly_renamed(names)
         for name in names:
             if name.endswith((DELETED, CLEANED, _TMP)):
                 self._remove(name)
@@ -149,6 +153,18 @@ class Loader:
         if swaps:
             kept = self._finish_swap(swaps, kept)
         return kept
+
+    def _drop_partly_renamed(self, names: list[str]) -> list[str]:
+        """A compacted segment of which some files are still .cleaned: those it was made from are all there yet."""
+        unfinished = {name[:_DIGITS] for name in names if name.endswith(CLEANED)}
+        dropped = [name for name in names if name.endswith(SWAP) and name[:_DIGITS] in unfinished]
+        if not dropped:
+            return names
+        for name in dropped:
+            self._remove(name)
+        # Before the .cleaned ones go, which tell that the others must not be used.
+        self._disk.sync_dir(self._directory)
+        return [name for name in names if name not in dropped]
 
     def _finish_swap(self, swaps: list[str], kept: list[str]) -> list[str]:
         """Compacted segments take the place of those they were made from."""
@@ -164,15 +180,14 @@ class Loader:
             for old in [n for n in kept if _is_segment_file(n) and base <= int(n[:_DIGITS]) < max(end, base + 1)]:
                 self._remove(old)
                 kept.remove(old)
+        # Those replaced must be gone for good before nothing tells any more that they are.
+        self._disk.sync_dir(self._directory)
         for name in swaps:
             target = name.removesuffix(SWAP)
-            if target.removesuffix(LOG)[:_DIGITS] + LOG + SWAP not in swaps:
-                self._remove(name)  # an index whose log is in place already
-                continue
             self._disk.rename(os.path.join(self._directory, name), os.path.join(self._directory, target))
             kept.append(target)
         self._report.rebuilt.append("the result of an interrupted compaction")
-        return sorted(kept)
+        return sorted(set(kept))
 
     def _open_segments(self, names: list[str]) -> None:
         logs = {name.removesuffix(LOG) for name in names if name.endswith(LOG) and _is_segment_file(name)}
@@ -286,10 +301,9 @@ class Loader:
         end = self._segments[first].base_offset
         for at in range(first, len(self._segments)):
             segment = self._segments[at]
-            if segment.base_offset < end:
-                self._cut_segments(
-                    at, end, f"{file_name(segment.base_offset, LOG)} begins before the one before it ends"
-                )
+            if at > first and self._out_of_place(segment, end):
+                reason = f"{file_name(segment.base_offset, LOG)} does not continue where the one before it ends"
+                self._cut_segments(at, end, reason)
                 break
             end, whole = self._recover_segment(segment)
             if not whole:
@@ -297,7 +311,16 @@ class Loader:
                 break
             if at + 1 < len(self._segments):
                 segment.seal()
+        self._snapshots.drop_after(end)
         return end
+
+    def _out_of_place(self, segment: Segment, end: int) -> bool:
+        """Whether the segment cannot follow offset `end`: it overlaps, or what was before it in its place is lost.
+
+        Files reach the disk in any order, so a segment may be whole while the end of the one before it is not. Only
+        compaction leaves such gaps on purpose.
+        """
+        return segment.base_offset < end or (segment.base_offset > end and not self._config.compact)
 
     def _recover_segment(self, segment: Segment) -> tuple[int, bool]:
         """Check one segment, make its indexes again, cut it at the first bad batch. (next offset, nothing was cut)."""
@@ -324,6 +347,8 @@ class Loader:
             return end, True
         self._note_cut(size - segment.size, end, reason)
         segment.file.truncate(segment.size)
+        # Durable at once: were the cut undone by another crash, what follows it could pass for a continuation.
+        segment.file.sync()
         return end, False
 
     def _note_cut(self, cut_bytes: int, from_offset: int, reason: str) -> None:
@@ -338,7 +363,6 @@ class Loader:
             segment.remove()
             self._report.removed.append(file_name(segment.base_offset, LOG))
         del self._segments[at:]
-        self._snapshots.drop_after(end)
 
     def _start_over_at(self, start: int) -> int:
         """All that is here lies before the log's start: begin anew there."""

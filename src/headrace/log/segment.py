@@ -32,6 +32,7 @@ SWAP: Final = ".swap"
 _RELATIVE_OFFSET_MAX = 2**31 - 1
 _RECENT_MAX = 512
 _HINTS_MAX = 16
+_UNINDEXED_BYTES_MAX = 1024 * 1024
 _LOOKUP_CHUNK_BYTES = 8 * 1024
 DEFAULT_INDEX_BYTES_MAX = 64 * 1024 * 1024
 
@@ -364,6 +365,10 @@ class Segment:
         try:
             offsets = OffsetIndex.from_bytes(disk.read_file(self.path(OFFSET_INDEX)), self.base_offset, self.size)
             times = TimeIndex.from_bytes(disk.read_file(self.path(TIME_INDEX)), self.base_offset)
+            if self.size and not times:
+                raise DamagedIndex("its time index is empty")
+            if self.size > _UNINDEXED_BYTES_MAX and not offsets:
+                raise DamagedIndex("its offset index is empty")
             self._offset_index, self._time_index = offsets, times
         except FileMissing as error:
             reason = f"{os.path.basename(error.path)} is missing"

@@ -62,12 +62,13 @@ def decode(data: bytes) -> list[Producer]:
 class SnapshotFiles:
     """The snapshots of one log, by offset."""
 
-    __slots__ = ("_disk", "directory", "offsets")
+    __slots__ = ("_disk", "directory", "dropped", "offsets")
 
     def __init__(self, disk: Disk, directory: str, offsets: list[int]) -> None:
         self._disk = disk
         self.directory = directory
         self.offsets = sorted(offsets)
+        self.dropped = 0
 
     @property
     def latest(self) -> int | None:
@@ -103,6 +104,7 @@ class SnapshotFiles:
     def drop(self, offset: int) -> None:
         if offset in self.offsets:
             self.offsets.remove(offset)
+        self.dropped += 1
         try:
             self._disk.remove(self.path(offset))
         except FileMissing:

@@ -212,29 +212,80 @@ def _check_records(
                 f"{partition}: {header.count} records cannot fit into the batch's {payload_bytes} bytes of them"
             )
         return header.max_timestamp
-    decoded = _decode(view, header, config, partition)
+    data = _unpacked(view, header, partition)
     if config.compact or limited:
-        _check_each(decoded, config, partition, now_ms, limited)
-    timestamps = decoded.timestamps
-    return header.max_timestamp if stamped else max(timestamps)
+        _check_each(_decode(data, header, partition), config, partition, now_ms, limited)
+    found = _greatest_timestamp(data, header, partition)
+    return header.max_timestamp if stamped else found
 
 
-def _decode(view: memoryview, header: BatchHeader, config: LogConfig, partition: TopicPartition) -> Decoded:
+def _unpacked(view: memoryview, header: BatchHeader, partition: TopicPartition) -> Buffer:
+    if not header.codec_id:
+        return view[HEADER_BYTES:]
     try:
-        data: Buffer = view[HEADER_BYTES:]
-        if header.codec_id:
-            data = decompress(header.codec, data)
+        return decompress(header.codec, view[HEADER_BYTES:])
     except InvalidRecord as error:
         raise InvalidRecordError(f"{partition}: {error}") from error
+
+
+def _miscounted(header: BatchHeader, at: int, partition: TopicPartition) -> InvalidRecordError:
+    return InvalidRecordError(
+        f"{partition}: the batch says it has {header.count} records, but its bytes hold something else "
+        f"(from byte {at} of them on)"
+    )
+
+
+def _decode(data: Buffer, header: BatchHeader, partition: TopicPartition) -> Decoded:
+    """All columns, by the plain kernel: the broker's process never loads the compiled one."""
     stamp = header.max_timestamp if header.is_log_append_time else NO_STAMP
     table = (0, len(data), header.count, 0, header.base_timestamp, stamp)
     decoded = decode_records(data, table, min(header.count, len(data) // _MIN_RECORD_BYTES + 1))
     if decoded.fault:
-        raise InvalidRecordError(
-            f"{partition}: the batch says it has {header.count} records, but its bytes hold something else "
-            f"(from byte {decoded.fault_at} of them on)"
-        )
+        raise _miscounted(header, decoded.fault_at, partition)
     return decoded
+
+
+def _greatest_timestamp(data: Buffer, header: BatchHeader, partition: TopicPartition) -> int:
+    """Step from record to record: their number must be right. Of each only its length and timestamp are read."""
+    at, end = 0, len(data)
+    base = header.base_timestamp
+    greatest = _NO_TIMESTAMP
+    try:
+        for _ in range(header.count):
+            byte = data[at]
+            at += 1
+            if byte >= 0x80:
+                byte, at = _more(data, at, byte)
+            size = byte >> 1
+            # An odd number is a negative length: lengths are zigzag.
+            if byte & 1 or size < _MIN_RECORD_BYTES - 1 or at + size > end:
+                raise _miscounted(header, at, partition)
+            after = at + size
+            byte = data[at + 1]  # one byte of attributes lies before the timestamp
+            if byte >= 0x80:
+                byte, _ = _more(data, at + 2, byte)
+            timestamp = base + (byte >> 1 ^ -(byte & 1))
+            if timestamp > greatest:
+                greatest = timestamp
+            at = after
+    except IndexError:
+        raise _miscounted(header, at, partition) from None
+    if at != end:
+        raise _miscounted(header, at, partition)
+    return greatest
+
+
+def _more(data: Buffer, at: int, first: int) -> tuple[int, int]:
+    """The rest of a varint of up to ten bytes: (unsigned number, position after it)."""
+    number, shift = first & 0x7F, 7
+    for _ in range(9):
+        byte = data[at]
+        at += 1
+        number |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return number, at
+        shift += 7
+    raise IndexError("a varint of more than ten bytes")
 
 
 def _check_each(decoded: Decoded, config: LogConfig, partition: TopicPartition, now_ms: int, limited: bool) -> None:

@@ -1,0 +1,173 @@
+"""Power losses and disk errors at every step: what was promised stays, what is there is whole."""
+
+from __future__ import annotations
+
+import errno
+
+import pytest
+
+from headrace.errors import KafkaStorageError
+from headrace.log import Log, LogConfig
+from headrace.runtime import DiskError
+from headrace.runtime.simulated import Fault, Host
+
+from .crashes import run_seed, stored
+from .making import NOW_MS, batch, make_host, open_log
+
+CONFIG = LogConfig(segment_bytes=1000, index_interval_bytes=100)
+
+
+@pytest.mark.parametrize("block", range(6))
+def test_after_a_power_loss_the_log_is_a_prefix_with_everything_promised(block: int) -> None:
+    for seed in range(block * 10, block * 10 + 10):
+        run_seed(seed)
+
+
+def work(log: Log) -> int:
+    """Append with a sync after each batch; the end offset after the last sync that came back."""
+    promised = 0
+    for number in range(12):
+        records = batch(b"%d" % number * 50, producer=(7, 0, number))
+        log.append(records, leader_epoch=number // 6, now_ms=NOW_MS)
+        log.sync()
+        promised = log.end_offset
+    log.close()
+    return promised
+
+
+def operations_of(operation: str) -> int:
+    """How often the work does this operation."""
+    host = make_host()
+    log = open_log(host, CONFIG)
+    fault = host.disk.inject(Fault(operation, skip=1_000_000))
+    work(log)
+    return 1_000_000 - fault.skip
+
+
+@pytest.mark.parametrize("operation", ["append", "sync", "open", "rename", "truncate", "sync_dir", "replace_file"])
+def test_each_disk_error_fails_the_log_and_loses_nothing_that_was_synced(operation: str) -> None:
+    """The habit of SQLite's tests: fail the first such operation, then the second, and so on through the whole work."""
+    count = operations_of(operation)
+    for skip in range(count):
+        host = make_host()
+        log = open_log(host, CONFIG)
+        promised = 0
+        host.disk.inject(Fault(operation, errno.EIO, skip=skip))
+        try:
+            promised = _work_until_error(log)
+        except DiskError:
+            pytest.fail("the error must have been seen by the work")
+        host.disk.heal()
+        _check_failed(log)
+        host.kill(power_loss=skip % 2 == 0)
+        host.restart()
+        again = open_log(host, CONFIG)
+        assert again.end_offset >= promised
+        assert len(stored(again)) == again.end_offset
+        again.append(batch(producer=(7, 0, again.end_offset)), leader_epoch=5, now_ms=NOW_MS)
+
+
+def _work_until_error(log: Log) -> int:
+    promised = 0
+    try:
+        for number in range(12):
+            records = batch(b"%d" % number * 50, producer=(7, 0, number))
+            log.append(records, leader_epoch=number // 6, now_ms=NOW_MS)
+            log.sync()
+            promised = log.end_offset
+        log.close()
+    except DiskError:
+        assert log.failure is not None
+    return promised
+
+
+def _check_failed(log: Log) -> None:
+    if log.failure is None:
+        return  # the operation came only while letting go
+    with pytest.raises(KafkaStorageError):
+        log.append(batch(), leader_epoch=0, now_ms=NOW_MS)
+    with pytest.raises(KafkaStorageError):
+        log.sync()
+    with pytest.raises(KafkaStorageError):
+        log.locate(0, 1, limit=1, at_least_one=True)
+
+
+def test_a_full_disk_fails_the_log_and_leaves_what_was_there() -> None:
+    host = make_host()
+    log = open_log(host)
+    log.append(batch(b"x" * 100), leader_epoch=0, now_ms=NOW_MS)
+    log.sync()
+    host.disk.fill(50)
+    with pytest.raises(DiskError):
+        log.append(batch(b"x" * 100), leader_epoch=0, now_ms=NOW_MS)
+    host.kill(power_loss=True)
+    host.restart()
+    host.disk.fill(1 << 20)
+    again = open_log(host)
+    assert again.end_offset == 1
+    assert len(stored(again)) == 1
+
+
+def damaged(host: Host, name: str, change: bytes | None) -> None:
+    path = f"/data/t-0/{name}"
+    if change is None:
+        host.disk.remove(path)
+        return
+    file = host.disk.open(path)
+    file.truncate(0)
+    file.append([change])
+    file.close()
+
+
+@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize("change", [None, b"", b"\x00" * 7, b"\xff" * 48, b"\x00" * 480])
+@pytest.mark.parametrize("suffix", [".index", ".timeindex", ".snapshot", "leader-epoch-checkpoint"])
+def test_damaged_or_missing_side_files_are_made_again(suffix: str, change: bytes | None, clean: bool) -> None:
+    host = make_host()
+    log = open_log(host, CONFIG)
+    for number in range(30):
+        records = batch(b"v" * 40, producer=(7, 0, number), timestamp=NOW_MS + number)
+        log.append(records, leader_epoch=number // 10, now_ms=NOW_MS)
+    log.close()
+    for name in host.disk.listdir("/data/t-0"):
+        if name.endswith(suffix):
+            damaged(host, name, change)
+    again = open_log(host, CONFIG, clean=clean, recovery_point=25)
+    assert again.end_offset == 30
+    assert len(stored(again)) == 30
+    assert again.producers.producers[7].last_sequence == 29
+    assert [again.epochs.epoch_for(offset) for offset in (0, 10, 20, 29)] == [0, 1, 2, 2]
+    assert again.find_by_time(NOW_MS + 17) == (NOW_MS + 17, 17, 1)
+    assert again.max_timestamp().offset == 29
+    again.close()
+
+
+def test_a_torn_batch_is_cut_off_and_reported() -> None:
+    host = make_host()
+    log = open_log(host)
+    for _ in range(3):
+        log.append(batch(b"v" * 40), leader_epoch=0, now_ms=NOW_MS)
+    path = log.active.file.path
+    size = log.active.size
+    file = host.disk.open(path)
+    file.truncate(size - 5)
+    file.close()
+    again = open_log(host)
+    assert again.end_offset == 2
+    report = again.recovery
+    assert (report.cut_bytes, report.cut_from_offset) == (size // 3 - 5, 2)
+    assert "from offset 2 on (the last batch is incomplete)" in report.summary(again.partition)
+
+
+def test_what_a_clean_stop_cannot_have_left_is_checked_in_spite_of_it() -> None:
+    host = make_host()
+    log = open_log(host)
+    for _ in range(3):
+        log.append(batch(b"v" * 40), leader_epoch=0, now_ms=NOW_MS)
+    log.close()
+    file = host.disk.open(log.active.file.path)
+    file.truncate(log.active.size - 1)
+    file.close()
+    again = open_log(host, clean=True, recovery_point=3)
+    assert again.end_offset == 2
+    assert again.recovery.cut_bytes

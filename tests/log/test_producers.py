@@ -1,0 +1,201 @@
+"""Idempotence and transactions as one partition sees them: sequences, epochs, duplicates, markers, stable offset."""
+
+from __future__ import annotations
+
+import pytest
+
+from headrace.errors import (
+    InvalidProducerEpochError,
+    InvalidTxnStateError,
+    OutOfOrderSequenceNumberError,
+    TransactionCoordinatorFencedError,
+)
+from headrace.log import Appended, Log, LogConfig, Origin, Verification
+from headrace.log.producer_state import WrittenBatch
+
+from .making import NOW_MS, batch, make_host, marker, open_log
+
+
+def send(log: Log, producer_id: int, epoch: int, sequence: int, count: int = 1, **options: object) -> Appended:
+    values = [b"v"] * count
+    transactional = bool(options.pop("transactional", False))
+    records = batch(*values, producer=(producer_id, epoch, sequence), transactional=transactional)
+    return log.append(records, leader_epoch=0, now_ms=NOW_MS, **options)  # type: ignore[arg-type]  # pass-through
+
+
+def end(log: Log, producer_id: int, *, commit: bool, epoch: int = 0, coordinator_epoch: int = 0) -> Appended:
+    records = marker(producer_id, commit=commit, epoch=epoch, coordinator_epoch=coordinator_epoch)
+    return log.append(records, leader_epoch=0, origin=Origin.COORDINATOR, now_ms=NOW_MS)
+
+
+def test_sequences_in_order_are_accepted_and_a_gap_is_not() -> None:
+    log = open_log(make_host())
+    assert send(log, 5, 0, 0, 2).base_offset == 0
+    assert send(log, 5, 0, 2).base_offset == 2
+    with pytest.raises(OutOfOrderSequenceNumberError):
+        send(log, 5, 0, 4)
+    assert log.end_offset == 3
+
+
+def test_the_last_five_batches_are_recognised_and_an_older_one_is_out_of_order() -> None:
+    log = open_log(make_host())
+    for sequence in range(6):
+        send(log, 5, 0, sequence)
+    with pytest.raises(OutOfOrderSequenceNumberError):
+        send(log, 5, 0, 0)
+    for sequence in range(1, 6):
+        again = send(log, 5, 0, sequence)
+        assert again == Appended(sequence, sequence, NOW_MS, 0, duplicate=True)
+    assert log.end_offset == 6
+
+
+def test_an_unknown_producer_may_begin_anywhere() -> None:
+    log = open_log(make_host())
+    send(log, 5, 0, 5)
+    with pytest.raises(OutOfOrderSequenceNumberError):
+        send(log, 5, 0, 7)
+    send(log, 5, 0, 6)
+
+
+def test_a_new_epoch_begins_at_zero_and_fences_the_old_one() -> None:
+    log = open_log(make_host())
+    send(log, 5, 0, 0)
+    with pytest.raises(OutOfOrderSequenceNumberError):
+        send(log, 5, 1, 1)
+    send(log, 5, 1, 0)
+    with pytest.raises(InvalidProducerEpochError):
+        send(log, 5, 0, 1)
+
+
+def test_sequences_wrap_after_the_greatest_int() -> None:
+    log = open_log(make_host())
+    send(log, 5, 0, 2147483646, 4)
+    assert log.producers.producers[5].last_sequence == 1
+    assert log.producers.producers[5].batches[0].first_sequence == 2147483646
+    send(log, 5, 0, 2)
+    assert send(log, 5, 0, 2147483646, 4).duplicate
+    fresh = open_log(make_host(2))
+    send(fresh, 5, 0, 2147483647)
+    send(fresh, 5, 0, 0)
+
+
+def test_first_sequence_of_a_wrapped_batch() -> None:
+    assert WrittenBatch(last_sequence=1, last_offset=9, offset_delta=3, timestamp_ms=0).first_sequence == 2147483646
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_producers_are_known_after_a_restart(clean: bool) -> None:
+    host = make_host()
+    log = open_log(host)
+    for sequence in range(3):
+        send(log, 5, 0, sequence)
+    if clean:
+        log.close()
+    log = open_log(host, clean=clean)
+    assert send(log, 5, 0, 2).duplicate
+    with pytest.raises(OutOfOrderSequenceNumberError):
+        send(log, 5, 0, 4)
+    assert send(log, 5, 0, 3).base_offset == 3
+
+
+def test_idle_producers_are_forgotten_but_not_in_a_transaction() -> None:
+    log = open_log(make_host(), producer_expiration_ms=1000)
+    send(log, 5, 0, 0)
+    send(log, 6, 0, 0, transactional=True)
+    log.producers.remove_expired(NOW_MS + 999)
+    assert set(log.producers.producers) == {5, 6}
+    log.producers.remove_expired(NOW_MS + 1000)
+    assert set(log.producers.producers) == {6}
+    send(log, 5, 0, 17)
+
+
+def test_the_stable_offset_waits_for_the_first_open_transaction_and_for_its_marker_to_be_committed() -> None:
+    log = open_log(make_host())
+    log.append(batch(), leader_epoch=0, now_ms=NOW_MS)
+    send(log, 1, 0, 0, transactional=True)
+    send(log, 2, 0, 0, transactional=True)
+    log.update_high_watermark(3)
+    assert log.last_stable_offset == 1
+    end(log, 1, commit=False)
+    assert log.last_stable_offset == 1  # the marker is above the high watermark
+    log.update_high_watermark(4)
+    assert log.last_stable_offset == 2
+    end(log, 2, commit=True)
+    log.update_high_watermark(5)
+    assert log.last_stable_offset == 5
+    (aborted,) = log.active.aborted()
+    assert (aborted.producer_id, aborted.first_offset, aborted.last_offset, aborted.last_stable_offset) == (1, 1, 3, 2)
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_open_transactions_survive_a_restart(clean: bool) -> None:
+    host = make_host()
+    log = open_log(host)
+    send(log, 1, 0, 0, transactional=True)
+    send(log, 2, 0, 0, transactional=True)
+    end(log, 1, commit=False)
+    if clean:
+        log.close()
+    log = open_log(host, clean=clean)
+    log.update_high_watermark(3)
+    assert log.last_stable_offset == 1
+    assert [entry.producer_id for entry in log.active.aborted()] == [1]
+    found = log.locate(0, 1 << 20, limit=3, at_least_one=True)
+    assert [entry.producer_id for entry in log.aborted_transactions(0, found)] == [1]
+
+
+def test_a_batch_outside_of_the_open_transaction_is_refused() -> None:
+    log = open_log(make_host())
+    send(log, 1, 0, 0, transactional=True)
+    with pytest.raises(InvalidTxnStateError):
+        send(log, 1, 0, 1)
+
+
+def test_a_zombie_coordinator_is_fenced() -> None:
+    log = open_log(make_host())
+    end(log, 1, commit=True, coordinator_epoch=5)
+    with pytest.raises(TransactionCoordinatorFencedError):
+        end(log, 1, commit=True, coordinator_epoch=4)
+    end(log, 1, commit=True, coordinator_epoch=5)
+
+
+def test_a_marker_with_a_higher_epoch_begins_it() -> None:
+    log = open_log(make_host())
+    send(log, 1, 0, 0, transactional=True)
+    end(log, 1, commit=True, epoch=1)
+    with pytest.raises(InvalidProducerEpochError):
+        send(log, 1, 0, 1, transactional=True)
+    send(log, 1, 1, 0, transactional=True)
+
+
+def test_a_transaction_must_be_verified_with_the_guard_of_its_own() -> None:
+    log = open_log(make_host())
+    with pytest.raises(InvalidTxnStateError):
+        send(log, 1, 0, 0, transactional=True, verification=Verification(1))
+    guard = log.start_verification(1, 0, 0)
+    assert guard is not None
+    end(log, 1, commit=False)  # the transaction ends before the batch comes: the guard is void
+    with pytest.raises(InvalidTxnStateError):
+        send(log, 1, 0, 0, transactional=True, verification=guard)
+    guard = log.start_verification(1, 0, 0)
+    send(log, 1, 0, 0, transactional=True, verification=guard)
+    assert log.start_verification(1, 1, 0) is None
+    send(log, 1, 0, 1, transactional=True, verification=guard)
+
+
+def test_while_a_lower_sequence_is_being_verified_a_higher_one_is_out_of_order() -> None:
+    log = open_log(make_host())
+    guard = log.start_verification(1, 0, 0)
+    with pytest.raises(OutOfOrderSequenceNumberError):
+        send(log, 1, 0, 1, transactional=True, verification=guard)
+
+
+def test_cutting_the_log_takes_back_what_producers_wrote() -> None:
+    log = open_log(make_host(), LogConfig(segment_bytes=400))
+    for sequence in range(12):
+        send(log, 5, 0, sequence)
+    assert len(log.segments) > 2
+    log.truncate_to(4)
+    assert log.end_offset == 4
+    assert log.producers.producers[5].last_sequence == 3
+    assert send(log, 5, 0, 4).base_offset == 4

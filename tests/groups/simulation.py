@@ -29,6 +29,12 @@ from headrace.protocol.messages.offset_commit import (
 )
 from headrace.protocol.messages.offset_fetch import OffsetFetchRequest
 from headrace.protocol.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment, SyncGroupResponse
+from headrace.protocol.messages.txn_offset_commit import (
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitRequestPartition,
+    TxnOffsetCommitRequestTopic,
+    TxnOffsetCommitResponse,
+)
 
 from .driver import Driver
 
@@ -103,6 +109,9 @@ class Simulation(Driver):
         self.facts: dict[tuple[int, str], Facts] = {}
         self.lost: set[int] = set()  # requests that died with a coordinator
         self.committed: dict[tuple[str, int], int] = {}  # what is in the log: group, partition → offset
+        self.pending: dict[int, dict[tuple[str, int], int]] = {}  # the same of open transactions, by producer
+        self.written_at: dict[tuple[Any, ...], int] = {}  # the order of writes, by name (and producer before it)
+        self.writes = 0
         self.offset = 0
         self.write_ready_ms = 0
         self.checks = 0
@@ -137,6 +146,7 @@ class Simulation(Driver):
         self.play_until(self.now_ms + BUSY_MS)
         self.is_quiet = True
         self.play_until(self.now_ms + QUIET_MS)
+        self.end_transactions()
         self.check_end()
 
     def play_until(self, until_ms: int) -> None:
@@ -176,16 +186,38 @@ class Simulation(Driver):
             self.absorb(self.coordinator.failed(outcome, self.random.choice(WRITE_ERRORS), self.now_ms))
             return
         for token, response in outcome.replies:
-            if isinstance(response, OffsetCommitResponse):
+            if isinstance(response, OffsetCommitResponse | TxnOffsetCommitResponse):
                 self.note_commit(token, response)
         self.write(outcome)
 
-    def note_commit(self, token: int, response: OffsetCommitResponse) -> None:
+    def note_commit(self, token: int, response: OffsetCommitResponse | TxnOffsetCommitResponse) -> None:
+        """Keep the books of what was written, and in which order."""
         sent = self.sent[token]
+        table = self.committed
+        if isinstance(response, TxnOffsetCommitResponse):
+            table = self.pending.setdefault(sent.request.producer_id, {})
         for topic, answered in zip(sent.request.topics, response.topics):
             for wanted, result in zip(topic.partitions, answered.partitions):
                 if result.error_code == ErrorCode.NONE:
-                    self.committed[sent.request.group_id, wanted.partition_index] = wanted.committed_offset
+                    name = (sent.request.group_id, wanted.partition_index)
+                    table[name] = wanted.committed_offset
+                    self.writes += 1
+                    producer = () if table is self.committed else (sent.request.producer_id,)
+                    self.written_at[*producer, *name] = self.writes
+
+    def end_transactions(self) -> None:
+        """A marker is written in every partition, behind all that was written before."""
+        for producer_id, offsets in list(self.pending.items()):
+            if self.is_quiet or self.random.random() < 0.5:
+                committed = self.random.random() < 0.6
+                self.count("transactions committed" if committed else "transactions aborted")
+                for group_id in GROUPS:
+                    self.end_transaction(group_id, producer_id, committed)
+                del self.pending[producer_id]
+                for name, offset in offsets.items() if committed else ():
+                    if self.written_at.get(name, -1) < self.written_at[producer_id, *name]:
+                        self.committed[name] = offset
+                        self.written_at[name] = self.written_at[producer_id, *name]
 
     def count(self, what: str) -> None:
         self.counts[what] = self.counts.get(what, 0) + 1
@@ -194,7 +226,9 @@ class Simulation(Driver):
         """Now and then something happens that nobody asked for."""
         if self.is_quiet:
             return
-        match self.random.randrange(4):
+        match self.random.randrange(6):
+            case 4 | 5:
+                self.end_transactions()
             case 0:
                 self.restart()
             case 1:
@@ -202,7 +236,7 @@ class Simulation(Driver):
             case _:
                 client = self.random.choice(self.clients)
                 self.reborn(client)
-        self.at(self.random.randint(500, 15_000), self.disturb)
+        self.at(self.random.randint(500, 10_000), self.disturb)
 
     def reborn(self, client: Client) -> None:
         """Killed, and started again without its id. If it is static, its old self is fenced."""
@@ -277,9 +311,11 @@ class Simulation(Driver):
         caller = Caller(token, sent.client.name, "/sim", version)
         self.count(sent.method)
         outcome = getattr(self.coordinator, sent.method)(caller, sent.request, self.now_ms)
-        if sent.method == "offset_commit" and outcome.records:
+        if sent.method in ("offset_commit", "txn_offset_commit") and outcome.records:
             facts = self.facts.setdefault((self.epoch, sent.client.group_id), Facts())
-            generation = sent.request.generation_id_or_member_epoch
+            in_transaction = sent.method == "txn_offset_commit"
+            asked = sent.request
+            generation = asked.generation_id if in_transaction else asked.generation_id_or_member_epoch
             assert generation >= facts.generation, "a commit of an older generation was accepted"
             self.count("commits accepted")
         self.absorb(outcome)
@@ -393,7 +429,9 @@ class Simulation(Driver):
             self.deliver(client, "leave_group", LeaveGroupRequest(group_id=client.group_id, members=[who]), 3)
         elif choice < 0.10:
             client.phase = "out"  # its subscription changed, or it leads and saw new partitions
-        elif choice < 0.45:
+        elif choice < 0.25:
+            self.commit_in_transaction(client)
+        elif choice < 0.50:
             self.offset += 1
             partition = OffsetCommitRequestPartition(
                 partition_index=self.random.randrange(PARTITIONS), committed_offset=self.offset, committed_metadata=""
@@ -414,6 +452,22 @@ class Simulation(Driver):
                 group_instance_id=client.instance_id,
             )
             self.deliver(client, "heartbeat", request, 4)
+
+    def commit_in_transaction(self, client: Client) -> None:
+        self.offset += 1
+        partition = TxnOffsetCommitRequestPartition(
+            partition_index=self.random.randrange(PARTITIONS), committed_offset=self.offset, committed_metadata=""
+        )
+        request = TxnOffsetCommitRequest(
+            transactional_id=client.name,
+            group_id=client.group_id,
+            producer_id=100 + self.clients.index(client),
+            generation_id=client.generation,
+            member_id=client.member_id,
+            group_instance_id=client.instance_id,
+            topics=[TxnOffsetCommitRequestTopic(name=TOPIC, partitions=[partition])],
+        )
+        self.deliver(client, "txn_offset_commit", request, 3)
 
     # --- what must hold
 

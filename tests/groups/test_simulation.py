@@ -21,7 +21,8 @@ def test_the_simulation_reaches_what_it_is_for() -> None:
     for seed in range(10):
         for what, count in simulate(seed).counts.items():
             totals[what] = totals.get(what, 0) + count
-    for what in ("joined", "synced", "commits accepted", "restarts", "moves", "failed writes", "leave_group"):
+    wanted = ("joined", "synced", "commits accepted", "restarts", "moves", "failed writes", "leave_group")
+    for what in (*wanted, "txn_offset_commit", "transactions committed", "transactions aborted"):
         assert totals.get(what, 0) >= 10, f"{what} hardly ever happens: {totals}"
 
 

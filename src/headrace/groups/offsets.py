@@ -162,7 +162,7 @@ class OffsetCommits:
 
     def _write(self, out: Outcome, group_id: str, offsets: _Offsets, producer_id: int, now_ms: int) -> Group:
         group = self._shards.groups.get(group_id) or self._shards.create(group_id, now_ms)
-        shard = self._shards.serving(group_id)
+        shard = self._shards.of(group)
         for partition, offset in offsets:
             out.records.append(offset_record(shard.partition, group_id, *partition, offset))
             group.offsets.begin_write(partition)
@@ -237,7 +237,7 @@ class OffsetCommits:
         gone = sorted(set(partitions))
         if not gone:
             return
-        shard = self._shards.serving(group.group_id)
+        shard = self._shards.of(group)
         out.records += (offset_tombstone(shard.partition, group.group_id, *partition) for partition in gone)
         out.effects.append(Effect(shard.partition, partial(self._deleted, shard, group.group_id, gone), nothing_failed))
 

@@ -65,6 +65,10 @@ class Shards:
         """The shard of a group for which `error_for` found nothing."""
         return self._shards[self.partition_of(group_id)]
 
+    def of(self, group: Group) -> Shard:
+        """The shard of a group that is served."""
+        return self._shards[group.partition]
+
     def add(self, shard: Shard, group: Group) -> None:
         shard.groups[group.group_id] = self.groups[group.group_id] = group
 
@@ -82,7 +86,7 @@ class Shards:
         """Forget a group, its timers and its offsets."""
         if not self.is_live(group):
             return
-        shard = self._shards[group.partition]
+        shard = self.of(group)
         del self.groups[group.group_id]
         del shard.groups[group.group_id]
         group.cancel_timers(out)

@@ -291,7 +291,9 @@ class Loader:
         """Check every batch from the recovery point's segment on; the offset after the last good one."""
         first = 0
         for at, segment in enumerate(self._segments):
-            if segment.base_offset <= recovery_point:
+            # Not the one that begins at the recovery point: when the last sync came, the one before was active, and
+            # its indexes were not on disk.
+            if segment.base_offset < recovery_point:
                 first = at
         if not self._epochs_known:
             self._rebuild_epochs(first)

@@ -395,7 +395,11 @@ class Segment:
         self.size = size
         self.active = active
         if not active:
-            self._write_indexes()
+            # Whole and durable at once: this segment may lie before the recovery point, where nothing is made twice.
+            times = self.time_index()
+            times.append(*self.max_timestamp())
+            self._caches.disk.replace_file(self.path(OFFSET_INDEX), self.offset_index().to_bytes())
+            self._caches.disk.replace_file(self.path(TIME_INDEX), times.to_bytes())
 
     def unload_indexes(self) -> None:
         """Give the memory back; only of an ended segment."""

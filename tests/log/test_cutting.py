@@ -1,0 +1,181 @@
+"""Segments: when they end, when they are deleted, and how a log is cut from either side."""
+
+from __future__ import annotations
+
+import pytest
+
+from headrace.errors import CorruptMessageError, OffsetOutOfRangeError
+from headrace.log import Log, LogConfig, UnexpectedOffsetError
+from headrace.records import build_batch
+
+from .crashes import stored
+from .making import DIRECTORY, NOW_MS, batch, make_host, open_log
+
+DAY_MS = 86_400_000
+
+
+def fill(log: Log, count: int, *, step_ms: int = 0, epoch: int = 0) -> None:
+    for number in range(count):
+        timestamp = NOW_MS + number * step_ms
+        log.append(batch(b"x" * 30, timestamp=timestamp), leader_epoch=epoch, now_ms=max(NOW_MS, timestamp))
+    log.update_high_watermark(log.end_offset)
+
+
+def bases(log: Log) -> list[int]:
+    return [segment.base_offset for segment in log.segments]
+
+
+def test_a_segment_ends_before_it_would_pass_segment_bytes() -> None:
+    size = len(batch(b"x" * 30))
+    log = open_log(make_host(), LogConfig(segment_bytes=3 * size))
+    fill(log, 7)
+    assert bases(log) == [0, 3, 6]
+    assert [segment.size for segment in log.segments] == [3 * size, 3 * size, size]
+
+
+def test_a_segments_age_is_measured_on_record_timestamps() -> None:
+    log = open_log(make_host(), LogConfig(segment_ms=1000))
+    fill(log, 5, step_ms=400)
+    assert bases(log) == [0, 3]
+
+
+def test_a_segment_ends_when_an_index_is_full() -> None:
+    log = open_log(make_host(), LogConfig(index_interval_bytes=0, segment_index_bytes=36))
+    fill(log, 11)
+    assert bases(log) == [0, 5, 10]  # four entries of eight bytes, and none for the first batch
+
+
+def test_only_whole_segments_beyond_retention_bytes_go() -> None:
+    size = len(batch(b"x" * 30))
+    log = open_log(make_host(), LogConfig(segment_bytes=3 * size, retention_bytes=5 * size))
+    fill(log, 10)
+    assert [segment.base_offset for segment in log.apply_retention(NOW_MS)] == [0]
+    assert (log.start_offset, bases(log)) == (3, [3, 6, 9])
+    assert log.apply_retention(NOW_MS) == []
+
+
+def test_segments_older_than_retention_ms_go_and_an_active_one_too() -> None:
+    host = make_host()
+    log = open_log(host, LogConfig(segment_bytes=300, retention_ms=DAY_MS))
+    fill(log, 10)
+    end = log.end_offset
+    assert log.apply_retention(NOW_MS + DAY_MS) == []
+    assert len(log.apply_retention(NOW_MS + DAY_MS + 1)) == 4
+    assert (log.start_offset, log.end_offset, bases(log)) == (end, end, [end])
+    fill(log, 1)
+    assert log.end_offset == end + 1
+    again = open_log(host)
+    assert (again.start_offset, again.end_offset) == (end, end + 1)
+
+
+def test_nothing_above_the_high_watermark_is_deleted() -> None:
+    log = open_log(make_host(), LogConfig(segment_bytes=300, retention_ms=DAY_MS))
+    for _ in range(10):
+        log.append(batch(b"x" * 30), leader_epoch=0, now_ms=NOW_MS)
+    log.update_high_watermark(4)
+    log.apply_retention(NOW_MS + 2 * DAY_MS)
+    assert log.start_offset == 3
+
+
+def test_deleted_segments_files_stay_for_the_delay() -> None:
+    host = make_host()
+    log = open_log(host, LogConfig(segment_bytes=300, retention_bytes=0))
+    fill(log, 10)
+    found = log.locate(0, 10, limit=10, at_least_one=True)
+    log.apply_retention(NOW_MS)
+    assert found.file.read(found.position, found.length)  # a reader that was sent there can finish
+    assert [name for name in host.disk.listdir(DIRECTORY) if name.endswith(".deleted")]
+    later = host.runtime.clock.now_ms() + log.config.file_delete_delay_ms
+    assert log.remove_discarded(later - 1) == 0
+    assert log.remove_discarded(later) > 0
+    assert not [name for name in host.disk.listdir(DIRECTORY) if name.endswith(".deleted")]
+
+
+def test_a_compacted_log_loses_only_what_lies_before_its_start() -> None:
+    log = open_log(make_host(), LogConfig(compact=True, delete=False, segment_bytes=300, retention_ms=1))
+    fill(log, 10)
+    assert log.apply_retention(NOW_MS + DAY_MS) == []
+    log.delete_records(7)
+    assert [segment.base_offset for segment in log.apply_retention(NOW_MS)] == [0, 3]
+    assert (log.start_offset, bases(log)) == (7, [6, 9])
+
+
+def test_records_are_deleted_up_to_the_high_watermark_only() -> None:
+    log = open_log(make_host())
+    fill(log, 10)
+    log.update_high_watermark(6)
+    for offset in (-1, 7):
+        with pytest.raises(OffsetOutOfRangeError):
+            log.delete_records(offset)
+    assert log.delete_records(6) == 6
+    assert log.delete_records(2) == 6
+    assert log.end_offset_for(0) == (0, 10)
+
+
+def test_a_follower_cuts_to_an_offset_in_the_middle_of_segments_and_goes_on() -> None:
+    host = make_host()
+    log = open_log(host, LogConfig(segment_bytes=300))
+    fill(log, 5, epoch=0)
+    fill(log, 5, epoch=2)
+    log.truncate_to(7)
+    assert (log.end_offset, bases(log), log.leader_epoch) == (7, [0, 3, 6], 2)
+    log.truncate_to(5)
+    assert (log.end_offset, log.high_watermark, log.leader_epoch) == (5, 5, 0)
+    assert log.end_offset_for(0) == (0, 5)
+    fill(log, 3, epoch=4)
+    assert log.end_offset_for(2) == (0, 5)
+    assert len(stored(log)) == 8
+    host.kill(power_loss=True)
+    host.restart()
+    again = open_log(host)
+    assert len(stored(again)) == again.end_offset
+
+
+def test_cutting_before_the_first_segment_begins_anew() -> None:
+    log = open_log(make_host(), LogConfig(segment_bytes=300))
+    log.start_at(100)
+    fill(log, 5)
+    assert bases(log)[0] == 100
+    log.truncate_to(50)
+    assert (log.start_offset, log.end_offset, log.high_watermark, bases(log)) == (50, 50, 50, [50])
+    fill(log, 1)
+    assert log.end_offset == 51
+
+
+def test_a_followers_batches_keep_offsets_epochs_and_gaps() -> None:
+    host = make_host()
+    log = open_log(host, LogConfig(segment_bytes=200))
+    first = build_batch([(NOW_MS, b"k", b"a", [])], base_offset=3, leader_epoch=1)
+    second = build_batch([(NOW_MS, b"k", b"b" * 90, [])], base_offset=10, leader_epoch=4)
+    appended = log.append_replica(first + second + second[:20])
+    assert (appended.base_offset, appended.last_offset, appended.leader_epoch_changed) == (3, 10, True)
+    assert stored(log) == [bytes(first), bytes(second)]
+    assert [tuple(entry) for entry in log.epochs.entries] == [(1, 3), (4, 10)]
+    assert bases(log) == [0, 4]
+    with pytest.raises(UnexpectedOffsetError):
+        log.append_replica(build_batch([(NOW_MS, b"k", b"a", [])], base_offset=10, leader_epoch=4))
+    damaged = build_batch([(NOW_MS, b"k", b"a", [])], base_offset=11, leader_epoch=4)
+    damaged[-1] ^= 1
+    with pytest.raises(CorruptMessageError):
+        log.append_replica(damaged)
+    assert log.end_offset == 11
+
+
+def test_a_leaders_epoch_begins_where_the_log_ends() -> None:
+    log = open_log(make_host())
+    fill(log, 2, epoch=0)
+    log.begin_epoch(3)
+    assert log.leader_epoch == 3
+    assert log.end_offset_for(1) == (0, 2)
+    assert log.end_offset_for(3) == (3, 2)
+    assert log.end_offset_for(4) == (-1, -1)
+    assert (log.leader_epoch_at(1), log.leader_epoch_at(2)) == (0, 3)
+
+
+def test_a_compacted_logs_segment_ends_in_time_for_compaction() -> None:
+    log = open_log(make_host(), LogConfig(compact=True, max_compaction_lag_ms=1000))
+    fill(log, 2)
+    assert not log.roll_if_due(NOW_MS + 1000)
+    assert log.roll_if_due(NOW_MS + 1001)
+    assert bases(log) == [0, 2]
+    assert not log.roll_if_due(NOW_MS + 9999)

@@ -1,0 +1,285 @@
+"""Several log directories: whose they are, where partitions go, what a failing disk takes down, deletion and moves."""
+
+from __future__ import annotations
+
+import errno
+import json
+import logging
+from pathlib import Path
+
+import pytest
+
+from headrace.errors import KafkaStorageError, LogDirNotFoundError, UnknownTopicOrPartitionError
+from headrace.log import DirectoryMismatch, Log, LogConfig, LogDirectories
+from headrace.log.checkpoints import read_offsets
+from headrace.log.directories import State, parse_name, temporary_name
+from headrace.runtime import DirectoryLocked, DiskError, Runtime
+from headrace.runtime.simulated import Fault, Host, Simulation, run_simulation
+from headrace.topics import TopicPartition
+
+from .crashes import stored
+from .golden import copy_data, expected
+from .making import NOW_MS, batch, make_host
+
+A, B = "/data/a", "/data/b"
+CONFIG = LogConfig(segment_bytes=1000, index_interval_bytes=100)
+TOPIC_ID = bytes(range(16))
+
+
+def tp(number: int, topic: str = "t") -> TopicPartition:
+    return TopicPartition(topic, number)
+
+
+def opened(host: Host, *paths: str, **options: object) -> LogDirectories:
+    directories = LogDirectories.open(host.runtime, paths or (A, B), **options)  # type: ignore[arg-type]  # pass-through
+    directories.open_logs(lambda topic: CONFIG)
+    return directories
+
+
+def fill(log: Log, count: int = 20) -> None:
+    for number in range(count):
+        log.append(batch(b"%d" % number * 30), leader_epoch=0, now_ms=NOW_MS)
+    log.update_high_watermark(log.end_offset)
+
+
+def test_new_partitions_go_where_the_fewest_are() -> None:
+    directories = opened(make_host())
+    for number in range(5):
+        directories.create(tp(number), CONFIG, TOPIC_ID)
+    by_path = {path: sum(directories.directory_of(log) == path for log in directories.logs.values()) for path in (A, B)}
+    assert by_path == {A: 3, B: 2}
+    assert directories.create(tp(0), CONFIG, TOPIC_ID) is directories.get(tp(0))
+
+
+def test_a_directory_keeps_its_identity_and_refuses_another_node_or_cluster() -> None:
+    host = make_host()
+    directories = opened(host, A, node_id=7, cluster_id="c1")
+    ids = directories.directory_ids()
+    directories.close()
+    again = opened(host, A)
+    assert (again.node_id, again.cluster_id, again.directory_ids()) == (7, "c1", ids)
+    again.close()
+    with pytest.raises(DirectoryMismatch, match="node 7"):
+        opened(host, A, node_id=8)
+    with pytest.raises(DirectoryMismatch, match="cluster c1"):
+        opened(host, A, cluster_id="c2")
+    opened(host, A).close()  # the refusals let go of the lock
+
+
+def test_a_directory_in_use_is_refused(tmp_path: Path, runtime: Runtime) -> None:
+    first = LogDirectories.open(runtime, [str(tmp_path)])
+    with pytest.raises(DirectoryLocked):
+        LogDirectories.open(runtime, [str(tmp_path)])
+    first.close()
+    LogDirectories.open(runtime, [str(tmp_path)]).close()
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_logs_are_found_again(clean: bool) -> None:
+    host = make_host()
+    directories = opened(host)
+    for number in range(4):
+        fill(directories.create(tp(number), CONFIG, TOPIC_ID))
+    directories.logs[tp(1)].delete_records(7)
+    if clean:
+        directories.close(broker_epoch=5)
+        marker = json.loads(host.disk.read_file(f"{A}/.kafka_cleanshutdown"))
+        assert marker == {"version": 0, "brokerEpoch": 5}
+    else:
+        directories.checkpoint()
+        host.kill(power_loss=False)
+        host.restart()
+    again = opened(host)
+    assert {partition: log.end_offset for partition, log in again.logs.items()} == {tp(n): 20 for n in range(4)}
+    assert all(log.recovery.clean is clean for log in again.logs.values())
+    assert all(log.high_watermark == 20 for log in again.logs.values())
+    assert again.logs[tp(1)].start_offset == 7
+    assert again.logs[tp(0)].topic_id == TOPIC_ID
+    assert not host.disk.exists(f"{A}/.kafka_cleanshutdown")
+
+
+def test_logs_open_and_close_in_parallel() -> None:
+    async def main(runtime: Runtime) -> dict[TopicPartition, int]:
+        directories = LogDirectories.open(runtime, [A, B])
+        for number in range(20):
+            fill(directories.create(tp(number), CONFIG, TOPIC_ID), 3)
+        await directories.close_logs_in_parallel()
+        directories.close()
+        directories = LogDirectories.open(runtime, [A, B])
+        logs = await directories.open_logs_in_parallel(lambda topic: CONFIG)
+        return {partition: log.end_offset for partition, log in logs.items()}
+
+    async def on_a_host(simulation: Simulation) -> dict[TopicPartition, int]:
+        host = simulation.host()
+        return await host.start(main(host.runtime))
+
+    result = run_simulation(on_a_host, 1)
+    assert result.value == {tp(number): 3 for number in range(20)}
+
+
+def test_a_failing_disk_takes_only_its_own_partitions_offline(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.CRITICAL)
+    host = make_host()
+    offline: list[str] = []
+    directories = opened(host, on_offline=lambda path, reason: offline.append(path))
+    for number in range(4):
+        fill(directories.create(tp(number), CONFIG, TOPIC_ID))
+    on_a = [p for p, log in directories.logs.items() if directories.directory_of(log) == A]
+    host.disk.inject(Fault("append", errno.EIO, under=A, times=None))
+    with pytest.raises(DiskError):
+        fill(directories.logs[on_a[0]])
+    assert offline == [A]
+    for partition, log in directories.logs.items():
+        if partition in on_a:
+            with pytest.raises(KafkaStorageError):
+                log.append(batch(), leader_epoch=0, now_ms=NOW_MS)
+        else:
+            fill(log)
+    assert directories.online_paths == [B]
+    assert directories.directory_of(directories.create(tp(9), CONFIG, TOPIC_ID)) == B
+    described = {info.path: info for info in directories.describe()}
+    assert described[A].offline is not None
+    assert len(described[B].replicas) == 3
+    directories.close()
+    assert not host.disk.exists(f"{A}/.kafka_cleanshutdown")
+    assert host.disk.exists(f"{B}/.kafka_cleanshutdown")
+
+
+def test_a_directory_that_cannot_be_made_is_offline_and_all_is_an_error(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.CRITICAL)
+    host = make_host()
+    host.disk.inject(Fault("makedirs", errno.EROFS, under=A, times=None))
+    directories = opened(host)
+    assert directories.online_paths == [B]
+    directories.close()
+    with pytest.raises(KafkaStorageError, match="no log directory can be used"):
+        LogDirectories.open(host.runtime, [A])
+
+
+def test_a_deleted_partition_is_renamed_at_once_and_removed_after_the_delay() -> None:
+    host = make_host()
+    directories = opened(host, A)
+    fill(directories.create(tp(0), CONFIG, TOPIC_ID))
+    directories.delete(tp(0))
+    (name,) = [n for n in host.disk.listdir(A) if n.endswith("-delete")]
+    assert parse_name(name) == (tp(0), State.DELETE)
+    with pytest.raises(UnknownTopicOrPartitionError):
+        directories.delete(tp(0))
+    other_id = bytes(range(1, 17))
+    assert directories.create(tp(0), CONFIG, other_id).end_offset == 0
+    now_ms = host.runtime.clock.now_ms()
+    assert directories.clean_up(now_ms + CONFIG.file_delete_delay_ms - 1) == 0
+    assert directories.clean_up(now_ms + CONFIG.file_delete_delay_ms) == 1
+    assert not [n for n in host.disk.listdir(A) if n.endswith("-delete")]
+
+
+def test_an_interrupted_deletion_is_finished_after_a_restart() -> None:
+    host = make_host()
+    directories = opened(host, A)
+    fill(directories.create(tp(0), CONFIG, TOPIC_ID))
+    directories.delete(tp(0))
+    directories.close()
+    again = opened(host, A)
+    assert again.logs == {}
+    assert again.clean_up(host.runtime.clock.now_ms()) == 1
+
+
+def test_long_topic_names_stay_legal_directory_names() -> None:
+    name = temporary_name(tp(12, "x" * 249), bytes(16), State.DELETE)
+    assert len(name) == 255
+    assert parse_name(name) is not None
+    assert parse_name("a-topic-3") == (tp(3, "a-topic"), State.PRESENT)
+    assert parse_name("dotted.topic-3") == (tp(3, "dotted.topic"), State.PRESENT)
+    for other in ("meta.properties", "nothing", "lost+found", ".lock"):
+        assert parse_name(other) is None
+
+
+def test_a_log_moves_to_another_directory_while_it_is_written() -> None:
+    host = make_host()
+    directories = opened(host)
+    log = directories.create(tp(0), CONFIG, TOPIC_ID, path=A)
+    fill(log)
+    log.delete_records(5)
+    move = directories.start_move(tp(0), B)
+    while move.step(300):
+        if log.end_offset < 30:
+            fill(log, 2)
+    (future,) = [r for info in directories.describe() if info.path == B for r in info.replicas]
+    assert future.is_future
+    assert future.offset_lag == 0
+    before = stored(log)
+    moved = directories.finish_move(tp(0))
+    assert directories.directory_of(moved) == B
+    assert moved.directory == f"{B}/t-0"
+    assert (moved.start_offset, moved.end_offset) == (5, log.end_offset)
+    assert stored(moved) == before
+    fill(moved, 3)
+    directories.close()
+    again = opened(host)
+    assert directories.directory_of(again.logs[tp(0)]) == B
+    assert stored(again.logs[tp(0)])[: len(before)] == before
+
+
+def test_a_move_that_is_cancelled_leaves_the_log_where_it_is() -> None:
+    host = make_host()
+    directories = opened(host)
+    fill(directories.create(tp(0), CONFIG, TOPIC_ID, path=A))
+    directories.start_move(tp(0), B).step(300)
+    directories.cancel_move(tp(0))
+    assert directories.moves == {}
+    assert directories.directory_of(directories.logs[tp(0)]) == A
+    with pytest.raises(LogDirNotFoundError):
+        directories.start_move(tp(0), "/elsewhere")
+
+
+def test_a_move_is_dropped_by_a_restart() -> None:
+    host = make_host()
+    directories = opened(host)
+    fill(directories.create(tp(0), CONFIG, TOPIC_ID, path=A))
+    directories.start_move(tp(0), B).step(300)
+    directories.close()
+    again = opened(host)
+    assert {p: again.directory_of(log) for p, log in again.logs.items()} == {tp(0): A}
+    again.clean_up(host.runtime.clock.now_ms())
+    assert not [n for n in host.disk.listdir(B) if n.endswith("-future")]
+
+
+def test_one_partition_in_two_directories_is_an_error() -> None:
+    host = make_host()
+    directories = opened(host)
+    directories.create(tp(0), CONFIG, TOPIC_ID, path=A)
+    directories.close()
+    host.disk.makedirs(f"{B}/t-0")
+    with pytest.raises(DirectoryMismatch, match=r"t-0 is in /data/a and in /data/b"):
+        opened(host)
+
+
+def test_a_damaged_checkpoint_costs_only_time(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.CRITICAL)
+    host = make_host()
+    directories = opened(host, A)
+    fill(directories.create(tp(0), CONFIG, TOPIC_ID))
+    directories.close()
+    for name in host.disk.listdir(A):
+        if name.endswith("checkpoint"):
+            host.disk.replace_file(f"{A}/{name}", b"0\n7\nnonsense")
+    assert opened(host, A).logs[tp(0)].end_offset == 20
+
+
+@pytest.mark.parametrize("kind", ["clean", "unclean"])
+def test_a_data_directory_of_kafka_is_adopted(kind: str, tmp_path: Path, runtime: Runtime) -> None:
+    root = copy_data(kind, tmp_path / "data")
+    answers = expected(kind)["partitions"]
+    directories = LogDirectories.open(runtime, [str(root)], producer_expiration_ms=2**62)
+    assert {str(found.partition) for found in directories.scan()} == set(answers)
+    assert all(found.topic_id is not None for found in directories.scan())
+    config_of = {True: LogConfig(compact=True), False: LogConfig()}
+    logs = directories.open_logs(lambda topic: config_of[topic.startswith(("g-compact", "__"))])
+    assert {str(p): (log.start_offset, log.end_offset) for p, log in logs.items()} == {
+        name: (answer["log_start_offset"], answer["log_end_offset"]) for name, answer in answers.items()
+    }
+    directories.close()
+    points = read_offsets(runtime.disk, f"{root}/recovery-point-offset-checkpoint")
+    assert points == {partition: log.end_offset for partition, log in logs.items()}

@@ -48,6 +48,7 @@ class Driver:
         self.markers: list[tuple[int, int, int, bool]] = []  # partition, position in its log, producer id, committed
         self.answers: dict[Any, Any] = {}
         self.answered_ms: dict[Any, int] = {}
+        self.notes: list[str] = []
         self.hold = False
         self.held: list[Outcome] = []
         self.tokens = 0
@@ -58,6 +59,7 @@ class Driver:
     # --- outcomes
 
     def absorb(self, outcome: Outcome) -> None:
+        self.notes += outcome.notes
         for timer, deadline_ms in outcome.timers:
             if deadline_ms is None:
                 self.timers.pop(timer, None)

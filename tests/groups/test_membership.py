@@ -7,7 +7,7 @@ import pytest
 from headrace.errors import ErrorCode
 from headrace.groups import TimerKind
 
-from .members import GROUP, REBALANCE_MS, SESSION_MS, Members
+from .members import GROUP, REBALANCE_MS, SESSION_MS, Members, join_request
 
 UNKNOWN, NONE = ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.NONE
 
@@ -398,3 +398,16 @@ def test_leaving_several_at_once_rebalances_once(members: Members) -> None:
     assert [member.error_code for member in response.members] == [NONE, UNKNOWN, NONE]
     tokens = [members.join(ids[0]), members.join(ids[3])]
     assert {members.driver.wait(token).generation_id for token in tokens} == {generation + 1}
+
+
+def test_why_a_group_rebalances_is_told_for_the_log(members: Members) -> None:
+    (leader, _), _ = members.stable(2)
+    members.driver.notes.clear()
+    request = join_request(leader)
+    request.reason = "x" * 1_000
+    members.driver.send("join_group", request, 9)
+    assert members.driver.notes == [f"group group: generation 1 ends: leader {leader} rejoins ({'x' * 255})"]
+    members.driver.advance(SESSION_MS)
+    assert "group group: generation 2 has 1 members" in members.driver.notes
+    members.leave(leader)
+    assert f"group group: generation 2 ends: {leader} left" in members.driver.notes

@@ -180,6 +180,15 @@ def test_an_offset_counts_once_it_is_written_and_is_unstable_until_then(members:
     assert members.offsets(stable=True) == {TOPIC: 2}
 
 
+def test_of_two_commits_the_later_one_counts_even_if_its_write_is_heard_of_first(members: Members) -> None:
+    members.driver.hold = True
+    for offset in (1, 2):
+        members.driver.send("offset_commit", members.commit_request(offset), 8)
+    members.driver.held.reverse()
+    members.driver.release()
+    assert members.offsets() == {TOPIC: 2}
+
+
 @pytest.mark.parametrize(
     ("failure", "told"),
     [

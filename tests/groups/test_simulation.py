@@ -6,7 +6,7 @@ import pytest
 
 from .simulation import simulate
 
-SEEDS = 300
+SEEDS = 200
 CHUNK = 10
 
 

@@ -81,6 +81,7 @@ class GroupCoordinator:
         for group in loader.groups(partition):
             self._shards.add(shard, group)
         for found in loader.offsets():
+            self._shards.number(shard, found.offset)
             self._shards.apply_offset(
                 shard, found.group_id, found.topic, found.partition, found.offset, found.producer_id
             )
@@ -90,7 +91,8 @@ class GroupCoordinator:
                 self._rebalances.keep_alive(out, group, member, now_ms)
             if len(group.members) > self._config.max_size:
                 # The limit was lowered: as the members rejoin, the last ones find no place.
-                self._rebalances.prepare(out, group, now_ms)
+                reason = f"it was loaded with {len(group.members)} members, and {self._config.max_size} are allowed"
+                self._rebalances.prepare(out, group, now_ms, reason)
         self._administration.schedule_expiry(out, shard, now_ms)
         return out
 

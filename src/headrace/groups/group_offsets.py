@@ -14,7 +14,7 @@ NO_EXPIRY = -1
 
 @dataclass(slots=True)
 class CommittedOffset:
-    """An offset and what was committed with it. `sequence` tells which of two was written later."""
+    """An offset and what was committed with it. `sequence` tells which of two stands later in the log."""
 
     offset: int
     leader_epoch: int
@@ -46,8 +46,12 @@ class GroupOffsets:
         return None if partitions is None else partitions.get(partition)
 
     def put(self, topic: str, partition: int, offset: CommittedOffset, producer_id: int = NO_PRODUCER_ID) -> None:
+        """Keep an offset, unless one that stands later in the log was kept already."""
         table = self.committed if producer_id == NO_PRODUCER_ID else self.pending.setdefault(producer_id, {})
-        table.setdefault(topic, {})[partition] = offset
+        partitions = table.setdefault(topic, {})
+        current = partitions.get(partition)
+        if current is None or current.sequence <= offset.sequence:
+            partitions[partition] = offset
 
     def remove(self, topic: str, partition: int) -> None:
         """A tombstone: it takes what transactions have pending with it, but these stay open."""
@@ -61,9 +65,7 @@ class GroupOffsets:
         if not committed:
             return
         for topic, partition, offset in _entries(table):
-            current = self.get(topic, partition)
-            if current is None or current.sequence < offset.sequence:
-                self.put(topic, partition, offset)
+            self.put(topic, partition, offset)
 
     def has_pending(self, topic: str, partition: int) -> bool:
         return any(partition in table.get(topic, ()) for table in self.pending.values())

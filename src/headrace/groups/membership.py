@@ -24,6 +24,7 @@ NO_MEMBER_ID = ""
 MEMBER_ID_REQUIRED_VERSION = 4
 SKIP_ASSIGNMENT_VERSION = 9
 LEAVE_SEVERAL_VERSION = 3
+REASON_SHOWN_MAX = 255
 
 
 class Membership:
@@ -55,7 +56,7 @@ class Membership:
             if member is not None:
                 # It was a member before the limit was lowered, and the places are taken by those who came first.
                 self._rebalances.drop(out, group, member)
-                self._rebalances.after_loss(out, group, now_ms)
+                self._rebalances.after_loss(out, group, now_ms, f"member {request.member_id} finds no place")
             elif request.member_id in group.pending:
                 self._rebalances.drop_pending(out, group, request.member_id)
                 self._rebalances.complete_if_joined(out, group, now_ms)
@@ -130,7 +131,10 @@ class Membership:
         else:
             # A leader may always ask for a rebalance: it watches the topics' partitions.
             self._update(out, caller, request, group, member)
-            self._rebalances.prepare_or_complete(out, group, now_ms)
+            who = "leader" if is_leader else "member"
+            self._rebalances.prepare_or_complete(
+                out, group, now_ms, f"{who} {member_id} rejoins{_because(request.reason)}"
+            )
 
     def _add(
         self, out: Outcome, caller: Caller, request: JoinGroupRequest, group: Group, member_id: str, now_ms: int
@@ -150,7 +154,7 @@ class Membership:
             group.member_added = True
         group.add(member, request.protocol_type)
         group.keep_alive(out, member_id, member.session, now_ms + self._config.new_member_join_timeout_ms)
-        self._rebalances.prepare_or_complete(out, group, now_ms)
+        self._rebalances.prepare_or_complete(out, group, now_ms, f"member {member_id} joins{_because(request.reason)}")
 
     def _update(self, out: Outcome, caller: Caller, request: JoinGroupRequest, group: Group, member: Member) -> None:
         group.update(member, _protocols(request), _rebalance_timeout_ms(caller, request), request.session_timeout_ms)
@@ -192,7 +196,8 @@ class Membership:
             out.effects.append(Effect(group.partition, kept, lost))
         elif group.state in (GroupState.STABLE, GroupState.COMPLETING_REBALANCE):
             # While the leader works, it may already assign to the id that is no more.
-            self._rebalances.prepare(out, group, now_ms)
+            reason = f"static member {request.group_instance_id} comes back{_because(request.reason)}"
+            self._rebalances.prepare(out, group, now_ms, reason)
         else:
             self._rebalances.complete_if_joined(out, group, now_ms)
 
@@ -307,7 +312,7 @@ class Membership:
             return
         group.storing = None
         self._rebalances.fail_sync(out, group, error, now_ms)
-        self._rebalances.prepare(out, group, now_ms)
+        self._rebalances.prepare(out, group, now_ms, f"its assignment could not be stored ({error.name})")
 
     # --- heartbeat and leave ------------------------------------------------------------------------------------------
 
@@ -341,7 +346,12 @@ class Membership:
             if group.state is GroupState.PREPARING_REBALANCE:
                 self._rebalances.complete_if_joined(out, group, now_ms)
             elif len(group.members) < size:
-                self._rebalances.prepare_or_complete(out, group, now_ms)
+                gone = [
+                    f"{who.member_id or who.group_instance_id} left{_because(who.reason)}"
+                    for who, error in zip(leaving, errors)
+                    if error == ErrorCode.NONE
+                ]
+                self._rebalances.prepare_or_complete(out, group, now_ms, ", ".join(gone))
         if several:
             members = [
                 MemberResponse(member_id=who.member_id, group_instance_id=who.group_instance_id, error_code=error)
@@ -377,6 +387,11 @@ def _protocols(request: JoinGroupRequest) -> Protocols:
     for protocol in request.protocols:
         by_name.setdefault(protocol.name, bytes(protocol.metadata))
     return tuple(by_name.items())
+
+
+def _because(reason: str | None) -> str:
+    """What a client gave as its reason, cut where it would flood the log."""
+    return f" ({reason[:REASON_SHOWN_MAX]})" if reason else ""
 
 
 def _rebalance_timeout_ms(caller: Caller, request: JoinGroupRequest) -> int:

@@ -164,6 +164,7 @@ class OffsetCommits:
         group = self._shards.groups.get(group_id) or self._shards.create(group_id, now_ms)
         shard = self._shards.of(group)
         for partition, offset in offsets:
+            self._shards.number(shard, offset)
             out.records.append(offset_record(shard.partition, group_id, *partition, offset))
             group.offsets.begin_write(partition)
         out.effects.append(

@@ -82,13 +82,17 @@ class Effect:
 
 @dataclass(slots=True)
 class Outcome:
-    """What a call leads to. `effects` are the coordinator's own, for `written` and `failed`."""
+    """What a call leads to. `notes` are for the log: why a group rebalances, who was removed.
+
+    `effects` are the coordinator's own, for `written` and `failed`.
+    """
 
     records: list[CoordinatorRecord] = field(default_factory=list)
     replies: list[Reply] = field(default_factory=list)
     timers: list[TimerChange] = field(default_factory=list)
     producer: Producer | None = None
     effects: list[Effect] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
 
     def reply(self, caller: Caller, response: Any) -> None:
         self.replies.append(Reply(caller.token, response))

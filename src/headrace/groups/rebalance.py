@@ -18,15 +18,16 @@ class Rebalances:
 
     # --- the join phase -----------------------------------------------------------------------------------------------
 
-    def prepare_or_complete(self, out: Outcome, group: Group, now_ms: int) -> None:
+    def prepare_or_complete(self, out: Outcome, group: Group, now_ms: int, reason: str) -> None:
         """Start a rebalance; if one is under way, close its join phase when everyone is there."""
         if group.can_rebalance:
-            self.prepare(out, group, now_ms)
+            self.prepare(out, group, now_ms, reason)
         else:
             self.complete_if_joined(out, group, now_ms)
 
-    def prepare(self, out: Outcome, group: Group, now_ms: int) -> None:
+    def prepare(self, out: Outcome, group: Group, now_ms: int, reason: str) -> None:
         """Start a rebalance: whoever waits for an assignment must join again; wait for all, within the time-out."""
+        out.notes.append(f"group {group.group_id}: generation {group.generation} ends: {reason}")
         if group.state is GroupState.COMPLETING_REBALANCE:
             self.fail_sync(out, group, ErrorCode.REBALANCE_IN_PROGRESS, now_ms)
         group.pending_sync.clear()
@@ -75,6 +76,7 @@ class Rebalances:
         group.set_join_timer(out, None)
         late = [m for m in group.members.values() if m.join is None and m.instance_id is None]
         for member in late:
+            out.notes.append(f"group {group.group_id}: member {member.member_id} did not rejoin in time, and is out")
             self.drop(out, group, member)
         if group.members and not group.elect_leader():
             # Only static members are left and none came back. They stay until their sessions end. The pause is never
@@ -83,6 +85,7 @@ class Rebalances:
             return
         group.initial_delay = None
         group.next_generation(now_ms)
+        out.notes.append(f"group {group.group_id}: generation {group.generation} has {len(group.members)} members")
         if group.state is GroupState.EMPTY:
             # Should the write fail, the log still has the generation before, whose members time out: no harm.
             out.records.append(group_record(group, {}))
@@ -115,11 +118,11 @@ class Rebalances:
         group.sync_deadline_ms = None
         if group.state not in (GroupState.COMPLETING_REBALANCE, GroupState.STABLE) or not group.pending_sync:
             return
-        for member_id in list(group.pending_sync):
-            member = group.members.get(member_id)
-            if member is not None:
-                self.drop(out, group, member)
-        self.prepare(out, group, now_ms)
+        late = [group.members[member_id] for member_id in sorted(group.pending_sync)]
+        for member in late:
+            self.drop(out, group, member)
+        names = ", ".join(member.member_id for member in late)
+        self.prepare(out, group, now_ms, f"no SyncGroup in time from {names}")
 
     def hand_out(self, out: Outcome, group: Group, now_ms: int) -> None:
         """Give every member that waits its assignment."""
@@ -158,10 +161,10 @@ class Rebalances:
         session = group.pending.pop(member_id)
         group.end_session(out, member_id, session)
 
-    def after_loss(self, out: Outcome, group: Group, now_ms: int) -> None:
+    def after_loss(self, out: Outcome, group: Group, now_ms: int, reason: str) -> None:
         """Someone is gone: rebalance without them, or stop waiting for them."""
         if group.state in (GroupState.STABLE, GroupState.COMPLETING_REBALANCE):
-            self.prepare(out, group, now_ms)
+            self.prepare(out, group, now_ms, reason)
         elif group.state is GroupState.PREPARING_REBALANCE and group.all_joined:
             # Also during the initial delay: the last one to wait for may just have gone.
             self.complete_join(out, group, now_ms)
@@ -177,7 +180,9 @@ class Rebalances:
         elif member is None:
             del group.pending[member_id]
             if group.state is GroupState.PREPARING_REBALANCE:
-                self.after_loss(out, group, now_ms)
+                self.after_loss(out, group, now_ms, f"member {member_id} never joined")
         elif not member.heartbeat_not_due:
             self.drop(out, group, member)
-            self.after_loss(out, group, now_ms)
+            self.after_loss(
+                out, group, now_ms, f"member {member_id} was not heard from for {member.session_timeout_ms} ms"
+            )

@@ -112,11 +112,15 @@ class Shards:
             # Offsets without a group are those of a consumer that assigns its partitions itself.
             group = Group(group_id, shard.partition)
             self.add(shard, group)
-        shard.sequence += 1
-        offset.sequence = shard.sequence
         group.offsets.put(topic, partition, offset, producer_id)
         if producer_id != NO_PRODUCER_ID:
             shard.transactions.setdefault(producer_id, set()).add(group_id)
+
+    @staticmethod
+    def number(shard: Shard, offset: CommittedOffset) -> None:
+        """Give an offset its place in the order of the log, which is that of the calls that write to it."""
+        shard.sequence += 1
+        offset.sequence = shard.sequence
 
     def end_transaction(self, shard: Shard, producer_id: int, committed: bool) -> None:
         for group_id in shard.transactions.pop(producer_id, ()):

@@ -22,6 +22,7 @@ from .driver import Driver
 
 BEHAVIOUR = Path(__file__).parent.parent / "reference" / "behaviour"
 VARIABLE = re.compile(r"\$\{([^}]+)\}")
+TRANSACTION_APIS = {"init_producer_id", "add_offsets_to_txn", "describe_transactions", "end_txn"}
 # Fields to which the recordings give another name than Kafka's schema does: times lose their unit.
 TIMES = {"throttle_time_ms", "session_timeout_ms", "rebalance_timeout_ms", "retention_time_ms"}
 
@@ -187,6 +188,8 @@ class Conversation:
         elif "recv" in step:
             api, version, token = self.waiting.pop(step["recv"])
             return self.check(step, api, version, self.driver.wait(token, step.get("within", 20_000)))
+        elif step["api"] in TRANSACTION_APIS:
+            self.transaction(step)
         elif step["api"] == "delete_topics":
             for name in expand(step["req"]["topic_names"], self.variables):
                 topic_id, _ = self.driver.topics.known.pop(name)
@@ -194,6 +197,13 @@ class Conversation:
         else:
             return self.request(step)
         return []
+
+    def transaction(self, step: dict[str, Any]) -> None:
+        """What the transaction coordinator answers is not looked at, only what it does to the group's partition."""
+        for variable in step.get("capture", {}):
+            self.variables[variable] = 4_711
+        if step["api"] == "end_txn":
+            self.driver.end_transaction(self.variables["g"], self.variables["pid"], step["req"]["committed"])
 
     def request(self, step: dict[str, Any]) -> list[str]:
         api, version = step["api"], step["v"]

@@ -23,6 +23,12 @@ CASES = [
     # Where a coordinator is, only a broker can tell.
     if "find_coordinator" not in apis_of(case)
 ]
+TRANSACTIONS = [
+    case
+    for case in cases("transactions.jsonl")
+    # Whether the transaction has the group is for its own coordinator to say.
+    if "txn_offset_commit" in apis_of(case) and case["id"] != "txn/offsets-without-add-v3"
+]
 
 
 def the_group_without_a_name(driver: Driver) -> None:
@@ -35,7 +41,7 @@ def the_group_without_a_name(driver: Driver) -> None:
 BEFORE = {"groups_admin/delete-several": the_group_without_a_name}
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case["id"])
+@pytest.mark.parametrize("case", CASES + TRANSACTIONS, ids=lambda case: case["id"])
 def test_answers_as_the_real_broker_did(case: dict[str, Any]) -> None:
     driver = Driver(GroupConfig(initial_rebalance_delay_ms=0))
     BEFORE.get(case["id"], lambda _: None)(driver)
@@ -43,4 +49,5 @@ def test_answers_as_the_real_broker_did(case: dict[str, Any]) -> None:
 
 
 def test_all_recordings_are_played() -> None:
-    assert len(CASES) > 100
+    assert len(CASES) == 119
+    assert len(TRANSACTIONS) == 12

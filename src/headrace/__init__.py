@@ -8,14 +8,19 @@ from typing import TYPE_CHECKING, Any
 from headrace._version import __version__
 
 if TYPE_CHECKING:
+    from headrace.client.admin import Admin, NewTopic, OffsetAndMetadata, OffsetSpec
     from headrace.client.producer import Producer
 
 # Loaded when first used, so that `import headrace` costs next to nothing.
 _LAZY = {
+    "Admin": "headrace.client.admin",
+    "NewTopic": "headrace.client.admin",
+    "OffsetAndMetadata": "headrace.client.offsets",
+    "OffsetSpec": "headrace.client.offsets",
     "Producer": "headrace.client.producer",
 }
 
-__all__ = ["Producer", "__version__"]
+__all__ = ["Admin", "NewTopic", "OffsetAndMetadata", "OffsetSpec", "Producer", "__version__"]
 
 
 def __getattr__(name: str) -> Any:

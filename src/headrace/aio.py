@@ -6,13 +6,15 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from headrace.client.aio_admin import Admin
     from headrace.client.aio_producer import Producer
 
 _LAZY = {
+    "Admin": "headrace.client.aio_admin",
     "Producer": "headrace.client.aio_producer",
 }
 
-__all__ = ["Producer"]
+__all__ = ["Admin", "Producer"]
 
 
 def __getattr__(name: str) -> Any:

@@ -34,7 +34,6 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 GROUP, TRANSACTION = 0, 1
-_REFRESH_AFTER_MS = 100.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,13 +190,13 @@ def single(context: Context, attempt: Callable[[], Plan[V | HeadraceError]]) -> 
 
 
 def refused(code: int, message: str | None = None, about: str = "") -> HeadraceError | None:
-    """The error of an answer, or None; `about` says what it is about where the broker has no words of its own."""
+    """The error of an answer, or None. `about` ("topic x") says what it is about where the broker's words do not."""
     if not code:
         return None
-    if message:
-        return error_for(code, message)
-    error = error_for(code)
-    return type(error)(f"{about}: {error}") if about else error
+    error = error_for(code, message)
+    if not about or (message and about.split()[-1] in message):
+        return error
+    return type(error)(f"{about}: {error}")
 
 
 def ask_one(node_id: int | None, request: Any, version_max: int | None = None) -> Plan[Reply]:
@@ -271,7 +270,9 @@ def leaders(
         leader = found.get(wish)
         if leader is None:
             known = topic_errors.get(wish.topic)
-            errors[wish] = known or UnknownTopicOrPartitionError(f"topic {wish.topic} has no partition {wish.partition}")
+            errors[wish] = known or UnknownTopicOrPartitionError(
+                f"topic {wish.topic} has no partition {wish.partition}"
+            )
         elif leader not in context.core.view.nodes:
             errors[wish] = LeaderNotAvailableError(f"{wish} has no leader now")
         else:
@@ -314,9 +315,7 @@ def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
     return grouped
 
 
-def missing(
-    items: Iterable[K], outcome: Mapping[K, V | HeadraceError], what: str
-) -> dict[K, V | HeadraceError]:
+def missing(items: Iterable[K], outcome: Mapping[K, V | HeadraceError], what: str) -> dict[K, V | HeadraceError]:
     """The outcome with an error for every item that the broker said nothing of."""
     return dict(outcome) | {
         item: HeadraceError(f"the broker's answer to {what} does not mention {item}")

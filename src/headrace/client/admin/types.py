@@ -17,7 +17,7 @@ from headrace.topics import TopicPartition
 
 @dataclass(frozen=True, slots=True)
 class NewTopic:
-    """A topic to be made. -1 leaves a number to the broker; `replicas_assignments` (partition → brokers) replaces both."""
+    """A topic to be made. -1: as the broker likes; `replicas_assignments` (partition → brokers) replaces both."""
 
     name: str
     num_partitions: int = -1

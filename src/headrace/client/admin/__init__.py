@@ -1,0 +1,252 @@
+"""Administration of any Kafka: `Admin` blocks, `AsyncAdmin` (`headrace.aio.Admin`) is awaited; both do the same.
+
+with headrace.Admin({"bootstrap.servers": "localhost:9092"}) as admin:
+    admin.create_topics([NewTopic("events", num_partitions=3)]).all()
+    admin.within(5_000).describe_groups(["readers"])["readers"].state
+
+Operations on several items give `Results`: `results[item]` is the item's value or raises its error, `all()` gives every
+value or raises the first error. Operations with one result give it, or raise. What may pass (a coordinator that moves,
+a leader election, a lost connection) is tried again until `default.api.timeout.ms` (or `within`) is over; then the
+error is a `RequestTimedOutError` that says what the last answer was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any
+
+from headrace.client.admin import cluster, configs, groups, reset, security, topics, transactions
+from headrace.client.admin.cluster import TopicPartitionReplica
+from headrace.client.admin.core import Results
+from headrace.client.admin.drivers import AsyncRunner, BlockingRunner, admin_config, amethod, method
+from headrace.client.admin.reset import ResetError, ResetTo
+from headrace.client.admin.types import (
+    AclBinding,
+    AclBindingFilter,
+    AclOperation,
+    AclPermissionType,
+    AclResourceType,
+    AlterConfigOp,
+    ClientQuotaEntity,
+    ClusterDescription,
+    ConfigEntry,
+    ConfigResource,
+    ConfigSource,
+    ConfigSynonym,
+    CreatedTopic,
+    ElectionType,
+    FeatureMetadata,
+    FeatureUpdate,
+    FinalizedVersionRange,
+    GroupDescription,
+    GroupListing,
+    ListOffsetsResultInfo,
+    LogDirDescription,
+    MemberDescription,
+    NewPartitions,
+    NewTopic,
+    OffsetReset,
+    OpType,
+    PartitionReassignment,
+    PatternType,
+    ProducerState,
+    ReplicaInfo,
+    ResourceType,
+    ScramCredentialInfo,
+    ScramMechanism,
+    TopicDescription,
+    TopicListing,
+    TopicPartitionInfo,
+    TransactionDescription,
+    TransactionListing,
+    UpgradeType,
+    UserScramCredentialDeletion,
+    UserScramCredentialUpsertion,
+)
+from headrace.client.offsets import OffsetAndMetadata, OffsetSpec
+from headrace.runtime import Runtime
+
+__all__ = [
+    "AclBinding",
+    "AclBindingFilter",
+    "AclOperation",
+    "AclPermissionType",
+    "AclResourceType",
+    "Admin",
+    "AlterConfigOp",
+    "AsyncAdmin",
+    "ClientQuotaEntity",
+    "ClusterDescription",
+    "ConfigEntry",
+    "ConfigResource",
+    "ConfigSource",
+    "ConfigSynonym",
+    "CreatedTopic",
+    "ElectionType",
+    "FeatureMetadata",
+    "FeatureUpdate",
+    "FinalizedVersionRange",
+    "GroupDescription",
+    "GroupListing",
+    "ListOffsetsResultInfo",
+    "LogDirDescription",
+    "MemberDescription",
+    "NewPartitions",
+    "NewTopic",
+    "OffsetAndMetadata",
+    "OffsetReset",
+    "OffsetSpec",
+    "OpType",
+    "PartitionReassignment",
+    "PatternType",
+    "ProducerState",
+    "ReplicaInfo",
+    "ResetError",
+    "ResetTo",
+    "ResourceType",
+    "Results",
+    "ScramCredentialInfo",
+    "ScramMechanism",
+    "TopicDescription",
+    "TopicListing",
+    "TopicPartitionInfo",
+    "TopicPartitionReplica",
+    "TransactionDescription",
+    "TransactionListing",
+    "UpgradeType",
+    "UserScramCredentialDeletion",
+    "UserScramCredentialUpsertion",
+]
+
+
+class Admin:
+    """Administration that blocks. Any thread may call it, one at a time. Configuration by Kafka's names."""
+
+    def __init__(self, config: Mapping[str, Any] | None = None, **keywords: Any) -> None:
+        values = admin_config(config, keywords)
+        self._runner = BlockingRunner(values)
+        self._timeout_ms: float = values["default.api.timeout.ms"]
+
+    def within(self, timeout_ms: float) -> Admin:
+        """This Admin, the same connections, with another time limit per operation."""
+        other = object.__new__(Admin)
+        other._runner, other._timeout_ms = self._runner, timeout_ms
+        return other
+
+    def close(self) -> None:
+        """Close the connections. Idempotent."""
+        self._runner.close()
+
+    def __enter__(self) -> Admin:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    create_topics = method(topics.create_topics)
+    delete_topics = method(topics.delete_topics)
+    list_topics = method(topics.list_topics)
+    describe_topics = method(topics.describe_topics)
+    create_partitions = method(topics.create_partitions)
+    delete_records = method(topics.delete_records)
+    list_offsets = method(topics.list_offsets)
+    describe_configs = method(configs.describe_configs)
+    incremental_alter_configs = method(configs.incremental_alter_configs)
+    list_config_resources = method(configs.list_config_resources)
+    list_groups = method(groups.list_groups)
+    describe_groups = method(groups.describe_groups)
+    delete_groups = method(groups.delete_groups)
+    remove_members = method(groups.remove_members)
+    list_group_offsets = method(groups.list_group_offsets)
+    list_partition_offsets = method(groups.list_partition_offsets)
+    alter_group_offsets = method(groups.alter_group_offsets)
+    delete_group_offsets = method(groups.delete_group_offsets)
+    reset_group_offsets = method(reset.reset_group_offsets)
+    describe_cluster = method(cluster.describe_cluster)
+    describe_features = method(cluster.describe_features)
+    update_features = method(cluster.update_features)
+    describe_log_dirs = method(cluster.describe_log_dirs)
+    alter_replica_log_dirs = method(cluster.alter_replica_log_dirs)
+    elect_leaders = method(cluster.elect_leaders)
+    alter_partition_reassignments = method(cluster.alter_partition_reassignments)
+    list_partition_reassignments = method(cluster.list_partition_reassignments)
+    describe_producers = method(transactions.describe_producers)
+    list_transactions = method(transactions.list_transactions)
+    describe_transactions = method(transactions.describe_transactions)
+    describe_acls = method(security.describe_acls)
+    create_acls = method(security.create_acls)
+    delete_acls = method(security.delete_acls)
+    describe_user_scram_credentials = method(security.describe_user_scram_credentials)
+    alter_user_scram_credentials = method(security.alter_user_scram_credentials)
+    describe_client_quotas = method(security.describe_client_quotas)
+    alter_client_quotas = method(security.alter_client_quotas)
+
+
+class AsyncAdmin:
+    """Administration that is awaited; any number of operations may be under way. Configuration by Kafka's names."""
+
+    def __init__(
+        self, config: Mapping[str, Any] | None = None, *, runtime: Runtime | None = None, **keywords: Any
+    ) -> None:
+        values = admin_config(config, keywords)
+        self._runner = AsyncRunner(values, runtime)
+        self._timeout_ms: float = values["default.api.timeout.ms"]
+
+    def within(self, timeout_ms: float) -> AsyncAdmin:
+        """This Admin, the same connections, with another time limit per operation."""
+        other = object.__new__(AsyncAdmin)
+        other._runner, other._timeout_ms = self._runner, timeout_ms
+        return other
+
+    async def close(self) -> None:
+        """Close the connections. Idempotent."""
+        await self._runner.close()
+
+    async def __aenter__(self) -> AsyncAdmin:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    create_topics = amethod(topics.create_topics)
+    delete_topics = amethod(topics.delete_topics)
+    list_topics = amethod(topics.list_topics)
+    describe_topics = amethod(topics.describe_topics)
+    create_partitions = amethod(topics.create_partitions)
+    delete_records = amethod(topics.delete_records)
+    list_offsets = amethod(topics.list_offsets)
+    describe_configs = amethod(configs.describe_configs)
+    incremental_alter_configs = amethod(configs.incremental_alter_configs)
+    list_config_resources = amethod(configs.list_config_resources)
+    list_groups = amethod(groups.list_groups)
+    describe_groups = amethod(groups.describe_groups)
+    delete_groups = amethod(groups.delete_groups)
+    remove_members = amethod(groups.remove_members)
+    list_group_offsets = amethod(groups.list_group_offsets)
+    list_partition_offsets = amethod(groups.list_partition_offsets)
+    alter_group_offsets = amethod(groups.alter_group_offsets)
+    delete_group_offsets = amethod(groups.delete_group_offsets)
+    reset_group_offsets = amethod(reset.reset_group_offsets)
+    describe_cluster = amethod(cluster.describe_cluster)
+    describe_features = amethod(cluster.describe_features)
+    update_features = amethod(cluster.update_features)
+    describe_log_dirs = amethod(cluster.describe_log_dirs)
+    alter_replica_log_dirs = amethod(cluster.alter_replica_log_dirs)
+    elect_leaders = amethod(cluster.elect_leaders)
+    alter_partition_reassignments = amethod(cluster.alter_partition_reassignments)
+    list_partition_reassignments = amethod(cluster.list_partition_reassignments)
+    describe_producers = amethod(transactions.describe_producers)
+    list_transactions = amethod(transactions.list_transactions)
+    describe_transactions = amethod(transactions.describe_transactions)
+    describe_acls = amethod(security.describe_acls)
+    create_acls = amethod(security.create_acls)
+    delete_acls = amethod(security.delete_acls)
+    describe_user_scram_credentials = amethod(security.describe_user_scram_credentials)
+    alter_user_scram_credentials = amethod(security.alter_user_scram_credentials)
+    describe_client_quotas = amethod(security.describe_client_quotas)
+    alter_client_quotas = amethod(security.alter_client_quotas)

@@ -23,7 +23,7 @@ from headrace.cluster.answers import Answers
 from headrace.cluster.broker_config import BrokerConfig
 from headrace.cluster.controller import Controller
 from headrace.cluster.decision import Decision
-from headrace.cluster.image import Image
+from headrace.cluster.image import Image, TopicImage
 from headrace.cluster.records import MetadataRecord
 from headrace.cluster.topic_names import CONSUMER_OFFSETS
 from headrace.config import RawValue
@@ -209,11 +209,13 @@ class Broker:
             values["offsets.topic.num.partitions"] = existing
         return GroupConfig.from_values(values)
 
-    def _follow(self, records: list[MetadataRecord]) -> None:
+    def _follow(self, records: list[MetadataRecord], deleted: list[TopicImage]) -> None:
         """After a change of the metadata: new settings count, new groups' partitions are taken over."""
         self._config = None
         if hasattr(self, "groups"):
             self._load_groups()
+            if deleted:
+                self.groups.topics_deleted({topic.name: topic.topic_id for topic in deleted})
 
     def _load_groups(self) -> None:
         """Take over the partitions of the offsets topic that this broker leads and has not loaded yet."""

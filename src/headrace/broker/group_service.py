@@ -114,6 +114,10 @@ class GroupService:
                 waits.append(appended)
         return waits or None
 
+    def topics_deleted(self, topics: dict[str, bytes]) -> None:
+        """Forget what was committed for topics that are gone."""
+        self.apply(self.coordinator.topics_deleted(topics, self.broker.runtime.clock.now_ms()))
+
     # --- timers
 
     def _set_timer(self, timer: Timer, deadline_ms: int | None) -> None:

@@ -13,7 +13,7 @@ from typing import TypeVar
 from headrace.broker.replicas import Replicas
 from headrace.cluster.controller import Controller
 from headrace.cluster.decision import Decision
-from headrace.cluster.image import Image
+from headrace.cluster.image import Image, TopicImage
 from headrace.cluster.records import MetadataRecord
 from headrace.cluster.store import fold
 from headrace.cluster.store.local import LocalStore
@@ -22,7 +22,7 @@ from headrace.runtime import Runtime
 
 R = TypeVar("R")
 
-Follower = Callable[[list[MetadataRecord]], None]
+Follower = Callable[[list[MetadataRecord], list[TopicImage]], None]
 
 
 class MetadataService:
@@ -39,7 +39,7 @@ class MetadataService:
         self._followers: list[Follower] = []
 
     def follow(self, follower: Follower) -> None:
-        """Call this with the records of every later change, once they are folded and the logs are there."""
+        """Call this with the records of every later change, and the topics it deleted, once the logs agree with it."""
         self._followers.append(follower)
 
     async def open(self) -> None:
@@ -64,7 +64,7 @@ class MetadataService:
         self.image.offset = offset
         await self._replicas.follow(self.image, records, deleted)
         for follower in self._followers:
-            follower(records)
+            follower(records, deleted)
 
     async def take_snapshot_if_due(self) -> None:
         """Let the image take the place of the records it was made of, when there are many."""

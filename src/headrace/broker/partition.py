@@ -58,6 +58,7 @@ class Partition:
         self.leadership = leadership
         self.watchers = Watchers()
         self._offline: str | None = None
+        self._begin_epoch()
         self._advance()
 
     # --- state
@@ -81,8 +82,13 @@ class Partition:
     def lead(self, leadership: Leadership) -> None:
         """Take over what the metadata says; whoever waits here looks again."""
         self.leadership = leadership
+        self._begin_epoch()
         self._advance()
         self.watchers.wake_all()
+
+    def _begin_epoch(self) -> None:
+        if self.leadership.leader_id == self._own_id:
+            self.log.begin_epoch(self.leadership.leader_epoch)
 
     def go_offline(self, reason: str) -> None:
         """The disk below failed: nothing is served from here any more."""

@@ -19,7 +19,7 @@ from headrace.runtime import real_runtime
 T = TypeVar("T")
 
 # What makes tests quick without making them unlike a real broker.
-TEST_DEFAULTS = {"group.initial.rebalance.delay.ms": "0", "offsets.topic.num.partitions": "5"}
+TEST_DEFAULTS = {"group.initial.rebalance.delay.ms": "0"}
 CALL_TIMEOUT_S = 60.0
 
 

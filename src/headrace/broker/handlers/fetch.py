@@ -24,7 +24,7 @@ from headrace.broker.fetch_sessions import (
 )
 from headrace.broker.partition import Isolation, Partition
 from headrace.broker.purgatory import Waiter
-from headrace.errors import ErrorCode, KafkaError, KafkaStorageError
+from headrace.errors import ErrorCode, KafkaError, KafkaStorageError, NotLeaderOrFollowerError
 from headrace.log import Slice, WouldBlock
 from headrace.protocol.api import ApiKey
 from headrace.protocol.messages.fetch import (
@@ -33,6 +33,8 @@ from headrace.protocol.messages.fetch import (
     FetchableTopicResponse,
     FetchRequest,
     FetchResponse,
+    LeaderIdAndEpoch,
+    NodeEndpoint,
     PartitionData,
 )
 from headrace.runtime import DiskError
@@ -43,6 +45,8 @@ if TYPE_CHECKING:
 TOPIC_IDS_SINCE_VERSION = 13
 CONSUMER_REPLICA_ID = -1
 DEBUG_REPLICA_ID = -2
+_TELL_LEADER = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
+_ISOLATION_LEVELS = (0, 1)
 
 
 @dataclass(slots=True)
@@ -57,6 +61,8 @@ class _Read:
 
 @handles(ApiKey.FETCH, versions=(4, 18))
 def fetch(broker: Broker, context: RequestContext, request: FetchRequest) -> Any:
+    if request.isolation_level not in _ISOLATION_LEVELS:
+        return _refuse(request, ErrorCode.INVALID_REQUEST)
     fetching = _open(broker, context, request)
     if isinstance(fetching, FetchResponse):
         return fetching
@@ -68,6 +74,24 @@ def fetch(broker: Broker, context: RequestContext, request: FetchRequest) -> Any
     except WouldBlock:
         return fetching.finish(0.0)
     return fetching.finish(request.max_wait_ms / 1000)
+
+
+def _refuse(request: FetchRequest, error: ErrorCode) -> FetchResponse:
+    """The same error for everything that was asked for."""
+    return FetchResponse(
+        error_code=error,
+        responses=[
+            FetchableTopicResponse(
+                topic=topic.topic,
+                topic_id=topic.topic_id,
+                partitions=[
+                    PartitionData(partition_index=part.partition, error_code=error, high_watermark=-1, records=b"")
+                    for part in topic.partitions
+                ],
+            )
+            for topic in request.topics
+        ],
+    )
 
 
 def _open(broker: Broker, context: RequestContext, request: FetchRequest) -> _Fetching | FetchResponse:
@@ -174,15 +198,15 @@ class _Fetching:
         return reads
 
     def _look_at(self, wanted: SessionPartition, left: int, at_least_one: bool, nowait: bool) -> _Read:
-        data = PartitionData(
-            partition_index=wanted.partition, high_watermark=-1, records=b"", aborted_transactions=None
-        )
+        data = PartitionData(partition_index=wanted.partition, high_watermark=-1, records=b"")
         read = _Read(wanted, data)
         if self.by_id and not wanted.topic:
             data.error_code = ErrorCode.UNKNOWN_TOPIC_ID
             return read
         try:
             partition = self.broker.partition(wanted.topic, wanted.partition)
+            data.aborted_transactions = None
+            self._check_replica(partition)
             partition.check_leader(wanted.current_leader_epoch)
             log = partition.log
             read.partition = partition
@@ -199,13 +223,26 @@ class _Fetching:
             )
         except KafkaError as error:
             data.error_code = error.code
-            if read.partition is not None and error.code == ErrorCode.OFFSET_OUT_OF_RANGE:
-                data.log_start_offset = -1
+            if error.code in _TELL_LEADER:
+                state = partition.leadership
+                data.current_leader = LeaderIdAndEpoch(leader_id=state.leader_id, leader_epoch=state.leader_epoch)
             return read
         data.high_watermark = log.high_watermark
         data.last_stable_offset = log.last_stable_offset
         data.log_start_offset = log.start_offset
         return read
+
+    @property
+    def _replica_id(self) -> int:
+        """The broker that fetches as a follower; negative for a consumer."""
+        request = self.request
+        return request.replica_id if self.context.api_version < 15 else request.replica_state.replica_id
+
+    def _check_replica(self, partition: Partition) -> None:
+        """A fetch in the name of a broker is only for brokers that have a replica."""
+        replica_id = self._replica_id
+        if replica_id >= 0 and replica_id not in partition.leadership.replicas:
+            raise NotLeaderOrFollowerError(f"{partition.key}: broker {replica_id} has no replica of it")
 
     def _diverges(self, partition: Partition, wanted: SessionPartition, data: PartitionData) -> bool:
         """Whether the reader's last epoch ended earlier here than where it wants to go on (KIP-320, KIP-595)."""
@@ -297,7 +334,21 @@ class _Fetching:
             topic.partitions.append(read.data)
         if incremental and session is not None:
             _rotate(session, reads)
+        response.node_endpoints = self._new_leaders(reads)
         return response
+
+    def _new_leaders(self, reads: list[_Read]) -> list[NodeEndpoint]:
+        """Where the leaders are that this answer sends the client to."""
+        if self._replica_id >= 0:
+            return []
+        told = {read.data.current_leader.leader_id for read in reads if read.data.error_code in _TELL_LEADER}
+        if not told:
+            return []
+        return [
+            NodeEndpoint(node_id=node.node_id, host=node.host, port=node.port, rack=node.rack)
+            for node in self.broker.answers.brokers(self.context.listener)
+            if node.node_id in told
+        ]
 
     def _find_aborted(self, read: _Read, *, nowait: bool) -> None:
         if self.isolation is Isolation.READ_UNCOMMITTED or read.slice is None or read.partition is None:

@@ -1,7 +1,7 @@
 """Metadata (key 3): who is in the cluster, and which broker leads what.
 
 Serves versions 0-13. An unknown topic is created when both the client (from version 4 on it has the choice) and
-`auto.create.topics.enable` allow it.
+`auto.create.topics.enable` allow it. As in Kafka the request that creates it still says that it is unknown: clients ask again.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ def metadata(broker: Broker, context: RequestContext, request: MetadataRequest) 
 async def _create_then_answer(
     broker: Broker, context: RequestContext, request: MetadataRequest, new: list[str]
 ) -> MetadataResponse:
+    answer = broker.answers.metadata(request, context.api_version, context.listener)
     failures: dict[str, int] = {}
     for name in new:
         if name in INTERNAL_TOPICS:
@@ -44,8 +45,7 @@ async def _create_then_answer(
         result = (await broker.metadata.create(wanted)).topics[0]
         if result.error_code not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
             failures[name] = result.error_code
-    response = broker.answers.metadata(request, context.api_version, context.listener)
-    for topic in response.topics:
+    for topic in answer.topics:
         if topic.name in failures:
             topic.error_code = failures[topic.name]
-    return response
+    return answer

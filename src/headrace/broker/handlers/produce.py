@@ -11,18 +11,39 @@ from collections.abc import Awaitable
 from typing import TYPE_CHECKING, Any
 
 from headrace.broker.dispatch import NO_RESPONSE, CloseConnection, NoResponse, RequestContext, handles
-from headrace.errors import ErrorCode, HeadraceError, KafkaError, UnsupportedCompressionTypeError
+from headrace.broker.partition import Partition
+from headrace.cluster.topic_names import INTERNAL_TOPICS
+from headrace.errors import (
+    CorruptMessageError,
+    ErrorCode,
+    HeadraceError,
+    InvalidTopicError,
+    KafkaError,
+    KafkaStorageError,
+    MessageTooLargeError,
+    NotLeaderOrFollowerError,
+    RecordListTooLargeError,
+    UnknownTopicOrPartitionError,
+    UnsupportedCompressionTypeError,
+)
 from headrace.log import Appended, RecordsRejected
 from headrace.protocol.api import ApiKey
 from headrace.protocol.messages.produce import (
     BatchIndexAndErrorMessage,
+    LeaderIdAndEpoch,
     PartitionProduceResponse,
     ProduceRequest,
     ProduceResponse,
     TopicProduceResponse,
 )
 from headrace.records import Codec
-from headrace.records.batch import ATTRIBUTES_AT, CODEC_MASK, HEADER_BYTES
+from headrace.records.batch import (
+    ATTRIBUTES_AT,
+    CODEC_MASK,
+    HEADER_BYTES,
+    PREFIX_BYTES,
+    TRANSACTIONAL_BIT,
+)
 from headrace.runtime import Buffer
 
 if TYPE_CHECKING:
@@ -30,8 +51,21 @@ if TYPE_CHECKING:
 
 VALID_ACKS = (-1, 0, 1)
 ZSTD_SINCE_VERSION = 7
+ADMIN_CLIENT_ID = "__admin_client"
+MAGIC_AT, MAGIC = 16, 2
 
-_Pending = tuple[PartitionProduceResponse, Awaitable[Appended]]
+# Refusals that say nothing about the log; all others tell where it starts, as Kafka does.
+_WITHOUT_LOG_START = (
+    UnknownTopicOrPartitionError,
+    NotLeaderOrFollowerError,
+    MessageTooLargeError,
+    RecordListTooLargeError,
+    CorruptMessageError,
+    KafkaStorageError,
+    InvalidTopicError,
+)
+
+_Pending = tuple[Partition, PartitionProduceResponse, Awaitable[Appended]]
 
 
 @handles(ApiKey.PRODUCE, versions=(3, 13), advertised_from=0)
@@ -39,7 +73,8 @@ def produce(broker: Broker, context: RequestContext, request: ProduceRequest) ->
     """Append every batch; answer at once unless a disk or a replica has to be waited for."""
     response = ProduceResponse()
     pending: list[_Pending] = []
-    failed = request.acks not in VALID_ACKS
+    refusal = _refuse_all(request)
+    failed = refusal != ErrorCode.NONE
     for topic_data in request.topic_data:
         answer = TopicProduceResponse(name=topic_data.name, topic_id=topic_data.topic_id)
         response.responses.append(answer)
@@ -48,8 +83,8 @@ def produce(broker: Broker, context: RequestContext, request: ProduceRequest) ->
         for data in topic_data.partition_data:
             result = PartitionProduceResponse(index=data.index, base_offset=-1)
             answer.partition_responses.append(result)
-            if request.acks not in VALID_ACKS:
-                result.error_code = ErrorCode.INVALID_REQUIRED_ACKS
+            if refusal:
+                result.error_code = refusal
             elif topic_error:
                 result.error_code = topic_error
             else:
@@ -79,26 +114,52 @@ def _append_one(
     result: PartitionProduceResponse,
     pending: list[_Pending],
 ) -> None:
+    partition = None
     try:
         partition = broker.partition(topic, index)
-        _check_allowed(context, request, records)
+        _check_allowed(context, topic, records)
         appended = partition.append(records or b"", acks=request.acks)
     except HeadraceError as error:
-        _fill_error(result, error)
+        _fill_error(result, error, partition if _is_one_batch(records) else None)
         return
     if isinstance(appended, Appended):
         _fill(result, appended)
     else:
-        pending.append((result, appended))
+        pending.append((partition, result, appended))
 
 
-def _check_allowed(context: RequestContext, request: ProduceRequest, records: Buffer | None) -> None:
-    """What only the request's version or transactional id can forbid; the rest is for the log to check."""
+def _refuse_all(request: ProduceRequest) -> ErrorCode:
+    """Why nothing of a request is taken, whatever the partition."""
+    if request.acks not in VALID_ACKS:
+        return ErrorCode.INVALID_REQUIRED_ACKS
+    if request.transactional_id is None:
+        for topic in request.topic_data:
+            for data in topic.partition_data:
+                if _attributes(data.records) & TRANSACTIONAL_BIT:
+                    return ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+    return ErrorCode.NONE
+
+
+def _attributes(records: Buffer | None) -> int:
+    """The attributes of the first batch, 0 when there is none."""
     if records is None or len(records) < HEADER_BYTES:
-        return
-    attributes = int.from_bytes(records[ATTRIBUTES_AT : ATTRIBUTES_AT + 2], "big")
-    if attributes & CODEC_MASK == Codec.ZSTD and context.api_version < ZSTD_SINCE_VERSION:
+        return 0
+    return int.from_bytes(records[ATTRIBUTES_AT : ATTRIBUTES_AT + 2], "big")
+
+
+def _check_allowed(context: RequestContext, topic: str, records: Buffer | None) -> None:
+    """What only the request's version or sender can forbid; the rest is for the log to check."""
+    if topic in INTERNAL_TOPICS and context.client_id != ADMIN_CLIENT_ID:
+        raise InvalidTopicError(f"{topic} is the broker's own: clients cannot write to it")
+    if _attributes(records) & CODEC_MASK == Codec.ZSTD and context.api_version < ZSTD_SINCE_VERSION:
         raise UnsupportedCompressionTypeError(f"zstd needs Produce version {ZSTD_SINCE_VERSION} or later")
+
+
+def _is_one_batch(records: Buffer | None) -> bool:
+    """Whether these bytes are one batch of today's format, whatever is wrong inside it."""
+    if records is None or len(records) < HEADER_BYTES or records[MAGIC_AT] != MAGIC:
+        return False
+    return int.from_bytes(records[8:12], "big") + PREFIX_BYTES == len(records)
 
 
 def _fill(result: PartitionProduceResponse, appended: Appended) -> None:
@@ -107,9 +168,14 @@ def _fill(result: PartitionProduceResponse, appended: Appended) -> None:
     result.log_start_offset = appended.log_start_offset
 
 
-def _fill_error(result: PartitionProduceResponse, error: HeadraceError) -> None:
+def _fill_error(result: PartitionProduceResponse, error: HeadraceError, partition: Partition | None) -> None:
     if not isinstance(error, KafkaError):
         raise error
+    if partition is not None and not isinstance(error, _WITHOUT_LOG_START):
+        result.log_start_offset = partition.log.start_offset
+    if partition is not None and isinstance(error, NotLeaderOrFollowerError):
+        leadership = partition.leadership
+        result.current_leader = LeaderIdAndEpoch(leader_id=leadership.leader_id, leader_epoch=leadership.leader_epoch)
     result.error_code = error.code
     result.error_message = error.message or None
     if isinstance(error, RecordsRejected):
@@ -120,12 +186,11 @@ def _fill_error(result: PartitionProduceResponse, error: HeadraceError) -> None:
 
 
 async def _finish(request: ProduceRequest, response: ProduceResponse, pending: list[_Pending]) -> Any:
-    failed = False
-    for result, awaitable in pending:
+    for partition, result, awaitable in pending:
         try:
             _fill(result, await awaitable)
         except HeadraceError as error:
-            _fill_error(result, error)
+            _fill_error(result, error, partition)
     failed = any(result.error_code for topic in response.responses for result in topic.partition_responses)
     return _respond(request, response, failed)
 

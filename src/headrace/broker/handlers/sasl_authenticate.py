@@ -1,0 +1,25 @@
+"""SaslAuthenticate (key 36): exchange the bytes of a mechanism. No listener here asks for SASL, so it is always out of place.
+
+Serves versions 0-2, with ILLEGAL_SASL_STATE.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from headrace.broker.dispatch import RequestContext, handles
+from headrace.errors import ErrorCode
+from headrace.protocol.api import ApiKey
+from headrace.protocol.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
+
+if TYPE_CHECKING:
+    from headrace.broker.broker import Broker
+
+
+@handles(ApiKey.SASL_AUTHENTICATE, versions=(0, 2))
+def sasl_authenticate(
+    broker: Broker, context: RequestContext, request: SaslAuthenticateRequest
+) -> SaslAuthenticateResponse:
+    return SaslAuthenticateResponse(
+        error_code=ErrorCode.ILLEGAL_SASL_STATE, error_message="This listener does not use SASL."
+    )

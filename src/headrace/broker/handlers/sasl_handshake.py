@@ -1,0 +1,21 @@
+"""SaslHandshake (key 17): choose a mechanism. No listener here asks for SASL, so it is always out of place.
+
+Serves versions 0-1, with ILLEGAL_SASL_STATE.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from headrace.broker.dispatch import RequestContext, handles
+from headrace.errors import ErrorCode
+from headrace.protocol.api import ApiKey
+from headrace.protocol.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
+
+if TYPE_CHECKING:
+    from headrace.broker.broker import Broker
+
+
+@handles(ApiKey.SASL_HANDSHAKE, versions=(0, 1))
+def sasl_handshake(broker: Broker, context: RequestContext, request: SaslHandshakeRequest) -> SaslHandshakeResponse:
+    return SaslHandshakeResponse(error_code=ErrorCode.ILLEGAL_SASL_STATE)

@@ -101,6 +101,7 @@ def test_a_commit_is_written_in_the_version_that_kafka_writes(members: Members) 
     version, value = last_record(members)
     assert (version, value.offset, value.metadata) == (4, 7, "m")  # type: ignore[attr-defined]
     assert value.commit_timestamp == members.driver.now_ms  # type: ignore[attr-defined]
+    assert value.topic_id == members.driver.topics.known["topic"][0]  # type: ignore[attr-defined]
 
 
 def test_a_retention_of_its_own_is_written_in_version_1_and_kept(members: Members) -> None:

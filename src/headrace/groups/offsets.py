@@ -79,7 +79,8 @@ class OffsetCommits:
                     OffsetCommitResponsePartition(partition_index=wanted.partition_index, error_code=error)
                 )
                 if error == ErrorCode.NONE and name is not None:
-                    topic_id = topic.topic_id if with_ids else ZERO_UUID
+                    # Also with a commit by name: so it is never taken for one to a later topic of that name.
+                    topic_id = topic.topic_id if with_ids else self._topics.topic_id(name) or ZERO_UUID
                     offset = _offset_of(wanted, now_ms, expire_ms, topic_id)
                     offsets.append((TopicPartition(name, wanted.partition_index), offset))
         out.reply(caller, response)

@@ -7,7 +7,7 @@ import pytest
 from .simulation import simulate
 
 SEEDS = 200
-CHUNK = 10
+CHUNK = 5
 
 
 @pytest.mark.parametrize("first", range(0, SEEDS, CHUNK))

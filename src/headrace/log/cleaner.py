@@ -1,0 +1,322 @@
+"""The log cleaner: picks the log that needs compaction most, has it compacted off the loop, swaps the result in."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import os
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Protocol
+
+from headrace.log import checkpoints
+from headrace.log.checkpoints import DamagedCheckpoint
+from headrace.log.cleaning_choice import Candidate, cleanable, job_for
+from headrace.log.compaction import CleaningFailed, CleaningStopped, clean
+from headrace.log.compaction_job import CleaningLimits, CleanJob, CleanResult, CleanStatistics, Group
+from headrace.log.files import LogFile
+from headrace.log.log import Log
+from headrace.log.offset_index import DamagedIndex
+from headrace.log.segment import CLEANED, LOG, SUFFIXES, Segment, file_name
+from headrace.runtime import DiskError, FileMissing, Runtime
+from headrace.topics import TopicPartition
+
+logger = logging.getLogger("headrace.log.cleaner")
+
+_LOOK_EVERY_S = 0.5
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+
+Change = Callable[[Log, Callable[[], None]], Awaitable[None]]
+"""Run something that changes a log, in order with its appends: on the loop, or by its directory's writer."""
+
+
+class Workshop(Protocol):
+    """Where compactions are done. One at a time."""
+
+    async def do(self, job: CleanJob) -> CleanResult:
+        """Raises CleaningStopped, CleaningFailed or a DiskError. Cancelling it ends the work, sooner or later."""
+        ...
+
+    async def close(self) -> None:
+        """End what is under way, and whatever the workshop keeps running."""
+        ...
+
+
+class InThread:
+    """Compacts on a thread of this process: for simulations, tests, and where processes cannot be started.
+
+    It holds the interpreter's lock most of the time, which a broker's clients notice. `pause` sleeps, for the limit on
+    bytes per second; without it there is no such limit.
+    """
+
+    def __init__(self, runtime: Runtime, *, pause: Callable[[float], None] | None = None) -> None:
+        self._runtime = runtime
+        self._pool = runtime.workers.pool("cleaner", 1, queued_max=2)
+        self._pause = pause
+        self._stopped = False
+
+    async def do(self, job: CleanJob) -> CleanResult:
+        self._stopped = False
+        work = self._pool.submit(self._clean, job)
+        try:
+            return await asyncio.shield(work)
+        except asyncio.CancelledError:
+            self._stopped = True
+            # Its files must not be written to any more when the caller removes them.
+            await asyncio.wait((work,))
+            raise
+
+    def _clean(self, job: CleanJob) -> CleanResult:
+        runtime = self._runtime
+        return clean(runtime.disk, runtime.clock, job, pause=self._pause, stopped=lambda: self._stopped)
+
+    async def close(self) -> None:
+        self._stopped = True
+        await self._pool.close()
+
+
+@dataclass(slots=True, frozen=True)
+class CleanReport:
+    """One compaction that is in place."""
+
+    partition: TopicPartition
+    first_dirty_offset: int
+    end_offset: int
+    ratio: float
+    """The uncompacted share of the log before."""
+    segments_before: int
+    segments_after: int
+    statistics: CleanStatistics
+
+    def summary(self) -> str:
+        return (
+            f"{self.partition}: compacted offsets {self.first_dirty_offset} to {self.end_offset}, "
+            f"{self.segments_before} segments became {self.segments_after}; {self.statistics.summary()}"
+        )
+
+
+@dataclass(slots=True)
+class CleanerMetrics:
+    """What the cleaner did since it was made."""
+
+    cleaned: int = 0
+    given_up: int = 0
+    read_bytes: int = 0
+    written_bytes: int = 0
+    longest_s: float = 0.0
+    last_run_ms: int = -1
+    dirtiest_ratio: float = 0.0
+    overdue_ms_max: int = 0
+    uncleanable: dict[TopicPartition, str] = field(default_factory=dict)
+    """Partitions that cannot be compacted, and why; they are left alone until the next start."""
+
+
+class Cleaner:
+    """Call from the event loop. Give every log of the broker to each `clean_once`."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        limits: CleaningLimits | None = None,
+        *,
+        workshop: Workshop | None = None,
+        change: Change | None = None,
+    ) -> None:
+        self._runtime = runtime
+        self._disk = runtime.disk
+        self.limits = limits or CleaningLimits()
+        self._workshop = workshop or InThread(runtime)
+        self._change = change or _inline
+        self._checkpoints: dict[str, dict[TopicPartition, int]] = {}
+        self._topic_ids: dict[TopicPartition, bytes | None] = {}
+        self._cuts_known: dict[TopicPartition, int] = {}
+        self._one_at_a_time = asyncio.Lock()
+        self.metrics = CleanerMetrics()
+
+    async def clean_once(self, logs: Iterable[Log]) -> CleanReport | None:
+        """Compact the log that needs it most; None when none does, or when it had to be given up.
+
+        A DiskError is the log directory's: its log is out of service already if the log found it.
+        """
+        async with self._one_at_a_time:
+            known = list(logs)
+            now_ms = self._runtime.clock.now_ms()
+            self.metrics.last_run_ms = now_ms
+            candidate = await self._runtime.offload(self._choose, known, now_ms)
+            if candidate is None:
+                return None
+            partition = candidate.log.partition
+            try:
+                return await self._clean(candidate, known, now_ms)
+            except CleaningStopped as stopped:
+                self.metrics.given_up += 1
+                logger.info("%s: compaction given up: %s", partition, stopped)
+            except (CleaningFailed, DamagedIndex) as error:
+                self.metrics.given_up += 1
+                self.metrics.uncleanable[partition] = str(error)
+                logger.error("%s: will not be compacted until the next start: %s", partition, error)
+            except DiskError as error:
+                self.metrics.given_up += 1
+                if candidate.log.failure is not None:
+                    # It failed, or was deleted and its files with it, while it was read.
+                    logger.info("%s: compaction given up: %s", partition, error)
+                elif error.errno in _NO_ROOM:
+                    logger.error("%s: no room to compact: %s", partition, error)
+                else:
+                    raise
+            return None
+
+    async def close(self) -> None:
+        """End a compaction that is under way; the logs may be closed afterwards."""
+        await self._workshop.close()
+
+    def forget(self, partition: TopicPartition) -> None:
+        """The partition was deleted: one of the same name begins anew."""
+        for offsets in self._checkpoints.values():
+            offsets.pop(partition, None)
+        self._topic_ids.pop(partition, None)
+        self._cuts_known.pop(partition, None)
+        self.metrics.uncleanable.pop(partition, None)
+
+    def checkpoint_of(self, log: Log) -> int | None:
+        """Where the log's last compaction ended."""
+        return self._checkpoints.get(os.path.dirname(log.directory), {}).get(log.partition)
+
+    # ---- choosing ------------------------------------------------------------------------------------------------
+
+    def _choose(self, logs: list[Log], now_ms: int) -> Candidate | None:
+        candidates = []
+        wrong = set()
+        for log in logs:
+            if not log.config.compact or log.failure is not None or log.partition in self.metrics.uncleanable:
+                continue
+            root = os.path.dirname(log.directory)
+            offsets = self._offsets_of(root)
+            if self._topic_ids.setdefault(log.partition, log.topic_id) != log.topic_id:
+                self._topic_ids[log.partition] = log.topic_id
+                offsets.pop(log.partition, None)
+            cuts_known = self._cuts_known.get(log.partition, 0)
+            candidate = cleanable(log, now_ms, offsets.get(log.partition), cuts_known)
+            if candidate is None:
+                continue
+            if candidate.checkpoint_is_wrong:
+                logger.info("%s: compaction begins again at offset %d", log.partition, candidate.first_dirty_offset)
+                offsets[log.partition] = candidate.first_dirty_offset
+                wrong.add(root)
+            self._cuts_known[log.partition] = candidate.cut_count
+            candidates.append(candidate)
+        for root in wrong:
+            self._write_offsets(root, logs)
+        self.metrics.dirtiest_ratio = max((candidate.ratio for candidate in candidates), default=0.0)
+        self.metrics.overdue_ms_max = max((candidate.overdue_ms for candidate in candidates), default=0)
+        return max((c for c in candidates if c.due), key=lambda c: (c.ratio, c.dirty_bytes), default=None)
+
+    def _offsets_of(self, root: str) -> dict[TopicPartition, int]:
+        known = self._checkpoints.get(root)
+        if known is None:
+            path = os.path.join(root, checkpoints.CLEANER)
+            try:
+                known = checkpoints.read_offsets(self._disk, path)
+            except DamagedCheckpoint as error:
+                logger.warning("%s is damaged (%s): compaction begins again at each log's start", path, error)
+                known = {}
+            self._checkpoints[root] = known
+        return known
+
+    def _write_offsets(self, root: str, logs: list[Log]) -> None:
+        here = {log.partition for log in logs if os.path.dirname(log.directory) == root}
+        offsets = self._checkpoints[root] = {
+            partition: offset for partition, offset in self._checkpoints[root].items() if partition in here
+        }
+        checkpoints.write_offsets(self._disk, os.path.join(root, checkpoints.CLEANER), offsets)
+
+    # ---- cleaning ------------------------------------------------------------------------------------------------
+
+    async def _clean(self, candidate: Candidate, logs: list[Log], now_ms: int) -> CleanReport:
+        log = candidate.log
+        offload = self._runtime.offload
+        job = await offload(job_for, candidate, self._disk, now_ms, self.limits)
+        try:
+            result = await self._watched(candidate, self._workshop.do(job))
+            segments = {segment.base_offset: segment for segment in candidate.segments}
+            for group in result.groups:
+                await self._change(log, partial(self._swap, candidate, group, segments))
+        except BaseException:
+            if log.failure is None:
+                await offload(self._remove_outputs, job)
+            raise
+        root = os.path.dirname(log.directory)
+        self._checkpoints.setdefault(root, {})[log.partition] = result.end_offset
+        await offload(self._write_offsets, root, logs)
+        report = CleanReport(
+            log.partition,
+            candidate.first_dirty_offset,
+            result.end_offset,
+            candidate.ratio,
+            sum(len(group.replaces) for group in result.groups),
+            len(result.groups),
+            result.statistics,
+        )
+        self._note(report)
+        return report
+
+    async def _watched(self, candidate: Candidate, work: Awaitable[CleanResult]) -> CleanResult:
+        """Wait for the work, but not for work that cannot be used any more."""
+        task = asyncio.ensure_future(work)
+        try:
+            while not task.done():
+                await asyncio.wait((task,), timeout=_LOOK_EVERY_S)
+                if not task.done() and not candidate.still_holds(()):
+                    raise CleaningStopped("the log was cut, moved, deleted or taken out of service")
+        finally:
+            if not task.done():
+                task.cancel()
+                await asyncio.wait((task,))
+        return task.result()
+
+    def _swap(self, candidate: Candidate, group: Group, segments: dict[int, Segment]) -> None:
+        """Put one new segment in place of its old ones, in order with the log's appends.
+
+        Group by group, from the log's start on: whatever a crash leaves, nothing that was replaced is newer than
+        something that was not, so no deleted value comes back.
+        """
+        log = candidate.log
+        old = [segments[base_offset] for base_offset in group.replaces]
+        if not candidate.still_holds(old):
+            ends = dict(zip((segment.base_offset for segment in candidate.segments), candidate.ends))
+            if candidate.still_holds(()) and ends[group.replaces[-1]] <= log.start_offset:
+                self._remove_cleaned(candidate.directory, group.base_offset)  # retention was faster
+                return
+            raise CleaningStopped("the log's segments are not those any more that were compacted")
+        path = os.path.join(candidate.directory, file_name(group.base_offset, LOG) + CLEANED)
+        now_ms = self._runtime.clock.now_ms()
+        new = Segment(log.caches, candidate.directory, group.base_offset, self._disk.size(path), now_ms)
+        new.suffix = CLEANED
+        new.file = LogFile(log.caches.files, path)
+        new.synced = True
+        log.replace_segments([new], old)
+
+    def _remove_outputs(self, job: CleanJob) -> None:
+        for source in job.sources:
+            self._remove_cleaned(job.directory, source.base_offset)
+
+    def _remove_cleaned(self, directory: str, base_offset: int) -> None:
+        for kind in SUFFIXES:
+            try:
+                self._disk.remove(os.path.join(directory, file_name(base_offset, kind) + CLEANED))
+            except FileMissing:
+                continue
+
+    def _note(self, report: CleanReport) -> None:
+        metrics = self.metrics
+        metrics.cleaned += 1
+        metrics.read_bytes += report.statistics.read_bytes
+        metrics.written_bytes += report.statistics.written_bytes
+        metrics.longest_s = max(metrics.longest_s, report.statistics.total_s)
+        logger.info("%s", report.summary())
+
+
+async def _inline(log: Log, change: Callable[[], None]) -> None:
+    change()

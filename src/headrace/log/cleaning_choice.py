@@ -1,0 +1,157 @@
+"""Which part of a compacted log may be compacted now, and which of several logs is due first."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from headrace.log.compaction_job import CleaningLimits, CleanJob, LastRecord, Source, levels_of
+from headrace.log.log import Log
+from headrace.log.segment import OFFSET_INDEX, TIME_INDEX, Segment
+from headrace.runtime import Disk, FileMissing
+
+
+@dataclass(slots=True, frozen=True)
+class Candidate:
+    """A log's ended, decided and committed segments, as they were when they were looked at."""
+
+    log: Log
+    directory: str
+    segments: tuple[Segment, ...]
+    ends: tuple[int, ...]
+    """Where each segment's successor begins."""
+    first_dirty_offset: int
+    clean_bytes: int
+    dirty_bytes: int
+    overdue_ms: int
+    """By how much `max.compaction.lag.ms` is exceeded; 0 when it is not."""
+    cut_count: int
+    checkpoint_is_wrong: bool
+    """The checkpoint is out of the log's range, or behind an offset that the log was cut to."""
+
+    @property
+    def ratio(self) -> float:
+        """The uncompacted share."""
+        total = self.clean_bytes + self.dirty_bytes
+        return self.dirty_bytes / total if total else 0.0
+
+    @property
+    def due(self) -> bool:
+        if not self.dirty_bytes:
+            return False
+        return self.overdue_ms > 0 or self.ratio > self.log.config.min_cleanable_dirty_ratio
+
+    @property
+    def end_offset(self) -> int:
+        return self.ends[-1] if self.ends else self.first_dirty_offset
+
+    def still_holds(self, pending: Sequence[Segment]) -> bool:
+        """Whether the log is in use, was not cut meanwhile, and still has the segments `pending`."""
+        log = self.log
+        if log.failure is not None or log.directory != self.directory or log.cut_count != self.cut_count:
+            return False
+        present = set(map(id, log.segments))
+        return all(id(segment) in present and not segment.active for segment in pending)
+
+
+def first_dirty_offset(log: Log, checkpoint: int | None, cuts_known: int = 0) -> tuple[int, bool]:
+    """The first offset that was never compacted, and whether the checkpoint was wrong about it.
+
+    `cuts_known` is the log's `cut_count` when the checkpoint was known to be right.
+    """
+    start = log.start_offset
+    if checkpoint is None:
+        return start, False
+    if not start <= checkpoint <= log.end_offset:
+        return start, True
+    if log.cut_count != cuts_known and log.cut_to is not None and log.cut_to < checkpoint:
+        return max(log.cut_to, start), True
+    return checkpoint, False
+
+
+def cleanable(log: Log, now_ms: int, checkpoint: int | None, cuts_known: int = 0) -> Candidate | None:
+    """What of the log may be compacted; None when it is not a compacted one, or out of service. May read the disk.
+
+    `checkpoint` is where the last compaction ended. Not to be touched are the active segment, what is not committed or
+    belongs to an open transaction (from the last stable offset on), and what is younger than `min.compaction.lag.ms`.
+    """
+    config = log.config
+    if not config.compact or log.failure is not None:
+        return None
+    cut_count = log.cut_count
+    segments = log.segments
+    bases = [segment.base_offset for segment in segments]
+    first_dirty, is_wrong = first_dirty_offset(log, checkpoint, cuts_known)
+    limit = min(log.last_stable_offset, bases[-1])
+    dirty_segments = [segments[at] for at in range(len(segments) - 1) if bases[at + 1] > first_dirty]
+    if config.min_compaction_lag_ms > 0:
+        youngest_ms = now_ms - config.min_compaction_lag_ms
+        young = next((s for s in dirty_segments if s.largest_timestamp_ms() > youngest_ms), None)
+        if young is not None:
+            limit = min(limit, young.base_offset)
+    count = sum(base <= limit for base in bases[1:])
+    sources, ends = segments[:count], tuple(bases[1 : count + 1])
+    return Candidate(
+        log,
+        log.directory,
+        sources,
+        ends,
+        first_dirty,
+        clean_bytes=sum(segment.size for segment, end in zip(sources, ends) if end <= first_dirty),
+        dirty_bytes=sum(segment.size for segment, end in zip(sources, ends) if end > first_dirty),
+        overdue_ms=_overdue_ms(dirty_segments, now_ms, config.max_compaction_lag_ms),
+        cut_count=cut_count,
+        checkpoint_is_wrong=is_wrong,
+    )
+
+
+def _overdue_ms(dirty: Sequence[Segment], now_ms: int, lag_ms_max: int) -> int:
+    latest_ms = now_ms - lag_ms_max
+    if latest_ms <= 0:
+        return 0  # as by default: no record is that old, so none has to be looked at
+    first_times = [time for segment in dirty if (time := segment.first_timestamp()) > 0]
+    return max(latest_ms - min(first_times), 0) if first_times else 0
+
+
+def job_for(candidate: Candidate, disk: Disk, now_ms: int, limits: CleaningLimits) -> CleanJob:
+    """All that a compaction needs to know. Reads the disk."""
+    log, config = candidate.log, candidate.log.config
+    producers = list(log.producers.producers.values())
+    return CleanJob(
+        directory=candidate.directory,
+        sources=[
+            Source(
+                segment.base_offset,
+                end,
+                segment.size,
+                _size(disk, segment.path(OFFSET_INDEX)),
+                _size(disk, segment.path(TIME_INDEX)),
+            )
+            for segment, end in zip(candidate.segments, candidate.ends)
+        ],
+        first_dirty_offset=candidate.first_dirty_offset,
+        now_ms=now_ms,
+        delete_retention_ms=config.delete_retention_ms,
+        segment_bytes=config.segment_bytes,
+        segment_index_bytes=config.segment_index_bytes,
+        index_interval_bytes=config.index_interval_bytes,
+        levels=levels_of(config),
+        last_records=[
+            LastRecord(p.producer_id, p.batches[-1].last_offset if p.batches else -1, p.epoch) for p in producers
+        ],
+        # Those of later segments too: a transaction's end may lie in one while its data lies here.
+        aborted=[
+            entry
+            for segment in log.segments
+            for entry in list(segment.aborted())
+            if entry.first_offset < candidate.end_offset
+        ],
+        limits=limits,
+    )
+
+
+def _size(disk: Disk, path: str) -> int:
+    try:
+        return disk.size(path)
+    except FileMissing:
+        return 0

@@ -1,0 +1,179 @@
+"""Compaction of random logs: what a reader can tell must not change, whenever and however often it runs or crashes."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from functools import partial
+
+import pytest
+
+from headrace.log.compaction_job import CleaningLimits
+from headrace.log.offset_map import ENTRY_BYTES
+from headrace.log.snapshots import SUFFIX as SNAPSHOT
+from headrace.records import Record
+from headrace.runtime.simulated import CrashModel, SimulatedCrash
+
+from .compacting import COMPACT, DIRECTORY, RandomWriter, Table, batches_of, consume, newest
+
+
+def table_for(seed: int) -> Table:
+    rng = random.Random(seed)
+    config = dataclasses.replace(
+        COMPACT,
+        segment_bytes=rng.choice([1_300, 2_000, 10_000]),
+        index_interval_bytes=rng.choice([0, 200, 4096]),
+        delete_retention_ms=rng.choice([0, 5_000, 10**9]),
+    )
+    table = Table(seed, config)
+    if rng.random() < 0.5:
+        table.cleaner.limits = CleaningLimits(dedupe_bytes=rng.choice([2, 5, 8]) * ENTRY_BYTES, load_factor=1.0)
+    return table
+
+
+def sequences(table: Table) -> dict[int, tuple[int, int, int]]:
+    return {
+        producer.producer_id: (producer.epoch, producer.last_sequence, producer.txn_first_offset)
+        for producer in table.log.producers.producers.values()
+        if producer.batches
+    }
+
+
+def check_subset(after: list[Record], before: list[Record]) -> None:
+    """Nothing new, nothing changed, nothing moved."""
+    known = {record.offset: record for record in before}
+    for record in after:
+        assert record._replace(sequence=-1) == known[record.offset]._replace(sequence=-1)
+    offsets = [record.offset for record in after]
+    assert offsets == sorted(set(offsets))
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_readers_end_up_with_the_same_values_and_producers_with_the_same_state(seed: int) -> None:
+    table = table_for(seed)
+    writer = RandomWriter(table, seed)
+    for _ in range(4):
+        writer.write(40)
+        if seed % 2:
+            writer.end_all()
+        before = consume(table.log, committed=True)
+        uncommitted = consume(table.log, committed=False)
+        state, end, stable = sequences(table), table.log.end_offset, table.log.last_stable_offset
+        table.log.roll()
+        while (report := table.clean()) is not None:
+            assert report.end_offset > report.first_dirty_offset, "each one gets further"
+        after = consume(table.log, committed=True)
+        check_subset(after, before)
+        assert newest(after) == newest(before)
+        check_subset(consume(table.log, committed=False), uncommitted)
+        assert (table.log.end_offset, table.log.last_stable_offset) == (end, stable)
+        assert sequences(table) == state
+        assert table.log.find_by_time(0) is None or table.log.max_timestamp().offset < end
+        # After any stop, and from the log alone, everything is the same.
+        table.log.close()
+        for name in table.files(SNAPSHOT):
+            table.host.disk.remove(f"{DIRECTORY}/{name}")
+        limits = table.cleaner.limits
+        table.boot()
+        table.cleaner.limits = limits
+        assert not table.log.recovery.cut_bytes
+        assert consume(table.log, committed=True) == after
+        assert sequences(table) == state
+        assert (table.log.end_offset, table.log.last_stable_offset) == (end, stable)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_all_that_is_left_in_the_end_is_one_record_per_key_and_what_producers_need(seed: int) -> None:
+    table = table_for(seed)
+    table.config = table.log.config = dataclasses.replace(table.config, delete_retention_ms=1_000)
+    writer = RandomWriter(table, seed)
+    writer.write(120)
+    writer.end_all()
+    before = newest(consume(table.log, committed=True))
+    for _ in range(4):
+        table.clock.ms += 2_000
+        table.put((b"another", b"key"))
+        table.log.roll()
+        while table.clean() is not None:
+            pass
+    after = consume(table.log, committed=True)
+    assert {r.key: r for r in after if r.key != b"another"} == before
+    assert len(after) == len(before) + 1
+    assert consume(table.log, committed=False) == after
+    empty = [batch for batch in batches_of(table.log) if not batch.count]
+    assert len(empty) <= 4 + len(table.log.segments)
+
+
+# ---- crashes -----------------------------------------------------------------------------------------------------
+
+
+def crashed_table(seed: int) -> Table:
+    table = Table(seed, dataclasses.replace(COMPACT, segment_bytes=1_300 if seed % 2 else 3_000, delete_retention_ms=0))
+    writer = RandomWriter(table, seed)
+    writer.write(14)
+    writer.end_all()
+    # A first round, so that tombstones and markers have their horizons, and the second one drops them.
+    table.roll_and_clean()
+    table.clock.ms += 1_000
+    writer.write(9)
+    writer.end_all()
+    table.log.roll()
+    table.log.sync()
+    return table
+
+
+def check_after_crash(table: Table, before: list[Record], final: dict[bytes, Record], end: int) -> None:
+    table.boot(recovery_point=end)
+    assert not table.log.recovery.cut_bytes, table.log.recovery.cut_reason
+    assert table.log.end_offset == end
+    assert table.log.last_stable_offset == end
+    after = consume(table.log, committed=True)
+    check_subset(after, before)
+    assert newest(after) == final
+    assert not [n for n in table.host.disk.listdir(DIRECTORY) if n.endswith((".cleaned", ".swap", ".deleted"))]
+    # And the next compaction works, on whatever is there.
+    table.clean()
+    assert newest(consume(table.log, committed=True)) == final
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", list(CrashModel))
+@pytest.mark.parametrize("seed", range(2))
+def test_a_crash_at_any_disk_operation_leaves_the_old_or_the_new(seed: int, model: CrashModel) -> None:
+    operation = 0
+    while True:
+        table = crashed_table(seed)
+        before = consume(table.log, committed=True)
+        final, end = newest(before), table.log.end_offset
+        state = sequences(table)
+        table.host.disk.on_crash = partial(table.host.kill, power_loss=True, model=model)
+        table.host.disk.crash_after(operation)
+        try:
+            assert table.clean() is not None
+        except SimulatedCrash:
+            table.host.restart()
+        else:
+            break
+        check_after_crash(table, before, final, end)
+        assert sequences(table) == state
+        operation += 1
+    assert operation > 40
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(3))
+def test_a_crash_while_recovering_from_a_crash_loses_nothing_either(seed: int) -> None:
+    rng = random.Random(seed)
+    for _ in range(30):
+        table = crashed_table(seed)
+        before = consume(table.log, committed=True)
+        final, end = newest(before), table.log.end_offset
+        for _ in range(3):
+            table.host.disk.crash_after(rng.randint(0, 150))
+            try:
+                table.boot(recovery_point=end)
+                table.clean()
+            except SimulatedCrash:
+                table.host.restart()
+            table.host.disk.crash_after(10**9)
+        check_after_crash(table, before, final, end)

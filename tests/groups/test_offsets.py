@@ -329,6 +329,7 @@ def test_a_group_under_deletion_takes_nobody_and_comes_back_when_it_fails(member
     assert members.joined().error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
     assert members.commit(2) == ErrorCode.COORDINATOR_NOT_AVAILABLE
     assert delete_groups(members, GROUP) == {GROUP: ErrorCode.GROUP_ID_NOT_FOUND}
+    assert members.driver.ask("list_groups", ListGroupsRequest(), 5).groups == []
     members.driver.fail(ErrorCode.NOT_ENOUGH_REPLICAS)
     assert members.driver.answers[token].results[0].error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
     assert members.offsets() == {TOPIC: 1}

@@ -49,7 +49,9 @@ class Administration:
                 group_type=GROUP_TYPE,
             )
             for group in self._shards.groups.values()
-            if (not states or group.state.value.lower() in states) and (not types or GROUP_TYPE in types)
+            if group.state is not GroupState.DEAD  # its tombstones are being written
+            and (not states or group.state.value.lower() in states)
+            and (not types or GROUP_TYPE in types)
         ]
         return ListGroupsResponse(groups=listed)
 

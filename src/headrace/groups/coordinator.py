@@ -142,6 +142,8 @@ class GroupCoordinator:
     def failed(self, outcome: Outcome, error: ErrorCode | Mapping[int, ErrorCode], now_ms: int) -> Outcome:
         """The outcome's records were not written: none of them, or not those of some partitions (the rest were)."""
         errors = dict(error) if isinstance(error, Mapping) else {r.partition: error for r in outcome.records}
+        if not errors:
+            return self.written(outcome, now_ms)
         told = {partition: answers.error_after_failed_write(code) for partition, code in errors.items()}
         out = Outcome(replies=[self._refused(reply, told) for reply in outcome.replies])
         for effect in outcome.effects:

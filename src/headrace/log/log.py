@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
@@ -14,14 +13,15 @@ from headrace.errors import (
     OffsetOutOfRangeError,
     RecordListTooLargeError,
 )
-from headrace.log import leader_epochs, partition_metadata, reading, retention
+from headrace.log import partition_metadata, reading, retention
 from headrace.log.config import LogConfig
+from headrace.log.log_files import LogFiles
 from headrace.log.producer_loading import load_snapshot, replay
 from headrace.log.producer_state import DEFAULT_EXPIRATION_MS, EndMarker, Origin, Verification
 from headrace.log.reading import Slice, TimeAndOffset
 from headrace.log.recovery import Loaded, Loader
 from headrace.log.scanning import check_whole
-from headrace.log.segment import DELETED, SWAP, Caches, Segment
+from headrace.log.segment import Caches, Segment
 from headrace.log.transaction_index import AbortedTransaction
 from headrace.log.validation import read_marker, validate, writable
 from headrace.records import Batch, BatchHeader, CorruptBatch, assign, split
@@ -56,26 +56,17 @@ class Log:
     """
 
     __slots__ = (
-        "_caches",
-        "_changed",
         "_clock",
-        "_directory_changed",
-        "_discarded",
-        "_disk",
         "_epochs_changed",
         "_first_unstable",
-        "_never_synced",
         "_rng",
-        "_segments",
-        "_snapshots",
-        "active",
         "config",
         "cut_count",
         "cut_to",
-        "directory",
         "end_offset",
         "epochs",
         "failure",
+        "files",
         "high_watermark",
         "last_sync_ms",
         "on_failure",
@@ -137,26 +128,21 @@ class Log:
         on_failure: Callable[[Log, DiskError], None] | None,
     ) -> None:
         """Use `Log.open`."""
-        self._caches = caches
-        self._disk = runtime.disk
+        self.files = LogFiles(caches, directory, loaded.segments, loaded.snapshots)
         self._clock = runtime.clock
         self._rng = runtime.rng
-        self.directory = directory
         self.partition = partition
         self.topic_id = topic_id
         self.config = config
         self.on_failure = on_failure
         self.failure: DiskError | None = None
-        self._set_segments(loaded.segments)
-        self.active.jitter_ms = config.jitter_ms(runtime.rng)
+        self.files.active.jitter_ms = config.jitter_ms(runtime.rng)
         self.start_offset = loaded.start_offset
         self.end_offset = loaded.end_offset
         self.recovery_point = recovery_point
         self.epochs = loaded.epochs
         self._epochs_changed = loaded.epochs_changed
         self.producers = loaded.producers
-        self._snapshots = loaded.snapshots
-        self._discarded: list[tuple[int, Segment]] = []
         # How often the log's end was cut off since it was opened, and the lowest offset it was cut to.
         self.cut_count = 0
         self.cut_to: int | None = None
@@ -165,16 +151,24 @@ class Log:
         self._first_unstable = loaded.producers.first_unstable_offset
         self.last_sync_ms = runtime.clock.now_ms()
         report = loaded.report
-        # Whether anything differs from what a clean stop left; if not, closing writes nothing.
-        self._changed = not report.clean or report.eventful or not loaded.found
-        self._directory_changed = self._changed or bool(report.removed)
-        # The directory's own name, and whose it is, may not be durable yet.
-        self._never_synced = not report.clean or not loaded.found
+        self.files.changed = not report.clean or report.eventful or not loaded.found
+        self.files.directory_changed = self.files.changed or bool(report.removed)
+        self.files.never_synced = not report.clean or not loaded.found
 
     def __repr__(self) -> str:
         return f"Log({self.directory}, offsets {self.start_offset}..{self.end_offset})"
 
     # ---- state ---------------------------------------------------------------------------------------------------
+
+    @property
+    def directory(self) -> str:
+        """The partition's own directory."""
+        return self.files.directory
+
+    @property
+    def active(self) -> Segment:
+        """The segment that is appended to."""
+        return self.files.active
 
     @property
     def leader_epoch(self) -> int:
@@ -193,15 +187,15 @@ class Log:
 
     @property
     def segments(self) -> tuple[Segment, ...]:
-        return tuple(self._segments[0])
+        return tuple(self.files.segments[0])
 
     @property
     def caches(self) -> Caches:
-        return self._caches
+        return self.files.caches
 
     @property
     def size_bytes(self) -> int:
-        return sum(segment.size for segment in self._segments[0])
+        return sum(segment.size for segment in self.files.segments[0])
 
     @property
     def unsynced(self) -> int:
@@ -274,15 +268,15 @@ class Log:
         try:
             rolled = self._roll_for(size, last_offset, checked.max_timestamp_ms, now_ms)
             assign(view, base_offset, leader_epoch)
-            self.active.write((view,))
+            self.files.active.write((view,))
         except DiskError as error:
             self._fail(error)
             raise
         new_epoch = leader_epoch != self.epochs.latest and leader_epoch >= 0
         if new_epoch:
             self._epochs_changed |= self.epochs.assign(leader_epoch, base_offset)
-        self.active.note(size, last_offset, checked.max_timestamp_ms, self.config.index_interval_bytes)
-        self._changed = True
+        self.files.active.note(size, last_offset, checked.max_timestamp_ms, self.config.index_interval_bytes)
+        self.files.changed = True
         if header.producer_id >= 0:
             if header.is_control:
                 self._note_marker(header, base_offset, marker)
@@ -358,7 +352,7 @@ class Log:
         if header.leader_epoch >= 0 and header.leader_epoch != self.epochs.latest:
             self._epochs_changed |= self.epochs.assign(header.leader_epoch, header.base_offset)
         self.active.note(size, header.last_offset, header.max_timestamp, self.config.index_interval_bytes)
-        self._changed = True
+        self.files.changed = True
         if header.producer_id >= 0:
             if header.is_control:
                 self._note_marker(header, header.base_offset, read_marker(batch))
@@ -373,13 +367,8 @@ class Log:
 
     # ---- segments ------------------------------------------------------------------------------------------------
 
-    def _set_segments(self, segments: list[Segment]) -> None:
-        # Both lists are made anew and put in place at once: a reader on another thread keeps those it has.
-        self._segments = (segments, [segment.base_offset for segment in segments])
-        self.active = segments[-1]
-
     def _roll_for(self, size: int, last_offset: int, max_timestamp_ms: int, now_ms: int) -> bool:
-        if not self.active.full_for(size, last_offset, max_timestamp_ms, now_ms, self.config):
+        if not self.files.active.full_for(size, last_offset, max_timestamp_ms, now_ms, self.config):
             return False
         # At the log's end also where a compacted leader's batch leaves a gap: segments then follow one another.
         self._roll(self.end_offset, now_ms)
@@ -403,28 +392,7 @@ class Log:
         return True
 
     def _roll(self, base_offset: int, now_ms: int) -> None:
-        if self.active.size == 0 and self.active.base_offset < base_offset:
-            # Nothing is in it: the new one simply takes its place.
-            self.active.remove()
-            kept = self._segments[0][:-1]
-        else:
-            self.active.seal()
-            kept = self._segments[0]
-        if self._never_synced:
-            # Once in a log's life: were its first segment's name lost and the next one's kept, it would begin there.
-            self._disk.sync_dir(self.directory)
-        self.producers.end_offset = base_offset
-        self._take_snapshot()
-        segment = Segment.create(self._caches, self.directory, base_offset, now_ms)
-        segment.jitter_ms = self.config.jitter_ms(self._rng)
-        self._directory_changed = True
-        self._set_segments([*kept, segment])
-
-    def _take_snapshot(self) -> None:
-        latest = self._snapshots.latest
-        if self.producers.end_offset > (self._segments[0][0].base_offset if latest is None else latest):
-            self._snapshots.take(self.producers)
-            self._directory_changed = True
+        self.files.roll(base_offset, now_ms, self.producers, self.config.jitter_ms(self._rng))
 
     # ---- find ----------------------------------------------------------------------------------------------------
 
@@ -442,7 +410,7 @@ class Log:
             raise OffsetOutOfRangeError(
                 f"{self.partition}: offset {offset} is not between {self.start_offset} and {end_offset}"
             )
-        segments, bases = self._segments
+        segments, bases = self.files.segments
         limit = min(limit, end_offset)
         if offset >= limit:
             return reading.nothing(segments, offset)
@@ -452,16 +420,16 @@ class Log:
 
     def aborted_transactions(self, start: int, slice_: Slice, *, nowait: bool = False) -> list[AbortedTransaction]:
         """What a reader of this slice from offset `start` on must skip; perhaps more than it has, as in Kafka."""
-        segments, bases = self._segments
+        segments, bases = self.files.segments
         return reading.aborted_in(segments, bases, start, slice_, self.end_offset, nowait=nowait)
 
     def find_by_time(self, timestamp_ms: int) -> TimeAndOffset | None:
         """The first record whose timestamp is not below this one; it may be a control record. Reads from disk."""
-        return reading.first_at_or_after(self._segments[0], timestamp_ms, self.start_offset)
+        return reading.first_at_or_after(self.files.segments[0], timestamp_ms, self.start_offset)
 
     def max_timestamp(self) -> TimeAndOffset:
         """The record with the greatest timestamp; all -1 when there is none. Reads from disk."""
-        return reading.newest(self._segments[0])
+        return reading.newest(self.files.segments[0])
 
     def end_offset_for(self, leader_epoch: int) -> tuple[int, int]:
         """(epoch, end offset) of the greatest epoch up to the one asked for; (-1, -1) when it is unknown."""
@@ -475,37 +443,26 @@ class Log:
         if offset >= self.end_offset:
             self._epochs_changed |= self.epochs.truncate_end(self.end_offset)
             return
-        segments, bases = self._segments
-        if offset < bases[0]:
+        if offset < self.files.segments[1][0]:
             self.start_at(offset)
             return
         self._note_cut(offset)
         with self._failing():
-            keep = reading.place_of(bases, offset)
-            # From the end, so that a crash half-way leaves a log without gaps.
-            for segment in reversed(segments[keep + 1 :]):
-                self._discard(segment)
-            self._set_segments(list(segments[: keep + 1]))
-            self.active.truncate_to(offset, self._clock.now_ms())
-            self._changed = self._directory_changed = True
+            self.files.cut(offset, self._clock.now_ms(), self.config.file_delete_delay_ms)
             self.start_offset = min(self.start_offset, offset)
             self._set_end(offset)
             self._reload_producers(offset)
             # Durable at once: what was cut must not come back behind what is written in its place.
             self.active.file.sync()
-            self._disk.sync_dir(self.directory)
+            self.files.sync_directory()
 
     def start_at(self, offset: int) -> None:
         """Drop everything; what comes next has `offset`: a follower whose leader no longer has what it has."""
         self._check_usable()
         self._note_cut(offset)
         with self._failing():
-            for segment in reversed(self._segments[0]):
-                segment.remove()
-            self._snapshots.drop_after(-1)
-            self._set_segments([Segment.create(self._caches, self.directory, offset, self._clock.now_ms())])
-            self._disk.sync_dir(self.directory)
-        self._changed = self._directory_changed = self._epochs_changed = True
+            self.files.start_over(offset, self._clock.now_ms())
+        self._epochs_changed = True
         self.epochs.clear()
         self.producers.clear(offset)
         self.start_offset = offset
@@ -524,13 +481,13 @@ class Log:
         self._epochs_changed |= self.epochs.truncate_end(offset)
 
     def _reload_producers(self, offset: int) -> None:
-        self._snapshots.drop_after(offset)
+        self.files.snapshots.drop_after(offset)
         state = self.producers
         if not state.producers and not state.unreplicated:
             state.end_offset = offset
             return
-        segments = self._segments[0]
-        load_snapshot(state, self._snapshots, offset, segments[0].base_offset, self._clock.now_ms())
+        segments = self.files.segments[0]
+        load_snapshot(state, self.files.snapshots, offset, segments[0].base_offset, self._clock.now_ms())
         replay(state, segments, offset)
         state.end_offset = offset
         state.replicated_up_to(self.high_watermark)
@@ -551,7 +508,7 @@ class Log:
         if offset <= self.start_offset:
             return
         self.start_offset = offset
-        self._changed = True
+        self.files.changed = True
         self._epochs_changed |= self.epochs.truncate_start(offset)
         if self.producers.replicated_up_to(offset):
             self._first_unstable = self.producers.first_unstable_offset
@@ -563,32 +520,15 @@ class Log:
         if not doomed:
             return []
         with self._failing():
-            if len(doomed) == len(self._segments[0]):
+            if len(doomed) == len(self.files.segments[0]):
                 self._roll(self.end_offset, now_ms)
-            kept = list(self._segments[0][len(doomed) :])
-            # The name of the segment that becomes the first must not be lost together with the old ones.
-            self._disk.sync_dir(self.directory)
-            self._advance_start(kept[0].base_offset)
-            self._set_segments(kept)
-            for segment in doomed:
-                self._discard(segment)
-                self._snapshots.drop(segment.base_offset)
-        return doomed
-
-    def _discard(self, segment: Segment) -> None:
-        """Take a segment out of use; its files stay a while under another name, for readers that have a slice of it."""
-        segment.rename(DELETED)
-        self._discarded.append((self._clock.now_ms() + self.config.file_delete_delay_ms, segment))
-        self._changed = self._directory_changed = True
+            self._advance_start(self.files.segments[1][len(doomed)])
+            return self.files.drop_first(len(doomed), self._clock.now_ms() + self.config.file_delete_delay_ms)
 
     def remove_discarded(self, now_ms: int) -> int:
         """Remove the files of segments whose `file.delete.delay.ms` is over; how many segments that were."""
-        due = [segment for due_ms, segment in self._discarded if due_ms <= now_ms]
         with self._failing():
-            for segment in due:
-                segment.remove()
-        self._discarded = [entry for entry in self._discarded if entry[0] > now_ms]
-        return len(due)
+            return self.files.remove_discarded(now_ms)
 
     def replace_segments(self, new: Sequence[Segment], old: Sequence[Segment]) -> None:
         """Put compacted segments (with the suffix .cleaned, written, sealed and synced) in the place of `old` ones.
@@ -599,20 +539,7 @@ class Log:
         if self.active in old:
             raise ValueError(f"{self.partition}: the active segment cannot be compacted")
         with self._failing():
-            for segment in new:
-                segment.rename(SWAP)
-            self._disk.sync_dir(self.directory)
-            kept = [segment for segment in self._segments[0] if segment not in old]
-            for segment in old:
-                self._discard(segment)
-            # Before the new ones lose their suffix: nothing would tell any more which old ones they replace.
-            self._disk.sync_dir(self.directory)
-            for segment in new:
-                segment.rename("")
-            self._set_segments(sorted([*kept, *new], key=lambda segment: segment.base_offset))
-            self._disk.sync_dir(self.directory)
-            for base_offset in {segment.base_offset for segment in old} - {segment.base_offset for segment in new}:
-                self._snapshots.drop(base_offset)
+            self.files.replace(new, old, self._clock.now_ms() + self.config.file_delete_delay_ms)
 
     # ---- durability ----------------------------------------------------------------------------------------------
 
@@ -620,23 +547,11 @@ class Log:
         """Make everything appended so far durable, then move the recovery point there. May run beside appends."""
         self._check_usable()
         end = self.end_offset
-        segments, bases = self._segments
-        # The one before, too: it ended where the recovery point is when nothing was appended between a sync and a roll.
-        first = max(reading.place_of(bases, self.recovery_point) - 1, 0)
+        # Taken back before the copy is made: a change beside this is then written by the next sync.
+        epochs = self.epochs if self._epochs_changed else None
+        self._epochs_changed = False
         with self._failing():
-            if self._epochs_changed:
-                self._epochs_changed = False
-                self._disk.replace_file(os.path.join(self.directory, leader_epochs.FILE_NAME), self.epochs.to_bytes())
-            for segment in segments[first:]:
-                if segment.active or not segment.synced:
-                    segment.sync()
-            if self._directory_changed:
-                self._directory_changed = False
-                self._disk.sync_dir(self.directory)
-            if self._never_synced:
-                partition_metadata.sync(self._disk, self.directory)
-                self._disk.sync_dir(os.path.dirname(self.directory))
-                self._never_synced = False
+            self.files.sync(self.recovery_point, epochs)
         self.recovery_point = max(self.recovery_point, end)
         self.last_sync_ms = self._clock.now_ms()
 
@@ -646,36 +561,30 @@ class Log:
 
     def close(self) -> None:
         """Write indexes and producer state, sync, let go of everything. Idempotent; a failed log is only let go of."""
-        if self.failure is None and self._changed:
+        if self.failure is None and self.files.changed:
             try:
                 self.active.write_indexes()
-                self._take_snapshot()
-                self._directory_changed = True
+                self.files.take_snapshot(self.producers)
+                self.files.directory_changed = True
                 self.sync()
                 self.active.active = False
                 self.active.sync()
-                self._changed = False
+                self.files.changed = False
             except DiskError as error:
                 self._fail(error)
-                self._release()
+                self.files.release()
                 raise
-        self._release()
+        self.files.release()
 
     def abandon(self) -> None:
         """Let go of everything and write nothing: the log is deleted, failed, or to be checked at the next start."""
-        self._release()
+        self.files.release()
         if self.failure is None:
             self.failure = DiskError("use", self.directory, None, detail="the log is closed")
 
     def moved_to(self, directory: str) -> None:
         """The log's directory has another name now."""
-        self.directory = self._snapshots.directory = directory
-        for segment in self._segments[0]:
-            segment.moved_to(directory)
-
-    def _release(self) -> None:
-        for segment in (*self._segments[0], *(segment for _, segment in self._discarded)):
-            segment.close()
+        self.files.moved_to(directory)
 
     def _check_usable(self) -> None:
         if self.failure is not None:

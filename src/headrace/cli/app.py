@@ -14,9 +14,10 @@ import typer
 
 from headrace._version import __version__
 from headrace.cli.exits import Exit
+from headrace.config import ConfigError
 from headrace.errors import HeadraceError, RequestTimedOutError
 
-# name → module with an `app`, what the list of commands says. In the order in which a person needs them.
+# name → module with an `app` (of several commands) or a `command`; what the list of commands says of it.
 COMMANDS = {
     "start": ("", "Start a broker, in the foreground."),
     "demo": ("demo", "See it all once, in ten seconds."),
@@ -47,11 +48,12 @@ def run(arguments: Sequence[str]) -> int:
     except RequestTimedOutError as error:
         return _failed(error, Exit.TIMEOUT)
     except (HeadraceError, OSError) as error:
+        code = getattr(error, "exit_code", Exit.USAGE if isinstance(error, ConfigError) else Exit.FAILED)
         if isinstance(error, BrokenPipeError):
             # Who read our output has seen enough. Python would complain while it flushes at exit.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return Exit.OK
-        return _failed(error, Exit.FAILED)
+        return _failed(error, code)
     finally:
         signal.signal(signal.SIGINT, previous)
 
@@ -69,8 +71,8 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
 
 
 def _failed(error: BaseException, code: Exit) -> int:
-    text = " ".join(str(error).split()) or type(error).__name__
-    sys.stderr.write(f"headrace: {text}\n")
+    for line in str(error).splitlines() or [type(error).__name__]:
+        sys.stderr.write(f"headrace: {line}\n")
     return code
 
 
@@ -82,6 +84,8 @@ def build(arguments: Sequence[str]) -> typer.Typer:
         epilog=EPILOG,
         no_args_is_help=True,
         pretty_exceptions_enable=False,
+        # Plain help: it is read in narrow terminals too, and comes in half the time without rich.
+        rich_markup_mode=None,
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     root.callback(invoke_without_command=True)(_root)
@@ -89,7 +93,11 @@ def build(arguments: Sequence[str]) -> typer.Typer:
     everything = "_HEADRACE_COMPLETE" in os.environ
     for name, (module, help_text) in COMMANDS.items():
         if module and (everything or name == wanted):
-            root.add_typer(import_module(f"headrace.cli.{module}").app, name=name, help=help_text)
+            loaded = import_module(f"headrace.cli.{module}")
+            if hasattr(loaded, "app"):
+                root.add_typer(loaded.app, name=name, help=help_text)
+            else:
+                root.command(name)(loaded.command)
         else:
             root.command(name, help=help_text)(_unloaded)
     return root

@@ -239,7 +239,7 @@ def _salted(context: Context, change: UserScramCredentialUpsertion) -> ScramCred
     if not _ITERATIONS_MIN <= change.iterations <= _ITERATIONS_MAX:
         # The broker would say so too, after a hash that takes as long as the number is large.
         raise UnacceptableCredentialError(
-            f"user {change.user}: {change.iterations} iterations, where {_ITERATIONS_MIN} to {_ITERATIONS_MAX} are legal"
+            f"user {change.user}: {change.iterations} iterations, not {_ITERATIONS_MIN} to {_ITERATIONS_MAX}"
         )
     salt = context.core.rng.randbytes(_SALT_BYTES) if change.salt is None else change.salt
     salted = hashlib.pbkdf2_hmac(_HASHES[change.mechanism], change.password, salt, change.iterations)

@@ -1,0 +1,336 @@
+"""`headrace group`: list, describe (members, assignment, lag), reset offsets, delete."""
+
+from __future__ import annotations
+
+import csv
+import io
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from headrace.cli.options import (
+    DEFAULT_BOOTSTRAP,
+    DEFAULT_TIMEOUT_S,
+    Bootstrap,
+    ClientConfig,
+    Json,
+    Timeout,
+    connect,
+)
+from headrace.cli.output import (
+    Column,
+    CommandError,
+    check_errors,
+    count,
+    note,
+    print_json,
+    report,
+    show_rows,
+    styled,
+    table,
+    usage,
+)
+from headrace.cli.times import duration_ms, moment_ms
+from headrace.client.admin import Admin, GroupDescription, OffsetAndMetadata, OffsetSpec, ResetTo
+from headrace.topics import TopicPartition
+
+app = typer.Typer(no_args_is_help=True)
+
+Groups = Annotated[list[str], typer.Argument(metavar="GROUP")]
+_PARTITION_FILE_ROWS_MAX = 1_000_000
+
+
+@app.command("list")
+def list_(
+    state: Annotated[
+        list[str] | None, typer.Option("--state", help="Only these: Stable, Empty, Dead, PreparingRebalance …")
+    ] = None,
+    as_json: Json = False,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    timeout: Timeout = DEFAULT_TIMEOUT_S,
+    client_config: ClientConfig = None,
+) -> None:
+    """List groups."""
+    with connect(bootstrap, timeout, client_config) as admin:
+        groups = admin.list_groups(states=state or ())
+        described = admin.describe_groups([group.group_id for group in groups])
+    rows = []
+    for group in groups:
+        detail = described.ok.get(group.group_id)
+        rows.append(
+            {
+                "group": group.group_id,
+                "state": group.state or (detail.state if detail else None),
+                "type": group.type,
+                "members": len(detail.members) if detail else None,
+                "assignor": (detail.partition_assignor or None) if detail else None,
+                "coordinator": detail.coordinator.id if detail else None,
+            }
+        )
+    columns = [
+        Column("group", "GROUP"),
+        Column("state", "STATE", style=_state_style),
+        Column("members", "MEMBERS"),
+        Column("assignor", "ASSIGNOR"),
+        Column("coordinator", "COORDINATOR"),
+    ]
+    show_rows(rows, columns, as_json=as_json, empty="There are no groups.")
+
+
+def _state_style(state: Any) -> str:
+    return {"Stable": "32", "Empty": "2"}.get(str(state), "33")
+
+
+# --- describe ---------------------------------------------------------------------------------------------------------
+
+
+@app.command()
+def describe(
+    groups: Annotated[list[str] | None, typer.Argument(metavar="[GROUP]", help="None: all of them.")] = None,
+    as_json: Json = False,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    timeout: Timeout = DEFAULT_TIMEOUT_S,
+    client_config: ClientConfig = None,
+) -> None:
+    """Show groups: members, what each is assigned, committed offsets and lag."""
+    with connect(bootstrap, timeout, client_config) as admin:
+        names = groups or [group.group_id for group in admin.list_groups()]
+        documents, errors = group_documents(admin, names)
+    if as_json:
+        print_json(documents)
+    elif documents:
+        print("\n\n".join("\n".join(group_lines(document)) for document in documents))
+    elif not errors:
+        note("There are no groups.")
+    check_errors(errors.values())
+
+
+def group_documents(admin: Admin, names: list[str]) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """All there is to say of groups, and why some could not be described."""
+    described = admin.describe_groups(names)
+    offsets = admin.list_group_offsets(described.ok)
+    wanted = {tp for committed in offsets.ok.values() for tp in committed}
+    for group in described.ok.values():
+        wanted.update(tp for member in group.members for tp in member.assignment)
+    ends = admin.list_offsets(dict.fromkeys(sorted(wanted), OffsetSpec.latest())).ok
+    end_offsets = {tp: info.offset for tp, info in ends.items()}
+    documents = [
+        _group_document(described.ok[name], offsets.ok.get(name, {}), end_offsets)
+        for name in names
+        if name in described.ok
+    ]
+    return documents, described.errors | offsets.errors
+
+
+def _group_document(
+    group: GroupDescription, committed: dict[TopicPartition, OffsetAndMetadata], ends: dict[TopicPartition, int]
+) -> dict[str, Any]:
+    owners = {tp: member for member in group.members for tp in member.assignment}
+    partitions = []
+    for tp in sorted({*committed, *owners}):
+        offset = committed[tp].offset if tp in committed else None
+        end, owner = ends.get(tp), owners.get(tp)
+        partitions.append(
+            {
+                "topic": tp.topic,
+                "partition": tp.partition,
+                "offset": offset,
+                "end_offset": end,
+                "lag": None if offset is None or end is None else max(0, end - offset),
+                "member": None if owner is None else owner.member_id,
+                "client": None if owner is None else owner.client_id,
+                "host": None if owner is None else owner.host.lstrip("/"),
+            }
+        )
+    return {
+        "group": group.group_id,
+        "state": group.state,
+        "assignor": group.partition_assignor or None,
+        "coordinator": group.coordinator.id,
+        "lag": sum(row["lag"] or 0 for row in partitions),
+        "members": [
+            {
+                "member": member.member_id,
+                "instance": member.group_instance_id,
+                "client": member.client_id,
+                "host": member.host.lstrip("/"),
+                "topics": list(member.topics),
+                "partitions": [str(tp) for tp in member.assignment],
+            }
+            for member in group.members
+        ],
+        "offsets": partitions,
+    }
+
+
+def group_lines(document: dict[str, Any]) -> list[str]:
+    """One group for a person."""
+    heading = (
+        f"{styled(document['group'], '1')}  {styled(document['state'], _state_style(document['state']))}, "
+        f"{len(document['members'])} members, lag {count(document['lag'])}"
+        + (f", {document['assignor']}" if document["assignor"] else "")
+        + f", coordinator {document['coordinator']}"
+    )
+    lines = [heading]
+    if document["members"]:
+        rows = [member | {"count": len(member["partitions"])} for member in document["members"]]
+        lines += table(
+            rows,
+            [
+                Column("client", "CLIENT"),
+                Column("host", "HOST"),
+                Column("count", "PARTITIONS"),
+                Column("member", "MEMBER"),
+                *([Column("instance", "INSTANCE")] if any(row["instance"] for row in rows) else []),
+            ],
+        )
+        lines.append("")
+    if document["offsets"]:
+        lines += table(document["offsets"], offset_columns(with_owner=bool(document["members"])))
+    else:
+        lines.append("nothing committed")
+    return lines
+
+
+def offset_columns(*, with_owner: bool) -> list[Column]:
+    columns = [
+        Column("topic", "TOPIC"),
+        Column("partition", "PARTITION"),
+        Column("offset", "OFFSET", count),
+        Column("end_offset", "END", count),
+        Column("lag", "LAG", count, lambda lag: "33" if lag else ""),
+    ]
+    return [*columns, Column("client", "CLIENT")] if with_owner else columns
+
+
+# --- reset ------------------------------------------------------------------------------------------------------------
+
+
+@app.command()
+def reset(
+    group: Annotated[str, typer.Argument(metavar="GROUP")],
+    topic: Annotated[
+        list[str] | None,
+        typer.Option("--topic", metavar="TOPIC[:P,P…]", help="Topics, or partitions of one; default: all it has."),
+    ] = None,
+    to_earliest: Annotated[bool, typer.Option("--to-earliest", help="The first record there is.")] = False,
+    to_latest: Annotated[bool, typer.Option("--to-latest", help="The end.")] = False,
+    to_current: Annotated[bool, typer.Option("--to-current", help="Where it is; the end where it is nowhere.")] = False,
+    to_offset: Annotated[int | None, typer.Option(metavar="OFFSET", help="An offset, in every partition.")] = None,
+    to_datetime: Annotated[
+        str | None, typer.Option(metavar="TIME", help="The first record at or after 2026-01-31T12:00:00 (UTC).")
+    ] = None,
+    by_duration: Annotated[str | None, typer.Option(metavar="SPAN", help="As long ago as 15m, 2h, PT15M.")] = None,
+    shift_by: Annotated[int | None, typer.Option(metavar="N", help="Forward, or back with a minus.")] = None,
+    to_group: Annotated[str | None, typer.Option(metavar="GROUP", help="Where another group is.")] = None,
+    from_file: Annotated[
+        Path | None, typer.Option(metavar="CSV", exists=True, help="topic,partition,offset per line; see --export.")
+    ] = None,
+    execute: Annotated[bool, typer.Option("--execute", help="Do it.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be done (the default).")] = False,
+    export: Annotated[bool, typer.Option("--export", help="Print topic,partition,offset, for --from-file.")] = False,
+    as_json: Json = False,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    timeout: Timeout = DEFAULT_TIMEOUT_S,
+    client_config: ClientConfig = None,
+) -> None:
+    """Set a group's offsets. Shows what would be done; --execute does it. The group must have no members."""
+    if execute and dry_run:
+        raise usage("--execute and --dry-run exclude each other")
+    choices = {
+        "--to-earliest": ResetTo.earliest() if to_earliest else None,
+        "--to-latest": ResetTo.latest() if to_latest else None,
+        "--to-current": ResetTo.current() if to_current else None,
+        "--to-offset": None if to_offset is None else ResetTo.offset(to_offset),
+        "--to-datetime": None if to_datetime is None else ResetTo.timestamp(moment_ms(to_datetime)),
+        "--by-duration": None if by_duration is None else ResetTo.duration(duration_ms(by_duration)),
+        "--shift-by": None if shift_by is None else ResetTo.shift(shift_by),
+        "--to-group": None if to_group is None else ResetTo.group(to_group),
+        "--from-file": None if from_file is None else ResetTo.each(_read_offsets(from_file)),
+    }
+    chosen = {name: choice for name, choice in choices.items() if choice is not None}
+    if len(chosen) != 1:
+        raise usage(f"give one of {', '.join(choices)}" + (f", not {' and '.join(chosen)}" if chosen else ""))
+    (to,) = chosen.values()
+    with connect(bootstrap, timeout, client_config) as admin:
+        done = admin.reset_group_offsets(group, to, topics=_topics(topic) if topic else None, dry_run=not execute)
+    rows = [
+        {
+            "group": group,
+            "topic": tp.topic,
+            "partition": tp.partition,
+            "offset": change.before,
+            "new_offset": change.after,
+        }
+        for tp, change in done.items()
+    ]
+    if export:
+        writer = csv.writer(sys.stdout, lineterminator="\n")
+        writer.writerows([row["topic"], row["partition"], row["new_offset"]] for row in rows)
+        return
+    columns = [
+        Column("topic", "TOPIC"),
+        Column("partition", "PARTITION"),
+        Column("offset", "OFFSET", count),
+        Column("new_offset", "NEW OFFSET", count),
+    ]
+    show_rows(rows, columns, as_json=as_json)
+    if not execute:
+        note("Nothing was changed. Add --execute to do it.")
+
+
+def _topics(texts: list[str]) -> list[str | TopicPartition]:
+    found: list[str | TopicPartition] = []
+    for text in texts:
+        name, separator, numbers = text.partition(":")
+        if not separator:
+            found.append(name)
+            continue
+        for number in numbers.split(","):
+            if not number.strip().isdigit():
+                raise usage(f"--topic {text!r} is not TOPIC or TOPIC:0,1,2")
+            found.append(TopicPartition(name, int(number)))
+    return found
+
+
+def _read_offsets(path: Path) -> dict[TopicPartition, int]:
+    found: dict[TopicPartition, int] = {}
+    for number, row in enumerate(csv.reader(io.StringIO(path.read_text("utf-8"))), start=1):
+        if not row or number > _PARTITION_FILE_ROWS_MAX:
+            continue
+        cells = [cell.strip().strip('"') for cell in row]
+        # Kafka's own tool also writes lines that begin with the group.
+        cells = cells[-3:]
+        if len(cells) != 3 or not cells[1].isdigit() or not cells[2].isdigit():
+            raise usage(f"{path}, line {number}: {','.join(row)!r} is not topic,partition,offset")
+        found[TopicPartition(cells[0], int(cells[1]))] = int(cells[2])
+    if not found:
+        raise usage(f"{path} has no line with topic,partition,offset")
+    return found
+
+
+@app.command()
+def delete(
+    groups: Groups,
+    topic: Annotated[
+        list[str] | None,
+        typer.Option("--topic", metavar="TOPIC", help="Only the offsets of these topics (one group)."),
+    ] = None,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    timeout: Timeout = DEFAULT_TIMEOUT_S,
+    client_config: ClientConfig = None,
+) -> None:
+    """Delete groups that have no members, with their offsets."""
+    with connect(bootstrap, timeout, client_config) as admin:
+        if not topic:
+            report(admin.delete_groups(groups), lambda name: f"{name} deleted")
+            return
+        if len(groups) != 1:
+            raise usage("--topic deletes offsets of one group: name one")
+        committed = admin.list_group_offsets(groups)[groups[0]]
+        partitions = [tp for tp in committed if tp.topic in topic]
+        if not partitions:
+            raise CommandError(f"{groups[0]} has committed nothing for {', '.join(topic)}")
+        report(admin.delete_group_offsets(groups[0], partitions), lambda tp: f"{groups[0]}: offset of {tp} deleted")

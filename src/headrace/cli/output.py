@@ -1,0 +1,162 @@
+"""What commands print: tables for people, JSON for programs, one line per error. Colours only on a terminal."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import IO, Any
+
+from headrace.cli.exits import Exit
+from headrace.client.admin.core import Results
+from headrace.errors import HeadraceError, RequestTimedOutError
+
+Row = Mapping[str, Any]
+_GAP = "  "
+_UNITS = ("B", "KB", "MB", "GB", "TB", "PB")
+
+
+class CommandError(HeadraceError):
+    """What a command ends with: a line that says what happened and what to do, and its exit code."""
+
+    def __init__(self, text: str, code: Exit = Exit.FAILED) -> None:
+        super().__init__(text)
+        self.exit_code = code
+
+
+def usage(text: str) -> CommandError:
+    """The command line asks for something impossible."""
+    return CommandError(text, Exit.USAGE)
+
+
+# --- text -------------------------------------------------------------------------------------------------------------
+
+
+def has_colours(stream: IO[str] | None = None) -> bool:
+    """Whether colours make sense: on a terminal, unless NO_COLOR says no."""
+    return (stream or sys.stdout).isatty() and not os.environ.get("NO_COLOR")
+
+
+def styled(text: str, style: str, stream: IO[str] | None = None) -> str:
+    """Text in an ANSI style ("1" bold, "2" dim, "33" yellow …), plain where there is no terminal."""
+    return f"\x1b[{style}m{text}\x1b[0m" if text.strip() and has_colours(stream) else text
+
+
+def count(number: int) -> str:
+    """12,345."""
+    return f"{number:,}"
+
+
+def size(number: int) -> str:
+    """1.2 MB."""
+    amount = float(number)
+    for unit in _UNITS:
+        if amount < 1000 or unit == _UNITS[-1]:
+            return f"{number} B" if unit == "B" else f"{amount:.1f} {unit}"
+        amount /= 1000
+    raise AssertionError("unreachable: the last unit takes all")
+
+
+def id_text(raw: bytes) -> str:
+    """A topic's id as Kafka writes it."""
+    return base64.urlsafe_b64encode(raw).decode("ascii").rstrip("=")
+
+
+def moment(timestamp_ms: int) -> str:
+    """A timestamp as UTC to the millisecond; a dash for none."""
+    if timestamp_ms < 0:
+        return "-"
+    try:
+        return datetime.fromtimestamp(timestamp_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
+    except (OverflowError, ValueError, OSError):
+        return str(timestamp_ms)
+
+
+# --- tables -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column: the row's key, the title, how a value is shown (numbers stand right)."""
+
+    key: str
+    title: str
+    show: Callable[[Any], str] = str
+    style: Callable[[Any], str] | str = ""
+
+
+def show_rows(rows: Sequence[Row], columns: Sequence[Column], *, as_json: bool, empty: str = "") -> None:
+    """Print rows as a table, or all that they hold as JSON. `empty` is said (on stderr) when there are none."""
+    if as_json:
+        print_json(list(rows))
+        return
+    if not rows:
+        if empty:
+            note(empty)
+        return
+    print("\n".join(table(rows, columns)))
+
+
+def table(rows: Sequence[Row], columns: Sequence[Column]) -> list[str]:
+    """The lines of a table: a title line, then a line per row, in aligned columns."""
+    cells = [[_cell(row.get(column.key), column) for column in columns] for row in rows]
+    is_number = [all(isinstance(row.get(column.key), (int, float, type(None))) for row in rows) for column in columns]
+    widths = [max(len(column.title), *(len(line[i]) for line in cells)) for i, column in enumerate(columns)]
+
+    def aligned(texts: Sequence[str], styles: Sequence[str]) -> str:
+        padded = [
+            text.rjust(width) if right else text.ljust(width) for text, width, right in zip(texts, widths, is_number)
+        ]
+        padded[-1] = padded[-1].rstrip()
+        return _GAP.join(styled(text, style) if style else text for text, style in zip(padded, styles))
+
+    lines = [aligned([column.title for column in columns], ["1"] * len(columns))]
+    for row, line in zip(rows, cells):
+        lines.append(aligned(line, [_style(row.get(column.key), column) for column in columns]))
+    return lines
+
+
+def _cell(value: Any, column: Column) -> str:
+    if value is None:
+        return "-"
+    if column.show is str and isinstance(value, bool):
+        return "yes" if value else "no"
+    if column.show is str and isinstance(value, (list, tuple)):
+        return ",".join(map(str, value))
+    return column.show(value)
+
+
+def _style(value: Any, column: Column) -> str:
+    return column.style(value) if callable(column.style) else column.style
+
+
+def print_json(value: Any) -> None:
+    """JSON on standard output, indented, as Unicode."""
+    print(json.dumps(value, indent=2, ensure_ascii=False, default=str))
+
+
+def note(text: str) -> None:
+    """A remark for the person, on stderr: it is not part of the output."""
+    sys.stderr.write(styled(text, "2", sys.stderr) + "\n")
+
+
+# --- results ----------------------------------------------------------------------------------------------------------
+
+
+def report(results: Results[Any, Any], done: Callable[[Any], str]) -> None:
+    """Say what was done to each item; errors are a line each on stderr, and the exit code."""
+    for item in results.ok:
+        print(done(item))
+    check_errors(results.errors.values())
+
+
+def check_errors(errors: Iterable[HeadraceError]) -> None:
+    """Raise if there are errors: all of them in one text, a line each."""
+    found = list(errors)
+    if found:
+        code = Exit.TIMEOUT if isinstance(found[0], RequestTimedOutError) else Exit.FAILED
+        raise CommandError("\n".join(dict.fromkeys(" ".join(str(error).split()) for error in found)), code)

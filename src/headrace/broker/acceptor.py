@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from headrace.broker.connection import Connection
+from headrace.net.frames import FrameRefused
 
 if TYPE_CHECKING:
     from headrace.broker.broker import Broker
@@ -81,30 +82,29 @@ class Acceptor:
         if self._per_address[connection.peer_host] <= 0:
             del self._per_address[connection.peer_host]
 
-    def refuse_size(self, connection: Connection, size: int) -> str | None:
-        """The reason why a frame of that size is not read, if there is one."""
-        limit = self.limits.frame_bytes_max
+    def check_size(self, size: int) -> None:
+        """Refuse a frame of that announced size, if it is none or too large."""
         if size <= 0:
-            return f"a frame of {size} bytes is none"
+            raise FrameRefused(f"a frame of {size} bytes is none")
+        limit = self.limits.frame_bytes_max
         if size > limit:
-            return f"a frame of {size} bytes is over the limit of {limit} (socket.request.max.bytes)"
-        return None
+            raise FrameRefused(f"a frame of {size} bytes is over the limit of {limit} (socket.request.max.bytes)")
 
-    def refuse_growth(self, connection: Connection, arrived: int) -> str | None:
-        """The reason why no more of a frame is read, when a peer that has not spoken Kafka yet sends too much."""
+    def check_first_frame(self, arrived: int) -> None:
+        """Refuse more of a frame from a peer that has not spoken Kafka yet."""
         limit = self.limits.first_frame_bytes_max
-        if connection.has_been_valid or arrived < limit:
-            return None
-        return f"a first request of over {limit} bytes from a client that has not been heard yet"
+        if arrived >= limit:
+            raise FrameRefused(f"a first request of over {limit} bytes, from a client that has not been heard yet")
 
     def hold(self, nbytes: int) -> None:
         self.held_bytes += nbytes
         if nbytes < 0 and self._waiting and self.held_bytes < self.limits.held_bytes_max:
             waiting, self._waiting = self._waiting, set()
             for connection in waiting:
-                connection.resume_if_possible()
+                connection.resume()
 
-    def is_over_budget(self, held_by_asker: int) -> bool:
+    @property
+    def is_over_budget(self) -> bool:
         return self.held_bytes >= self.limits.held_bytes_max
 
     def resume_later(self, connection: Connection) -> None:
@@ -135,7 +135,7 @@ class Acceptor:
         """The broker is ready: handle what was received meanwhile."""
         self.is_open = True
         for connection in list(self.connections):
-            connection.resume_if_possible()
+            connection.resume()
 
     def close_all(self, reason: str) -> None:
         for connection in list(self.connections):

@@ -1,0 +1,1 @@
+"""How does it travel? Framing and sending, shared by both ends."""

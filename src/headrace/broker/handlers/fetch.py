@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from headrace.broker.dispatch import RequestContext, handles
 from headrace.broker.fetch_sessions import (
@@ -26,6 +26,7 @@ from headrace.broker.partition import Isolation, Partition
 from headrace.broker.purgatory import Waiter
 from headrace.errors import ErrorCode, KafkaError, KafkaStorageError, NotLeaderOrFollowerError
 from headrace.log import Slice, WouldBlock
+from headrace.net.outbox import FilePart
 from headrace.protocol.api import ApiKey
 from headrace.protocol.messages.fetch import (
     AbortedTransaction,
@@ -37,7 +38,7 @@ from headrace.protocol.messages.fetch import (
     NodeEndpoint,
     PartitionData,
 )
-from headrace.runtime import DiskError
+from headrace.runtime import Buffer, DiskError
 
 if TYPE_CHECKING:
     from headrace.broker.broker import Broker
@@ -45,6 +46,8 @@ if TYPE_CHECKING:
 TOPIC_IDS_SINCE_VERSION = 13
 CONSUMER_REPLICA_ID = -1
 DEBUG_REPLICA_ID = -2
+# Up to here a slice is read before the answer is made; larger ones are read while it is sent.
+READ_AHEAD_BYTES = 32 * 1024
 _TELL_LEADER = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
 _ISOLATION_LEVELS = (0, 1)
 
@@ -291,11 +294,17 @@ class _Fetching:
         """Read what is in memory already; `WouldBlock` when something is not."""
         for read in reads:
             self._find_aborted(read, nowait=True)
-            if read.slice is not None and read.slice.length and not read.data.records:
-                data = read.slice.file.read_nowait(read.slice.position, read.slice.length)
-                if data is None:
-                    raise WouldBlock
-                read.data.records = data
+            found = read.slice
+            if found is None or not found.length:
+                continue
+            if found.length > READ_AHEAD_BYTES:
+                # Read piece by piece while it is sent; what is not in memory is waited for off the loop then.
+                read.data.records = cast(Buffer, FilePart(found.file, found.position, found.length))
+                continue
+            data = found.file.read_nowait(found.position, found.length)
+            if data is None:
+                raise WouldBlock
+            read.data.records = data
 
     def load_blocking(self, reads: list[_Read]) -> None:
         for read in reads:

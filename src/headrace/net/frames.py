@@ -1,0 +1,128 @@
+"""Cutting frames out of a stream of bytes, received straight into buffers of ours.
+
+Small frames share a chunk and are copied out of it. A large frame gets a buffer of its own, which grows with what has
+really arrived, so that a peer cannot make us allocate more than it sends; that buffer is used again for the next one.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+
+CHUNK_BYTES = 16 * 1024
+# How much of a large frame's announced size is set aside before any of it has come.
+FIRST_ALLOCATION_BYTES = 1024 * 1024
+SPARE_BYTES_MAX = 4 * 1024 * 1024
+_LENGTH = struct.Struct(">i")
+
+
+class FrameRefused(Exception):
+    """A frame that must not be read: its size is wrong, or too much of it has come."""
+
+
+class FrameReader:
+    """For `asyncio.BufferedProtocol`: give it `buffer()` to fill, tell it what was `received`, take the frames.
+
+    `check_size(announced)` and `check_growth(arrived)` raise `FrameRefused` where a frame is too large.
+    """
+
+    __slots__ = (
+        "_check_growth",
+        "_check_size",
+        "_chunk",
+        "_chunk_view",
+        "_filled",
+        "_frame_filled",
+        "_frame_size",
+        "_frame_view",
+        "_spare",
+    )
+
+    def __init__(self, check_size: Callable[[int], None], check_growth: Callable[[int], None]) -> None:
+        self._check_size = check_size
+        self._check_growth = check_growth
+        self._chunk = bytearray(CHUNK_BYTES)
+        self._chunk_view = memoryview(self._chunk)
+        self._filled = 0
+        self._frame_view: memoryview | None = None  # a large frame under way
+        self._frame_size = 0
+        self._frame_filled = 0
+        self._spare: bytearray | None = None
+
+    @property
+    def is_mid_frame(self) -> bool:
+        return self._frame_view is not None or self._filled > 0
+
+    def buffer(self) -> memoryview:
+        """Where the next bytes go."""
+        view = self._frame_view
+        if view is None:
+            return self._chunk_view[self._filled :]
+        if self._frame_filled == len(view):
+            view = self._grow(view)
+        return view[self._frame_filled :]
+
+    def received(self, nbytes: int) -> list[memoryview]:
+        """Note that so many bytes came; the frames that are whole now, without their lengths."""
+        view = self._frame_view
+        if view is None:
+            self._filled += nbytes
+            return self._cut()
+        self._frame_filled += nbytes
+        self._check_growth(self._frame_filled)
+        if self._frame_filled < self._frame_size:
+            return []
+        self._frame_view = None
+        return [view]
+
+    def recycle(self, frame: memoryview) -> None:
+        """The frame has been handled, and nobody keeps a view of it: its buffer may be filled again."""
+        base = frame.obj
+        if isinstance(base, bytearray) and CHUNK_BYTES < len(base) <= SPARE_BYTES_MAX:
+            self._spare = base
+
+    def clear(self) -> None:
+        """Forget what has come."""
+        self._filled = 0
+        self._frame_view = None
+
+    def _cut(self) -> list[memoryview]:
+        """Take every whole frame out of the chunk; what is left goes to its front, or begins a large frame."""
+        frames = []
+        start = 0
+        while self._filled - start >= 4:
+            size = _LENGTH.unpack_from(self._chunk, start)[0]
+            self._check_size(size)
+            end = start + 4 + size
+            if end <= self._filled:
+                # A copy, because the chunk is filled again while the frame is still being handled; a writable one,
+                # because the log patches offsets into batches in place.
+                frames.append(memoryview(bytearray(self._chunk_view[start + 4 : end])))
+                start = end
+            elif size > CHUNK_BYTES - 4:
+                self._begin(size, start + 4)
+                return frames
+            else:
+                break
+        if start:
+            rest = self._filled - start
+            self._chunk[:rest] = self._chunk[start : self._filled]
+            self._filled = rest
+        return frames
+
+    def _begin(self, size: int, start: int) -> None:
+        """A frame that does not fit the chunk: from here on its bytes go into its own buffer."""
+        spare, self._spare = self._spare, None
+        if spare is not None and len(spare) >= size:
+            view = memoryview(spare)[:size]
+        else:
+            view = memoryview(bytearray(min(size, FIRST_ALLOCATION_BYTES)))
+        arrived = self._filled - start
+        view[:arrived] = self._chunk_view[start : self._filled]
+        self._frame_view, self._frame_size, self._frame_filled, self._filled = view, size, arrived, 0
+
+    def _grow(self, view: memoryview) -> memoryview:
+        grown = memoryview(bytearray(min(self._frame_size, 2 * len(view))))
+        grown[: self._frame_filled] = view[: self._frame_filled]
+        self._frame_view = grown
+        return grown

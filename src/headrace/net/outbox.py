@@ -1,0 +1,119 @@
+"""Sending answers made of parts, some of which are still on disk, no faster than the peer takes them.
+
+A part on disk (`FilePart`) is read piece by piece while the peer reads, so that a fetch of megabytes needs no memory of
+that size and its bytes are sent from a small buffer that is still in the processor's cache.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Protocol, TypeAlias
+
+from headrace.runtime import Buffer
+
+PIECE_BYTES = 256 * 1024
+
+
+class Readable(Protocol):
+    """A file that can be read with and without waiting for the disk."""
+
+    def read(self, position: int, length: int) -> Buffer: ...
+    def read_nowait(self, position: int, length: int) -> Buffer | None: ...
+
+
+class FilePart:
+    """`length` bytes of a file, to be sent as they are."""
+
+    __slots__ = ("file", "length", "position")
+
+    def __init__(self, file: Readable, position: int, length: int) -> None:
+        self.file = file
+        self.position = position
+        self.length = length
+
+    def __len__(self) -> int:
+        return self.length
+
+
+Part: TypeAlias = Buffer | FilePart
+Offload: TypeAlias = Callable[[Callable[[int, int], Buffer], int, int], "asyncio.Future[Buffer]"]
+
+
+class Outbox:
+    """The parts that wait to be sent on one transport. Call `resume` when the transport's own buffer has emptied.
+
+    `offload` reads off the loop what is not in memory; `failed` is told when a file cannot be read, upon which the
+    connection has to be closed, since half an answer cannot be taken back.
+    """
+
+    __slots__ = ("_failed", "_offload", "_parts", "_paused", "_reading", "_transport")
+
+    def __init__(self, transport: asyncio.Transport, offload: Offload, failed: Callable[[BaseException], None]) -> None:
+        self._transport = transport
+        self._offload = offload
+        self._failed = failed
+        self._parts: deque[Part] = deque()
+        self._paused = False
+        self._reading = False
+        # Any byte that the kernel does not take at once pauses us: what waits stays here, in parts, not in a copy.
+        transport.set_write_buffer_limits(high=0)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether everything has gone to the kernel."""
+        return not self._parts and not self._paused
+
+    def send(self, parts: Sequence[Part]) -> None:
+        self._parts.extend(parts)
+        self._pump()
+
+    def pause(self) -> None:
+        self._paused = True
+
+    def resume(self) -> None:
+        self._paused = False
+        self._pump()
+
+    def clear(self) -> None:
+        self._parts.clear()
+
+    def _pump(self) -> None:
+        parts, transport = self._parts, self._transport
+        while parts and not self._paused and not self._reading:
+            part = parts[0]
+            if not isinstance(part, FilePart):
+                parts.popleft()
+                transport.write(part)
+                continue
+            length = min(PIECE_BYTES, part.length)
+            piece = part.file.read_nowait(part.position, length)
+            if piece is None:
+                self._reading = True
+                self._offload(part.file.read, part.position, length).add_done_callback(self._read)
+                return
+            self._send_piece(part, piece)
+
+    def _send_piece(self, part: FilePart, piece: Buffer) -> None:
+        if len(piece) == 0:
+            self._failed(EOFError(f"a file ended {part.length} bytes too early"))
+            return
+        part.position += len(piece)
+        part.length -= len(piece)
+        if part.length == 0:
+            self._parts.popleft()
+        self._transport.write(piece)
+
+    def _read(self, done: asyncio.Future[Buffer]) -> None:
+        self._reading = False
+        if not self._parts or done.cancelled():
+            return
+        error = done.exception()
+        if error is not None:
+            self._failed(error)
+            return
+        part = self._parts[0]
+        assert isinstance(part, FilePart)
+        self._send_piece(part, done.result())
+        self._pump()

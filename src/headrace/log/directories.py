@@ -7,26 +7,26 @@ import logging
 import os
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
 
 from headrace.errors import KafkaStorageError, LogDirNotFoundError, UnknownTopicOrPartitionError
-from headrace.log import checkpoints, meta_properties, partition_metadata
+from headrace.log import checkpoints, identity, partition_metadata
 from headrace.log.checkpoints import DamagedCheckpoint
 from headrace.log.config import LogConfig
+from headrace.log.identity import Directory
 from headrace.log.log import Log
 from headrace.log.meta_properties import DirectoryMismatch, MetaProperties
 from headrace.log.moving import Move
 from headrace.log.producer_state import DEFAULT_EXPIRATION_MS
 from headrace.log.segment import Caches
-from headrace.runtime import Disk, DiskError, FileMissing, Lock, Runtime
+from headrace.runtime import Disk, DiskError, FileMissing, Runtime
 from headrace.topics import TopicPartition
 
 logger = logging.getLogger("headrace.log")
 
 ConfigOf = Callable[[str], LogConfig]
 
-LOCK = ".lock"
 CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
 _NAME = re.compile(r"(?P<topic>.+)-(?P<partition>\d+)(\.(?P<id>[^.]+)-(?P<state>delete|future|stray))?")
 _NAME_MAX = 255
@@ -73,21 +73,6 @@ class DirectoryInfo:
     replicas: list[ReplicaInfo]
 
 
-@dataclass(slots=True)
-class _Directory:
-    path: str
-    lock: Lock | None = None
-    directory_id: str = ""
-    offline: str | None = None
-    clean: bool = False
-    logs: dict[TopicPartition, Log] = field(default_factory=dict)
-    futures: dict[TopicPartition, Log] = field(default_factory=dict)
-
-    @property
-    def count(self) -> int:
-        return len(self.logs) + len(self.futures)
-
-
 def parse_name(name: str) -> tuple[TopicPartition, State] | None:
     """The partition that a directory's name stands for; None when it is no partition's."""
     match = _NAME.fullmatch(name)
@@ -108,7 +93,7 @@ class LogDirectories:
     def __init__(
         self,
         runtime: Runtime,
-        directories: list[_Directory],
+        directories: list[Directory],
         node_id: int,
         cluster_id: str,
         caches: Caches,
@@ -150,21 +135,21 @@ class LogDirectories:
         """
         if not paths:
             raise ValueError("a broker needs at least one log directory")
-        directories = [_Directory(os.path.abspath(path)) for path in dict.fromkeys(paths)]
+        directories = [Directory(os.path.abspath(path)) for path in dict.fromkeys(paths)]
         known: dict[str, MetaProperties | None] = {}
         try:
             for directory in directories:
-                known[directory.path] = _take(runtime.disk, directory)
+                known[directory.path] = identity.take(runtime.disk, directory)
             present = {path: properties for path, properties in known.items() if properties is not None}
-            node_id, cluster_id = _agree(runtime, present, node_id, cluster_id)
+            node_id, cluster_id = identity.agree(runtime, present, node_id, cluster_id)
             if all(directory.offline is not None for directory in directories):
                 raise KafkaStorageError(
                     "no log directory can be used: " + "; ".join(d.offline or "" for d in directories)
                 )
             for directory in directories:
-                _identify(runtime, directory, known[directory.path], node_id, cluster_id)
+                identity.identify(runtime, directory, known[directory.path], node_id, cluster_id)
         except BaseException:
-            _unlock(directories)
+            identity.unlock(directories)
             raise
         caches = Caches(runtime.disk, open_files_max=open_files_max)
         return cls(runtime, directories, node_id, cluster_id, caches, producer_expiration_ms, on_offline)
@@ -173,7 +158,7 @@ class LogDirectories:
         """The partitions on disk, before any is opened: what a data directory of Apache Kafka brings along."""
         return [found for directory in self._online() for found in self._scan(directory)]
 
-    def _scan(self, directory: _Directory) -> list[Found]:
+    def _scan(self, directory: Directory) -> list[Found]:
         found = []
         for name, partition, state in _partition_names(self._disk, directory.path):
             if state is State.PRESENT:
@@ -204,7 +189,7 @@ class LogDirectories:
             await future
         return self.logs
 
-    def _begin_opening(self, directory: _Directory) -> list[tuple[str, TopicPartition, State]]:
+    def _begin_opening(self, directory: Directory) -> list[tuple[str, TopicPartition, State]]:
         try:
             marker = os.path.join(directory.path, CLEAN_SHUTDOWN)
             directory.clean = self._disk.exists(marker)
@@ -218,7 +203,7 @@ class LogDirectories:
             return []
 
     def _open_chunk(
-        self, directory: _Directory, config_of: ConfigOf, names: list[tuple[str, TopicPartition, State]]
+        self, directory: Directory, config_of: ConfigOf, names: list[tuple[str, TopicPartition, State]]
     ) -> None:
         recovery_points = self._checkpoint(directory, checkpoints.RECOVERY_POINT)
         starts = self._checkpoint(directory, checkpoints.LOG_START)
@@ -260,14 +245,14 @@ class LogDirectories:
                 logger.log(level, "%s", log.recovery.summary(partition))
             directory.logs[partition] = log
 
-    def _check_only_once(self, directory: _Directory, partition: TopicPartition) -> None:
+    def _check_only_once(self, directory: Directory, partition: TopicPartition) -> None:
         for other in self._directories:
             if other is not directory and partition in other.logs:
                 raise DirectoryMismatch(
                     f"{partition} is in {other.path} and in {directory.path}; move the older one away and start again"
                 )
 
-    def _checkpoint(self, directory: _Directory, name: str) -> dict[TopicPartition, int]:
+    def _checkpoint(self, directory: Directory, name: str) -> dict[TopicPartition, int]:
         path = os.path.join(directory.path, name)
         try:
             return checkpoints.read_offsets(self._disk, path)
@@ -331,10 +316,10 @@ class LogDirectories:
             described.append(DirectoryInfo(directory.path, None, total, free, replicas))
         return described
 
-    def _online(self) -> list[_Directory]:
+    def _online(self) -> list[Directory]:
         return [directory for directory in self._directories if directory.offline is None]
 
-    def _of(self, partition: TopicPartition) -> _Directory:
+    def _of(self, partition: TopicPartition) -> Directory:
         for directory in self._directories:
             if partition in directory.logs:
                 return directory
@@ -357,7 +342,7 @@ class LogDirectories:
         return log
 
     def _make(
-        self, directory: _Directory, name: str, partition: TopicPartition, config: LogConfig, topic_id: bytes | None
+        self, directory: Directory, name: str, partition: TopicPartition, config: LogConfig, topic_id: bytes | None
     ) -> Log:
         try:
             return Log.open(
@@ -374,13 +359,13 @@ class LogDirectories:
             self._go_offline(directory, error)
             raise
 
-    def _emptiest(self) -> _Directory:
+    def _emptiest(self) -> Directory:
         online = self._online()
         if not online:
             raise KafkaStorageError("every log directory is offline")
         return min(online, key=lambda directory: directory.count)
 
-    def _named(self, path: str) -> _Directory:
+    def _named(self, path: str) -> Directory:
         for directory in self._directories:
             if directory.path == os.path.abspath(path):
                 if directory.offline is not None:
@@ -397,7 +382,7 @@ class LogDirectories:
         if directory.offline is None:
             self._doom(directory, log)
 
-    def _doom(self, directory: _Directory, log: Log) -> None:
+    def _doom(self, directory: Directory, log: Log) -> None:
         """Rename a log's directory to `…-delete`, to be removed after file.delete.delay.ms."""
         name = temporary_name(log.partition, self._runtime.uuid(), State.DELETE)
         target = os.path.join(directory.path, name)
@@ -524,7 +509,7 @@ class LogDirectories:
             self.checkpoint()
             for directory in self._online():
                 self._mark_clean(directory, broker_epoch)
-        _unlock(self._directories)
+        identity.unlock(self._directories)
 
     def _close_logs(self, logs: Iterable[Log]) -> bool:
         try:
@@ -535,7 +520,7 @@ class LogDirectories:
             return False
         return True
 
-    def _mark_clean(self, directory: _Directory, broker_epoch: int) -> None:
+    def _mark_clean(self, directory: Directory, broker_epoch: int) -> None:
         text = json.dumps({"version": 0, "brokerEpoch": broker_epoch}, separators=(",", ":"))
         try:
             self._disk.replace_file(os.path.join(directory.path, CLEAN_SHUTDOWN), text.encode())
@@ -552,7 +537,7 @@ class LogDirectories:
             if os.path.dirname(path) == directory.path:
                 self._go_offline(directory, error)
 
-    def _go_offline(self, directory: _Directory, error: DiskError) -> None:
+    def _go_offline(self, directory: Directory, error: DiskError) -> None:
         """A directory whose disk failed serves nothing until a restart: what is on it can no longer be trusted."""
         if directory.offline is not None:
             return
@@ -570,63 +555,3 @@ def _partition_names(disk: Disk, path: str) -> Iterable[tuple[str, TopicPartitio
         if parsed is None or parsed[0].topic in _RESERVED_TOPICS or not disk.is_dir(os.path.join(path, name)):
             continue
         yield name, parsed[0], parsed[1]
-
-
-def _take(disk: Disk, directory: _Directory) -> MetaProperties | None:
-    """Make the directory if need be, lock it, read whose it is. A disk that fails takes it offline."""
-    try:
-        disk.makedirs(directory.path)
-        directory.lock = disk.lock(os.path.join(directory.path, LOCK))
-        return meta_properties.read(disk, directory.path)
-    except DiskError as error:
-        if error.operation == "lock" and error.errno is None:
-            raise  # in use by another process: that is no failure of the disk
-        directory.offline = str(error)
-        logger.error("log directory %s is offline: %s", directory.path, error)
-        return None
-
-
-def _agree(
-    runtime: Runtime, known: dict[str, MetaProperties], node_id: int | None, cluster_id: str | None
-) -> tuple[int, str]:
-    """The one node and cluster that all directories and the configuration name."""
-    for path, properties in known.items():
-        if node_id is None:
-            node_id = properties.node_id
-        if cluster_id is None:
-            cluster_id = properties.cluster_id
-        if properties.node_id != node_id:
-            raise DirectoryMismatch(
-                f"{path} belongs to node {properties.node_id}, but this is node {node_id}: "
-                "correct node.id, or use another directory"
-            )
-        if properties.cluster_id != cluster_id:
-            raise DirectoryMismatch(
-                f"{path} belongs to cluster {properties.cluster_id}, but this is cluster {cluster_id}: "
-                "correct the cluster id, or use another directory"
-            )
-    if node_id is None:
-        node_id = 1
-    return node_id, cluster_id or partition_metadata.encode_id(runtime.uuid())
-
-
-def _identify(
-    runtime: Runtime, directory: _Directory, known: MetaProperties | None, node_id: int, cluster_id: str
-) -> None:
-    if directory.offline is not None:
-        return
-    if known is not None and known.directory_id is not None:
-        directory.directory_id = known.directory_id
-        return
-    directory.directory_id = partition_metadata.encode_id(runtime.uuid())
-    try:
-        meta_properties.write(runtime.disk, directory.path, MetaProperties(cluster_id, node_id, directory.directory_id))
-    except DiskError as error:
-        directory.offline = str(error)
-
-
-def _unlock(directories: Iterable[_Directory]) -> None:
-    for directory in directories:
-        if directory.lock is not None:
-            directory.lock.release()
-            directory.lock = None

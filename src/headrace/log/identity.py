@@ -1,0 +1,95 @@
+"""Whose a log directory is: its lock, its identity on disk, and whether all directories name the same node."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from headrace.log import meta_properties, partition_metadata
+from headrace.log.log import Log
+from headrace.log.meta_properties import DirectoryMismatch, MetaProperties
+from headrace.runtime import Disk, DiskError, Lock, Runtime
+from headrace.topics import TopicPartition
+
+logger = logging.getLogger("headrace.log")
+
+LOCK = ".lock"
+
+
+@dataclass(slots=True)
+class Directory:
+    """One log directory and the logs in it; `offline` has the reason when its disk failed."""
+
+    path: str
+    lock: Lock | None = None
+    directory_id: str = ""
+    offline: str | None = None
+    clean: bool = False
+    logs: dict[TopicPartition, Log] = field(default_factory=dict)
+    futures: dict[TopicPartition, Log] = field(default_factory=dict)
+
+    @property
+    def count(self) -> int:
+        return len(self.logs) + len(self.futures)
+
+
+def take(disk: Disk, directory: Directory) -> MetaProperties | None:
+    """Make the directory if need be, lock it, read whose it is. A disk that fails takes it offline."""
+    try:
+        disk.makedirs(directory.path)
+        directory.lock = disk.lock(os.path.join(directory.path, LOCK))
+        return meta_properties.read(disk, directory.path)
+    except DiskError as error:
+        if error.operation == "lock" and error.errno is None:
+            raise  # in use by another process: that is no failure of the disk
+        directory.offline = str(error)
+        logger.error("log directory %s is offline: %s", directory.path, error)
+        return None
+
+
+def agree(
+    runtime: Runtime, known: dict[str, MetaProperties], node_id: int | None, cluster_id: str | None
+) -> tuple[int, str]:
+    """The one node and cluster that all directories and the configuration name."""
+    for path, properties in known.items():
+        if node_id is None:
+            node_id = properties.node_id
+        if cluster_id is None:
+            cluster_id = properties.cluster_id
+        if properties.node_id != node_id:
+            raise DirectoryMismatch(
+                f"{path} belongs to node {properties.node_id}, but this is node {node_id}: "
+                "correct node.id, or use another directory"
+            )
+        if properties.cluster_id != cluster_id:
+            raise DirectoryMismatch(
+                f"{path} belongs to cluster {properties.cluster_id}, but this is cluster {cluster_id}: "
+                "correct the cluster id, or use another directory"
+            )
+    if node_id is None:
+        node_id = 1
+    return node_id, cluster_id or partition_metadata.encode_id(runtime.uuid())
+
+
+def identify(
+    runtime: Runtime, directory: Directory, known: MetaProperties | None, node_id: int, cluster_id: str
+) -> None:
+    if directory.offline is not None:
+        return
+    if known is not None and known.directory_id is not None:
+        directory.directory_id = known.directory_id
+        return
+    directory.directory_id = partition_metadata.encode_id(runtime.uuid())
+    try:
+        meta_properties.write(runtime.disk, directory.path, MetaProperties(cluster_id, node_id, directory.directory_id))
+    except DiskError as error:
+        directory.offline = str(error)
+
+
+def unlock(directories: Iterable[Directory]) -> None:
+    for directory in directories:
+        if directory.lock is not None:
+            directory.lock.release()
+            directory.lock = None

@@ -104,7 +104,7 @@ def show_rows(rows: Sequence[Row], columns: Sequence[Column], *, as_json: bool, 
 def table(rows: Sequence[Row], columns: Sequence[Column]) -> list[str]:
     """The lines of a table: a title line, then a line per row, in aligned columns."""
     cells = [[_cell(row.get(column.key), column) for column in columns] for row in rows]
-    is_number = [all(isinstance(row.get(column.key), (int, float, type(None))) for row in rows) for column in columns]
+    is_number = [_is_numeric(row.get(column.key) for row in rows) for column in columns]
     widths = [max(len(column.title), *(len(line[i]) for line in cells)) for i, column in enumerate(columns)]
 
     def aligned(texts: Sequence[str], styles: Sequence[str]) -> str:
@@ -118,6 +118,11 @@ def table(rows: Sequence[Row], columns: Sequence[Column]) -> list[str]:
     for row, line in zip(rows, cells):
         lines.append(aligned(line, [_style(row.get(column.key), column) for column in columns]))
     return lines
+
+
+def _is_numeric(values: Iterable[Any]) -> bool:
+    kinds = {type(value) for value in values if value is not None}
+    return bool(kinds) and kinds <= {int, float}
 
 
 def _cell(value: Any, column: Column) -> str:

@@ -34,6 +34,7 @@ class EncoderWriter(SourceWriter):
     def __init__(self, version: int, flexible: bool) -> None:
         super().__init__(version, flexible)
         self.scope |= {"uvarint": wire.uvarint, "UVARINT": wire.UVARINT, "check_bytes": wire.check_bytes}
+        self.scope["check_records"] = wire.check_records
         self.scope["check_array"] = wire.check_array
         self.put = "put"
         self.pending: list[_Number | _Numbers] = []
@@ -135,7 +136,7 @@ class EncoderWriter(SourceWriter):
         is_string = type_.name == "string"
         self.length(depth, value, nullable, encode=is_string, short=is_string)
         if not is_string:
-            self.add(depth, "check_bytes(v)")
+            self.add(depth, "check_records(v)" if type_.name == "records" else "check_bytes(v)")
         self.add(depth, f"{self.put}(v)")
 
     def nested(self, depth: int, cls: Any, value: str, nullable: bool) -> None:

@@ -67,7 +67,10 @@ def _primitive(name: str, value: Any, flexible: bool, where: str) -> str | None:
     if name == "uuid":
         fits = isinstance(value, (bytes, bytearray)) and len(value) == 16
         return None if fits else f"{where} must be a uuid of 16 bytes, not {kind} {value!r}"
-    if name in ("bytes", "records"):
+    if name == "records":
+        fits = hasattr(value, "__len__") and not isinstance(value, (str, list, tuple, dict))
+        return None if fits else f"{where} must be bytes, not {kind}"
+    if name == "bytes":
         return None if isinstance(value, (bytes, bytearray, memoryview)) else f"{where} must be bytes, not {kind}"
     fits = isinstance(value, int) if name == "bool" else isinstance(value, (int, float))
     return None if fits else f"{where} must be a {name}, not {kind}"

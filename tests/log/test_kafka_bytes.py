@@ -77,6 +77,7 @@ def test_snapshots_hold_what_kafkas_hold(name: str, tmp_path: Path, then: Runtim
     rewrite(then, golden, tmp_path / "t-0")
     theirs = {path.name: path.read_bytes() for path in golden.glob("*.snapshot")}
     assert theirs
+    assert {path.name for path in (tmp_path / "t-0").glob("*.snapshot")} == set(theirs)
     for file_name, data in theirs.items():
         ours = (tmp_path / "t-0" / file_name).read_bytes()
         assert len(ours) == len(data)

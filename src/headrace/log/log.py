@@ -21,7 +21,7 @@ from headrace.log.producer_state import DEFAULT_EXPIRATION_MS, EndMarker, Origin
 from headrace.log.reading import Slice, TimeAndOffset
 from headrace.log.recovery import Loaded, Loader
 from headrace.log.scanning import check_whole
-from headrace.log.segment import Caches, Segment
+from headrace.log.segment import Caches, Segment, indexed_timestamp
 from headrace.log.transaction_index import AbortedTransaction
 from headrace.log.validation import read_marker, validate, writable
 from headrace.records import Batch, BatchHeader, CorruptBatch, assign, split
@@ -351,7 +351,7 @@ class Log:
         self.active.write((batch.buffer,))
         if header.leader_epoch >= 0 and header.leader_epoch != self.epochs.latest:
             self._epochs_changed |= self.epochs.assign(header.leader_epoch, header.base_offset)
-        self.active.note(size, header.last_offset, header.max_timestamp, self.config.index_interval_bytes)
+        self.active.note(size, header.last_offset, indexed_timestamp(header), self.config.index_interval_bytes)
         self.files.changed = True
         if header.producer_id >= 0:
             if header.is_control:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import NamedTuple
 
 from headrace.errors import (
     InvalidProducerEpochError,
@@ -28,8 +29,7 @@ class Origin(Enum):
     REPLICATION = "replication"
 
 
-@dataclass(slots=True, frozen=True)
-class WrittenBatch:
+class WrittenBatch(NamedTuple):
     """One of a producer's last batches, enough to recognise it when it is sent again."""
 
     last_sequence: int
@@ -137,7 +137,10 @@ class ProducerState:
         producer = self.producers.get(header.producer_id)
         if producer is None or producer.epoch != header.producer_epoch:
             return None
-        first, last = header.base_sequence, header.last_sequence
+        first = header.base_sequence
+        if producer.batches and first == producer.batches[-1].last_sequence + 1:
+            return None  # the next one, as nearly always
+        last = header.last_sequence
         for batch in producer.batches:
             if batch.last_sequence == last and batch.first_sequence == first:
                 return batch

@@ -106,7 +106,7 @@ def first_at_or_after(segments: Sequence[Segment], timestamp_ms: int, start_offs
             for offset, timestamp in zip(decoded.offsets, decoded.timestamps):
                 if timestamp >= timestamp_ms and offset >= start_offset:
                     return TimeAndOffset(timestamp, offset, header.leader_epoch)
-        return None
+        # None here though its timestamps promise one: compaction took that record. The next segment may have another.
     return None
 
 

@@ -13,7 +13,18 @@ from headrace.log.offset_index import DamagedIndex
 from headrace.log.producer_loading import apply, load_snapshot, replay
 from headrace.log.producer_state import ProducerState
 from headrace.log.scanning import check_whole, scan_batches, scan_headers
-from headrace.log.segment import CLEANED, DELETED, LOG, SUFFIXES, SWAP, TXN_INDEX, Caches, Segment, file_name
+from headrace.log.segment import (
+    CLEANED,
+    DELETED,
+    LOG,
+    SUFFIXES,
+    SWAP,
+    TXN_INDEX,
+    Caches,
+    Segment,
+    file_name,
+    indexed_timestamp,
+)
 from headrace.log.snapshots import SnapshotFiles
 from headrace.records import BatchHeader, CorruptBatch
 from headrace.runtime import Disk
@@ -123,6 +134,7 @@ class Loader:
         if self._epochs.entries and self._epochs.entries[0].start_offset < start and self._epochs.truncate_start(start):
             self._epochs_changed = True
         self._producers.end_offset = end
+        self._snapshots.drop_strays([segment.base_offset for segment in self._segments])
         self._segments[-1].resume(end)
         return Loaded(
             self._segments,
@@ -338,7 +350,9 @@ class Loader:
                 if header.producer_id >= 0:
                     apply(self._producers, header, batch, segment)
                 self._note_epoch(header)
-                segment.note(header.size, header.last_offset, header.max_timestamp, self._config.index_interval_bytes)
+                segment.note(
+                    header.size, header.last_offset, indexed_timestamp(header), self._config.index_interval_bytes
+                )
                 self._report.checked_batches += 1
                 end = header.next_offset
                 self._producers.end_offset = end

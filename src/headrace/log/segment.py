@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from array import array
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
@@ -37,29 +38,36 @@ _LOOKUP_CHUNK_BYTES = 8 * 1024
 DEFAULT_INDEX_BYTES_MAX = 64 * 1024 * 1024
 
 
+def indexed_timestamp(header: BatchHeader) -> int:
+    """What a batch has to say to look-ups by time: nothing, if compaction left it without a record to answer with."""
+    return header.max_timestamp if header.count > 0 else NO_TIMESTAMP
+
+
 def file_name(base_offset: int, suffix: str) -> str:
     return f"{base_offset:020d}{suffix}"
 
 
 class IndexCache:
-    """Bounds the memory of loaded indexes of ended segments; the first loaded is the first to go."""
+    """Bounds the memory of ended segments' loaded indexes: the first loaded goes first. Safe from any thread."""
 
     def __init__(self, bytes_max: int = DEFAULT_INDEX_BYTES_MAX) -> None:
         self.bytes_max = bytes_max
         self._loaded: dict[Segment, int] = {}
         self._bytes = 0
+        self._lock = threading.Lock()
 
     def loaded(self, segment: Segment, size: int) -> None:
-        self.forget(segment)
-        self._loaded[segment] = size
-        self._bytes += size
-        while self._bytes > self.bytes_max and len(self._loaded) > 1:
-            oldest = next(iter(self._loaded))
-            self.forget(oldest)
-            oldest.unload_indexes()
+        with self._lock:
+            self._bytes += size - self._loaded.pop(segment, 0)
+            self._loaded[segment] = size
+            while self._bytes > self.bytes_max and len(self._loaded) > 1:
+                oldest = next(iter(self._loaded))
+                self._bytes -= self._loaded.pop(oldest)
+                oldest.unload_indexes()
 
     def forget(self, segment: Segment) -> None:
-        self._bytes -= self._loaded.pop(segment, 0)
+        with self._lock:
+            self._bytes -= self._loaded.pop(segment, 0)
 
 
 class Caches:
@@ -391,7 +399,7 @@ class Segment:
         position = 0
         for position, header in scan_headers(self.file, 0, size):
             self.size = position
-            self.note(header.size, header.last_offset, header.max_timestamp, index_interval_bytes)
+            self.note(header.size, header.last_offset, indexed_timestamp(header), index_interval_bytes)
         self.size = size
         self.active = active
         if not active:
@@ -445,7 +453,7 @@ class Segment:
         timestamp, offset = self.time_index().last()
         start = self.offset_index().lookup(offset)
         for _, header in scan_headers(self.file, start, self.size):
-            if header.max_timestamp > timestamp:
+            if indexed_timestamp(header) > timestamp:
                 timestamp, offset = header.max_timestamp, header.last_offset
         self.max_timestamp_ms, self.max_timestamp_offset = timestamp, offset
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from crc32c import crc32c
 
@@ -109,6 +109,13 @@ class SnapshotFiles:
             self._disk.remove(self.path(offset))
         except FileMissing:
             return
+
+    def drop_strays(self, segment_bases: Sequence[int]) -> None:
+        """Remove those that belong to no segment but for the newest of them, as each clean stop leaves one behind."""
+        strays = [offset for offset in self.offsets if offset not in segment_bases]
+        for offset in strays[:-1]:
+            self.offsets.remove(offset)
+            self._disk.remove(self.path(offset))
 
     def drop_after(self, offset: int) -> None:
         for known in [known for known in self.offsets if known > offset]:

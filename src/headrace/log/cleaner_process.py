@@ -32,6 +32,7 @@ class InProcess:
         self._idle_timer: asyncio.TimerHandle | None = None
         self._ending: set[asyncio.Task[None]] = set()
         self._busy = False
+        self._asking = False
         self._closed = False
 
     @property
@@ -46,10 +47,13 @@ class InProcess:
         try:
             process = await self._worker()
             try:
+                self._asking = True
                 async with asyncio.timeout(self._job_s_max):
                     line = await _ask(process, job)
             except TimeoutError:
                 raise CleaningStopped(f"the worker was not done after {self._job_s_max} s") from None
+            finally:
+                self._asking = False
             if not line.endswith(b"\n"):
                 raise CleaningStopped(f"the worker ended with status {await process.wait()}")
         except BaseException:
@@ -109,8 +113,12 @@ class InProcess:
             return
         with contextlib.suppress(ProcessLookupError):
             process.kill()
-        # Reads to the end and closes the pipes, too.
-        await process.communicate()
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.close()
+        await process.wait()
+        if not self._asking:  # else it is read to its end by who waits for the answer
+            await process.stdout.read()
 
 
 async def _ask(process: Process, job: CleanJob) -> bytes:
@@ -128,5 +136,5 @@ def _result(line: bytes) -> CleanResult:
         raise CleaningFailed(answer["failed"])
     if "disk" in answer:
         operation, path, number = answer["disk"]
-        raise DiskError(operation, path, number)
+        raise DiskError.of(OSError(number, ""), operation, path)
     return CleanResult.from_json(answer["result"])

@@ -1,0 +1,237 @@
+"""The cleaner's own process: it does what the thread does, ends with its parent, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from headrace.log import Log, LogConfig
+from headrace.log.cleaner import Cleaner
+from headrace.log.cleaner_process import InProcess
+from headrace.log.compaction import CleaningFailed, CleaningStopped
+from headrace.log.compaction_job import CleaningLimits, CleanJob, CleanResult
+from headrace.records import build_batch
+from headrace.runtime import FileMissing, Runtime, real_runtime
+from headrace.topics import TopicPartition
+
+from .compacting import consume, newest
+
+CONFIG = LogConfig(compact=True, delete=False, segment_bytes=50_000, min_cleanable_dirty_ratio=0)
+PARTITION = TopicPartition("p", 0)
+
+
+def filled(runtime: Runtime, root: Path, batches: int = 40) -> Log:
+    log = Log.open(runtime, str(root / "p-0"), PARTITION, CONFIG)
+    for n in range(batches):
+        records = [(0, b"k%d" % (m % 7), b"%d" % n * 10, []) for m in range(50)]
+        log.append(build_batch(records), leader_epoch=0, now_ms=1)
+    log.roll()
+    log.update_high_watermark(log.end_offset)
+    return log
+
+
+@contextlib.asynccontextmanager
+async def in_process(root: Path, **options: float) -> AsyncIterator[tuple[Log, Cleaner, InProcess]]:
+    runtime = real_runtime()
+    workshop = InProcess(**options)  # type: ignore[arg-type]  # jobs_max is an int
+    log = filled(runtime, root)
+    cleaner = Cleaner(runtime, workshop=workshop)
+    try:
+        yield log, cleaner, workshop
+    finally:
+        await cleaner.close()
+        log.close()
+        await runtime.close()
+
+
+def gone(pid: int, deadline_s: float = 20) -> bool:
+    until = time.monotonic() + deadline_s
+    while time.monotonic() < until:
+        try:
+            os.kill(pid, 0)
+        except ProcessLookupError:
+            return True
+        with contextlib.suppress(OSError):
+            if Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z":
+                return True
+        time.sleep(0.02)
+    return False
+
+
+def test_the_process_compacts_as_the_thread_does(tmp_path: Path) -> None:
+    async def compacted(root: Path, thread: bool) -> dict[str, bytes]:
+        runtime = real_runtime()
+        log = filled(runtime, root)
+        cleaner = Cleaner(runtime, workshop=None if thread else InProcess())
+        before = newest(consume(log, committed=True))
+        report = await cleaner.clean_once([log])
+        assert report is not None
+        assert report.statistics.read_records == 2000
+        assert newest(consume(log, committed=True)) == before
+        assert len(consume(log, committed=True)) == 7
+        await cleaner.close()
+        log.close()
+        await runtime.close()
+        log_files = (root / "p-0").glob("*[gx]")
+        return {path.name: path.read_bytes() for path in log_files if not path.name.endswith(".deleted")}
+
+    by_thread = asyncio.run(compacted(tmp_path / "thread", True))
+    by_process = asyncio.run(compacted(tmp_path / "process", False))
+    assert by_thread == by_process
+    assert len(by_thread) >= 4
+
+
+def test_one_process_does_many_jobs_and_is_replaced_when_it_is_old(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with in_process(tmp_path, jobs_max=2) as (log, cleaner, workshop):
+            pids = []
+            for n in range(3):
+                log.append(build_batch([(0, b"k0", b"%d" % n, [])]), leader_epoch=0, now_ms=1)
+                log.roll()
+                log.update_high_watermark(log.end_offset)
+                assert await cleaner.clean_once([log]) is not None
+                pids.append(workshop.pid)
+            assert pids[0] is not None
+            assert pids[1] is None, "its second job was its last"
+            assert pids[2] not in (None, pids[0])
+            assert gone(pids[0])
+        assert workshop.pid is None
+        assert gone(pids[2] or 0)
+
+    asyncio.run(main())
+
+
+def test_an_idle_process_ends(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with in_process(tmp_path, idle_s=0.05) as (log, cleaner, workshop):
+            assert await cleaner.clean_once([log]) is not None
+            pid = workshop.pid
+            assert pid is not None
+            async with asyncio.timeout(20):
+                while workshop.pid is not None:
+                    await asyncio.sleep(0.01)
+            assert gone(pid)
+
+    asyncio.run(main())
+
+
+def test_closing_the_cleaner_ends_a_compaction_under_way(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with in_process(tmp_path) as (log, cleaner, workshop):
+            cleaner.limits = CleaningLimits(io_bytes_per_s=1000)  # it would take minutes
+            cleaning = asyncio.ensure_future(cleaner.clean_once([log]))
+            async with asyncio.timeout(30):
+                while not list(tmp_path.glob("p-0/*.cleaned")) and workshop.pid is None:
+                    await asyncio.sleep(0.01)
+            pid = workshop.pid
+            await cleaner.close()
+            assert await cleaning is None
+            assert cleaner.metrics.given_up == 1
+            assert pid is not None
+            assert gone(pid)
+            assert not list(tmp_path.glob("p-0/*.cleaned"))
+            assert len(consume(log, committed=False)) == 2000
+
+    asyncio.run(main())
+
+
+def test_a_log_that_is_deleted_meanwhile_ends_the_compaction(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with in_process(tmp_path) as (log, cleaner, workshop):
+            cleaner.limits = CleaningLimits(io_bytes_per_s=1000)
+            cleaning = asyncio.ensure_future(cleaner.clean_once([log]))
+            async with asyncio.timeout(30):
+                while workshop.pid is None:
+                    await asyncio.sleep(0.01)
+            log.abandon()
+            async with asyncio.timeout(30):
+                assert await cleaning is None
+            assert workshop.pid is None
+
+    asyncio.run(main())
+
+
+def test_a_process_that_is_killed_costs_only_its_work(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with in_process(tmp_path) as (log, cleaner, workshop):
+            cleaner.limits = CleaningLimits(io_bytes_per_s=1000)
+            cleaning = asyncio.ensure_future(cleaner.clean_once([log]))
+            async with asyncio.timeout(30):
+                while workshop.pid is None:
+                    await asyncio.sleep(0.01)
+            os.kill(workshop.pid, signal.SIGKILL)
+            assert await cleaning is None
+            cleaner.limits = CleaningLimits()
+            assert await cleaner.clean_once([log]) is not None
+
+    asyncio.run(main())
+
+
+def test_errors_come_back_as_what_they_were(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with in_process(tmp_path) as (log, cleaner, workshop):
+            jobs: list[CleanJob] = []
+            inner = workshop.do
+
+            async def spied(job: CleanJob) -> CleanResult:
+                jobs.append(job)
+                return await inner(job)
+
+            workshop.do = spied  # type: ignore[method-assign]  # to get hold of a job
+            segment = log.segments[0]
+            segment.file.pwrite(100, b"\xff")
+            assert await cleaner.clean_once([log]) is None
+            assert "checksum" in cleaner.metrics.uncleanable[PARTITION]
+            with pytest.raises(CleaningFailed):
+                await inner(jobs[0])
+            (tmp_path / "p-0").rename(tmp_path / "moved")
+            with pytest.raises(FileMissing):
+                await inner(jobs[0])
+            (tmp_path / "moved").rename(tmp_path / "p-0")
+            await workshop.close()
+            with pytest.raises(CleaningStopped):
+                await inner(jobs[0])
+
+    asyncio.run(main())
+
+
+PARENT = """
+import asyncio, sys
+sys.path.insert(0, sys.argv[2])
+from pathlib import Path
+from headrace.log.compaction_job import CleaningLimits
+from log.test_cleaner_process import in_process
+
+async def main():
+    async with in_process(Path(sys.argv[1])) as (log, cleaner, workshop):
+        cleaner.limits = CleaningLimits(io_bytes_per_s=1000)
+        cleaning = asyncio.ensure_future(cleaner.clean_once([log]))
+        while workshop.pid is None:
+            await asyncio.sleep(0.01)
+        print(workshop.pid, flush=True)
+        await cleaning
+
+asyncio.run(main())
+"""
+
+
+def test_the_process_does_not_outlive_a_killed_broker(tmp_path: Path) -> None:
+    tests = str(Path(__file__).parent.parent)
+    parent = subprocess.Popen([sys.executable, "-c", PARENT, str(tmp_path), tests], stdout=subprocess.PIPE, text=True)
+    try:
+        assert parent.stdout is not None
+        pid = int(parent.stdout.readline())
+        assert not gone(pid, 0.2)
+    finally:
+        parent.kill()
+        parent.communicate()
+    assert gone(pid)

@@ -1,0 +1,202 @@
+"""The consumer's configuration: Kafka 4.3's keys with their defaults, and what follows from several together."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from headrace.client.backoff import Backoff
+from headrace.client.configs import COMMON_KEYS, key, read_config
+from headrace.config import (
+    Check,
+    ConfigDefinition,
+    ConfigError,
+    ConfigType,
+    at_least,
+    non_empty,
+    one_of,
+)
+
+_STRING, _INT, _LIST = ConfigType.STRING, ConfigType.INT, ConfigType.LIST
+_BOOLEAN, _CLASS = ConfigType.BOOLEAN, ConfigType.CLASS
+
+_DURATION = re.compile(
+    r"P(?:(?P<days>\d+)D)?(?:T(?=\d)(?:(?P<hours>\d+)H)?(?:(?P<minutes>\d+)M)?(?:(?P<seconds>\d+(?:\.\d+)?)S)?)?",
+    re.IGNORECASE,
+)
+_BY_DURATION = "by_duration:"
+
+LATEST_TIMESTAMP = -1
+EARLIEST_TIMESTAMP = -2
+READ_UNCOMMITTED = 0
+READ_COMMITTED = 1
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetReset:
+    """Where to begin without a committed offset: at a special timestamp of ListOffsets, or so long ago."""
+
+    name: str
+    timestamp: int = 0
+    duration_ms: int | None = None
+
+    def resolve(self, now_ms: int) -> int:
+        """The timestamp to ask for."""
+        return self.timestamp if self.duration_ms is None else now_ms - self.duration_ms
+
+
+LATEST = OffsetReset("latest", LATEST_TIMESTAMP)
+EARLIEST = OffsetReset("earliest", EARLIEST_TIMESTAMP)
+
+
+def parse_duration_ms(text: str) -> int | None:
+    """Milliseconds of an ISO 8601 duration of days, hours, minutes and seconds (PT1H30M); None if it is none."""
+    found = _DURATION.fullmatch(text)
+    if found is None or not any(found.groups()):
+        return None
+    days, hours, minutes = (int(found[name] or 0) for name in ("days", "hours", "minutes"))
+    seconds = float(found["seconds"] or 0)
+    return ((days * 24 + hours) * 60 + minutes) * 60_000 + round(seconds * 1000)
+
+
+def parse_reset(text: str) -> OffsetReset | None:
+    """The policy that `auto.offset.reset` names; None for none."""
+    word = text.lower()
+    if word.startswith(_BY_DURATION):
+        return OffsetReset(text, duration_ms=parse_duration_ms(text[len(_BY_DURATION) :]) or 0)
+    return {"latest": LATEST, "earliest": EARLIEST}.get(word)
+
+
+def _is_reset(value: Any) -> bool:
+    if not isinstance(value, str):
+        return False
+    if value.lower().startswith(_BY_DURATION):
+        return parse_duration_ms(value[len(_BY_DURATION) :]) is not None
+    return value.lower() in ("latest", "earliest", "none")
+
+
+CONSUMER_KEYS = (
+    *COMMON_KEYS,
+    key("group.id", _STRING, None),
+    key("group.instance.id", _STRING, None, non_empty()),
+    key("session.timeout.ms", _INT, 45_000, at_least(0)),
+    key("heartbeat.interval.ms", _INT, 3_000, at_least(0)),
+    key("partition.assignment.strategy", _LIST, ("range", "cooperative-sticky")),
+    key("enable.auto.commit", _BOOLEAN, True),
+    key("auto.commit.interval.ms", _INT, 5_000, at_least(0)),
+    key("client.rack", _STRING, ""),
+    key("max.partition.fetch.bytes", _INT, 1_048_576, at_least(0)),
+    key("fetch.min.bytes", _INT, 1, at_least(0)),
+    key("fetch.max.bytes", _INT, 52_428_800, at_least(0)),
+    key("fetch.max.wait.ms", _INT, 500, at_least(0)),
+    key(
+        "auto.offset.reset",
+        _STRING,
+        "latest",
+        Check("latest, earliest, none or by_duration:<ISO 8601 duration, as in PT1H>", _is_reset),
+    ),
+    key("check.crcs", _BOOLEAN, True),
+    # Java demands both; here plain bytes need no deserializer.
+    key("key.deserializer", _CLASS, None),
+    key("value.deserializer", _CLASS, None),
+    key("default.api.timeout.ms", _INT, 60_000, at_least(0)),
+    key("interceptor.classes", _LIST, ()),
+    key("max.poll.records", _INT, 500, at_least(1)),
+    key("max.poll.interval.ms", _INT, 300_000, at_least(1)),
+    key("exclude.internal.topics", _BOOLEAN, True),
+    key("isolation.level", _STRING, "read_uncommitted", one_of("read_committed", "read_uncommitted")),
+    key("allow.auto.create.topics", _BOOLEAN, True),
+    key("group.protocol", _STRING, "classic", one_of("classic", "consumer", ignore_case=True)),
+    key("group.remote.assignor", _STRING, None),
+)
+CONSUMER_CONFIGS = ConfigDefinition(CONSUMER_KEYS)
+
+# Read by the deserializers and assignors themselves.
+_EXTRA = ("key.deserializer.", "value.deserializer.", "deserializer.")
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerSettings:
+    """What the consumer's core needs to know, in its own types."""
+
+    group_id: str | None
+    group_instance_id: str | None
+    session_timeout_ms: int
+    heartbeat_interval_ms: int
+    max_poll_interval_ms: int
+    auto_commit: bool
+    auto_commit_interval_s: float
+    rack: str
+    partition_fetch_bytes: int
+    fetch_min_bytes: int
+    fetch_max_bytes: int
+    fetch_max_wait_ms: int
+    reset: OffsetReset | None
+    check_crcs: bool
+    isolation: int
+    max_poll_records: int
+    exclude_internal_topics: bool
+    allow_auto_create_topics: bool
+    request_timeout_ms: int
+    api_timeout_s: float
+    retry_backoff: Backoff
+    metadata_max_age_ms: int
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> ConsumerSettings:
+        return cls(
+            group_id=values["group.id"],
+            group_instance_id=values["group.instance.id"],
+            session_timeout_ms=values["session.timeout.ms"],
+            heartbeat_interval_ms=values["heartbeat.interval.ms"],
+            max_poll_interval_ms=values["max.poll.interval.ms"],
+            auto_commit=values["enable.auto.commit"],
+            auto_commit_interval_s=values["auto.commit.interval.ms"] / 1000,
+            rack=values["client.rack"],
+            partition_fetch_bytes=values["max.partition.fetch.bytes"],
+            fetch_min_bytes=values["fetch.min.bytes"],
+            fetch_max_bytes=values["fetch.max.bytes"],
+            fetch_max_wait_ms=values["fetch.max.wait.ms"],
+            reset=parse_reset(values["auto.offset.reset"]),
+            check_crcs=values["check.crcs"],
+            isolation=READ_COMMITTED if values["isolation.level"] == "read_committed" else READ_UNCOMMITTED,
+            max_poll_records=values["max.poll.records"],
+            exclude_internal_topics=values["exclude.internal.topics"],
+            allow_auto_create_topics=values["allow.auto.create.topics"],
+            request_timeout_ms=values["request.timeout.ms"],
+            api_timeout_s=values["default.api.timeout.ms"] / 1000,
+            retry_backoff=Backoff(values["retry.backoff.ms"], values["retry.backoff.max.ms"]),
+            metadata_max_age_ms=values["metadata.max.age.ms"],
+        )
+
+
+def read_consumer_config(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Typed values, with Kafka's rules for keys that depend on one another."""
+    strategy = given.get("partition.assignment.strategy")
+    if strategy is not None and not isinstance(strategy, (str, list, tuple)):
+        # One assignor, given as an object or a class.
+        given = {**given, "partition.assignment.strategy": [strategy]}
+    values = read_config(CONSUMER_CONFIGS, given, extra=_EXTRA)
+    problems: dict[str, str] = {}
+    if values["group.protocol"].lower() == "consumer":
+        problems["group.protocol"] = (
+            "group.protocol=consumer (KIP-848) is not supported by this version of Headrace; use classic"
+        )
+    if values["heartbeat.interval.ms"] >= values["session.timeout.ms"]:
+        problems["heartbeat.interval.ms"] = (
+            f"heartbeat.interval.ms={values['heartbeat.interval.ms']} must be less than session.timeout.ms="
+            f"{values['session.timeout.ms']}, and should be at most a third of it"
+        )
+    if values["group.id"] is None:
+        if given.get("enable.auto.commit") in (True, "true"):
+            problems["enable.auto.commit"] = "enable.auto.commit=true needs a group.id: offsets are kept per group"
+        values["enable.auto.commit"] = False
+    elif not values["group.id"]:
+        problems["group.id"] = "group.id is empty: leave it out, or name a group"
+    if not values["partition.assignment.strategy"]:
+        problems["partition.assignment.strategy"] = "partition.assignment.strategy must name at least one assignor"
+    if problems:
+        raise ConfigError(problems)
+    return values

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import json
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -26,9 +27,11 @@ from headrace.cli.options import (
 from headrace.cli.output import CommandError, count, note, usage
 from headrace.client.producer import Producer
 from headrace.errors import HeadraceError
+from headrace.records import kernels
 
 _LINE_BYTES_MAX = 64 * 1024 * 1024
 _PROGRESS_EVERY = 2_000
+_COMPILED_FROM_BYTES = 64 * 1024 * 1024
 
 
 class Compression(StrEnum):
@@ -86,6 +89,9 @@ def command(
     client_properties: ClientConfig = None,
 ) -> None:
     """Write records: a line each from standard input, or from a file."""
+    if file is None or file.stat().st_size < _COMPILED_FROM_BYTES:
+        # Loading the compiled kernels takes a second: more than it takes to send that much without them.
+        os.environ.setdefault(kernels.ENVIRONMENT, "plain")
     config = client_config(bootstrap, timeout, client_properties)
     config |= {"compression.type": compression.value, "acks": acks, **pairs(producer_property or [], "--property")}
     if acks != "all":

@@ -1,0 +1,206 @@
+"""The transaction coordinator: one method per API, and what its driver tells it. Pure: no clock, no socket, no disk.
+
+See `headrace.transactions.outcome` for the order in which a driver must do things.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from headrace.coordination import Caller, error_after_failed_write
+from headrace.errors import ErrorCode
+from headrace.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
+from headrace.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest
+from headrace.protocol.messages.describe_transactions import DescribeTransactionsRequest
+from headrace.protocol.messages.end_txn import EndTxnRequest
+from headrace.protocol.messages.init_producer_id import InitProducerIdRequest
+from headrace.protocol.messages.list_transactions import ListTransactionsRequest
+from headrace.topics import TopicPartition
+from headrace.transactions.administration import Administration
+from headrace.transactions.config import TransactionConfig
+from headrace.transactions.ending import Endings
+from headrace.transactions.loading import LoadReport
+from headrace.transactions.lookup import PartitionLookup
+from headrace.transactions.outcome import MarkerRequest, Outcome, Timer, TimerKind
+from headrace.transactions.partitions import Partitions
+from headrace.transactions.producers import ProducerIdSupply, Producers
+from headrace.transactions.shards import Shards
+from headrace.transactions.state import EPOCH_BUMP_VERSION, Snapshot
+
+
+class TransactionCoordinator:
+    """All transactional ids of the partitions of `__transaction_state` that this broker leads.
+
+    `ids` hands out producer ids that no one was given before, or None when its supply is empty. `transaction_version`
+    is the finalized feature `transaction.version`: how records look, and how the coordinator itself ends transactions.
+    """
+
+    def __init__(
+        self,
+        config: TransactionConfig,
+        ids: ProducerIdSupply,
+        topics: PartitionLookup,
+        transaction_version: int = EPOCH_BUMP_VERSION,
+    ) -> None:
+        self._shards = Shards(config, transaction_version)
+        self._endings = Endings(self._shards, ids, topics)
+        self._producers = Producers(self._shards, self._endings, ids)
+        self._partitions = Partitions(self._shards, topics)
+        self._administration = Administration(self._shards)
+
+    @property
+    def transaction_version(self) -> int:
+        return self._shards.transaction_version
+
+    @transaction_version.setter
+    def transaction_version(self, version: int) -> None:
+        self._shards.transaction_version = version
+
+    def partition_of(self, transactional_id: str) -> int:
+        """The partition of `__transaction_state` that keeps this id."""
+        return self._shards.partition_of(transactional_id)
+
+    # --- partitions come and go ---------------------------------------------------------------------------------------
+
+    def begin_load(self, partition: int, coordinator_epoch: int) -> Outcome:
+        """This broker leads that partition now, with this leader epoch. Until `loaded` there are no answers."""
+        out = self.unload(partition)
+        self._shards.begin(partition, coordinator_epoch)
+        return out
+
+    def load(self, partition: int, key: bytes, value: bytes | None) -> None:
+        """Replay one record, in the order of the log."""
+        shard = self._shards.get(partition)
+        if shard is None or shard.loader is None:
+            raise ValueError(f"partition {partition} of __transaction_state is not being loaded: call begin_load first")
+        shard.loader.add(key, value)
+
+    def loaded(self, partition: int, now_ms: int) -> Outcome:
+        """All is replayed: serve the partition. Transactions whose outcome is decided go on from there."""
+        out = Outcome()
+        shard = self._shards.get(partition)
+        if shard is None or shard.loader is None:
+            return out
+        loader, shard.loader = shard.loader, None
+        shard.report = loader.report
+        for transactional_id, snapshot in loader.snapshots():
+            entry = self._shards.add(shard, transactional_id, snapshot)
+            if snapshot.state.is_prepared:
+                self._endings.go_on(out, entry)
+        self._shards.watch_time(out, shard, now_ms)
+        self._administration.schedule_expiry(out, shard, now_ms)
+        return out
+
+    def load_report(self, partition: int) -> LoadReport | None:
+        """What the partition held when it was loaded, None when it is not served."""
+        shard = self._shards.get(partition)
+        return None if shard is None or shard.loader is not None else shard.report
+
+    def unload(self, partition: int) -> Outcome:
+        """This broker no longer leads the partition. Who waits for a write is answered by what becomes of that."""
+        out = Outcome()
+        shard = self._shards.end(partition)
+        if shard is None or shard.loader is not None:
+            return out
+        out.cancel(Timer(TimerKind.EXPIRY, partition))
+        out.cancel(Timer(TimerKind.ABORT, partition))
+        for entry in shard.entries.values():
+            if entry.current.state.is_prepared:
+                out.cancel(entry.timer)
+        return out
+
+    def snapshots(self, partition: int) -> dict[str, Snapshot]:
+        """What is recorded of every id of the partition."""
+        shard = self._shards.get(partition)
+        entries = {} if shard is None else shard.entries
+        return {name: entry.current for name, entry in entries.items() if not entry.is_new}
+
+    # --- what became of an outcome ------------------------------------------------------------------------------------
+
+    def written(self, outcome: Outcome, now_ms: int) -> Outcome:
+        """The outcome's records are in the log. Gives its replies, and what else follows."""
+        out = Outcome(replies=outcome.replies)
+        for effect in outcome.effects:
+            effect.written(out, now_ms)
+        return out
+
+    def failed(self, outcome: Outcome, error: ErrorCode | Mapping[int, ErrorCode], now_ms: int) -> Outcome:
+        """The outcome's records were not written: none of them, or not those of some partitions (the rest were).
+
+        If they are in the log all the same, no harm is done: what follows is written after them.
+        """
+        errors = error if isinstance(error, Mapping) else {record.partition: error for record in outcome.records}
+        out = Outcome(replies=outcome.replies)
+        for effect in outcome.effects:
+            failure = errors.get(effect.partition)
+            if failure is None:
+                effect.written(out, now_ms)
+            else:
+                effect.failed(out, error_after_failed_write(failure), now_ms)
+        return out
+
+    def markers_written(
+        self, request: MarkerRequest, errors: Mapping[TopicPartition, ErrorCode], now_ms: int
+    ) -> Outcome:
+        """What the leaders of (some of) the request's partitions answered; NONE where the marker is in the log."""
+        out = Outcome()
+        self._endings.markers_written(out, request, errors, now_ms)
+        return out
+
+    def on_timer(self, timer: Timer, now_ms: int) -> Outcome:
+        """A timer fired. Firing early, late, or after it was cancelled does no harm."""
+        out = Outcome()
+        shard = self._shards.get(timer.partition)
+        if shard is None or shard.loader is not None:
+            return out
+        if timer.kind is TimerKind.ABORT:
+            self._endings.abort_late_ones(out, shard, now_ms)
+        elif timer.kind is TimerKind.EXPIRY:
+            self._administration.expire(out, shard, now_ms)
+        else:
+            self._endings.on_markers_timer(out, timer.transactional_id, now_ms)
+        return out
+
+    # --- transactions -------------------------------------------------------------------------------------------------
+
+    def init_producer_id(self, caller: Caller, request: InitProducerIdRequest, now_ms: int) -> Outcome:
+        """Also without a transactional id, when any broker may answer."""
+        out = Outcome()
+        self._producers.init(out, caller, request, now_ms)
+        return out
+
+    def add_partitions_to_txn(self, caller: Caller, request: AddPartitionsToTxnRequest, now_ms: int) -> Outcome:
+        out = Outcome()
+        self._partitions.add(out, caller, request, now_ms)
+        return out
+
+    def add_offsets_to_txn(self, caller: Caller, request: AddOffsetsToTxnRequest, now_ms: int) -> Outcome:
+        out = Outcome()
+        self._partitions.add_offsets(out, caller, request, now_ms)
+        return out
+
+    def verify(
+        self, transactional_id: str, producer_id: int, producer_epoch: int, partitions: Iterable[TopicPartition]
+    ) -> dict[TopicPartition, ErrorCode]:
+        """Whether these partitions are part of that producer's open transaction, for a leader about to write to them.
+
+        See `produce_error` and `offset_commit_error` for how clients are told.
+        """
+        return self._partitions.verify(transactional_id, producer_id, producer_epoch, partitions)
+
+    def end_txn(self, caller: Caller, request: EndTxnRequest, now_ms: int) -> Outcome:
+        out = Outcome()
+        self._endings.end(out, caller, request, now_ms)
+        return out
+
+    # --- administration -----------------------------------------------------------------------------------------------
+
+    def describe_transactions(self, caller: Caller, request: DescribeTransactionsRequest, now_ms: int) -> Outcome:
+        out = Outcome()
+        out.reply(caller, self._administration.describe(request))
+        return out
+
+    def list_transactions(self, caller: Caller, request: ListTransactionsRequest, now_ms: int) -> Outcome:
+        out = Outcome()
+        out.reply(caller, self._administration.list(request, now_ms))
+        return out

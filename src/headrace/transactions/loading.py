@@ -1,0 +1,59 @@
+"""Reading a partition of `__transaction_state` back: the last value of every transactional id."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from headrace.protocol.stored.coordinator import Unknown
+from headrace.protocol.stored.transaction_state import decode_record
+from headrace.protocol.wire import MalformedMessage
+from headrace.transactions.records import snapshot_of
+from headrace.transactions.state import Snapshot
+
+_TRANSACTION = b"\x00\x00"
+PROBLEMS_SHOWN_MAX = 10
+
+
+@dataclass(slots=True)
+class LoadReport:
+    """What a partition held. Nothing in it stops the loading, but an operator should see what was left out."""
+
+    records: int = 0
+    transactional_ids: int = 0
+    skipped: int = 0  # of types or versions that are not spoken here
+    unreadable: int = 0
+    problems: list[str] = field(default_factory=list)  # the first few of the unreadable
+
+
+class Loader:
+    """Takes the records of one partition in their order. Kept as bytes: only the survivors are decoded."""
+
+    def __init__(self) -> None:
+        self.report = LoadReport()
+        self._last: dict[bytes, tuple[bytes, int]] = {}
+
+    def add(self, key: bytes, value: bytes | None) -> None:
+        self.report.records += 1
+        if key[:2] != _TRANSACTION:
+            self.report.skipped += 1
+        elif value is None:
+            self._last.pop(key, None)
+        else:
+            self._last[key] = (value, self.report.records)
+
+    def snapshots(self) -> Iterator[tuple[str, Snapshot]]:
+        for key, (value, number) in self._last.items():
+            try:
+                record = decode_record(key, value)
+                if isinstance(record, Unknown) or record.value is None:
+                    self.report.skipped += 1
+                    continue
+                found = record.key.transactional_id, snapshot_of(record.value)
+            except (MalformedMessage, ValueError) as error:
+                self.report.unreadable += 1
+                if len(self.report.problems) < PROBLEMS_SHOWN_MAX:
+                    self.report.problems.append(f"record {number}: {error}")
+                continue
+            self.report.transactional_ids += 1
+            yield found

@@ -1,0 +1,162 @@
+"""Which partitions belong to a transaction: AddPartitionsToTxn, AddOffsetsToTxn, and the question of leaders."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from headrace.coordination import Caller
+from headrace.errors import ErrorCode
+from headrace.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
+from headrace.protocol.messages.add_partitions_to_txn import (
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+    AddPartitionsToTxnResult,
+    AddPartitionsToTxnTransaction,
+)
+from headrace.topics import TopicPartition, partition_for_group
+from headrace.transactions import answers
+from headrace.transactions.lookup import PartitionLookup
+from headrace.transactions.outcome import Outcome
+from headrace.transactions.shards import Shards
+from headrace.transactions.state import EPOCH_BUMP_VERSION, TransactionState, extended
+
+OFFSETS_TOPIC = "__consumer_offsets"
+
+
+class Partitions:
+    def __init__(self, shards: Shards, topics: PartitionLookup) -> None:
+        self._shards = shards
+        self._topics = topics
+
+    def add(self, out: Outcome, caller: Caller, request: AddPartitionsToTxnRequest, now_ms: int) -> None:
+        if caller.api_version >= answers.ADD_BETWEEN_BROKERS_VERSION:
+            results = [self._add_or_verify(out, caller, asked, now_ms) for asked in request.transactions]
+            out.reply(caller, AddPartitionsToTxnResponse(results_by_transaction=results))
+            return
+        asked = AddPartitionsToTxnTransaction(
+            transactional_id=request.v3_and_below_transactional_id,
+            producer_id=request.v3_and_below_producer_id,
+            producer_epoch=request.v3_and_below_producer_epoch,
+            verify_only=False,
+            topics=request.v3_and_below_topics,
+        )
+        result = self._add_or_verify(out, caller, asked, now_ms)
+        out.reply(caller, AddPartitionsToTxnResponse(results_by_topic_v3_and_below=result.topic_results))
+
+    def add_offsets(self, out: Outcome, caller: Caller, request: AddOffsetsToTxnRequest, now_ms: int) -> None:
+        index = partition_for_group(request.group_id, self._shards.config.offsets_topic_partitions)
+        response = AddOffsetsToTxnResponse()
+
+        def answer(error: ErrorCode) -> None:
+            response.error_code = answers.fenced(error, caller.api_version)
+
+        self._add(
+            out,
+            request.transactional_id,
+            request.producer_id,
+            request.producer_epoch,
+            frozenset((TopicPartition(OFFSETS_TOPIC, index),)),
+            0,
+            now_ms,
+            answer,
+        )
+        out.reply(caller, response)
+
+    def _add_or_verify(
+        self, out: Outcome, caller: Caller, asked: AddPartitionsToTxnTransaction, now_ms: int
+    ) -> AddPartitionsToTxnResult:
+        partitions = list(
+            dict.fromkeys(TopicPartition(topic.name, index) for topic in asked.topics for index in topic.partitions)
+        )
+        errors = self._check_existence(partitions)
+        if not errors and asked.verify_only:
+            errors = self.verify(asked.transactional_id, asked.producer_id, asked.producer_epoch, partitions)
+        if errors:
+            return AddPartitionsToTxnResult(
+                transactional_id=asked.transactional_id, topic_results=answers.add_results(errors)
+            )
+        result = AddPartitionsToTxnResult(
+            transactional_id=asked.transactional_id,
+            topic_results=answers.add_results(dict.fromkeys(partitions, ErrorCode.NONE)),
+        )
+        from_broker = caller.api_version >= answers.ADD_BETWEEN_BROKERS_VERSION
+        self._add(
+            out,
+            asked.transactional_id,
+            asked.producer_id,
+            asked.producer_epoch,
+            frozenset(partitions),
+            EPOCH_BUMP_VERSION if from_broker else 0,
+            now_ms,
+            lambda error: answers.set_error(result, answers.fenced(error, caller.api_version)),
+        )
+        return result
+
+    def _check_existence(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, ErrorCode]:
+        """All or nothing: with one partition that does not exist, none is added."""
+        errors = {
+            partition: ErrorCode.NONE if self._exists(partition) else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            for partition in partitions
+        }
+        if all(error == ErrorCode.NONE for error in errors.values()):
+            return {}
+        return {
+            partition: ErrorCode.OPERATION_NOT_ATTEMPTED if error == ErrorCode.NONE else error
+            for partition, error in errors.items()
+        }
+
+    def _exists(self, partition: TopicPartition) -> bool:
+        count = self._topics.partition_count(partition.topic)
+        return count is not None and 0 <= partition.partition < count
+
+    def _add(
+        self,
+        out: Outcome,
+        transactional_id: str,
+        producer_id: int,
+        producer_epoch: int,
+        partitions: frozenset[TopicPartition],
+        client_version: int,
+        now_ms: int,
+        answer: Callable[[ErrorCode], None],
+    ) -> None:
+        """`answer` is told of an error, now or when the write fails; without one all is well."""
+        error = self._reachable(transactional_id)
+        entry = self._shards.find(transactional_id) if error == ErrorCode.NONE else None
+        if entry is None:
+            answer(ErrorCode.INVALID_PRODUCER_ID_MAPPING if error == ErrorCode.NONE else error)
+            return
+        now = entry.current
+        if entry.is_busy:
+            # First of all: the producer id itself may be about to change.
+            answer(ErrorCode.CONCURRENT_TRANSACTIONS)
+        elif now.producer_id != producer_id:
+            answer(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
+        elif now.producer_epoch != producer_epoch:
+            answer(ErrorCode.PRODUCER_FENCED)
+        elif not (now.state is TransactionState.ONGOING and partitions <= now.partitions):
+            self._shards.write(out, entry, extended(now, partitions, client_version, now_ms), refuse=answer)
+
+    def verify(
+        self, transactional_id: str, producer_id: int, producer_epoch: int, partitions: Iterable[TopicPartition]
+    ) -> dict[TopicPartition, ErrorCode]:
+        """Whether these partitions are part of that producer's open transaction."""
+        error = self._reachable(transactional_id)
+        entry = self._shards.find(transactional_id) if error == ErrorCode.NONE else None
+        if error == ErrorCode.NONE:
+            if entry is None or entry.current.producer_id != producer_id:
+                error = ErrorCode.INVALID_PRODUCER_ID_MAPPING
+            elif entry.current.producer_epoch != producer_epoch:
+                error = ErrorCode.PRODUCER_FENCED
+            elif entry.is_ending:
+                error = ErrorCode.CONCURRENT_TRANSACTIONS
+        if error != ErrorCode.NONE or entry is None:
+            return dict.fromkeys(partitions, error)
+        known = entry.current.partitions
+        return {
+            partition: ErrorCode.NONE if partition in known else ErrorCode.TRANSACTION_ABORTABLE
+            for partition in partitions
+        }
+
+    def _reachable(self, transactional_id: str) -> ErrorCode:
+        return self._shards.error_for(transactional_id) if transactional_id else ErrorCode.INVALID_REQUEST

@@ -1,0 +1,205 @@
+"""Which partitions of `__transaction_state` this coordinator serves, the ids that live in them, and their writes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from headrace.coordination import Effect
+from headrace.errors import ErrorCode
+from headrace.topics import TopicPartition, partition_for_group
+from headrace.transactions.config import TransactionConfig
+from headrace.transactions.loading import Loader, LoadReport
+from headrace.transactions.outcome import MarkerRequest, Outcome, Timer, TimerKind
+from headrace.transactions.records import snapshot_record, tombstone
+from headrace.transactions.state import NO_PRODUCER_EPOCH, Snapshot, TransactionState
+
+
+@dataclass(slots=True, eq=False)
+class Entry:
+    """One transactional id: what is recorded of it, and what is under way."""
+
+    transactional_id: str
+    shard: Shard
+    current: Snapshot
+    pending: Snapshot | None = None  # what it becomes once that is written
+    unmarked: set[TopicPartition] = field(default_factory=set)  # partitions whose marker is not known to be written
+    awaited: set[TopicPartition] = field(default_factory=set)  # those of them that were asked for
+    attempt: int = 0  # of the marker request that counts
+
+    @property
+    def is_changing(self) -> bool:
+        return self.pending is not None
+
+    @property
+    def is_busy(self) -> bool:
+        """A change is being written, or a decided transaction is being ended: nobody else may interfere."""
+        return self.is_changing or self.current.state.is_prepared
+
+    @property
+    def is_ending(self) -> bool:
+        """The transaction's outcome is decided, or about to be: nothing more belongs to it."""
+        state = self.current.state if self.pending is None else self.pending.state
+        return state.is_prepared or self.current.state.is_prepared
+
+    @property
+    def is_new(self) -> bool:
+        return self.current.producer_epoch == NO_PRODUCER_EPOCH
+
+    @property
+    def timer(self) -> Timer:
+        return Timer(TimerKind.MARKERS, self.shard.partition, self.transactional_id)
+
+
+@dataclass(slots=True, eq=False)
+class Shard:
+    """One partition. It serves once its `loader` is done; a shard that was unloaded is never served again."""
+
+    partition: int
+    coordinator_epoch: int
+    loader: Loader | None
+    entries: dict[str, Entry] = field(default_factory=dict)
+    ongoing: set[str] = field(default_factory=set)
+    report: LoadReport = field(default_factory=LoadReport)
+    is_unloaded: bool = False
+    watches_time: bool = False  # whether the timer that aborts late transactions is set
+
+
+class Shards:
+    """All of them, and how an id's state changes: only once the record that says so is written."""
+
+    def __init__(self, config: TransactionConfig, transaction_version: int) -> None:
+        self.config = config
+        self.transaction_version = transaction_version
+        self._shards: dict[int, Shard] = {}
+        self._attempts = 0
+
+    def partition_of(self, transactional_id: str) -> int:
+        return partition_for_group(transactional_id, self.config.state_topic_partitions)
+
+    def get(self, partition: int) -> Shard | None:
+        return self._shards.get(partition)
+
+    def all(self) -> list[Shard]:
+        return list(self._shards.values())
+
+    def begin(self, partition: int, coordinator_epoch: int) -> Shard:
+        shard = self._shards[partition] = Shard(partition, coordinator_epoch, Loader())
+        return shard
+
+    def end(self, partition: int) -> Shard | None:
+        shard = self._shards.pop(partition, None)
+        if shard is not None:
+            shard.is_unloaded = True
+        return shard
+
+    def error_for(self, transactional_id: str) -> ErrorCode:
+        """Why this coordinator cannot speak for that id, or NONE."""
+        shard = self._shards.get(self.partition_of(transactional_id))
+        if shard is None:
+            return ErrorCode.NOT_COORDINATOR
+        return ErrorCode.NONE if shard.loader is None else ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+
+    def serving(self, transactional_id: str) -> Shard:
+        """The shard of an id for which `error_for` found nothing."""
+        return self._shards[self.partition_of(transactional_id)]
+
+    def find(self, transactional_id: str) -> Entry | None:
+        shard = self._shards.get(self.partition_of(transactional_id))
+        return None if shard is None else shard.entries.get(transactional_id)
+
+    def add(self, shard: Shard, transactional_id: str, snapshot: Snapshot) -> Entry:
+        entry = shard.entries[transactional_id] = Entry(transactional_id, shard, snapshot)
+        if snapshot.state is TransactionState.ONGOING:
+            shard.ongoing.add(transactional_id)
+        return entry
+
+    # --- writing ------------------------------------------------------------------------------------------------------
+
+    def write(
+        self,
+        out: Outcome,
+        entry: Entry,
+        target: Snapshot,
+        *,
+        refuse: Callable[[ErrorCode], None],
+        then: Callable[[Outcome, int], None] | None = None,
+        otherwise: Callable[[Outcome, int], None] | None = None,
+    ) -> None:
+        """Record that `entry` becomes `target`; let it, and do what comes `then`. If that fails, do `otherwise`.
+
+        `refuse` puts an error into the reply that waits for the write.
+        """
+        entry.pending = target
+        shard = entry.shard
+        out.records.append(snapshot_record(shard.partition, entry.transactional_id, target, self.transaction_version))
+
+        def written(next_out: Outcome, now_ms: int) -> None:
+            if shard.is_unloaded:
+                # Whoever reads the log now goes on from the record; what it leads to is not known here.
+                refuse(ErrorCode.NOT_COORDINATOR)
+                return
+            entry.pending = None
+            entry.current = target
+            self._watch(next_out, entry, now_ms)
+            if then is not None:
+                then(next_out, now_ms)
+
+        def failed(next_out: Outcome, error: ErrorCode, now_ms: int) -> None:
+            entry.pending = None
+            if entry.is_new:
+                shard.entries.pop(entry.transactional_id, None)
+            refuse(error)
+            if otherwise is not None and not shard.is_unloaded:
+                otherwise(next_out, now_ms)
+
+        out.effects.append(Effect(shard.partition, written, failed))
+
+    def remove(self, out: Outcome, entry: Entry) -> None:
+        """Record that nothing is known of this id any more, then forget it."""
+        entry.pending = entry.current
+        shard = entry.shard
+        out.records.append(tombstone(shard.partition, entry.transactional_id))
+
+        def written(next_out: Outcome, now_ms: int) -> None:
+            shard.entries.pop(entry.transactional_id, None)
+
+        def failed(next_out: Outcome, error: ErrorCode, now_ms: int) -> None:
+            entry.pending = None
+
+        out.effects.append(Effect(shard.partition, written, failed))
+
+    def _watch(self, out: Outcome, entry: Entry, now_ms: int) -> None:
+        shard = entry.shard
+        if entry.current.state is TransactionState.ONGOING:
+            shard.ongoing.add(entry.transactional_id)
+            self.watch_time(out, shard, now_ms)
+        else:
+            shard.ongoing.discard(entry.transactional_id)
+
+    def watch_time(self, out: Outcome, shard: Shard, now_ms: int) -> None:
+        """See to it that late transactions are aborted, as long as there are transactions at all."""
+        if shard.ongoing and not shard.watches_time:
+            shard.watches_time = True
+            out.arm(Timer(TimerKind.ABORT, shard.partition), now_ms + self.config.abort_interval_ms)
+
+    # --- markers ------------------------------------------------------------------------------------------------------
+
+    def ask_for_markers(self, out: Outcome, entry: Entry, partitions: Iterable[TopicPartition]) -> None:
+        """Of a transaction that is prepared: its outcome has to get into these partitions."""
+        self._attempts += 1
+        entry.attempt = self._attempts
+        entry.awaited = set(partitions)
+        now = entry.current
+        out.markers.append(
+            MarkerRequest(
+                entry.transactional_id,
+                now.producer_id,
+                now.producer_epoch,
+                entry.shard.coordinator_epoch,
+                now.state is TransactionState.PREPARE_COMMIT,
+                now.client_version,
+                tuple(sorted(entry.awaited)),
+                entry.attempt,
+            )
+        )

@@ -1,0 +1,383 @@
+"""`headrace demo`: a broker, a topic, a producer, a group, a crash, in ten seconds and in a temporary directory."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import IO, Annotated
+
+import typer
+from rich.console import Console
+from rich.rule import Rule
+from rich.table import Table
+from rich.text import Text
+
+from headrace._version import __version__
+from headrace.cli.dumping import partition_rows
+from headrace.cli.group import group_documents
+from headrace.cli.output import CommandError, count, size
+from headrace.cli.reading import Range, RangeReader
+from headrace.client.admin import Admin, NewTopic, OffsetSpec
+from headrace.client.producer import Producer
+from headrace.errors import HeadraceError
+from headrace.topics import TopicPartition
+
+TOPIC, GROUP = "orders", "billing"
+PARTITIONS = 6
+_EVENTS = 100_000
+_WIDTH_MAX = 96
+_START_TIMEOUT_S = 60.0
+_BUCKET_S = 0.05
+_BARS = " ▁▂▃▄▅▆▇█"
+_CITIES = ("Oslo", "Porto", "Lyon", "Graz", "Turin", "Ghent", "Bilbao", "Malmö", "Split", "Cork")
+
+
+def command(
+    events: Annotated[int, typer.Option("--events", min=1000, max=5_000_000, help="How many to produce.")] = _EVENTS,
+) -> None:
+    """See it all once: a broker, a topic, a producer, a group, a crash."""
+    # What is shown takes less than the compiled kernels take to load.
+    os.environ.setdefault("HEADRACE_KERNELS", "plain")
+    console = Console(highlight=False, soft_wrap=False)
+    console.width = min(console.width, _WIDTH_MAX)
+    with tempfile.TemporaryDirectory(prefix="headrace-demo-") as directory:
+        _Demo(console, Path(directory), events).run()
+
+
+class _Broker:
+    """`headrace start` as a child, on a free port."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._port = 0
+        self._process: subprocess.Popen[str] | None = None
+        self._log = directory.parent / f"{directory.name}.log"
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self._port}"
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    def start(self) -> float:
+        """Start it; gives the seconds until it was ready."""
+        began = time.monotonic()
+        command = [
+            sys.executable,
+            "-m",
+            "headrace.cli",
+            "start",
+            "--dir",
+            str(self._directory),
+            "--listen",
+            self.address,
+        ]
+        # A group's first rebalance waits three seconds for more members: not here.
+        command += ["--override", "group.initial.rebalance.delay.ms=0", "--override", "offsets.topic.num.partitions=5"]
+        with self._log.open("a") as log:
+            self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
+        # The banner is the sign that it is ready.
+        found: list[str] = []
+        reader = threading.Thread(target=_read_banner, args=(self._process.stdout, found), daemon=True)
+        reader.start()
+        reader.join(_START_TIMEOUT_S)
+        match = re.search(r"listening on\s+\S+:(\d+)", "".join(found))
+        if match is None:
+            self.kill()
+            raise CommandError(f"the demo's broker did not start: {self._log.read_text().strip() or 'it said nothing'}")
+        self._port = int(match[1])
+        return time.monotonic() - began
+
+    def kill(self) -> None:
+        """As a crash does."""
+        if self._process is not None:
+            self._process.send_signal(signal.SIGKILL)
+            self._end()
+
+    def stop(self) -> float:
+        """Cleanly; gives the seconds it took."""
+        began = time.monotonic()
+        if self._process is not None:
+            self._process.terminate()
+            self._end()
+        return time.monotonic() - began
+
+    def _end(self) -> None:
+        assert self._process is not None
+        process, self._process = self._process, None
+        process.wait()
+        if process.stdout is not None:
+            process.stdout.close()
+
+    def memory_bytes(self) -> int | None:
+        """What it holds in memory now, where the system tells."""
+        try:
+            text = Path(f"/proc/{self.pid}/statm").read_text()
+        except OSError:
+            return None
+        return int(text.split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def _read_banner(stream: IO[str] | None, found: list[str]) -> None:
+    assert stream is not None
+    for line in stream:
+        found.append(line)
+        if line.strip().startswith("Ctrl-C"):
+            return
+
+
+class _Demo:
+    """The steps, in order; each says what it did and shows it."""
+
+    def __init__(self, console: Console, directory: Path, events: int) -> None:
+        self._console = console
+        self._data = directory / "data"
+        self._broker = _Broker(self._data)
+        self._events = events
+        self._partitions = [TopicPartition(TOPIC, index) for index in range(PARTITIONS)]
+
+    def run(self) -> None:
+        began = time.monotonic()
+        self._say(Text.assemble(("Headrace ", "bold"), f"{__version__}: Kafka in Python. A short tour."))
+        try:
+            self._start()
+            with Admin(bootstrap_servers=self._broker.address, default_api_timeout_ms=30_000) as admin:
+                self._create(admin)
+                self._produce(admin)
+                self._consume(admin)
+            self._crash()
+            self._disk()
+            self._broker.stop()
+        finally:
+            self._broker.kill()
+        self._farewell(time.monotonic() - began)
+
+    def _say(self, text: Text | str | Table) -> None:
+        self._console.print(text)
+
+    def _step(self, title: str) -> None:
+        self._console.print()
+        self._console.print(Rule(f"[bold]{title}[/bold]", align="left", style="blue"))
+
+    # --- 1
+
+    def _start(self) -> None:
+        self._step("1  A broker")
+        took = self._broker.start()
+        memory = self._broker.memory_bytes()
+        held = f", {size(memory)} of memory" if memory else ""
+        self._say(f"Process {self._broker.pid} was ready after {took:.1f} s{held}, on {self._broker.address}.")
+        self._say("Any Kafka client can use it: Java's, librdkafka, confluent-kafka, kcat.")
+
+    # --- 2
+
+    def _create(self, admin: Admin) -> None:
+        self._step("2  A topic")
+        made = admin.create_topics([NewTopic(TOPIC, PARTITIONS, configs={"retention.ms": "86400000"})])[TOPIC]
+        self._say(f"[bold]{TOPIC}[/bold] has {made.num_partitions} partitions and keeps records for a day.")
+
+    # --- 3
+
+    def _produce(self, admin: Admin) -> None:
+        self._step(f"3  {count(self._events)} orders")
+        rng = random.Random(2026)
+        rows = [_order(rng, number) for number in range(self._events)]
+        buckets: dict[int, int] = {}
+        failures: list[HeadraceError] = []
+        began = time.monotonic()
+
+        def delivered(error: HeadraceError | None, _: object) -> None:
+            if error is not None:
+                failures.append(error)
+            at = int((time.monotonic() - began) / _BUCKET_S)
+            buckets[at] = buckets.get(at, 0) + 1
+
+        config = {"bootstrap.servers": self._broker.address, "compression.type": "lz4", "linger.ms": 5}
+        with Producer(config) as producer:
+            for key, value in rows:
+                producer.send(TOPIC, value, key, on_delivery=delivered)
+            producer.flush()
+        took = time.monotonic() - began
+        if failures:
+            raise failures[0]
+        key, value = rows[0]
+        self._say("Keyed by customer; idempotent, acks=all, lz4. The first of them:")
+        self._say(f"  {key.decode()} → {value.decode()}")
+        rate = [buckets.get(at, 0) / _BUCKET_S for at in range(max(buckets, default=0) + 1)]
+        total = sum(len(k) + len(v) for k, v in rows)
+        self._say(
+            Text.assemble(
+                "acknowledged  ",
+                (_spark(rate), "green"),
+                f"  {count(round(self._events / took))} records/s, {size(round(total / took))}/s",
+            )
+        )
+        ends = admin.list_offsets(dict.fromkeys(self._partitions, OffsetSpec.latest())).all()
+        most = max(info.offset for info in ends.values())
+        for partition, info in ends.items():
+            bar = "█" * max(1, round(info.offset / most * 40)) if info.offset else ""
+            self._say(Text.assemble(f"  {partition!s:<10}", (f"{bar:<40}", "blue"), f" {count(info.offset):>8}"))
+
+    # --- 4
+
+    def _consume(self, admin: Admin) -> None:
+        self._step(f"4  The group {GROUP}")
+        self._say("Two readers share the partitions and commit how far they are.")
+        halves = (self._partitions[: PARTITIONS // 2], self._partitions[PARTITIONS // 2 :])
+        ends = {
+            tp: info.offset
+            for tp, info in admin.list_offsets(dict.fromkeys(self._partitions, OffsetSpec.latest())).all().items()
+        }
+        admin.alter_group_offsets(GROUP, dict.fromkeys(self._partitions, 0)).all()
+        self._lag(admin, "at the start")
+        seen = [0, 0]
+        began = time.monotonic()
+        errors: list[Exception] = []
+        # The second one is a slow worker, and stops half-way.
+        limits = (None, sum(ends[tp] for tp in halves[1]) // 2)
+        threads = [
+            threading.Thread(
+                target=_guarded(errors, self._read), args=(number, halves[number], ends, seen, limits[number])
+            )
+            for number in (0, 1)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        if errors:
+            raise errors[0]
+        took = time.monotonic() - began
+        self._say(f"The first read {count(seen[0])}, the second {count(seen[1])} and stopped half-way ({took:.2f} s).")
+        self._lag(admin, "now")
+
+    def _read(
+        self,
+        number: int,
+        mine: list[TopicPartition],
+        ends: dict[TopicPartition, int],
+        seen: list[int],
+        limit: int | None,
+    ) -> None:
+        config = {"bootstrap.servers": self._broker.address, "client.id": f"reader-{number + 1}"}
+        reader = RangeReader(config, {tp: Range(0, ends[tp]) for tp in mine}, read_committed=True, timeout_s=30)
+        positions: dict[TopicPartition, int] = {}
+        with contextlib.closing(reader), Admin(config) as admin:
+            for partition, columns in reader:
+                seen[number] += len(columns)
+                positions[partition] = columns.offsets[len(columns) - 1] + 1
+                if limit is not None and seen[number] >= limit:
+                    break
+            admin.alter_group_offsets(GROUP, positions).all()
+
+    def _lag(self, admin: Admin, when: str) -> None:
+        documents, _ = group_documents(admin, [GROUP])
+        offsets = documents[0]["offsets"]
+        shown = Table(
+            box=None, pad_edge=False, header_style="bold", title=f"lag {when}", title_justify="left", title_style="dim"
+        )
+        shown.add_column("PARTITION")
+        for title in ("COMMITTED", "END", "LAG"):
+            shown.add_column(title, justify="right")
+        shown.add_column("")
+        most = max((row["end_offset"] for row in offsets), default=0) or 1
+        for row in offsets:
+            done = round(row["offset"] / most * 30)
+            left = max(0, round(row["end_offset"] / most * 30) - done)
+            bar = Text.assemble(("█" * done, "green"), ("░" * left, "yellow"))
+            cells = [
+                f"{row['topic']}-{row['partition']}",
+                *(count(row[key]) for key in ("offset", "end_offset", "lag")),
+            ]
+            shown.add_row(*cells, bar)
+        shown.add_row("", "", "", f"[bold]{count(documents[0]['lag'])}[/bold]", "")
+        self._say(shown)
+
+    # --- 5
+
+    def _crash(self) -> None:
+        self._step("5  A crash")
+        pid = self._broker.pid
+        self._broker.kill()
+        took = self._broker.start()
+        with Admin(bootstrap_servers=self._broker.address, default_api_timeout_ms=30_000) as admin:
+            ends = admin.list_offsets(dict.fromkeys(self._partitions, OffsetSpec.latest())).all()
+            lag = group_documents(admin, [GROUP])[0][0]["lag"]
+        total = sum(info.offset for info in ends.values())
+        self._say(
+            f"kill -9 {pid}, and started again: {took:.1f} s later it serves,\n"
+            f"with all {count(total)} records, and the group's lag is {count(lag)} as before."
+        )
+        if total != self._events:
+            raise CommandError(f"{count(self._events)} records were acknowledged, and {count(total)} are there")
+
+    # --- 6
+
+    def _disk(self) -> None:
+        self._step("6  On disk")
+        rows = [row for row in partition_rows(self._data) if row["topic"] == TOPIC]
+        files = sorted(path.name for path in (self._data / f"{TOPIC}-0").iterdir())
+        total = sum(row["size_bytes"] for row in rows)
+        self._say(
+            f"{size(total)} for {count(sum(row['records'] for row in rows))} records, in Kafka's own format. "
+            f"{TOPIC}-0 has\n  {', '.join(files)}"
+        )
+
+    def _farewell(self, took: float) -> None:
+        self._step("Your turn")
+        self._say(f"That took {took:.0f} seconds, and left nothing behind. To go on:")
+        lines = (
+            ("headrace start", "a broker; then, in another terminal"),
+            ("headrace topic create events -p 3", "a topic"),
+            ("seq 1 1000 | headrace produce events", "records, a line each"),
+            ("headrace consume events -g me -n 400", "read some, and remember how far"),
+            ("headrace group describe me", "its lag"),
+            ("headrace consume events --follow", "all there is, and what comes"),
+            ("headrace cluster", "brokers and disks"),
+            ("headrace --help", "the rest"),
+        )
+        shown = Table(box=None, pad_edge=False, show_header=False, padding=(0, 2, 0, 2))
+        for line, what in lines:
+            shown.add_row(Text(line, style="bold"), Text(what, style="dim"))
+        self._say(shown)
+
+
+def _order(rng: random.Random, number: int) -> tuple[bytes, bytes]:
+    value = {"order": number, "city": rng.choice(_CITIES), "amount": round(rng.lognormvariate(3.5, 0.8), 2)}
+    return b"customer-%d" % rng.randrange(5_000), json.dumps(value, ensure_ascii=False).encode()
+
+
+def _spark(values: list[float], width: int = 32) -> str:
+    """A line of bars: the values, averaged into at most `width` of them."""
+    if not values:
+        return ""
+    step = max(1, -(-len(values) // width))
+    means = [sum(values[at : at + step]) / len(values[at : at + step]) for at in range(0, len(values), step)]
+    top = max(means) or 1
+    return "".join(_BARS[min(len(_BARS) - 1, max(1, round(mean / top * (len(_BARS) - 1))))] for mean in means)
+
+
+def _guarded(errors: list[Exception], function: Callable[..., None]) -> Callable[..., None]:
+    """The function, with what it raises kept for the thread that waits for it."""
+
+    def run(*arguments: object) -> None:
+        try:
+            function(*arguments)
+        except (HeadraceError, OSError) as error:
+            errors.append(error)
+
+    return run

@@ -322,6 +322,28 @@ def test_compact_and_delete_also_deletes_by_age() -> None:
     assert table.log.start_offset == 4
 
 
+def test_a_look_up_by_time_never_ends_at_a_batch_without_records() -> None:
+    table = Table()
+    table.clock.ms += 1_000_000
+    table.put((b"a", b"late"), producer_id=7, producer_epoch=0, base_sequence=0)
+    late_ms = table.clock.ms
+    table.clock.ms -= 900_000
+    table.log.roll()
+    table.put((b"a", b"1"))
+    table.roll_and_clean()
+    assert [batch.count for batch in batches_of(table.log)] == [0, 1]
+    for _ in range(2):
+        found = table.log.find_by_time(table.clock.ms - 5)
+        assert found is not None
+        assert (found.offset, found.timestamp_ms) == (1, table.clock.ms)
+        assert table.log.find_by_time(late_ms) is None
+        assert table.log.max_timestamp().offset == 1
+        table.log.close()
+        for name in table.files("index"):
+            table.host.disk.remove(f"{DIRECTORY}/{name}")
+        table.boot()
+
+
 # ---- memory and segments -----------------------------------------------------------------------------------------
 
 

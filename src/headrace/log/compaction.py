@@ -17,7 +17,7 @@ from headrace.log.config import INDEX_POSITION_MAX
 from headrace.log.files import LogFile
 from headrace.log.offset_map import OffsetMap
 from headrace.log.scanning import check_whole, scan_batches
-from headrace.log.segment import CLEANED, LOG, Caches, Segment, file_name
+from headrace.log.segment import CLEANED, LOG, Caches, Segment, file_name, indexed_timestamp
 from headrace.log.transaction_index import AbortedTransaction
 from headrace.records import (
     Batch,
@@ -424,7 +424,7 @@ class _Output:
         segment.write(self._parts)
         for part in self._parts:
             header = Batch(part).header()
-            segment.note(header.size, header.last_offset, header.max_timestamp, self._interval_bytes)
+            segment.note(header.size, header.last_offset, indexed_timestamp(header), self._interval_bytes)
         self._statistics.written_bytes += self._waiting_bytes
         size, self._waiting_bytes, self._parts = self._waiting_bytes, 0, []
         self._throttle.moved(size)

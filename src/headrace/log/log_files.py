@@ -152,12 +152,14 @@ class LogFiles:
         segments, bases = self.segments
         # The one before, too: it ended where the recovery point is when nothing was appended between a sync and a roll.
         first = max(place_of(bases, recovery_point) - 1, 0)
-        if epochs is not None:
-            self.disk.replace_file(os.path.join(self.directory, leader_epochs.FILE_NAME), epochs.to_bytes())
         for segment in segments[first:]:
             if segment.active or not segment.synced:
                 segment.sync()
-        if self.directory_changed:
+        if epochs is not None:
+            # Last, because this syncs the directory too.
+            self.directory_changed = False
+            self.disk.replace_file(os.path.join(self.directory, leader_epochs.FILE_NAME), epochs.to_bytes())
+        elif self.directory_changed:
             self.directory_changed = False
             self.sync_directory()
         if self.never_synced:

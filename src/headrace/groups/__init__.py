@@ -1,15 +1,15 @@
 """Who may read and commit what? Consumer groups and their offsets, as a pure state machine over records."""
 
+from headrace.coordination import Caller as Caller
+from headrace.coordination import CoordinatorRecord as CoordinatorRecord
+from headrace.coordination import Reply as Reply
 from headrace.groups.config import GROUP_CONFIGS as GROUP_CONFIGS
 from headrace.groups.config import GroupConfig as GroupConfig
 from headrace.groups.coordinator import GroupCoordinator as GroupCoordinator
 from headrace.groups.loading import LoadReport as LoadReport
 from headrace.groups.offsets import TopicLookup as TopicLookup
-from headrace.groups.outcome import Caller as Caller
-from headrace.groups.outcome import CoordinatorRecord as CoordinatorRecord
 from headrace.groups.outcome import Outcome as Outcome
 from headrace.groups.outcome import Producer as Producer
-from headrace.groups.outcome import Reply as Reply
 from headrace.groups.outcome import Timer as Timer
 from headrace.groups.outcome import TimerChange as TimerChange
 from headrace.groups.outcome import TimerKind as TimerKind

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from functools import partial
 
+from headrace.coordination import Caller, Effect
 from headrace.errors import ErrorCode
 from headrace.groups.config import GroupConfig
 from headrace.groups.group_offsets import NO_EXPIRY, CommittedOffset
 from headrace.groups.offsets import OffsetCommits
-from headrace.groups.outcome import Caller, Effect, Outcome, Timer, TimerKind
+from headrace.groups.outcome import Outcome, Timer, TimerKind
 from headrace.groups.records import group_tombstone, offset_tombstone
 from headrace.groups.shards import Shard, Shards
 from headrace.groups.state import Group, GroupState

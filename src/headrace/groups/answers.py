@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from headrace.coordination import Caller, Reply
 from headrace.errors import ErrorCode
-from headrace.groups.outcome import Caller, Outcome, Reply
+from headrace.groups.outcome import Outcome
 from headrace.groups.state import Group, Member
 from headrace.protocol.messages.delete_groups import DeleteGroupsResponse
 from headrace.protocol.messages.join_group import JoinGroupResponse, JoinGroupResponseMember
@@ -69,25 +70,6 @@ def sync_answer(out: Outcome, caller: Caller, group: Group, member: Member) -> N
         protocol_type=group.protocol_type, protocol_name=group.protocol_name, assignment=member.assignment
     )
     out.reply(caller, response)
-
-
-def error_after_failed_write(error: ErrorCode) -> ErrorCode:
-    """What a client is told when its record was not written: to look for another coordinator, or to retry."""
-    return _AFTER_FAILED_WRITE.get(error, error)
-
-
-_AFTER_FAILED_WRITE = {
-    ErrorCode.NETWORK_EXCEPTION: ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
-    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.COORDINATOR_NOT_AVAILABLE,
-    ErrorCode.NOT_ENOUGH_REPLICAS: ErrorCode.COORDINATOR_NOT_AVAILABLE,
-    ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND: ErrorCode.COORDINATOR_NOT_AVAILABLE,
-    ErrorCode.REQUEST_TIMED_OUT: ErrorCode.COORDINATOR_NOT_AVAILABLE,
-    ErrorCode.NOT_LEADER_OR_FOLLOWER: ErrorCode.NOT_COORDINATOR,
-    ErrorCode.KAFKA_STORAGE_ERROR: ErrorCode.NOT_COORDINATOR,
-    ErrorCode.MESSAGE_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
-    ErrorCode.RECORD_LIST_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
-    ErrorCode.INVALID_FETCH_SIZE: ErrorCode.UNKNOWN_SERVER_ERROR,
-}
 
 
 def refused(reply: Reply, error_of_group: Callable[[str], ErrorCode], error: ErrorCode) -> Reply:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping
 
+from headrace.coordination import Caller, Reply, error_after_failed_write
 from headrace.errors import ErrorCode
 from headrace.groups import answers
 from headrace.groups.administration import Administration
@@ -17,7 +18,7 @@ from headrace.groups.group_offsets import NO_PRODUCER_ID
 from headrace.groups.loading import LoadReport
 from headrace.groups.membership import Membership
 from headrace.groups.offsets import OffsetCommits, TopicLookup
-from headrace.groups.outcome import Caller, Outcome, Reply, Timer, TimerKind
+from headrace.groups.outcome import Outcome, Timer, TimerKind
 from headrace.groups.rebalance import Rebalances
 from headrace.groups.shards import Shards
 from headrace.protocol.messages.delete_groups import DeleteGroupsRequest
@@ -144,7 +145,7 @@ class GroupCoordinator:
         errors = dict(error) if isinstance(error, Mapping) else {r.partition: error for r in outcome.records}
         if not errors:
             return self.written(outcome, now_ms)
-        told = {partition: answers.error_after_failed_write(code) for partition, code in errors.items()}
+        told = {partition: error_after_failed_write(code) for partition, code in errors.items()}
         out = Outcome(replies=[self._refused(reply, told) for reply in outcome.replies])
         for effect in outcome.effects:
             if effect.partition in told:

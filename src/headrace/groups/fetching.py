@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from headrace.coordination import Caller
 from headrace.errors import ErrorCode
 from headrace.groups.group_offsets import CommittedOffset
 from headrace.groups.offsets import TOPIC_ID_VERSION, TopicLookup, is_mismatched
-from headrace.groups.outcome import Caller
 from headrace.groups.shards import Shards
 from headrace.groups.state import Group, GroupState
 from headrace.protocol.messages.offset_fetch import (

@@ -7,10 +7,11 @@ import uuid
 from collections.abc import Mapping
 from functools import partial
 
+from headrace.coordination import Caller, Effect
 from headrace.errors import ErrorCode
 from headrace.groups import answers
 from headrace.groups.config import GroupConfig
-from headrace.groups.outcome import Caller, Effect, Outcome, nothing_written
+from headrace.groups.outcome import Outcome, nothing_written
 from headrace.groups.rebalance import Rebalances
 from headrace.groups.records import group_record, new_group_record
 from headrace.groups.shards import Shards

@@ -6,10 +6,11 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, Protocol
 
+from headrace.coordination import Caller, Effect
 from headrace.errors import ErrorCode
 from headrace.groups.config import GroupConfig
 from headrace.groups.group_offsets import NO_EXPIRY, NO_PRODUCER_ID, CommittedOffset
-from headrace.groups.outcome import Caller, Effect, Outcome, Producer, nothing_failed
+from headrace.groups.outcome import Outcome, Producer, nothing_failed
 from headrace.groups.rebalance import Rebalances
 from headrace.groups.records import offset_record, offset_tombstone
 from headrace.groups.shards import Shard, Shards

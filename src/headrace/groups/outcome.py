@@ -13,29 +13,12 @@ The order of things, for whoever drives a coordinator:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, NamedTuple
 
+from headrace.coordination import Caller, CoordinatorRecord, Effect, Reply
 from headrace.errors import ErrorCode
-
-
-class Caller(NamedTuple):
-    """Who asks. `token` is opaque and names the waiting request; the reply carries it back."""
-
-    token: Hashable
-    client_id: str | None = None
-    client_host: str = ""
-    api_version: int = 0
-
-
-class CoordinatorRecord(NamedTuple):
-    """A record for that partition of `__consumer_offsets`; without a value it is a tombstone."""
-
-    partition: int
-    key: bytes
-    value: bytes | None
 
 
 class Producer(NamedTuple):
@@ -43,11 +26,6 @@ class Producer(NamedTuple):
 
     producer_id: int
     producer_epoch: int
-
-
-class Reply(NamedTuple):
-    token: Hashable
-    response: Any
 
 
 class TimerKind(Enum):
@@ -71,15 +49,6 @@ class TimerChange(NamedTuple):
     deadline_ms: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class Effect:
-    """What becomes of the state once the records of one partition are written, or could not be."""
-
-    partition: int
-    written: Callable[[Outcome, int], None]
-    failed: Callable[[Outcome, ErrorCode, int], None]
-
-
 @dataclass(slots=True)
 class Outcome:
     """What a call leads to. `notes` are for the log: why a group rebalances, who was removed.
@@ -91,7 +60,7 @@ class Outcome:
     replies: list[Reply] = field(default_factory=list)
     timers: list[TimerChange] = field(default_factory=list)
     producer: Producer | None = None
-    effects: list[Effect] = field(default_factory=list)
+    effects: list[Effect[Outcome]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
     def reply(self, caller: Caller, response: Any) -> None:

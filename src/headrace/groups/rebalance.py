@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from headrace.coordination import Effect
 from headrace.errors import ErrorCode
 from headrace.groups import answers
 from headrace.groups.config import GroupConfig
-from headrace.groups.outcome import Effect, Outcome, nothing_failed, nothing_written
+from headrace.groups.outcome import Outcome, nothing_failed, nothing_written
 from headrace.groups.records import group_record
 from headrace.groups.state import Group, GroupState, Member
 

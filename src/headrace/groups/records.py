@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from headrace.coordination import CoordinatorRecord
 from headrace.groups.group_offsets import NO_EXPIRY, CommittedOffset
-from headrace.groups.outcome import CoordinatorRecord
 from headrace.groups.state import Group, Member
 from headrace.protocol.stored.consumer_offsets import (
     GroupMetadataKey,

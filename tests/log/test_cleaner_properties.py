@@ -177,3 +177,67 @@ def test_a_crash_while_recovering_from_a_crash_loses_nothing_either(seed: int) -
                 table.host.restart()
             table.host.disk.crash_after(10**9)
         check_after_crash(table, before, final, end)
+
+
+def mergeable_table(seed: int) -> Table:
+    """Five small segments that become one, so that for a while old and new ones lie side by side."""
+    table = Table(seed, dataclasses.replace(COMPACT, segment_bytes=10_000))
+    for n in range(5):
+        table.put((b"k%d" % n, b"only here"), (b"shared", b"%d" % n))
+        table.log.roll()
+    table.log.sync()
+    return table
+
+
+def swap_operations() -> range:
+    """The disk operations from the first new name to the end of the compaction, counted from its beginning."""
+    table = mergeable_table(0)
+    names: list[str] = []
+    begin = table.host.disk.begin
+
+    def counting(operation: str, path: str, *details: str | int) -> None:
+        names.append(operation)
+        begin(operation, path, *details)
+
+    table.host.disk.begin = counting  # type: ignore[method-assign]  # only to count
+    assert table.clean() is not None
+    return range(names.index("rename"), len(names))
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_power_loss_while_several_segments_become_one_never_leaves_both(seed: int) -> None:
+    for operation in swap_operations():
+        table = mergeable_table(1000 * seed + operation)
+        before = consume(table.log, committed=True)
+        final, end = newest(before), table.log.end_offset
+        table.host.disk.on_crash = partial(table.host.kill, power_loss=True, model=CrashModel.HARSH)
+        table.host.disk.crash_after(operation)
+        with pytest.raises(SimulatedCrash):
+            table.clean()
+        table.host.restart()
+        for recovery_point in (end, 0):
+            table.boot(recovery_point=recovery_point)
+            assert not table.log.recovery.cut_bytes, table.log.recovery.cut_reason
+            after = consume(table.log, committed=True)
+            check_subset(after, before)
+            assert newest(after) == final
+            assert table.log.end_offset == end
+
+
+def test_a_new_segment_of_which_only_some_files_were_renamed_is_not_used() -> None:
+    """Without its transaction index it would be another log than the one that was compacted."""
+    table = mergeable_table(3)
+    before = consume(table.log, committed=True)
+    bases = [segment.base_offset for segment in table.log.segments]
+    table.host.disk.on_crash = partial(table.host.kill, power_loss=False)
+    table.host.disk.crash_after(swap_operations().start + 1)
+    with pytest.raises(SimulatedCrash):
+        table.clean()
+    table.host.restart()
+    assert table.files(".log.swap")
+    assert table.files("index.cleaned")
+    table.boot(recovery_point=table.log.end_offset)
+    assert [segment.base_offset for segment in table.log.segments] == bases
+    assert consume(table.log, committed=True) == before
+    assert not table.files(".swap")
+    assert not table.files(".cleaned")

@@ -7,6 +7,7 @@ memory never grows instead.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections import Counter
 from collections.abc import Callable
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("headrace.broker.acceptor")
 
+# How long a quiet connection keeps the buffer of its last large request.
+SPARE_KEPT_S = 5.0
+
 
 @dataclass(frozen=True, slots=True)
 class ConnectionLimits:
@@ -32,8 +36,9 @@ class ConnectionLimits:
     first_frame_bytes_max: int = 2 * 1024 * 1024
     held_bytes_max: int = 512 * 1024 * 1024
     idle_s: float = 600.0
-    # How long a frame may take to arrive, and an answer to be read, once begun.
+    # How long a peer may take to send a frame or to read an answer once begun; a frame gets more time as it comes.
     stalled_s: float = 60.0
+    frame_bytes_per_s_min: int = 8 * 1024
 
 
 class Acceptor:
@@ -42,12 +47,14 @@ class Acceptor:
     def __init__(self, broker: Broker, limits: ConnectionLimits) -> None:
         self.broker = broker
         self.limits = limits
-        self.connections: set[Connection] = set()
+        self.connections: dict[Connection, None] = {}  # in order: a set's would differ from run to run
         self.held_bytes = 0
         self.refused = 0
         self.is_open = False
         self._per_address: Counter[str] = Counter()
-        self._waiting: set[Connection] = set()
+        self._waiting: dict[Connection, None] = {}
+        self._favoured: Connection | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
 
     def connections_of(self, listener: str) -> Callable[[], Connection]:
         """Makes the connections of one listener."""
@@ -58,7 +65,7 @@ class Acceptor:
 
     def admit(self, connection: Connection) -> str | None:
         """Count a new connection in; the reason when it may not stay."""
-        self.connections.add(connection)
+        self.connections[connection] = None
         address = connection.peer_host
         self._per_address[address] += 1
         limits = self.limits
@@ -76,8 +83,10 @@ class Acceptor:
     def release(self, connection: Connection) -> None:
         if connection not in self.connections:
             return
-        self.connections.discard(connection)
-        self._waiting.discard(connection)
+        del self.connections[connection]
+        self._waiting.pop(connection, None)
+        if self._favoured is connection:
+            self._favour_next()
         self._per_address[connection.peer_host] -= 1
         if self._per_address[connection.peer_host] <= 0:
             del self._per_address[connection.peer_host]
@@ -96,40 +105,83 @@ class Acceptor:
         if arrived >= limit:
             raise FrameRefused(f"a first request of over {limit} bytes, from a client that has not been heard yet")
 
-    def hold(self, nbytes: int) -> None:
-        self.held_bytes += nbytes
-        if nbytes < 0 and self._waiting and self.held_bytes < self.limits.held_bytes_max:
-            waiting, self._waiting = self._waiting, set()
-            for connection in waiting:
-                connection.resume()
+    # --- the memory of requests, over all connections
 
     @property
     def is_over_budget(self) -> bool:
         return self.held_bytes >= self.limits.held_bytes_max
 
-    def resume_later(self, connection: Connection) -> None:
-        self._waiting.add(connection)
+    def hold(self, nbytes: int) -> None:
+        """Count memory that a request takes (or, negative, gives back)."""
+        was_over = self.is_over_budget
+        self.held_bytes += nbytes
+        if self.is_over_budget and not was_over:
+            for connection in list(self.connections):
+                if connection.is_large_frame_arriving:
+                    connection.hold_back()
+        elif was_over and not self.is_over_budget:
+            self._favoured = None
+            waiting, self._waiting = self._waiting, {}
+            for connection in waiting:
+                _soon(connection)
+
+    def may_go_on(self, connection: Connection) -> bool:
+        """Whether a large frame may be read on. Over the budget one connection at a time may: so all get through."""
+        if not self.is_over_budget:
+            return True
+        if self._favoured is None:
+            self._favoured = connection
+        if self._favoured is not connection:
+            self._waiting[connection] = None
+        return self._favoured is connection
+
+    def has_arrived(self, connection: Connection) -> None:
+        """A large frame is whole: the next that waits may be read on."""
+        if self._favoured is connection:
+            self._favour_next()
+
+    def _favour_next(self) -> None:
+        self._favoured = next(iter(self._waiting), None)
+        if self._favoured is not None:
+            del self._waiting[self._favoured]
+            _soon(self._favoured)
+
+    # --- time
 
     def sweep(self) -> None:
         """Close what made no progress: idle connections, frames that never end, answers that nobody reads."""
         now = self.now()
+        limits = self.limits
         for connection in list(self.connections):
             still_s = now - connection.last_progress
-            stalled = connection.is_backed_up or (connection.is_mid_frame and not connection.is_handling)
-            unproven = not connection.has_been_valid
-            if still_s > self.limits.idle_s and not connection.is_handling:
+            if connection.is_backed_up:
+                if now - connection.last_written > limits.stalled_s:
+                    connection.abort(f"an answer was not read for {now - connection.last_written:.0f} s")
+            elif connection.is_mid_frame and not connection.is_reading_paused:
+                allowed_s = limits.stalled_s + connection.arrived_bytes / limits.frame_bytes_per_s_min
+                if now - connection.frame_began > allowed_s:
+                    connection.abort(f"a request did not arrive within {allowed_s:.0f} s")
+            elif connection.is_handling:
+                continue
+            elif still_s > limits.idle_s:
                 connection.close(f"idle for {still_s:.0f} s (connections.max.idle.ms)")
-            elif (
-                still_s > self.limits.stalled_s
-                and (stalled or unproven)
-                and (connection.is_backed_up or not connection.is_handling)
-            ):
-                connection.abort(f"no progress for {still_s:.0f} s")
+            elif still_s > limits.stalled_s and not connection.has_been_valid and self.is_open:
+                connection.abort(f"no request within {still_s:.0f} s")
+            if still_s > SPARE_KEPT_S:
+                connection.drop_spare()
+
+    # --- requests under way
+
+    def keep(self, task: asyncio.Task[None]) -> None:
+        """Remember a request under way, which goes on also without its connection."""
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     @property
     def is_busy(self) -> bool:
-        """Whether any request is under way that is not merely waiting for data."""
-        return any(connection.is_handling for connection in self.connections)
+        """Whether any request is under way that is not merely waiting for what others do."""
+        waiting = sum(connection.is_only_waiting for connection in self.connections)
+        return len(self._tasks) > waiting
 
     def open(self) -> None:
         """The broker is ready: handle what was received meanwhile."""
@@ -140,3 +192,8 @@ class Acceptor:
     def close_all(self, reason: str) -> None:
         for connection in list(self.connections):
             connection.close(reason)
+
+
+def _soon(connection: Connection) -> None:
+    """Not at once: the one whose memory became free may be in the middle of its answer."""
+    asyncio.get_running_loop().call_soon(connection.resume)

@@ -1,7 +1,9 @@
 """One client's connection: frames in, one request at a time handled, answers out in order.
 
-While a request is being handled no more than a chunk or a frame is read on: a flood waits in the kernel's buffers. A client
-that does not read its answers is not served further ones.
+While a request is being handled no more than a chunk or a frame is read on: a flood waits in the kernel's buffers, and
+gets a bounded number of answers before the other connections have their turn. A client that does not read its answers
+is not served further ones. A request goes on when its connection is lost, unless it only waits for others: half a
+change is worse than an answer that nobody hears.
 """
 
 from __future__ import annotations
@@ -15,12 +17,18 @@ from typing import TYPE_CHECKING, Any, cast
 from headrace.broker.dispatch import NO_RESPONSE, Call, CloseConnection, understand
 from headrace.net.frames import FrameReader, FrameRefused
 from headrace.net.outbox import Outbox, Part
+from headrace.protocol.api import ApiKey
 from headrace.protocol.wire import MalformedMessage
 
 if TYPE_CHECKING:
     from headrace.broker.acceptor import Acceptor
 
 log = logging.getLogger("headrace.broker.connection")
+
+# How many requests of one connection are handled before the others have their turn.
+REQUESTS_PER_TURN = 32
+# Requests that may wait long for what others do, and change nothing when they are given up.
+WAITING_KINDS = frozenset({ApiKey.FETCH, ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP})
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -31,7 +39,7 @@ class Connection(asyncio.BufferedProtocol):
         self.listener = listener
         self.peer_host = ""
         self.peer_port = 0
-        self.last_progress = acceptor.now()
+        self.last_progress = self.last_written = self.frame_began = acceptor.now()
         self.has_been_valid = False
         self.close_reason: str | None = None
         self._transport: asyncio.Transport | None = None
@@ -40,8 +48,11 @@ class Connection(asyncio.BufferedProtocol):
         self._frames: deque[memoryview] = deque()
         self._task: asyncio.Task[None] | None = None
         self._handling: memoryview | None = None
+        self._only_waits = False
+        self._turn_due = False
         self._reading_paused = False
         self._held_bytes = 0
+        self._arriving_bytes = 0
 
     # --- asyncio's side
 
@@ -56,24 +67,31 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
-        if self._task is not None:
+        if self._task is not None and self._only_waits:
             self._task.cancel()
         if self._outbox is not None:
             self._outbox.clear()
         self._frames.clear()
+        self._reader.clear()
         self._hold(-self._held_bytes)
         self.acceptor.release(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        return self._reader.buffer()
+        buffer = self._reader.buffer()
+        self._count_arriving()
+        return buffer
 
     def buffer_updated(self, nbytes: int) -> None:
-        self.last_progress = self.acceptor.now()
+        now = self.last_progress = self.acceptor.now()
+        was_mid_frame = self._reader.is_mid_frame
         try:
             frames = self._reader.received(nbytes)
         except FrameRefused as refused:
             self.close(str(refused))
             return
+        if frames or not was_mid_frame:
+            self.frame_began = now
+        self._count_arriving()
         for frame in frames:
             self._frames.append(frame)
             self._hold(len(frame))
@@ -84,11 +102,12 @@ class Connection(asyncio.BufferedProtocol):
 
     def pause_writing(self) -> None:
         assert self._outbox is not None
+        self.last_written = self.acceptor.now()
         self._outbox.pause()
 
     def resume_writing(self) -> None:
         assert self._outbox is not None
-        self.last_progress = self.acceptor.now()
+        self.last_progress = self.last_written = self.acceptor.now()
         self._outbox.resume()
         self._handle_next()
 
@@ -96,23 +115,39 @@ class Connection(asyncio.BufferedProtocol):
 
     def _handle_next(self) -> None:
         """Handle the frames that are there, until one has to wait, the client stops reading, or none is left."""
+        turns_left = REQUESTS_PER_TURN
         while self._frames and self._handling is None and self._may_handle():
+            if turns_left == 0:
+                self._go_on_next_turn()
+                break
+            turns_left -= 1
             frame = self._handling = self._frames.popleft()
             try:
                 call = understand(self, frame)
                 self.has_been_valid = True
                 result = call.run(self.acceptor.broker)
+                if hasattr(result, "__await__"):
+                    self._only_waits = call.handler.api_key in WAITING_KINDS
+                    self._task = asyncio.get_running_loop().create_task(self._finish_later(call, result))
+                    self.acceptor.keep(self._task)
+                else:
+                    self._answer(call, result)
             except (MalformedMessage, CloseConnection) as error:
                 self.close(str(error))
                 return
             except Exception as error:  # noqa: BLE001 - a defect of ours must cost one connection, not the broker
                 self._fail(error)
                 return
-            if hasattr(result, "__await__"):
-                self._task = asyncio.get_running_loop().create_task(self._finish_later(call, result))
-            else:
-                self._answer(call, result)
         self._balance_reading()
+
+    def _go_on_next_turn(self) -> None:
+        if not self._turn_due:
+            self._turn_due = True
+            asyncio.get_running_loop().call_soon(self._take_turn)
+
+    def _take_turn(self) -> None:
+        self._turn_due = False
+        self._handle_next()
 
     def _may_handle(self) -> bool:
         return (
@@ -129,17 +164,21 @@ class Connection(asyncio.BufferedProtocol):
             self._fail(error)
             return
         self._task = None
-        self._answer(call, response)
+        if self._transport is None:
+            return
+        try:
+            self._answer(call, response)
+        except Exception as error:  # noqa: BLE001 - as above
+            self._fail(error)
+            return
         self._handle_next()
 
     def _answer(self, call: Call, response: Any) -> None:
+        if self._outbox is not None and response is not NO_RESPONSE:
+            self._outbox.send(cast("list[Part]", call.encode(response)))
         frame, self._handling = self._handling, None
         if frame is not None:
             self._hold(-len(frame))
-        if self._outbox is not None and self._transport is not None and response is not NO_RESPONSE:
-            parts = call.encode(response)
-            self._outbox.send(cast("list[Part]", parts))
-        if frame is not None:
             self._reader.recycle(frame)
         self.last_progress = self.acceptor.now()
 
@@ -157,21 +196,33 @@ class Connection(asyncio.BufferedProtocol):
         if not self.has_been_valid:
             self.acceptor.check_first_frame(arrived)
 
+    def _count_arriving(self) -> None:
+        """Count the memory of a large frame under way, which is taken before the frame is whole."""
+        allocated = self._reader.allocated_bytes
+        if allocated != self._arriving_bytes:
+            change = allocated - self._arriving_bytes
+            self._arriving_bytes = allocated
+            self._hold(change)
+            if not allocated:
+                self.acceptor.has_arrived(self)
+
     def _balance_reading(self) -> None:
-        """Stop reading while frames wait or the broker holds too much already; go on when both are over."""
+        """Stop reading while frames wait, or a large one would need more than the broker has room for."""
         transport = self._transport
         if transport is None or transport.is_closing():
             return
-        over_budget = self.acceptor.is_over_budget
-        should_pause = bool(self._frames) or over_budget
+        should_pause = bool(self._frames) or (self._arriving_bytes > 0 and not self.acceptor.may_go_on(self))
         if should_pause and not self._reading_paused:
             self._reading_paused = True
             transport.pause_reading()
         elif not should_pause and self._reading_paused:
             self._reading_paused = False
+            self.frame_began = self.acceptor.now()  # the time that we did not read is not the client's
             transport.resume_reading()
-        if over_budget:
-            self.acceptor.resume_later(self)
+
+    def hold_back(self) -> None:
+        """The broker holds too much: read no more of a large frame for now."""
+        self._balance_reading()
 
     def resume(self) -> None:
         """Go on after the broker became ready, or has room again."""
@@ -184,8 +235,25 @@ class Connection(asyncio.BufferedProtocol):
         return self._reader.is_mid_frame
 
     @property
+    def is_large_frame_arriving(self) -> bool:
+        return self._arriving_bytes > 0
+
+    @property
+    def is_reading_paused(self) -> bool:
+        return self._reading_paused
+
+    @property
+    def arrived_bytes(self) -> int:
+        return self._reader.arrived_bytes
+
+    @property
     def is_handling(self) -> bool:
         return self._handling is not None
+
+    @property
+    def is_only_waiting(self) -> bool:
+        """Whether the request being handled waits for what others do, so that nothing is lost by ending it."""
+        return self._task is not None and self._only_waits
 
     @property
     def is_backed_up(self) -> bool:
@@ -199,10 +267,20 @@ class Connection(asyncio.BufferedProtocol):
         if self.close_reason is None:
             self.close_reason = reason
             log.debug("closing %s:%s: %s", self.peer_host, self.peer_port, reason)
-        self._frames.clear()
-        self._reader.clear()
+        self._drop_frames()
         if self._transport is not None:
             self._transport.close()
+
+    def drop_spare(self) -> None:
+        """Give back memory that a quiet connection does not need."""
+        self._reader.drop_spare()
+
+    def _drop_frames(self) -> None:
+        for frame in self._frames:
+            self._hold(-len(frame))
+        self._frames.clear()
+        self._reader.clear()
+        self._count_arriving()
 
     def abort(self, reason: str) -> None:
         """End the connection at once, unsent answers dropped."""

@@ -53,6 +53,16 @@ class FrameReader:
     def is_mid_frame(self) -> bool:
         return self._frame_view is not None or self._filled > 0
 
+    @property
+    def arrived_bytes(self) -> int:
+        """How much has come of the frame under way."""
+        return self._filled if self._frame_view is None else self._frame_filled
+
+    @property
+    def allocated_bytes(self) -> int:
+        """What a large frame under way has been given; 0 when there is none."""
+        return 0 if self._frame_view is None else len(self._frame_view)
+
     def buffer(self) -> memoryview:
         """Where the next bytes go."""
         view = self._frame_view
@@ -81,10 +91,14 @@ class FrameReader:
         if isinstance(base, bytearray) and CHUNK_BYTES < len(base) <= SPARE_BYTES_MAX:
             self._spare = base
 
+    def drop_spare(self) -> None:
+        """Give back the memory that is kept for the next large frame."""
+        self._spare = None
+
     def clear(self) -> None:
         """Forget what has come."""
         self._filled = 0
-        self._frame_view = None
+        self._frame_view = self._spare = None
 
     def _cut(self) -> list[memoryview]:
         """Take every whole frame out of the chunk; what is left goes to its front, or begins a large frame."""

@@ -155,6 +155,8 @@ class BlockingClient:
 
     def abandon(self) -> None:
         """In a child after fork: close this process's copies of the sockets, without a word to the brokers."""
+        if self._closed:
+            return
         for selected in list(self._selector.get_map().values()):
             if selected.data is not None:
                 selected.fileobj.close()  # type: ignore[union-attr]  # always a socket: we registered it

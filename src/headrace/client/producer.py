@@ -24,9 +24,12 @@ from headrace.client.producer_base import (
     payload_bytes,
     rows_of,
 )
+from headrace.client.producer_config import ProducerSettings
 from headrace.client.producer_core import FlushWait, ProducerCore
 from headrace.client.security import tls_context
 from headrace.errors import RequestTimedOutError
+from headrace.protocol.api import ApiKey, api
+from headrace.records.compression import compress
 from headrace.runtime import Clock
 from headrace.runtime.real import RealClock
 
@@ -224,6 +227,9 @@ class Producer:
 
     def _set_limit(self, core: ProducerCore) -> None:
         """How much may be taken before somebody has to look again: enough to wake the sender for, or all there is."""
+        if self._closed:
+            self._limit = _NOTHING
+            return
         left = self._settings.buffer_memory - core.accumulator.buffered_bytes
         self._limit = max(self._taken, self._drained) + max(0, min(self._wake_bytes, left))
 
@@ -262,6 +268,7 @@ class Producer:
             raise ClientClosed("the producer is closed: make a new one")
         if self._thread is not None:
             return
+        _preload(self._settings)
         client = BlockingClient(self._connection_config, tls=self._tls, clock=self._clock)
         core = ProducerCore(client.core, self._settings, self._setup.partitioner, self)
         self._client, self._core = client, core
@@ -432,6 +439,18 @@ class Producer:
         self._reset()
         if client is not None:
             client.abandon()
+
+
+def _preload(settings: ProducerSettings) -> None:
+    """Import what the thread will need, on the caller's thread.
+
+    A process that forks while another thread imports a module has that module locked for ever in the child.
+    """
+    for api_key in (ApiKey.API_VERSIONS, ApiKey.METADATA, ApiKey.INIT_PRODUCER_ID, ApiKey.PRODUCE):
+        api(api_key)
+    compress(settings.codec, b"", settings.level)
+    # Looking a host name up encodes it so, and the codec is imported for the first one.
+    "host".encode("idna")
 
 
 def _watch_forks(producer: Producer) -> None:

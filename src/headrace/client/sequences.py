@@ -52,7 +52,9 @@ class Sequences:
         """Whether it is this batch's turn."""
         if batch.sequence != NO_SEQUENCE:
             return self.assigned[0] is batch
-        if self.unresolved or any(not other.in_flight for other in self.assigned):
+        # Nothing new behind a batch that is being sent again, not even while that is in flight: brokers remember only
+        # the last five batches of a producer, and must still know this one if it was written after all.
+        if self.unresolved or any(other.attempts or not other.in_flight for other in self.assigned):
             return False
         is_current = (self.producer_id, self.epoch) == (identity.producer_id, identity.epoch)
         return identity.is_known and (is_current or not self.assigned)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import sys
@@ -41,6 +42,10 @@ class Interrupted(BaseException):
 def run(arguments: Sequence[str]) -> int:
     """Run one command; errors are one line on stderr, and the code says which kind."""
     previous = signal.signal(signal.SIGINT, _interrupt)
+    # Connections that fail are told by the error that ends the command; the client's warnings would only repeat it.
+    logger = logging.getLogger("headrace")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
     try:
         return _run(arguments)
     except Interrupted:
@@ -55,6 +60,7 @@ def run(arguments: Sequence[str]) -> int:
             return Exit.OK
         return _failed(error, code)
     finally:
+        logger.setLevel(level)
         signal.signal(signal.SIGINT, previous)
 
 

@@ -26,6 +26,7 @@ from rich.text import Text
 from headrace._version import __version__
 from headrace.cli.dumping import partition_rows
 from headrace.cli.group import group_documents
+from headrace.cli.options import plain_kernels
 from headrace.cli.output import CommandError, count, size
 from headrace.cli.reading import Range, RangeReader
 from headrace.client.admin import Admin, NewTopic, OffsetSpec
@@ -47,11 +48,9 @@ def command(
     events: Annotated[int, typer.Option("--events", min=1000, max=5_000_000, help="How many to produce.")] = _EVENTS,
 ) -> None:
     """See it all once: a broker, a topic, a producer, a group, a crash."""
-    # What is shown takes less than the compiled kernels take to load.
-    os.environ.setdefault("HEADRACE_KERNELS", "plain")
     console = Console(highlight=False, soft_wrap=False)
     console.width = min(console.width, _WIDTH_MAX)
-    with tempfile.TemporaryDirectory(prefix="headrace-demo-") as directory:
+    with tempfile.TemporaryDirectory(prefix="headrace-demo-") as directory, plain_kernels():
         _Demo(console, Path(directory), events).run()
 
 

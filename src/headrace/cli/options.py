@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import logging
+import os
 import socket
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -15,6 +15,7 @@ from headrace.cli.output import CommandError, usage
 from headrace.client.admin import Admin
 from headrace.client.configs import parse_address
 from headrace.config import ConfigError, parse_properties
+from headrace.records.kernels import ENVIRONMENT
 
 DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
 _PROBE_S = 3.0
@@ -46,8 +47,6 @@ DEFAULT_TIMEOUT_S = 15.0
 
 def client_config(bootstrap: str, timeout_s: float, properties: Path | None) -> dict[str, Any]:
     """A client's configuration; also makes sure that someone listens, so that a wrong address is said at once."""
-    # Connections that fail are told by the error that ends the command; the client's warnings would only repeat it.
-    logging.getLogger("headrace").setLevel(logging.ERROR)
     config: dict[str, Any] = {} if properties is None else dict(parse_properties(properties.read_text("utf-8")))
     config["bootstrap.servers"] = bootstrap
     config.setdefault("client.id", "headrace-cli")
@@ -81,6 +80,19 @@ def connect(bootstrap: str, timeout_s: float, properties: Path | None = None) ->
     config = client_config(bootstrap, timeout_s, properties)
     with Admin(config, default_api_timeout_ms=int(timeout_s * 1000)) as admin:
         yield admin
+
+
+@contextlib.contextmanager
+def plain_kernels() -> Iterator[None]:
+    """Clients made in here do without compiled kernels: loading those takes a second, more than a small job does."""
+    if ENVIRONMENT in os.environ:
+        yield
+        return
+    os.environ[ENVIRONMENT] = "plain"
+    try:
+        yield
+    finally:
+        del os.environ[ENVIRONMENT]
 
 
 def pairs(texts: Sequence[str], option: str) -> dict[str, str]:

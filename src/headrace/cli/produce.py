@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import contextlib
 import json
-import os
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -23,11 +22,11 @@ from headrace.cli.options import (
     Timeout,
     client_config,
     pairs,
+    plain_kernels,
 )
 from headrace.cli.output import CommandError, count, note, usage
 from headrace.client.producer import Producer
 from headrace.errors import HeadraceError
-from headrace.records import kernels
 
 _LINE_BYTES_MAX = 64 * 1024 * 1024
 _PROGRESS_EVERY = 2_000
@@ -89,9 +88,6 @@ def command(
     client_properties: ClientConfig = None,
 ) -> None:
     """Write records: a line each from standard input, or from a file."""
-    if file is None or file.stat().st_size < _COMPILED_FROM_BYTES:
-        # Loading the compiled kernels takes a second: more than it takes to send that much without them.
-        os.environ.setdefault(kernels.ENVIRONMENT, "plain")
     config = client_config(bootstrap, timeout, client_properties)
     config |= {"compression.type": compression.value, "acks": acks, **pairs(producer_property or [], "--property")}
     if acks != "all":
@@ -109,6 +105,8 @@ def command(
     if file is None and sys.stdin.isatty() and not quiet:
         note(f"A line is a record for {topic}; Ctrl-D ends.")
     with contextlib.ExitStack() as stack:
+        if file is None or file.stat().st_size < _COMPILED_FROM_BYTES:
+            stack.enter_context(plain_kernels())
         source = stack.enter_context(file.open("rb")) if file is not None else sys.stdin.buffer
         tick = stack.enter_context(_progress(file, quiet))
         began = time.monotonic()

@@ -29,6 +29,7 @@ from headrace.cluster.topic_names import CONSUMER_OFFSETS
 from headrace.config import RawValue
 from headrace.groups import GroupConfig, GroupCoordinator
 from headrace.log import LogConfig, LogDirectories
+from headrace.log.cleaner import Workshop
 from headrace.runtime import Listener, Runtime
 
 log = logging.getLogger("headrace.broker")
@@ -41,9 +42,11 @@ SHUTDOWN_GRACE_S = 5.0
 class Broker:
     """One node. `start` returns when clients can connect, `stop` when everything is on disk."""
 
-    def __init__(self, runtime: Runtime, config: BrokerConfig) -> None:
+    def __init__(self, runtime: Runtime, config: BrokerConfig, *, workshop: Workshop | None = None) -> None:
+        """`workshop` is where logs are compacted: a thread, unless a process of its own is given."""
         self.runtime = runtime
         self.started_with = config
+        self._workshop = workshop
         self.listener_settings: list[ListenerSetting] = parse_listeners(config)
         self.addresses: list[tuple[str, int]] = []
         self.handlers = load_handlers()
@@ -73,12 +76,14 @@ class Broker:
         self._started = False
 
     @classmethod
-    def from_settings(cls, runtime: Runtime, settings: Mapping[str, RawValue]) -> Broker:
+    def from_settings(
+        cls, runtime: Runtime, settings: Mapping[str, RawValue], *, workshop: Workshop | None = None
+    ) -> Broker:
         """A broker with Kafka's own settings; wrong values are refused, unknown keys warned of."""
         config = BrokerConfig.parse(settings)
         for name, near in config.unknown().items():
             log.warning("unknown setting %s is ignored%s", name, f"; did you mean {near}?" if near else "")
-        return cls(runtime, config)
+        return cls(runtime, config, workshop=workshop)
 
     # --- what others look up
 
@@ -155,7 +160,7 @@ class Broker:
             )
             self.groups = GroupService(self, GroupCoordinator(self._group_config(), self.runtime.rng, self))
             self._load_groups()
-            self.maintenance = Maintenance(self)
+            self.maintenance = Maintenance(self, self._workshop)
             self.maintenance.start()
             self.acceptor.open()
         except BaseException:
@@ -195,6 +200,8 @@ class Broker:
             await self.replicas.close()
         if hasattr(self, "metadata"):
             await self.metadata.close()
+        if clean:
+            await self.directories.close_logs_in_parallel()
         await self.runtime.offload(self.directories.close, clean)
         for listener in self._listeners:
             await listener.wait_closed()

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 from headrace.broker.partition import Partition
 from headrace.errors import HeadraceError
 from headrace.log import Log
+from headrace.log.cleaner import Cleaner, Workshop
+from headrace.log.compaction_job import CleaningLimits
 
 if TYPE_CHECKING:
     from headrace.broker.broker import Broker
@@ -27,8 +29,15 @@ NEVER_MS = 2**62
 class Maintenance:
     """The periodic duties of one broker."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: Broker, workshop: Workshop | None) -> None:
         self._broker = broker
+        config = broker.config
+        limits = CleaningLimits(
+            dedupe_bytes=config.get_int("log.cleaner.dedupe.buffer.size"),
+            load_factor=config.get_float("log.cleaner.io.buffer.load.factor"),
+            io_bytes_per_s=config.get_float("log.cleaner.io.max.bytes.per.second"),
+        )
+        self.cleaner = Cleaner(broker.runtime, limits, workshop=workshop, change=self._change)
         self._tasks: list[asyncio.Task[None]] = []
         self._checkpointed: dict[tuple[str, int], tuple[int, int, int]] = {}
 
@@ -41,10 +50,13 @@ class Maintenance:
         self._every(retention_s, self._retain)
         self._every(checkpoint_s, self._checkpoint)
         self._every(min(retention_s, 60.0), self._tidy)
+        if config.get_bool("log.cleaner.enable"):
+            self._every(config.get_int("log.cleaner.backoff.ms") / 1000, self._compact)
 
     async def stop(self) -> None:
         for task in self._tasks:
             task.cancel()
+        await self.cleaner.close()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._tasks.clear()
 
@@ -86,6 +98,17 @@ class Maintenance:
         if state != self._checkpointed:
             await self._broker.replicas.change_directories(self._broker.directories.checkpoint)
             self._checkpointed = dict(state)
+
+    async def _compact(self) -> None:
+        """Compact the logs that need it, one after the other, until none does."""
+        while any(partition.log.config.compact for partition in self._partitions()):
+            if await self.cleaner.clean_once([partition.log for partition in self._partitions()]) is None:
+                return
+
+    async def _change(self, partition_log: Log, change: Callable[[], None]) -> None:
+        """A change of a log by the cleaner, in order with the appends."""
+        topic, index = partition_log.partition
+        await self._broker.partition(topic, index).change_log(change)
 
     async def _tidy(self) -> None:
         """Remove what was deleted some time ago, and keep the metadata log short."""

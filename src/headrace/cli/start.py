@@ -177,6 +177,7 @@ def _in_use(error: BaseException) -> bool:
 
 async def _serve(settings: dict[str, RawValue]) -> None:
     from headrace.broker.broker import Broker
+    from headrace.log.cleaner_process import InProcess
     from headrace.runtime import real_runtime
 
     runtime = real_runtime()
@@ -185,7 +186,7 @@ async def _serve(settings: dict[str, RawValue]) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, _on_signal, number, stopping)
     try:
-        broker = Broker.from_settings(runtime, settings)
+        broker = Broker.from_settings(runtime, settings, workshop=InProcess())
         starting = loop.create_task(broker.start())
         waiting = loop.create_task(stopping.wait())
         await asyncio.wait((starting, waiting), return_when=asyncio.FIRST_COMPLETED)

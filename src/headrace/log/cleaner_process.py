@@ -9,7 +9,6 @@ import os
 import sys
 from asyncio.subprocess import PIPE, Process
 
-import headrace
 from headrace.log.compaction import CleaningFailed, CleaningStopped
 from headrace.log.compaction_job import CleanJob, CleanResult
 from headrace.runtime import DiskError
@@ -82,7 +81,7 @@ class InProcess:
             return self._process
         self._jobs = 0
         # The same headrace as this one, wherever it was imported from.
-        root = os.path.dirname(os.path.dirname(os.path.abspath(headrace.__file__)))
+        root = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", ".."))
         path = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))
         self._process = await asyncio.create_subprocess_exec(
             sys.executable,

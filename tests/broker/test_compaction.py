@@ -1,0 +1,57 @@
+"""A running broker compacts: the last value per key survives, and nothing else is lost."""
+
+from __future__ import annotations
+
+import time
+
+from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from headrace import testing
+
+KEYS = 50
+ROUNDS = 60
+DEADLINE_S = 60.0
+
+
+def read_all(address: str, topic: str) -> list[tuple[bytes, bytes]]:
+    consumer = Consumer({"bootstrap.servers": address, "group.id": "reader", "enable.partition.eof": True})
+    consumer.assign([TopicPartition(topic, 0, OFFSET_BEGINNING)])
+    found = []
+    try:
+        while True:
+            message = consumer.poll(10)
+            assert message is not None, "the partition did not end"
+            if message.error():
+                return found
+            found.append((message.key(), message.value()))
+    finally:
+        consumer.close()
+
+
+def test_the_last_value_of_every_key_survives_compaction() -> None:
+    with testing.broker(overrides={"log.cleaner.backoff.ms": "50"}) as kafka:
+        admin = AdminClient({"bootstrap.servers": kafka.address})
+        configs = {
+            "cleanup.policy": "compact",
+            "segment.bytes": str(1024 * 1024),
+            "min.cleanable.dirty.ratio": "0.01",
+            "delete.retention.ms": "0",
+        }
+        admin.create_topics([NewTopic("state", 1, 1, config=configs)])["state"].result(30)
+        producer = Producer({"bootstrap.servers": kafka.address, "linger.ms": 5})
+        filler = b"x" * 1000
+        for number in range(ROUNDS):
+            for key in range(KEYS):
+                producer.produce("state", filler + b"%d" % number, key=b"k%d" % key)
+            producer.flush(30)
+        last = {b"k%d" % key: filler + b"%d" % (ROUNDS - 1) for key in range(KEYS)}
+        deadline = time.monotonic() + DEADLINE_S
+        while True:
+            found = read_all(kafka.address, "state")
+            if len(found) < KEYS * ROUNDS / 2:
+                break
+            assert time.monotonic() < deadline, f"nothing was compacted: {len(found)} records"
+        values: dict[bytes, bytes] = {}
+        values.update(found)
+        assert values == last

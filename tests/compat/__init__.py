@@ -1,0 +1,1 @@
+"""Clients that we did not write find nothing amiss with the broker (SPEC 0.2)."""

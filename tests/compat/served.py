@@ -1,0 +1,51 @@
+"""Which versions of which requests were really served, to whom: counted for the tests only, around the broker's dispatch."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from headrace.broker.dispatch import Call
+from headrace.protocol.api import ApiKey
+
+# Client ids that the tests give; anything else is what Apache Kafka's tools call themselves.
+CLIENT_IDS = ("confluent-kafka", "kafka-python", "aiokafka", "kcat", "kio")
+JAVA = "Java"
+
+
+class Served:
+    """How often each (client, API key, version) was answered."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.counts: Counter[tuple[str, ApiKey, int]] = Counter()
+
+    def note(self, call: Call) -> None:
+        client_id = call.context.client_id or ""
+        client = next((name for name in CLIENT_IDS if client_id.startswith(name)), JAVA)
+        with self._lock:
+            self.counts[client, call.handler.api_key, call.context.api_version] += 1
+
+    def versions(self, client: str, api_key: ApiKey) -> set[int]:
+        with self._lock:
+            return {version for name, key, version in self.counts if name == client and key == api_key}
+
+
+@contextlib.contextmanager
+def counting() -> Iterator[Served]:
+    """Count every answer of every broker of this process."""
+    served = Served()
+    encode = Call.encode
+
+    def encode_and_note(call: Call, response: Any) -> Any:
+        served.note(call)
+        return encode(call, response)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Call, "encode", encode_and_note)
+        yield served

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 from headrace.broker.partition import Partition
-from headrace.errors import HeadraceError
+from headrace.errors import HeadraceError, KafkaStorageError
 from headrace.log import Log
 from headrace.log.cleaner import Cleaner, Workshop
 from headrace.log.compaction_job import CleaningLimits
@@ -79,15 +79,25 @@ class Maintenance:
     async def _flush(self) -> None:
         """Sync the logs whose topic asks for it by time (`flush.ms`)."""
         now_ms = self._broker.runtime.clock.now_ms()
-        for partition in self._partitions():
-            if partition.log.config.flush_ms < NEVER_MS and partition.log.sync_due(now_ms):
-                await partition.sync()
+        due = [
+            partition.sync()
+            for partition in self._partitions()
+            if partition.log.config.flush_ms < NEVER_MS and partition.log.sync_due(now_ms)
+        ]
+        # All at once: a directory's writer syncs many files in the time that a few take one after the other.
+        for outcome in await asyncio.gather(*due, return_exceptions=True):
+            if isinstance(outcome, BaseException):
+                _report("a log could not be synced", outcome)
 
     async def _retain(self) -> None:
         """Delete segments that are too old or too many, and end those that compaction waits for."""
         now_ms = self._broker.runtime.clock.now_ms()
         for partition in self._partitions():
-            await partition.change_log(_retain, partition.log, now_ms)
+            try:
+                await partition.change_log(_retain, now_ms)
+            except KafkaStorageError as error:
+                # Its disk failed, or its topic was deleted: no reason to keep the others waiting.
+                _report(f"{partition.key}: retention was not applied", error)
 
     async def _checkpoint(self) -> None:
         """Write down how far each log is durable, where it starts and what is committed; only when that has changed."""
@@ -108,7 +118,13 @@ class Maintenance:
     async def _change(self, partition_log: Log, change: Callable[[], None]) -> None:
         """A change of a log by the cleaner, in order with the appends."""
         topic, index = partition_log.partition
-        await self._broker.partition(topic, index).change_log(change)
+
+        def unless_exchanged(current: Log) -> None:
+            if current is not partition_log:
+                raise KafkaStorageError(f"{current.partition} was moved or made anew while it was compacted")
+            change()
+
+        await self._broker.partition(topic, index).change_log(unless_exchanged)
 
     async def _tidy(self) -> None:
         """Remove what was deleted some time ago, and keep the metadata log short."""
@@ -118,6 +134,12 @@ class Maintenance:
 
     def _partitions(self) -> list[Partition]:
         return [partition for partition in self._broker.replicas.partitions.values() if not partition.is_offline]
+
+
+def _report(what: str, error: BaseException) -> None:
+    if not isinstance(error, HeadraceError):
+        raise error
+    log.warning("%s: %s", what, error)
 
 
 def _retain(partition_log: Log, now_ms: int) -> None:

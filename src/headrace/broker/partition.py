@@ -1,30 +1,35 @@
 """A partition as this broker serves it: its log, its leadership, and who waits for it.
 
 Writes go through the log directory's writer, inline while its disk is quiet. The high watermark of a partition with one
-replica is its log end; with more, replication moves it.
+replica is its log end; with more, replication moves it. What was begun on a log is finished whoever waits for it, and
+while the log itself is exchanged (`exclusive`) everything else waits its turn.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
-from collections.abc import Awaitable, Callable
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import TypeVarTuple
+from typing import Any, TypeVar, TypeVarTuple
 
 from headrace.broker.purgatory import Watchers
 from headrace.errors import (
     FencedLeaderEpochError,
+    HeadraceError,
     KafkaStorageError,
     NotEnoughReplicasError,
     NotLeaderOrFollowerError,
     UnknownLeaderEpochError,
 )
-from headrace.log import Appended, Log, Origin
+from headrace.log import Appended, Log, Origin, Verification
 from headrace.runtime import BUSY, Buffer, DirectoryWriter, DiskError
 from headrace.topics import TopicPartition
 
+T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
 
@@ -46,7 +51,7 @@ class Leadership:
 class Partition:
     """Appends to and reads from one partition whose replica is here."""
 
-    __slots__ = ("_offline", "_own_id", "key", "leadership", "log", "watchers", "writer")
+    __slots__ = ("_held", "_offline", "_own_id", "_under_way", "key", "leadership", "log", "watchers", "writer")
 
     def __init__(
         self, own_id: int, key: TopicPartition, log: Log, writer: DirectoryWriter, leadership: Leadership
@@ -58,6 +63,9 @@ class Partition:
         self.leadership = leadership
         self.watchers = Watchers()
         self._offline: str | None = None
+        # Tasks that use the log or wait for its disk. And, while `exclusive` is in force, what begins when it is over.
+        self._under_way: dict[asyncio.Task[Any], None] = {}
+        self._held: deque[Callable[[], None]] | None = None
         self._begin_epoch()
         self._advance()
 
@@ -117,12 +125,22 @@ class Partition:
     # --- writing
 
     def append(
-        self, records: Buffer, *, origin: Origin = Origin.CLIENT, acks: int = -1
+        self,
+        records: Buffer,
+        *,
+        origin: Origin = Origin.CLIENT,
+        acks: int = -1,
+        verification: Verification | None = None,
     ) -> Appended | Awaitable[Appended]:
         """Append a client's batch. Gives the result at once, or something to wait for when the disk is busy.
 
         Raises what is wrong with the batch or with this replica; then nothing was written.
         """
+        if self._held is not None:
+            return self._hold_back(
+                self._held,
+                functools.partial(self.append, records, origin=origin, acks=acks, verification=verification),
+            )
         self.check_leader()
         log = self.log
         if acks == -1:
@@ -132,52 +150,106 @@ class Partition:
                 raise NotEnoughReplicasError(
                     f"{self.key}: {len(self.leadership.isr)} in-sync replicas, min.insync.replicas={needed}"
                 )
-        work = functools.partial(log.append, records, leader_epoch=self.leadership.leader_epoch, origin=origin)
+        work = functools.partial(
+            log.append,
+            records,
+            leader_epoch=self.leadership.leader_epoch,
+            origin=origin,
+            verification=verification,
+        )
         try:
             appended = self.writer.try_inline(work)
         except DiskError as error:
             raise self._failed(error) from error
         if appended is BUSY:
-            return self._append_later(work, len(records))
-        if appended.sync_due:
-            return self._sync_then(appended, len(records))
+            # Submitted now, not when somebody waits for it: appends keep the order in which they were asked for.
+            return self._begin(self._append_later(log, self.writer.submit(work), len(records)))
+        if appended.sync_due or (appended.duplicate and _is_volatile(log, appended)):
+            return self._begin(self._sync_then(log, appended, len(records)))
         self._advance()
         self._after(appended, len(records))
         return appended
 
-    async def _append_later(self, work: functools.partial[Appended], nbytes: int) -> Appended:
+    async def _append_later(self, log: Log, submitted: asyncio.Future[Appended], nbytes: int) -> Appended:
         try:
-            appended = await self.writer.submit(work)
+            appended = await submitted
         except DiskError as error:
             raise self._failed(error) from error
-        if appended.sync_due:
-            return await self._sync_then(appended, nbytes)
+        if appended.sync_due or (appended.duplicate and _is_volatile(log, appended)):
+            return await self._sync_then(log, appended, nbytes)
         self._advance()
         self._after(appended, nbytes)
         return appended
 
-    async def _sync_then(self, appended: Appended, nbytes: int) -> Appended:
+    async def _sync_then(self, log: Log, appended: Appended, nbytes: int) -> Appended:
         """The topic wants records on the disk before they are acknowledged, or seen (`flush.messages`)."""
-        await self.sync()
-        if len(self.leadership.replicas) <= 1:
-            self.log.update_high_watermark(appended.last_offset + 1)
+        await self._sync(log)
+        if len(self.leadership.replicas) <= 1 and log.high_watermark <= appended.last_offset:
+            log.update_high_watermark(appended.last_offset + 1)
         self._after(appended, nbytes)
         return appended
 
     async def sync(self) -> None:
         """Make everything appended so far durable."""
+        await self._run(lambda: self._sync(self.log))
+
+    async def _sync(self, log: Log) -> None:
         try:
-            await self.writer.sync((self.log,))
+            await self.writer.sync((log,))
         except DiskError as error:
             raise self._failed(error) from error
 
-    async def change_log(self, change: Callable[[*Ts], object], *args: *Ts) -> None:
+    async def change_log(self, change: Callable[[Log, *Ts], object], *args: *Ts) -> None:
         """Run a change of the log (delete records, retention, truncation) in order with the appends."""
+        await self._run(lambda: self._change(change, *args))
+
+    async def _change(self, change: Callable[[Log, *Ts], object], *args: *Ts) -> None:
         try:
-            await self.writer.submit(change, *args)
+            await self.writer.submit(change, self.log, *args)
         except DiskError as error:
             raise self._failed(error) from error
         self.watchers.wake_all()
+
+    # --- one after the other
+
+    @contextlib.asynccontextmanager
+    async def exclusive(self) -> AsyncIterator[None]:
+        """Wait until nobody uses the log, and let nobody begin to, so that it can be exchanged."""
+        if self._held is not None:
+            raise KafkaStorageError(f"{self.key}: its log is being exchanged already")
+        held: deque[Callable[[], None]] = deque()
+        self._held = held
+        try:
+            while self._under_way:
+                await asyncio.wait(list(self._under_way))
+            yield
+        finally:
+            self._held = None
+            while held:
+                held.popleft()()
+
+    def _begin(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """Do something with the log, for which `exclusive` waits."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._under_way[task] = None
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        del self._under_way[task]
+        if not task.cancelled():
+            task.exception()  # is for those who wait, and it is no mistake when nobody does
+
+    def _run(self, work: Callable[[], Coroutine[Any, Any, None]]) -> asyncio.Future[None]:
+        """Do it now, or when the log may be used again; to its end, also when whoever waits for it gives up."""
+        if self._held is None:
+            return asyncio.shield(self._begin(work()))
+        return self._hold_back(self._held, lambda: self._begin(work()))
+
+    def _hold_back(self, held: deque[Callable[[], None]], begin: Callable[[], T | Awaitable[T]]) -> asyncio.Task[T]:
+        turn: asyncio.Future[T | Awaitable[T]] = asyncio.get_running_loop().create_future()
+        held.append(functools.partial(_take_turn, turn, begin))
+        return asyncio.get_running_loop().create_task(_after_turn(turn))
 
     def _failed(self, error: DiskError) -> KafkaStorageError:
         self.go_offline(str(error))
@@ -193,11 +265,26 @@ class Partition:
         self.watchers.came(nbytes)
         if appended.rolled:
             # In the background: nobody waits for it, but it keeps what a crash makes us check short.
-            self.writer.sync((self.log,)).add_done_callback(self._rolled)
+            self._begin(self._sync(self.log))
 
-    def _rolled(self, synced: asyncio.Future[None]) -> None:
-        error = None if synced.cancelled() else synced.exception()
-        if isinstance(error, DiskError):
-            self._failed(error)
-        elif error is not None:
-            raise error
+
+def _is_volatile(log: Log, appended: Appended) -> bool:
+    """Whether a batch that the log had already is not yet as durable as its topic wants."""
+    return appended.last_offset >= log.recovery_point and log.unsynced >= log.config.flush_messages
+
+
+def _take_turn(turn: asyncio.Future[T], begin: Callable[[], T]) -> None:
+    if turn.done():
+        return  # whoever wanted it has given up
+    try:
+        turn.set_result(begin())
+    except HeadraceError as error:
+        turn.set_exception(error)
+
+
+async def _after_turn(turn: asyncio.Future[T | Awaitable[T]]) -> T:
+    begun = await turn
+    if isinstance(begun, asyncio.Future):
+        done: T = await begun
+        return done
+    return begun  # type: ignore[return-value]  # what is no future is the result itself

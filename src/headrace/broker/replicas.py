@@ -29,6 +29,8 @@ from headrace.topics import TopicPartition
 
 log = logging.getLogger("headrace.broker.replicas")
 
+MOVES_AT_ONCE = 2
+
 ConfigOf = Callable[[str], LogConfig]
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -53,6 +55,8 @@ class Replicas:
         self._offline: dict[tuple[str, int], _Offline] = {}
         self._writers: dict[str, DirectoryWriter] = {}
         self._moving: set[asyncio.Task[None]] = set()
+        # A copy is read and written at the disk's full speed: a few at a time leave the disk threads to the clients.
+        self._moves_at_once = asyncio.Semaphore(MOVES_AT_ONCE)
         # Directories are changed by one thread at a time.
         self._changes = runtime.workers.pool("log-directories", 1)
 
@@ -102,6 +106,19 @@ class Replicas:
             log.warning("%s is on disk but in no metadata: its topic was deleted; the files are removed", key)
             await self.change_directories(self.directories.delete, key)
         await self._make(missing)
+        await self._make_durable()
+
+    async def _make_durable(self) -> None:
+        """Sync what a crash left in logs whose topics promise that what is seen is on the disk (`flush.messages`)."""
+        by_writer: dict[DirectoryWriter, list[Log]] = {}
+        for partition in self.partitions.values():
+            if 0 < partition.log.unsynced >= partition.log.config.flush_messages:
+                by_writer.setdefault(partition.writer, []).append(partition.log)
+        for writer, logs in by_writer.items():
+            try:
+                await writer.sync(logs)
+            except DiskError as error:
+                log.error("logs of %s could not be synced: %s", writer.directory, error)
 
     def to_be_deleted(self, image: Image, records: Iterable[MetadataRecord]) -> list[TopicImage]:
         """The topics that these records will remove, as they still are."""
@@ -202,20 +219,25 @@ class Replicas:
 
     async def _finish_move(self, partition: Partition, move: Move) -> None:
         try:
-            while not move.caught_up:
-                await self._runtime.offload(move.step)
-            # The last step and the swap happen on the writer, so that no append comes between.
-            await partition.writer.submit(self._swap, partition, move)
-            partition.writer = self.writer(self.directories.directory_of(partition.log))
+            async with self._moves_at_once:
+                while not move.caught_up:
+                    await self._runtime.offload(move.step)
+            async with partition.exclusive():
+                # Only what was appended since the last step is left to copy.
+                partition.log = await self.change_directories(self._swap, partition.key, move)
+                partition.writer = self.writer(self.directories.directory_of(partition.log))
             log.info("%s has moved to %s", partition.key, partition.log.directory)
-        except (DiskError, HeadraceError) as error:
-            log.error("%s could not be moved: %s", partition.key, error)
-            await self.change_directories(self.directories.cancel_move, partition.key)
+        except HeadraceError as error:
+            if self.directories.moves.get(partition.key) is move:
+                log.error("%s could not be moved: %s", partition.key, error)
+                await self.change_directories(self.directories.cancel_move, partition.key)
+            else:
+                log.info("%s: a move was given up, for another one or because its topic is gone", partition.key)
 
-    def _swap(self, partition: Partition, move: Move) -> None:
+    def _swap(self, key: TopicPartition, move: Move) -> Log:
         while move.step():
             pass
-        partition.log = self.directories.finish_move(partition.key)
+        return self.directories.finish_move(key)
 
     def directory_failed(self, directory: str, reason: str) -> None:
         """The disk below a log directory failed: its partitions are offline, the others go on."""

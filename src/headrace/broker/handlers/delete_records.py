@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from headrace.broker.dispatch import RequestContext, handles
 from headrace.errors import KafkaError, OffsetOutOfRangeError, PolicyViolationError
+from headrace.log import Log
 from headrace.protocol.api import ApiKey
 from headrace.protocol.messages.delete_records import (
     DeleteRecordsPartitionResult,
@@ -56,5 +57,5 @@ async def _delete(broker: Broker, topic: str, index: int, before: int) -> int:
             f"{partition.key}: {before} is not within 0 and the high watermark {partition.high_watermark}"
         )
     if before > log.start_offset:
-        await partition.change_log(log.delete_records, before)
-    return log.start_offset
+        await partition.change_log(Log.delete_records, before)
+    return partition.log.start_offset

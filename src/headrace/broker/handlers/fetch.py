@@ -48,6 +48,8 @@ CONSUMER_REPLICA_ID = -1
 DEBUG_REPLICA_ID = -2
 # Up to here a slice is read before the answer is made; larger ones are read while it is sent.
 READ_AHEAD_BYTES = 32 * 1024
+# And so much over all partitions of a fetch: what waits for a slow reader is memory.
+READ_AHEAD_ALL_BYTES = 1024 * 1024
 _TELL_LEADER = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
 _ISOLATION_LEVELS = (0, 1)
 
@@ -190,7 +192,7 @@ class _Fetching:
     def look(self, *, nowait: bool) -> list[_Read]:
         """Where the data of every partition is, within the limits. Nothing is read yet."""
         reads = []
-        left = self.request.max_bytes
+        left = min(self.request.max_bytes, self.broker.config.get_int("fetch.max.bytes"))
         at_least_one = True
         for wanted in self.wanted:
             read = self._look_at(wanted, left, at_least_one, nowait)
@@ -292,14 +294,15 @@ class _Fetching:
 
     def load_now(self, reads: list[_Read]) -> None:
         """Read what is in memory already; `WouldBlock` when something is not."""
+        ahead = 0
         for read in reads:
             self._find_aborted(read, nowait=True)
             found = read.slice
-            if found is None or not found.length:
+            if found is None or not found.length or read.data.records:
                 continue
-            if found.length > READ_AHEAD_BYTES:
-                # Read piece by piece while it is sent; what is not in memory is waited for off the loop then.
-                read.data.records = cast(Buffer, FilePart(found.file, found.position, found.length))
+            ahead += found.length
+            if found.length > READ_AHEAD_BYTES or ahead > READ_AHEAD_ALL_BYTES:
+                read.data.records = _unread(found)
                 continue
             data = found.file.read_nowait(found.position, found.length)
             if data is None:
@@ -307,14 +310,21 @@ class _Fetching:
             read.data.records = data
 
     def load_blocking(self, reads: list[_Read]) -> None:
+        ahead = 0
         for read in reads:
             self._find_aborted(read, nowait=False)
-            if read.slice is not None and read.slice.length and not read.data.records:
-                try:
-                    read.data.records = read.slice.file.read(read.slice.position, read.slice.length)
-                except DiskError as error:
-                    storage = KafkaStorageError(str(error))
-                    read.data.error_code, read.slice = storage.code, None
+            found = read.slice
+            if found is None or not found.length or read.data.records:
+                continue
+            ahead += found.length
+            if found.length > READ_AHEAD_BYTES or ahead > READ_AHEAD_ALL_BYTES:
+                read.data.records = _unread(found)
+                continue
+            try:
+                read.data.records = found.file.read(found.position, found.length)
+            except DiskError as error:
+                storage = KafkaStorageError(str(error))
+                read.data.error_code, read.slice = storage.code, None
 
     # --- answering
 
@@ -366,6 +376,11 @@ class _Fetching:
         read.data.aborted_transactions = [
             AbortedTransaction(producer_id=aborted.producer_id, first_offset=aborted.first_offset) for aborted in found
         ]
+
+
+def _unread(found: Slice) -> Buffer:
+    """Read piece by piece while it is sent; what is not in memory is waited for off the loop then."""
+    return cast(Buffer, FilePart(found.file, found.position, found.length))
 
 
 def _has_news(read: _Read) -> bool:

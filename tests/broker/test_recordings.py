@@ -57,4 +57,4 @@ def test_answers_as_the_real_broker_did(kafka: testing.EmbeddedBroker, name: str
 def test_all_recordings_one_after_the_other(kafka: testing.EmbeddedBroker) -> None:
     # In one run and in this order: a case of `groups` finds a group that one of `group_offsets` left behind.
     names = sorted(path.name for path in BEHAVIOUR.glob("*.jsonl"))
-    replay(kafka.address, *(name for name in names if name not in LATER_FILES and name != "transactions.jsonl"))
+    replay(kafka.address, *(name for name in names if name not in LATER_FILES))

@@ -19,24 +19,31 @@ from headrace.broker.metadata_service import MetadataService
 from headrace.broker.partition import Partition
 from headrace.broker.producer_ids import ProducerIds
 from headrace.broker.replicas import Replicas
+from headrace.broker.transaction_service import TransactionService
 from headrace.cluster.answers import Answers
 from headrace.cluster.broker_config import BrokerConfig
 from headrace.cluster.controller import Controller
 from headrace.cluster.decision import Decision
+from headrace.cluster.features import TRANSACTION_VERSION
 from headrace.cluster.image import Image, TopicImage
 from headrace.cluster.records import MetadataRecord
-from headrace.cluster.topic_names import CONSUMER_OFFSETS
-from headrace.config import RawValue
+from headrace.cluster.topic_names import CONSUMER_OFFSETS, TRANSACTION_STATE
+from headrace.config import ConfigValue, RawValue
 from headrace.groups import GroupConfig, GroupCoordinator
 from headrace.log import LogConfig, LogDirectories
 from headrace.log.cleaner import Workshop
 from headrace.runtime import Listener, Runtime
+from headrace.transactions import TransactionConfig, TransactionCoordinator
 
 log = logging.getLogger("headrace.broker")
 
 R = TypeVar("R")
 
 SHUTDOWN_GRACE_S = 5.0
+_PARTITION_COUNT_KEYS = {
+    CONSUMER_OFFSETS: "offsets.topic.num.partitions",
+    TRANSACTION_STATE: "transaction.state.log.num.partitions",
+}
 
 
 class Broker:
@@ -68,9 +75,10 @@ class Broker:
         self.answers: Answers
         self.producer_ids: ProducerIds
         self.groups: GroupService
+        self.transactions: TransactionService
         self.maintenance: Maintenance
         self._listeners: list[Listener] = []
-        self._offsets_partitions: set[int] = set()
+        self._coordinated: set[tuple[str, int]] = set()
         self._config: BrokerConfig | None = None
         self.broker_epoch = -1
         self._started = False
@@ -159,7 +167,8 @@ class Broker:
                 lambda: self.decide(self.controller.allocate_producer_ids, self.node_id, self.broker_epoch)
             )
             self.groups = GroupService(self, GroupCoordinator(self._group_config(), self.runtime.rng, self))
-            self._load_groups()
+            self.transactions = TransactionService(self, self._transaction_coordinator())
+            self._load_coordinators()
             self.maintenance = Maintenance(self, self._workshop)
             self.maintenance.start()
             self.acceptor.open()
@@ -194,7 +203,8 @@ class Broker:
         self.acceptor.close_all("the broker is shutting down")
         if hasattr(self, "maintenance"):
             await self.maintenance.stop()
-        if hasattr(self, "groups"):
+        if hasattr(self, "transactions"):
+            await self.transactions.close()
             await self.groups.close()
         if hasattr(self, "replicas"):
             await self.replicas.close()
@@ -206,33 +216,54 @@ class Broker:
         for listener in self._listeners:
             await listener.wait_closed()
 
-    # --- groups
+    # --- coordinators
 
     def _group_config(self) -> GroupConfig:
+        return GroupConfig.from_values(self._values_with_partitions())
+
+    def _transaction_coordinator(self) -> TransactionCoordinator:
+        config = TransactionConfig.from_values(self._values_with_partitions())
+        return TransactionCoordinator(config, self.producer_ids.take, self, self._transaction_version)
+
+    @property
+    def _transaction_version(self) -> int:
+        return self.image.features.get(TRANSACTION_VERSION, 0)
+
+    def _values_with_partitions(self) -> dict[str, ConfigValue]:
+        """The configuration, with the partition counts that the internal topics really have.
+
+        They were fixed when the topics were made; a changed setting must not move anyone to other partitions.
+        """
         values = dict(self.config.values)
-        existing = self.partition_count(CONSUMER_OFFSETS)
-        if existing is not None:
-            # The number was fixed when the topic was made; a changed setting must not move groups to other partitions.
-            values["offsets.topic.num.partitions"] = existing
-        return GroupConfig.from_values(values)
+        for topic, key in _PARTITION_COUNT_KEYS.items():
+            existing = self.partition_count(topic)
+            if existing is not None:
+                values[key] = existing
+        return values
 
     def _follow(self, records: list[MetadataRecord], deleted: list[TopicImage]) -> None:
         """After a change of the metadata: new settings count, new groups' partitions are taken over."""
         self._config = None
-        if hasattr(self, "groups"):
-            self._load_groups()
+        if hasattr(self, "transactions"):
+            self.transactions.coordinator.transaction_version = self._transaction_version
+            self._load_coordinators()
             if deleted:
                 self.groups.topics_deleted({topic.name: topic.topic_id for topic in deleted})
 
-    def _load_groups(self) -> None:
-        """Take over the partitions of the offsets topic that this broker leads and has not loaded yet."""
-        topic = self.image.topics.get(CONSUMER_OFFSETS)
-        if topic is None:
-            return
-        for index, state in enumerate(topic.partitions):
-            if state.leader == self.node_id and index not in self._offsets_partitions:
-                self._offsets_partitions.add(index)
-                self.groups.load(index)
+    def _load_coordinators(self) -> None:
+        """Take over the partitions of internal topics that this broker leads and has not loaded yet."""
+        for name in _PARTITION_COUNT_KEYS:
+            topic = self.image.topics.get(name)
+            if topic is None:
+                continue
+            for index, state in enumerate(topic.partitions):
+                if state.leader != self.node_id or (name, index) in self._coordinated:
+                    continue
+                self._coordinated.add((name, index))
+                if name == CONSUMER_OFFSETS:
+                    self.groups.load(index)
+                else:
+                    self.transactions.load(index, state.leader_epoch)
 
 
 def _tell(loop: asyncio.AbstractEventLoop, callback: Callable[[str, str], None], path: str, reason: str) -> None:

@@ -39,6 +39,7 @@ class GroupService(CoordinatorDriver):
         return {
             "producer_id": producer.producer_id,
             "producer_epoch": producer.producer_epoch,
+            "base_sequence": 0,  # the coordinator writes no sequence of batches; the log does not check its own
             "transactional": True,
         }
 

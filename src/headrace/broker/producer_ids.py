@@ -17,11 +17,20 @@ class ProducerIds:
         self._end = 0
         self._lock = asyncio.Lock()
 
-    async def next(self) -> int:
+    @property
+    def is_empty(self) -> bool:
+        return self._next >= self._end
+
+    def take(self) -> int | None:
+        """The next id, or None when a new block has to be reserved first (`fill`)."""
+        if self.is_empty:
+            return None
+        self._next += 1
+        return self._next - 1
+
+    async def fill(self) -> None:
+        """Reserve a block if none is left."""
         async with self._lock:
-            if self._next >= self._end:
+            if self.is_empty:
                 block = await self._reserve()
                 self._next, self._end = block.first, block.first + block.size
-            given = self._next
-            self._next += 1
-            return given

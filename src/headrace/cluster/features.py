@@ -30,7 +30,7 @@ TRANSACTION_VERSION: Final = "transaction.version"
 
 SUPPORTED_FEATURES: Final[dict[str, FeatureRange]] = {
     METADATA_VERSION: FeatureRange(7, 30),
-    TRANSACTION_VERSION: FeatureRange(0, 1),
+    TRANSACTION_VERSION: FeatureRange(0, 2),
 }
 _UPGRADE: Final = 1
 _SAFE_DOWNGRADE: Final = 2

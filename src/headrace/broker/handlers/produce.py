@@ -25,8 +25,9 @@ from headrace.errors import (
     RecordListTooLargeError,
     UnknownTopicOrPartitionError,
     UnsupportedCompressionTypeError,
+    error_for,
 )
-from headrace.log import Appended, RecordsRejected
+from headrace.log import Appended, RecordsRejected, Verification
 from headrace.protocol.api import ApiKey
 from headrace.protocol.messages.produce import (
     BatchIndexAndErrorMessage,
@@ -36,7 +37,7 @@ from headrace.protocol.messages.produce import (
     ProduceResponse,
     TopicProduceResponse,
 )
-from headrace.records import Codec
+from headrace.records import Batch, BatchHeader, Codec
 from headrace.records.batch import (
     ATTRIBUTES_AT,
     CODEC_MASK,
@@ -45,6 +46,8 @@ from headrace.records.batch import (
     TRANSACTIONAL_BIT,
 )
 from headrace.runtime import Buffer
+from headrace.topics import TopicPartition
+from headrace.transactions import PRODUCE_ADDS_VERSION, produce_error
 
 if TYPE_CHECKING:
     from headrace.broker.broker import Broker
@@ -65,11 +68,23 @@ _WITHOUT_LOG_START = (
     InvalidTopicError,
 )
 
+# What the coordinator said about the first batch of a transaction: the guard to write it with, or why it is refused.
+_Verified = Verification | ErrorCode
 _Pending = tuple[Partition, PartitionProduceResponse, Awaitable[Appended]]
 
 
 @handles(ApiKey.PRODUCE, versions=(3, 13), advertised_from=0)
 def produce(broker: Broker, context: RequestContext, request: ProduceRequest) -> Any:
+    if request.transactional_id is not None:
+        unverified = _unverified(broker, context, request)
+        if unverified:
+            return _join_then_append(broker, context, request, unverified)
+    return _append_all(broker, context, request, {})
+
+
+def _append_all(
+    broker: Broker, context: RequestContext, request: ProduceRequest, verified: dict[TopicPartition, _Verified]
+) -> Any:
     """Append every batch; answer at once unless a disk or a replica has to be waited for."""
     response = ProduceResponse()
     pending: list[_Pending] = []
@@ -88,7 +103,8 @@ def produce(broker: Broker, context: RequestContext, request: ProduceRequest) ->
             elif topic_error:
                 result.error_code = topic_error
             else:
-                _append_one(broker, context, request, name, data.index, data.records, result, pending)
+                key = TopicPartition(name, data.index)
+                _append_one(broker, context, request, key, data.records, result, pending, verified.get(key))
             failed = failed or bool(result.error_code)
     if pending:
         return _finish(request, response, pending)
@@ -108,24 +124,68 @@ def _append_one(
     broker: Broker,
     context: RequestContext,
     request: ProduceRequest,
-    topic: str,
-    index: int,
+    key: TopicPartition,
     records: Buffer | None,
     result: PartitionProduceResponse,
     pending: list[_Pending],
+    verified: _Verified | None,
 ) -> None:
     partition = None
     try:
-        partition = broker.partition(topic, index)
-        _check_allowed(context, topic, records)
-        appended = partition.append(records or b"", acks=request.acks)
+        partition = broker.partition(*key)
+        _check_allowed(context, key.topic, records)
+        if isinstance(verified, ErrorCode):
+            raise error_for(verified)
+        appended = partition.append(records or b"", acks=request.acks, verification=verified)
     except HeadraceError as error:
-        _fill_error(result, error, partition if _is_one_batch(records) else None)
+        reached_log = _is_one_batch(records) and not isinstance(verified, ErrorCode)
+        _fill_error(result, error, partition if reached_log else None)
         return
     if isinstance(appended, Appended):
         _fill(result, appended)
     else:
         pending.append((partition, result, appended))
+
+
+def _unverified(
+    broker: Broker, context: RequestContext, request: ProduceRequest
+) -> dict[TopicPartition, tuple[BatchHeader, Verification]]:
+    """The partitions to which this would be the first batch of its transaction, each with the guard to write it with."""
+    found: dict[TopicPartition, tuple[BatchHeader, Verification]] = {}
+    for topic in request.topic_data:
+        name, error = _topic_name(broker, context, topic.name, topic.topic_id)
+        for data in topic.partition_data:
+            partition = broker.replicas.partitions.get((name, data.index))
+            if error or partition is None or data.records is None or not _is_one_batch(data.records):
+                continue
+            header = Batch(data.records).header()
+            if not header.is_transactional or header.is_control:
+                continue
+            guard = partition.log.start_verification(header.producer_id, header.base_sequence, header.producer_epoch)
+            if guard is not None:
+                found[partition.key] = (header, guard)
+    return found
+
+
+async def _join_then_append(
+    broker: Broker,
+    context: RequestContext,
+    request: ProduceRequest,
+    unverified: dict[TopicPartition, tuple[BatchHeader, Verification]],
+) -> Any:
+    """Ask the coordinator first: nothing is written to a partition that is not part of the open transaction."""
+    adds = context.api_version >= PRODUCE_ADDS_VERSION
+    verified: dict[TopicPartition, _Verified] = {}
+    producers = {(header.producer_id, header.producer_epoch) for header, _ in unverified.values()}
+    for producer_id, epoch in producers:
+        keys = [key for key, (header, _) in unverified.items() if header.producer_id == producer_id]
+        assert request.transactional_id is not None
+        errors = await broker.transactions.join(request.transactional_id, producer_id, epoch, keys, adds=adds)
+        for key in keys:
+            error = produce_error(errors[key], context.api_version)
+            verified[key] = error if error else unverified[key][1]
+    result = _append_all(broker, context, request, verified)
+    return await result if hasattr(result, "__await__") else result
 
 
 def _refuse_all(request: ProduceRequest) -> ErrorCode:

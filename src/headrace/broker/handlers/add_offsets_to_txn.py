@@ -1,0 +1,20 @@
+"""AddOffsetsToTxn (key 25): a group's offsets become part of a transaction.
+
+Serves versions 0-4.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from headrace.broker.dispatch import RequestContext, handles
+from headrace.protocol.api import ApiKey
+from headrace.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
+
+if TYPE_CHECKING:
+    from headrace.broker.broker import Broker
+
+
+@handles(ApiKey.ADD_OFFSETS_TO_TXN, versions=(0, 4))
+def add_offsets_to_txn(broker: Broker, context: RequestContext, request: AddOffsetsToTxnRequest) -> Any:
+    return broker.transactions.call(broker.transactions.coordinator.add_offsets_to_txn, context, request)

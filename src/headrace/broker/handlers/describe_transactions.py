@@ -1,0 +1,20 @@
+"""DescribeTransactions (key 65): the state of transactional ids.
+
+Serves version 0.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from headrace.broker.dispatch import RequestContext, handles
+from headrace.protocol.api import ApiKey
+from headrace.protocol.messages.describe_transactions import DescribeTransactionsRequest
+
+if TYPE_CHECKING:
+    from headrace.broker.broker import Broker
+
+
+@handles(ApiKey.DESCRIBE_TRANSACTIONS, versions=(0, 0))
+def describe_transactions(broker: Broker, context: RequestContext, request: DescribeTransactionsRequest) -> Any:
+    return broker.transactions.call(broker.transactions.coordinator.describe_transactions, context, request)

@@ -1,0 +1,20 @@
+"""EndTxn (key 26): commit or abort a transaction.
+
+Serves versions 0-5. 5 ends it in the newer protocol, which answers with the epoch to go on with.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from headrace.broker.dispatch import RequestContext, handles
+from headrace.protocol.api import ApiKey
+from headrace.protocol.messages.end_txn import EndTxnRequest
+
+if TYPE_CHECKING:
+    from headrace.broker.broker import Broker
+
+
+@handles(ApiKey.END_TXN, versions=(0, 5))
+def end_txn(broker: Broker, context: RequestContext, request: EndTxnRequest) -> Any:
+    return broker.transactions.call(broker.transactions.coordinator.end_txn, context, request)

@@ -1,0 +1,60 @@
+"""TxnOffsetCommit (key 28): commit a group's offsets as part of a transaction; they count when it commits.
+
+Serves versions 0-5. 3 tells the member; 4 may answer TRANSACTION_ABORTABLE; 5 adds the group to the transaction by itself.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from headrace.broker.dispatch import RequestContext, handles
+from headrace.cluster.topic_names import CONSUMER_OFFSETS
+from headrace.errors import ErrorCode, HeadraceError
+from headrace.protocol.api import ApiKey
+from headrace.protocol.messages.txn_offset_commit import (
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitResponse,
+    TxnOffsetCommitResponsePartition,
+    TxnOffsetCommitResponseTopic,
+)
+from headrace.topics import TopicPartition
+from headrace.transactions import OFFSETS_ADD_VERSION, offset_commit_error
+
+if TYPE_CHECKING:
+    from headrace.broker.broker import Broker
+
+
+@handles(ApiKey.TXN_OFFSET_COMMIT, versions=(0, 5))
+async def txn_offset_commit(broker: Broker, context: RequestContext, request: TxnOffsetCommitRequest) -> Any:
+    error = await _join(broker, context, request)
+    if error:
+        return TxnOffsetCommitResponse(
+            topics=[
+                TxnOffsetCommitResponseTopic(
+                    name=topic.name,
+                    partitions=[
+                        TxnOffsetCommitResponsePartition(partition_index=part.partition_index, error_code=error)
+                        for part in topic.partitions
+                    ],
+                )
+                for topic in request.topics
+            ]
+        )
+    result = broker.groups.call(broker.groups.coordinator.txn_offset_commit, context, request)
+    return await result if hasattr(result, "__await__") else result
+
+
+async def _join(broker: Broker, context: RequestContext, request: TxnOffsetCommitRequest) -> ErrorCode:
+    """Make sure that the group's partition is part of the transaction; the error when it is not."""
+    key = TopicPartition(CONSUMER_OFFSETS, broker.groups.coordinator.partition_of(request.group_id))
+    try:
+        partition = broker.partition(*key)
+    except HeadraceError:
+        return ErrorCode.NONE  # the group coordinator tells in its own words that it is not here
+    if partition.log.start_verification(request.producer_id, -1, request.producer_epoch) is None:
+        return ErrorCode.NONE  # something of this transaction is there already
+    adds = context.api_version >= OFFSETS_ADD_VERSION
+    errors = await broker.transactions.join(
+        request.transactional_id, request.producer_id, request.producer_epoch, [key], adds=adds
+    )
+    return offset_commit_error(errors[key], context.api_version)

@@ -1,0 +1,50 @@
+"""WriteTxnMarkers (key 27): end a transaction in these partitions. For coordinators, and for ending hanging ones by hand.
+
+Serves versions 1-2. 2 tells the protocol of the transaction.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from headrace.broker.dispatch import RequestContext, handles
+from headrace.protocol.api import ApiKey
+from headrace.protocol.messages.write_txn_markers import (
+    WritableTxnMarker,
+    WritableTxnMarkerPartitionResult,
+    WritableTxnMarkerResult,
+    WritableTxnMarkerTopicResult,
+    WriteTxnMarkersRequest,
+    WriteTxnMarkersResponse,
+)
+from headrace.topics import TopicPartition
+
+if TYPE_CHECKING:
+    from headrace.broker.broker import Broker
+
+
+@handles(ApiKey.WRITE_TXN_MARKERS, versions=(1, 2))
+async def write_txn_markers(
+    broker: Broker, context: RequestContext, request: WriteTxnMarkersRequest
+) -> WriteTxnMarkersResponse:
+    return WriteTxnMarkersResponse(markers=[await _write(broker, marker) for marker in request.markers])
+
+
+async def _write(broker: Broker, marker: WritableTxnMarker) -> WritableTxnMarkerResult:
+    errors = await broker.transactions.write_markers(
+        marker.producer_id,
+        marker.producer_epoch,
+        marker.coordinator_epoch,
+        marker.transaction_result,
+        [TopicPartition(topic.name, index) for topic in marker.topics for index in topic.partition_indexes],
+    )
+    result = WritableTxnMarkerResult(producer_id=marker.producer_id)
+    for topic in marker.topics:
+        partitions = [
+            WritableTxnMarkerPartitionResult(
+                partition_index=index, error_code=errors[TopicPartition(topic.name, index)]
+            )
+            for index in topic.partition_indexes
+        ]
+        result.topics.append(WritableTxnMarkerTopicResult(name=topic.name, partitions=partitions))
+    return result

@@ -1,8 +1,9 @@
-"""Fetch sessions (KIP-227): what a consumer asked for last time, so that it need not ask again, nor hear what has not changed.
+"""Fetch sessions (KIP-227): what a consumer asked for last time, so that it need not ask again, nor hear what has not
+changed.
 
 A session remembers its partitions in the order they were added, and for each what was last answered. A full fetch opens
-one (epoch 0), later fetches name it with a rising epoch. When the cache is full, one that was not used for two minutes makes
-room; when there is none, the fetch is answered without a session.
+one (epoch 0), later fetches name it with a rising epoch. When the cache is full, one that was not used for two minutes
+makes room; when there is none, the fetch is answered without a session.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """What a broker does from time to time: retention, checkpoints, syncs, compaction, closing idle connections.
 
-Each duty is a task that sleeps most of the time. Work on logs goes through their directories' writers, in order with the appends.
+Each duty is a task that sleeps most of the time. Work on logs goes through their directories' writers, in order with
+the appends.
 """
 
 from __future__ import annotations

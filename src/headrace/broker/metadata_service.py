@@ -1,7 +1,7 @@
 """The cluster's metadata as this broker changes and follows it: decide, append to the store, fold, follow.
 
-Decisions are made one at a time. A decision's records are in the store before the image changes, and the image has changed before
-anyone is answered, so what a client was told survives a crash.
+Decisions are made one at a time. A decision's records are in the store before the image changes, and the image has
+changed before anyone is answered, so what a client was told survives a crash.
 """
 
 from __future__ import annotations

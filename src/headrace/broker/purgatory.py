@@ -1,8 +1,8 @@
 """Requests that wait for something to happen to a partition, without blocking anyone.
 
 A waiter is a future plus the bytes it still wants. An append tells its partition's waiters how many bytes came; a
-change that no byte count expresses (leader moved, partition deleted, error) wakes them all. A waiter that is woken looks at
-the real state again, so waking one too early costs time, never correctness.
+change that no byte count expresses (leader moved, partition deleted, error) wakes them all. A waiter that is woken
+looks at the real state again, so waking one too early costs time, never correctness.
 """
 
 from __future__ import annotations

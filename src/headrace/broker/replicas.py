@@ -1,6 +1,7 @@
 """The partitions whose replicas are on this broker: made, changed and removed as the metadata says.
 
-What touches the disk (making directories, deleting them) runs on disk threads; the table itself is only changed on the loop.
+What touches the disk (making directories, deleting them) runs on disk threads; the table itself is only changed on the
+loop.
 """
 
 from __future__ import annotations

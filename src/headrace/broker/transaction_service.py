@@ -1,7 +1,9 @@
-"""Transactions as this broker serves them: the coordinator over `__transaction_state`, its markers, and the check of writes.
+"""Transactions as this broker serves them: the coordinator over `__transaction_state`, its markers, and the check of
+writes.
 
-A leader writes a transaction's first batch to a partition only once the coordinator has said that the partition is part of the
-open transaction (or, in the newer protocol, has added it), so that a late batch never becomes part of a later one.
+A leader writes a transaction's first batch to a partition only once the coordinator has said that the partition is part
+of the open transaction (or, in the newer protocol, has added it), so that a late batch never becomes part of a later
+one.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """AlterReplicaLogDirs (key 34): move logs to other directories of this broker, while they are in use.
 
-Serves versions 1-2. The answer comes when the move has begun; DescribeLogDirs shows the copy as a future log until it takes the
-original's place. A partition that does not exist yet cannot be placed in advance.
+Serves versions 1-2. The answer comes when the move has begun; DescribeLogDirs shows the copy as a future log until it
+takes the original's place. A partition that does not exist yet cannot be placed in advance.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """CreateTopics (key 19): make topics, each by itself made or refused.
 
-Serves versions 2-7. 4 knows -1 as "the default" for partitions and replicas; 5 answers with the configs; 7 with the ids.
+Serves versions 2-7. 4 knows -1 as "the default" for partitions and replicas; 5 answers with the configs; 7 with the
+ids.
 """
 
 from __future__ import annotations

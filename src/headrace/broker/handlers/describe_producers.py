@@ -1,4 +1,5 @@
-"""DescribeProducers (key 61): the producers that a partition's leader knows, with their sequences and open transactions.
+"""DescribeProducers (key 61): the producers that a partition's leader knows, with their sequences and open
+transactions.
 
 Serves version 0.
 """

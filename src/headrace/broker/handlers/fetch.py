@@ -1,7 +1,7 @@
 """Fetch (key 1): read batches from partitions.
 
-Serves versions 4-18. Sessions from version 7 on (KIP-227), topics by id from 13 on. A read never crosses a segment, and the
-first partition that has data gives at least one whole batch whatever the limits, so that no consumer gets stuck.
+Serves versions 4-18. Sessions from version 7 on (KIP-227), topics by id from 13 on. A read never crosses a segment, and
+the first partition that has data gives at least one whole batch whatever the limits, so that no consumer gets stuck.
 Nothing is read from disk until it is clear that an answer is due; until then only positions are looked at.
 """
 

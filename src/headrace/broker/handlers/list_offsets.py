@@ -1,7 +1,7 @@
 """ListOffsets (key 2): offsets at the ends of a partition, or at a time.
 
-Serves versions 1-11. Special times: -1 latest, -2 earliest, -3 the largest timestamp (from version 7), -4 earliest local
-(8), -5 latest tiered (9) and -6 earliest pending upload (11), the last two of which do not exist here and are
+Serves versions 1-11. Special times: -1 latest, -2 earliest, -3 the largest timestamp (from version 7), -4 earliest
+local (8), -5 latest tiered (9) and -6 earliest pending upload (11), the last two of which do not exist here and are
 answered with -1. A look-up by time reads and decodes batches, so it runs on a disk thread.
 """
 

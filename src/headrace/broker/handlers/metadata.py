@@ -1,7 +1,8 @@
 """Metadata (key 3): who is in the cluster, and which broker leads what.
 
 Serves versions 0-13. An unknown topic is created when both the client (from version 4 on it has the choice) and
-`auto.create.topics.enable` allow it. As in Kafka the request that creates it still says that it is unknown: clients ask again.
+`auto.create.topics.enable` allow it. As in Kafka the request that creates it still says that it is unknown: clients ask
+again.
 """
 
 from __future__ import annotations

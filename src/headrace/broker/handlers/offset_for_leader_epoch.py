@@ -1,4 +1,5 @@
-"""OffsetForLeaderEpoch (key 23): where a leader epoch ended, by which a reader finds out that the log was cut behind its back.
+"""OffsetForLeaderEpoch (key 23): where a leader epoch ended, by which a reader finds out that the log was cut behind
+its back.
 
 Serves versions 2-4. An epoch that wrote nothing is answered with the next lower one that did.
 """

@@ -1,8 +1,8 @@
 """Produce (key 0): append batches to partitions.
 
 Serves versions 3-13 and advertises 0-13: librdkafka before 2.12 turns compression off when it does not see version 0. A
-request of version 0-2 closes the connection, as Apache Kafka does. zstd is refused before version 7. Topics are named by
-id from version 13 on. What is transactional needs a transactional id in the request.
+request of version 0-2 closes the connection, as Apache Kafka does. zstd is refused before version 7. Topics are named
+by id from version 13 on. What is transactional needs a transactional id in the request.
 """
 
 from __future__ import annotations
@@ -150,7 +150,7 @@ def _append_one(
 def _unverified(
     broker: Broker, context: RequestContext, request: ProduceRequest
 ) -> dict[TopicPartition, tuple[BatchHeader, Verification]]:
-    """The partitions to which this would be the first batch of its transaction, each with the guard to write it with."""
+    """The partitions that this would be the first batch of its transaction to, each with its guard."""
     found: dict[TopicPartition, tuple[BatchHeader, Verification]] = {}
     for topic in request.topic_data:
         name, error = _topic_name(broker, context, topic.name, topic.topic_id)

@@ -1,4 +1,5 @@
-"""SaslAuthenticate (key 36): exchange the bytes of a mechanism. No listener here asks for SASL, so it is always out of place.
+"""SaslAuthenticate (key 36): exchange the bytes of a mechanism. No listener here asks for SASL, so it is always out of
+place.
 
 Serves versions 0-2, with ILLEGAL_SASL_STATE.
 """

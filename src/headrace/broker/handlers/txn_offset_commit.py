@@ -1,6 +1,7 @@
 """TxnOffsetCommit (key 28): commit a group's offsets as part of a transaction; they count when it commits.
 
-Serves versions 0-5. 3 tells the member; 4 may answer TRANSACTION_ABORTABLE; 5 adds the group to the transaction by itself.
+Serves versions 0-5. 3 tells the member; 4 may answer TRANSACTION_ABORTABLE; 5 adds the group to the transaction by
+itself.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""WriteTxnMarkers (key 27): end a transaction in these partitions. For coordinators, and for ending hanging ones by hand.
+"""WriteTxnMarkers (key 27): end a transaction in these partitions. For coordinators, and for ending hanging ones by
+hand.
 
 Serves versions 1-2. 2 tells the protocol of the transaction.
 """

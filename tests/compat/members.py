@@ -15,16 +15,19 @@ import aiokafka.errors
 import confluent_kafka
 import kafka as kafka_python
 import kafka.errors
-from kafka.coordinator.assignors import cooperative_sticky, range, roundrobin
+from kafka.coordinator.assignors import cooperative_sticky
+from kafka.coordinator.assignors.range import RangePartitionAssignor
+from kafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
 from kafka.coordinator.assignors.sticky import sticky_assignor
 
 from .clients import TIMEOUT_S, AioKafka, Confluent, KafkaPython, confluent_consumer
 from .waiting import eventually
 
 SESSION_MS, HEARTBEAT_MS, POLL_S = 6000, 150, 0.05
+LONG_POLL_MS = 500
 KAFKA_PYTHON_ASSIGNORS = {
-    "range": range.RangePartitionAssignor,
-    "roundrobin": roundrobin.RoundRobinPartitionAssignor,
+    "range": RangePartitionAssignor,
+    "roundrobin": RoundRobinPartitionAssignor,
     "sticky": sticky_assignor.StickyPartitionAssignor,
     "cooperative-sticky": cooperative_sticky.CooperativeStickyAssignor,
 }
@@ -148,7 +151,11 @@ class KafkaPythonMember(Member):
         )
 
     def poll(self) -> list[tuple[str, int, int]]:
-        polled = self._consumer.poll(timeout_ms=int(POLL_S * 1000))
+        coordinator = self._consumer._coordinator
+        if coordinator.rejoining and not coordinator.need_rejoin():
+            # kafka-python 3.0 forgets a join whose answer came while its poll() was over, and is thrown out then.
+            coordinator.request_rejoin()
+        polled = self._consumer.poll(timeout_ms=LONG_POLL_MS)
         found = [(record.topic, record.partition, record.offset) for records in polled.values() for record in records]
         if found:
             try:

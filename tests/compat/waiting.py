@@ -8,7 +8,7 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-DEADLINE_S = 40.0
+DEADLINE_S = 20.0
 
 
 def eventually(look: Callable[[], T], *, what: str = "the state", timeout_s: float = DEADLINE_S) -> T:

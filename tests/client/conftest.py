@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 import uuid
 from collections.abc import Iterator
 from typing import Any
@@ -60,10 +61,13 @@ def read_all(broker_address: str) -> Any:
             ends = {p: consumer.get_watermark_offsets(TopicPartition(topic, p), timeout=20)[1] for p in partitions}
             consumer.assign([TopicPartition(topic, p, OFFSET_BEGINNING) for p in partitions])
             found: list[Any] = []
+            deadline = time.monotonic() + 30
             while len(found) < sum(ends.values()):
-                messages = consumer.consume(1000, timeout=20)
-                assert messages, f"{len(found)} of {sum(ends.values())} records were read, then none for 20 s"
-                for message in messages:
+                assert time.monotonic() < deadline, (
+                    f"only {len(found)} of {sum(ends.values())} records were read in 30 s"
+                )
+                # It waits for that many messages or that long, whichever is first.
+                for message in consumer.consume(1000, timeout=0.2):
                     assert message.error() is None
                     found.append(message)
             return sorted(found, key=lambda message: (message.partition(), message.offset()))

@@ -70,6 +70,13 @@ def test_records_arrive_in_order_with_offsets_and_timestamps(clock: VirtualClock
     assert [delivery.result() for delivery in deliveries] == [("t", 0, i, 1000 + i) for i in range(5000)]
 
 
+def test_keyed_and_keyless_records_of_one_partition_keep_their_order(clock: VirtualClock) -> None:
+    cluster = FakeCluster(clock, topics={"t": 1})
+    world = World(cluster)
+    world.deliver([world.send("t", b"%d" % i, key=None if i % 3 else b"k") for i in range(500)])
+    assert cluster.values("t") == [b"%d" % i for i in range(500)]
+
+
 def test_batches_keep_to_batch_size_and_requests_to_their_maximum(clock: VirtualClock) -> None:
     cluster = FakeCluster(clock, topics={"t": 8})
     world = World(cluster, batch_size=10_000, max_request_size=50_000)

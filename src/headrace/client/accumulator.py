@@ -236,26 +236,34 @@ class Accumulator:
             return
         by_partition: dict[int, list[int]] = {}
         late: list[int] = []
-        sticky: list[int] = []
         try:
-            chosen = self._choose(rows, view)
+            chosen = list(self._choose(rows, view))
         except Exception as error:  # noqa: BLE001 - a user's partitioner may raise anything; the records say so
             self.fail_rows(rows, KafkaError(f"the partitioner failed on a record for {rows.topic}: {error!r}"))
             return
-        for index, partition in enumerate(chosen):
-            if partition is None:
-                sticky.append(index)
-            elif 0 <= partition < len(view.partitions):
+        if None in chosen:
+            self._stick(chosen, rows, view)
+        for index, partition in enumerate(cast("list[int]", chosen)):
+            if 0 <= partition < len(view.partitions):
                 by_partition.setdefault(partition, []).append(index)
             else:
                 late.append(index)
         for partition, picked in by_partition.items():
             chunk = rows if len(picked) == len(rows) else rows.take(picked)
             self._append(self.queue(rows.topic, partition), chunk, now_ms, created)
-        if sticky:
-            self._append_sticky(rows.take(sticky), view, now_ms, created)
         if late:
             self._no_such_partition(rows.take(late), view, now, is_last_try)
+
+    def _stick(self, chosen: list[int | None], rows: Rows, view: TopicView) -> None:
+        """Fill in where keyless rows among keyed ones go, row by row: those of one partition keep their order."""
+        state = self._sticky.setdefault(rows.topic, StickyState())
+        limit, adaptive = max(1, self.settings.batch_size), self.settings.adaptive
+        lengths = self._queue_length(rows.topic)
+        sizes = _row_sizes(rows)
+        for index, partition in enumerate(chosen):
+            if partition is None:
+                chosen[index] = state.current(view, lengths, self.rng, adaptive)
+                state.took(sizes[index], limit, view, lengths, self.rng, adaptive)
 
     def _choose(self, rows: Rows, view: TopicView) -> Iterable[int | None]:
         """The partition of each row; None for those that stick."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any
 
 import typer
@@ -17,16 +18,22 @@ from headrace.cli.options import (
     ClientConfig,
     Timeout,
     client_config,
+    plain_kernels,
 )
-from headrace.cli.output import CommandError, count, note, usage
-from headrace.cli.reading import Range, RangeReader
+from headrace.cli.output import count, note, usage
+from headrace.cli.reading import Piece, Range, Share, read_ranges
 from headrace.cli.times import duration_ms, is_duration, moment_ms
 from headrace.client.admin import Admin, OffsetSpec
+from headrace.client.admin.drivers import ADMIN_CONFIGS
 from headrace.client.admin.topics import READ_COMMITTED, READ_UNCOMMITTED
-from headrace.errors import GroupIdNotFoundError, HeadraceError
+from headrace.client.consumer import Consumer
+from headrace.client.consumer_records import slice_columns
+from headrace.errors import HeadraceError
+from headrace.records import Columns
 from headrace.topics import TopicPartition
 
 _COMMIT_EVERY_S = 5.0
+_COMPILED_FROM_RECORDS = 2_000_000
 _BEGINNING = ("beginning", "earliest")
 _END = ("end", "latest")
 _WHERE = "beginning, end, an offset, -N (N before the end), a time (2026-01-31T12:00), 15m (that long ago)"
@@ -42,7 +49,10 @@ def command(
     maximum: Annotated[int | None, typer.Option("--max", "-n", min=1, help="Stop after so many records.")] = None,
     follow: Annotated[bool, typer.Option("--follow", "-F", help="Do not stop at the end: wait for more.")] = False,
     group: Annotated[
-        str | None, typer.Option("--group", "-g", help="Go on where this group stopped, and commit what was printed.")
+        str | None,
+        typer.Option(
+            "--group", "-g", help="As a member of this group: go on where it stopped, commit what was printed."
+        ),
     ] = None,
     form: Annotated[
         str,
@@ -65,74 +75,98 @@ def command(
         raise usage("--follow never stops: it cannot go with --to")
     if isolation not in (READ_COMMITTED, READ_UNCOMMITTED):
         raise usage(f"--isolation-level is {READ_UNCOMMITTED} or {READ_COMMITTED}, not {isolation!r}")
-    write = writer_for(form, key_separator)
-    config = client_config(bootstrap, timeout, client_properties)
-    with Admin(config, default_api_timeout_ms=int(timeout * 1000)) as admin:
-        if group is not None:
-            _check_free(admin, group)
-        ranges = _ranges(admin, topics, partition, start, end, follow, group, isolation)
-        reader = RangeReader(config, ranges, read_committed=isolation == READ_COMMITTED, timeout_s=timeout)
-        printer = _Printer(admin, write, group, maximum)
-        began = time.monotonic()
-        try:
-            for source, columns in reader:
-                printer.print(source, columns)
-                if printer.is_full:
-                    break
-        finally:
-            reader.close()
-            # Also after Ctrl-C: what was printed has been read.
-            printer.commit()
+    if group is not None:
+        _check_group_options(partition, start, end)
+    printer = _Printer(writer_for(form, key_separator), maximum)
+    config = client_config(bootstrap, timeout, client_properties) | {
+        "isolation.level": isolation,
+        "enable.auto.commit": False,
+        "allow.auto.create.topics": False,
+        "auto.offset.reset": "none" if group is None else "latest" if start in _END else "earliest",
+    }
+    config |= {} if group is None else {"group.id": group}
+    with _admin(config, timeout) as admin:
+        ranges = _ranges(admin, topics, partition, start, end, follow, isolation)
+    total = sum(0 if wanted.end is None else wanted.end - wanted.start for wanted in ranges.values())
+    began = time.monotonic()
+    with contextlib.nullcontext() if total > _COMPILED_FROM_RECORDS else plain_kernels():
+        consumer = Consumer(config)
+    with consumer:
+        if group is None:
+            _print_all(printer, read_ranges(consumer, ranges, timeout))
+        else:
+            _print_share(printer, consumer, topics, None if follow else ranges)
     if not quiet and not follow and sys.stderr.isatty():
         note(f"{count(printer.printed)} records in {time.monotonic() - began:.2f} s")
 
 
-class _Printer:
-    """Prints records, counts them, and commits what it printed when it does so for a group."""
+def _admin(config: dict[str, Any], timeout_s: float) -> Admin:
+    common = {name: value for name, value in config.items() if name in ADMIN_CONFIGS}
+    return Admin(common, default_api_timeout_ms=int(timeout_s * 1000))
 
-    def __init__(self, admin: Admin, write: Writer, group: str | None, maximum: int | None) -> None:
-        self._admin = admin
+
+def _check_group_options(partitions: list[int] | None, start: str | None, end: str | None) -> None:
+    if partitions:
+        raise usage("a group decides on the partitions: --partition cannot go with --group")
+    if end is not None:
+        raise usage("--to cannot go with --group; use --max, or stop at the end")
+    if start not in (None, *_BEGINNING, *_END):
+        raise usage(
+            "with --group, --from (beginning or end) says where to start when the group has committed nothing; "
+            "`headrace group reset` moves it elsewhere"
+        )
+
+
+def _print_all(printer: _Printer, pieces: Iterator[Piece]) -> None:
+    for partition, columns in pieces:
+        printer.print(partition, columns)
+        if printer.is_full:
+            return
+
+
+def _print_share(
+    printer: _Printer, consumer: Consumer, topics: list[str], ranges: Mapping[TopicPartition, Range] | None
+) -> None:
+    """As a member of a group: what was printed is committed, now and then and at the end, also after Ctrl-C."""
+    share = Share(consumer, topics, consumer.commit_sync)
+    ends = None if ranges is None else {tp: wanted.end or 0 for tp, wanted in ranges.items()}
+    committed_at = time.monotonic()
+    try:
+        for partition, columns in share.read(ends, printer.room):
+            printer.print(partition, columns)
+            if printer.is_full:
+                break
+            if time.monotonic() - committed_at > _COMMIT_EVERY_S:
+                consumer.commit_sync()
+                committed_at = time.monotonic()
+    finally:
+        if printer.printed:
+            consumer.commit_sync()
+
+
+class _Printer:
+    """Prints records and counts them."""
+
+    def __init__(self, write: Writer, maximum: int | None) -> None:
         self._write = write
-        self._group = group
         self._maximum = maximum
-        self._positions: dict[TopicPartition, int] = {}
-        self._committed_at = time.monotonic()
         self.printed = 0
+
+    def room(self) -> int:
+        """How many more may be printed."""
+        return sys.maxsize if self._maximum is None else self._maximum - self.printed
 
     @property
     def is_full(self) -> bool:
-        return self._maximum is not None and self.printed >= self._maximum
+        return self.room() <= 0
 
-    def print(self, partition: TopicPartition, columns: Any) -> None:
-        if self._maximum is not None and self.printed + len(columns) > self._maximum:
-            columns = columns.take(range(self._maximum - self.printed))
+    def print(self, partition: TopicPartition, columns: Columns) -> None:
+        if len(columns) > self.room():
+            columns = slice_columns(columns, 0, self.room())
         out = sys.stdout.buffer
         out.write(self._write(partition, columns))
         out.flush()
         self.printed += len(columns)
-        self._positions[partition] = columns.offsets[len(columns) - 1] + 1
-        if self._group is not None and time.monotonic() - self._committed_at > _COMMIT_EVERY_S:
-            self.commit()
-
-    def commit(self) -> None:
-        if self._group is None or not self._positions:
-            return
-        positions, self._positions = self._positions, {}
-        self._committed_at = time.monotonic()
-        self._admin.alter_group_offsets(self._group, positions).all()
-
-
-def _check_free(admin: Admin, group: str) -> None:
-    """This command is no member of the group: it commits from outside, which a group with members does not allow."""
-    described = admin.describe_groups([group])
-    error = described.errors.get(group)
-    if isinstance(error, GroupIdNotFoundError):
-        return
-    members = described[group].members
-    if members:
-        raise CommandError(
-            f"group {group} has {len(members)} members that share its partitions; stop them, or read without --group"
-        )
 
 
 # --- from and to ------------------------------------------------------------------------------------------------------
@@ -145,7 +179,6 @@ def _ranges(
     start: str | None,
     end: str | None,
     follow: bool,
-    group: str | None,
     isolation: str,
 ) -> dict[TopicPartition, Range]:
     """Every partition that is read, with its first offset and the one to stop before."""
@@ -162,9 +195,6 @@ def _ranges(
     first = _offsets(admin, wanted, OffsetSpec.earliest(), isolation)
     last = _offsets(admin, wanted, OffsetSpec.latest(), isolation)
     starts = _resolve(admin, start or "beginning", wanted, first, last, isolation)
-    if group is not None and start is None:
-        committed = admin.list_partition_offsets(group, wanted)
-        starts |= {tp: min(max(found.offset, first[tp]), last[tp]) for tp, found in committed.items()}
     ends = _resolve(admin, end or "end", wanted, first, last, isolation)
     return {tp: Range(starts[tp], None if follow else min(ends[tp], last[tp])) for tp in wanted}
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import random
@@ -15,7 +14,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import IO, Annotated
+from typing import IO, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -28,8 +27,8 @@ from headrace.cli.dumping import partition_rows
 from headrace.cli.group import group_documents
 from headrace.cli.options import plain_kernels
 from headrace.cli.output import CommandError, count, size
-from headrace.cli.reading import Range, RangeReader
 from headrace.client.admin import Admin, NewTopic, OffsetSpec
+from headrace.client.consumer import Consumer
 from headrace.client.producer import Producer
 from headrace.errors import HeadraceError
 from headrace.topics import TopicPartition
@@ -40,6 +39,7 @@ _EVENTS = 100_000
 _WIDTH_MAX = 96
 _START_TIMEOUT_S = 60.0
 _BUCKET_S = 0.05
+_POLL_ROWS = 5_000
 _BARS = " ▁▂▃▄▅▆▇█"
 _CITIES = ("Oslo", "Porto", "Lyon", "Graz", "Turin", "Ghent", "Bilbao", "Malmö", "Split", "Cork")
 
@@ -235,75 +235,57 @@ class _Demo:
 
     def _consume(self, admin: Admin) -> None:
         self._step(f"4  The group {GROUP}")
-        self._say("Two readers share the partitions and commit how far they are.")
-        halves = (self._partitions[: PARTITIONS // 2], self._partitions[PARTITIONS // 2 :])
-        ends = {
-            tp: info.offset
-            for tp, info in admin.list_offsets(dict.fromkeys(self._partitions, OffsetSpec.latest())).all().items()
-        }
-        admin.alter_group_offsets(GROUP, dict.fromkeys(self._partitions, 0)).all()
-        self._lag(admin, "at the start")
-        seen = [0, 0]
+        quick = _Reader(self._broker.address, "quick")
+        slow = _Reader(self._broker.address, "slow", records_max=self._events // 4)
         began = time.monotonic()
-        errors: list[Exception] = []
-        # The second one is a slow worker, and stops half-way.
-        limits = (None, sum(ends[tp] for tp in halves[1]) // 2)
-        threads = [
-            threading.Thread(
-                target=_guarded(errors, self._read), args=(number, halves[number], ends, seen, limits[number])
+        try:
+            for reader in (quick, slow):
+                reader.start()
+            half = PARTITIONS // 2
+            _wait_for(lambda: quick.is_assigned(half) and slow.is_assigned(half), (quick, slow))
+            for reader in (quick, slow):
+                reader.go()
+            _wait_for(lambda: slow.is_resting and self._left_to(admin, "quick") == 0, (quick, slow))
+            self._say("Two consumers share the partitions; one is slow, and rests after a while.")
+            self._lag(admin)
+            rest = quick.seen
+            slow.leave()
+            _wait_for(lambda: self._left_to(admin, "quick") == 0 and quick.is_assigned(PARTITIONS), (quick,))
+            self._say(
+                f"The slow one leaves the group: the quick one takes over, reads its {count(quick.seen - rest)},\n"
+                f"and the lag is {count(self._document(admin)['lag'])}. All that in {time.monotonic() - began:.1f} s."
             )
-            for number in (0, 1)
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        if errors:
-            raise errors[0]
-        took = time.monotonic() - began
-        self._say(f"The first read {count(seen[0])}, the second {count(seen[1])} and stopped half-way ({took:.2f} s).")
-        self._lag(admin, "now")
+        finally:
+            for reader in (quick, slow):
+                reader.leave()
 
-    def _read(
-        self,
-        number: int,
-        mine: list[TopicPartition],
-        ends: dict[TopicPartition, int],
-        seen: list[int],
-        limit: int | None,
-    ) -> None:
-        config = {"bootstrap.servers": self._broker.address, "client.id": f"reader-{number + 1}"}
-        reader = RangeReader(config, {tp: Range(0, ends[tp]) for tp in mine}, read_committed=True, timeout_s=30)
-        positions: dict[TopicPartition, int] = {}
-        with contextlib.closing(reader), Admin(config) as admin:
-            for partition, columns in reader:
-                seen[number] += len(columns)
-                positions[partition] = columns.offsets[len(columns) - 1] + 1
-                if limit is not None and seen[number] >= limit:
-                    break
-            admin.alter_group_offsets(GROUP, positions).all()
+    def _document(self, admin: Admin) -> dict[str, Any]:
+        documents, errors = group_documents(admin, [GROUP])
+        for error in errors.values():
+            raise error
+        return documents[0]
 
-    def _lag(self, admin: Admin, when: str) -> None:
-        documents, _ = group_documents(admin, [GROUP])
-        offsets = documents[0]["offsets"]
-        shown = Table(
-            box=None, pad_edge=False, header_style="bold", title=f"lag {when}", title_justify="left", title_style="dim"
-        )
+    def _left_to(self, admin: Admin, client: str) -> int:
+        """How many records the partitions of a member lag behind."""
+        rows = [row for row in self._document(admin)["offsets"] if row["client"] == client]
+        return sum(row["end_offset"] if row["offset"] is None else row["lag"] for row in rows)
+
+    def _lag(self, admin: Admin) -> None:
+        document = self._document(admin)
+        offsets = [row | {"offset": row["offset"] or 0} for row in document["offsets"]]
+        shown = Table(box=None, pad_edge=False, header_style="bold")
         shown.add_column("PARTITION")
         for title in ("COMMITTED", "END", "LAG"):
             shown.add_column(title, justify="right")
+        shown.add_column("CONSUMER")
         shown.add_column("")
         most = max((row["end_offset"] for row in offsets), default=0) or 1
         for row in offsets:
             done = round(row["offset"] / most * 30)
             left = max(0, round(row["end_offset"] / most * 30) - done)
             bar = Text.assemble(("█" * done, "green"), ("░" * left, "yellow"))
-            cells = [
-                f"{row['topic']}-{row['partition']}",
-                *(count(row[key]) for key in ("offset", "end_offset", "lag")),
-            ]
-            shown.add_row(*cells, bar)
-        shown.add_row("", "", "", f"[bold]{count(documents[0]['lag'])}[/bold]", "")
+            numbers = (row["offset"], row["end_offset"], row["end_offset"] - row["offset"])
+            shown.add_row(f"{row['topic']}-{row['partition']}", *map(count, numbers), row["client"] or "-", bar)
         self._say(shown)
 
     # --- 5
@@ -319,7 +301,7 @@ class _Demo:
         total = sum(info.offset for info in ends.values())
         self._say(
             f"kill -9 {pid}, and started again: {took:.1f} s later it serves,\n"
-            f"with all {count(total)} records, and the group's lag is {count(lag)} as before."
+            f"with all {count(total)} records, and the group where it was (lag {count(lag)})."
         )
         if total != self._events:
             raise CommandError(f"{count(self._events)} records were acknowledged, and {count(total)} are there")
@@ -370,13 +352,78 @@ def _spark(values: list[float], width: int = 32) -> str:
     return "".join(_BARS[min(len(_BARS) - 1, max(1, round(mean / top * (len(_BARS) - 1))))] for mean in means)
 
 
-def _guarded(errors: list[Exception], function: Callable[..., None]) -> Callable[..., None]:
-    """The function, with what it raises kept for the thread that waits for it."""
+class _Reader(threading.Thread):
+    """A consumer of the group; one with a `records_max` is slow, and rests when it has read that many."""
 
-    def run(*arguments: object) -> None:
+    def __init__(self, address: str, name: str, records_max: int | None = None) -> None:
+        super().__init__(name=f"demo-{name}", daemon=True)
+        self._config = {
+            "bootstrap.servers": address,
+            "group.id": GROUP,
+            "client.id": name,
+            "auto.offset.reset": "earliest",
+            "enable.auto.commit": False,
+        }
+        self._records_max = records_max
+        self._leaving = threading.Event()
+        self._reading = threading.Event()
+        self._consumer: Consumer | None = None
+        self._assigned = 0
+        self.seen = 0
+        self.error: HeadraceError | None = None
+
+    @property
+    def is_resting(self) -> bool:
+        return self._records_max is not None and self.seen >= self._records_max
+
+    def is_assigned(self, partitions: int) -> bool:
+        return self._assigned == partitions
+
+    def go(self) -> None:
+        """Begin to read. Before that it is only a member, so that nobody reads it all before the other has joined."""
+        self._reading.set()
+
+    def on_partitions_assigned(self, partitions: list[TopicPartition]) -> None:
+        if self._consumer is not None and (self.is_resting or not self._reading.is_set()):
+            self._consumer.pause(partitions)
+
+    def on_partitions_revoked(self, partitions: list[TopicPartition]) -> None:
+        """Nothing to do: what was read is committed."""
+
+    def leave(self) -> None:
+        self._leaving.set()
+        if self.is_alive():
+            self.join()
+
+    def run(self) -> None:
         try:
-            function(*arguments)
-        except (HeadraceError, OSError) as error:
-            errors.append(error)
+            with Consumer(self._config) as consumer:
+                self._consumer = consumer
+                consumer.subscribe([TOPIC], self)
+                while not self._leaving.is_set():
+                    self._poll(consumer)
+        except HeadraceError as error:
+            self.error = error
 
-    return run
+    def _poll(self, consumer: Consumer) -> None:
+        assigned = consumer.assignment()
+        self._assigned = len(assigned)
+        if self.is_resting:
+            consumer.pause(assigned)
+        elif self._reading.is_set():
+            consumer.resume(assigned)
+        pieces = consumer.poll_columns(0.05, _POLL_ROWS)
+        if pieces:
+            consumer.commit_sync()
+            self.seen += sum(map(len, pieces))
+
+
+def _wait_for(condition: Callable[[], bool], readers: tuple[_Reader, ...]) -> None:
+    deadline = time.monotonic() + _START_TIMEOUT_S
+    while not condition():
+        for reader in readers:
+            if reader.error is not None:
+                raise reader.error
+        if time.monotonic() > deadline:
+            raise CommandError(f"the demo's consumers did not get ahead within {_START_TIMEOUT_S:.0f} s")
+        time.sleep(0.02)

@@ -165,7 +165,7 @@ def _coordinator_record(decode: Callable[[Any, Any], StoredRecord | Unknown], re
         return {"error": "a record without a key"}
     found = decode(record.key, record.value)
     if isinstance(found, Unknown):
-        return {"type": found.name or f"type {found.record_type}", "error": "of a newer version, not decoded"}
+        return {"type": found.name or f"type {found.record_type}", "note": "not decoded"}
     value = None if found.value is None else plain(found.value)
     return {"type": _name(found.key), "key": plain(found.key), "value": value}
 
@@ -175,7 +175,7 @@ def _metadata_record(record: Record) -> Row:
         return {"error": "a record without a value"}
     found = metadata_records.decode_record(record.value)
     if isinstance(found, Unknown):
-        return {"type": found.name or f"type {found.record_type}", "error": "of a newer version, not decoded"}
+        return {"type": found.name or f"type {found.record_type}", "note": "not decoded"}
     return {"type": _name(found), "value": plain(found)}
 
 

@@ -128,7 +128,6 @@ def kafka_python(address: str, topic: str, values: list[bytes], codec: str) -> f
         compression_type=None if codec == "none" else codec,
         batch_size=BATCH_BYTES,
         linger_ms=LINGER_MS,
-        buffer_memory=BUFFER_BYTES,
         max_request_size=BATCH_BYTES * 8,
         acks="all",
     )

@@ -11,10 +11,21 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, groupby
+from operator import itemgetter
 from typing import Any, cast
 
 from headrace.client.cluster_view import ClusterView, TopicView
-from headrace.client.delivery import BatchDelivery, Delivery, HeaderList
+from headrace.client.delivery import (
+    HEADERS,
+    KEY,
+    PLACE,
+    TIMESTAMP,
+    TOPIC,
+    VALUE,
+    BatchDelivery,
+    Delivery,
+    HeaderList,
+)
 from headrace.client.errors import DeliveryTimeout
 from headrace.client.partitioners import Partitioner, StickyState
 from headrace.client.producer_batch import Handles, ProducerBatch, cut, slice_columns, tell_batch
@@ -37,6 +48,8 @@ RECORD_OVERHEAD_BYTES = 14
 """About what a record takes besides key, value and headers."""
 
 _COLUMN_HASH_FROM_ROWS = 32
+_TOPIC, _VALUE, _KEY, _PLACE = itemgetter(TOPIC), itemgetter(VALUE), itemgetter(KEY), itemgetter(PLACE)
+_TIMESTAMP, _HEADERS = itemgetter(TIMESTAMP), itemgetter(HEADERS)
 _ANY_VERSION = -1
 
 
@@ -153,11 +166,20 @@ class Accumulator:
                 self._take(cast("Rows | ColumnRows", rows), now, now_ms, created)
 
     def _take_deliveries(self, taken: list[Delivery], now: float, now_ms: int, created: float) -> None:
-        topics, values, keys, partitions, stamps, headers, _, _ = zip(*taken)
+        # A column at a time: zip(*taken) would make an iterator per record, and wake the garbage collector for them.
+        topics = list(map(_TOPIC, taken))
         if topics.count(topics[0]) == len(topics):
-            found = None if headers.count(None) == len(headers) else headers
-            places = None if partitions.count(None) == len(partitions) else partitions
-            self._take(Rows(taken, topics[0], values, keys, places, stamps, found), now, now_ms, created)
+            headers, places = list(map(_HEADERS, taken)), list(map(_PLACE, taken))
+            rows = Rows(
+                taken,
+                topics[0],
+                list(map(_VALUE, taken)),
+                list(map(_KEY, taken)),
+                None if places.count(None) == len(places) else places,
+                list(map(_TIMESTAMP, taken)),
+                None if headers.count(None) == len(headers) else headers,
+            )
+            self._take(rows, now, now_ms, created)
             return
         by_topic: dict[str, list[Delivery]] = {}
         for delivery, topic in zip(taken, topics):

@@ -77,6 +77,7 @@ class Consumer(ConsumerBase):
         self._core: ConsumerCore | None = None
         self._heartbeat_thread: HeartbeatThread | None = None
         self._wakeup_asked = False
+        self._changed = False
         self._closed = False
         self._pid = os.getpid()
         self._progress: _Progress | None = None
@@ -129,7 +130,28 @@ class Consumer(ConsumerBase):
             if left <= 0 and not is_first:
                 return nothing
             is_first = False
-            client.poll(max(0.0, min(left, core.due_s())))
+            self._wait(client, min(left, core.due_s()))
+
+    def _wait(self, client: BlockingClient, seconds: float) -> None:
+        """Move bytes until something has changed: a large answer arrives in many pieces, and only its end is news."""
+        until = self._clock.monotonic() + max(0.0, seconds)
+        self._changed = False
+        client.poll(max(0.0, seconds))
+        while not self._changed and not self._wakeup_asked:
+            left = until - self._clock.monotonic()
+            if left <= 0:
+                return
+            client.poll(left)
+
+    def _news(self) -> None:
+        self._changed = True
+
+    def _heartbeat_news(self) -> None:
+        """From the heartbeat thread."""
+        self._changed = True
+        client = self._client
+        if client is not None:
+            client.wakeup()
 
     def _advance(self, core: ConsumerCore) -> None:
         while (pending := core.advance()) is not None:
@@ -346,7 +368,7 @@ class Consumer(ConsumerBase):
         setup = self._setup
         client = BlockingClient(setup.connection, tls=setup.tls, clock=self._clock)
         core = ConsumerCore(
-            client.core, setup.settings, setup.assignors, setup.deserializers, lambda: None, setup.on_commit
+            client.core, setup.settings, setup.assignors, setup.deserializers, self._news, setup.on_commit
         )
         self._client, self._core = client, core
         if core.membership is not None:
@@ -357,7 +379,7 @@ class Consumer(ConsumerBase):
         if self._heartbeat_thread is None and self._core is not None and self._client is not None:
             assert self._core.heartbeats is not None
             self._heartbeat_thread = HeartbeatThread(
-                self._core.heartbeats, self._setup.connection, self._clock, self._setup.tls, self._client.wakeup
+                self._core.heartbeats, self._setup.connection, self._clock, self._setup.tls, self._heartbeat_news
             )
             self._heartbeat_thread.start()
 

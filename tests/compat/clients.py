@@ -34,7 +34,9 @@ class Client(Protocol):
     name: str
 
     def why_not(self, codec: str) -> str | None: ...
-    def produce(self, address: str, topic: str, messages: Iterable[Message], codec: str = "none", **config: Any) -> None: ...
+    def produce(
+        self, address: str, topic: str, messages: Iterable[Message], codec: str = "none", **config: Any
+    ) -> None: ...
     def consume(self, address: str, topic: str, count: int, **config: Any) -> list[Message]: ...
 
 
@@ -44,7 +46,9 @@ class Confluent:
     def why_not(self, codec: str) -> str | None:
         return None
 
-    def produce(self, address: str, topic: str, messages: Iterable[Message], codec: str = "none", **config: Any) -> None:
+    def produce(
+        self, address: str, topic: str, messages: Iterable[Message], codec: str = "none", **config: Any
+    ) -> None:
         producer = confluent_producer(address, **{"compression.type": codec, "linger.ms": 5, **config})
         errors: list[Any] = []
 
@@ -82,7 +86,9 @@ class KafkaPython:
         known = {"snappy": kafka.codec.has_snappy, "lz4": kafka.codec.has_lz4, "zstd": kafka.codec.has_zstd}
         return None if known.get(codec, lambda: True)() else f"kafka-python has no {codec} here (its extra is missing)"
 
-    def produce(self, address: str, topic: str, messages: Iterable[Message], codec: str = "none", **config: Any) -> None:
+    def produce(
+        self, address: str, topic: str, messages: Iterable[Message], codec: str = "none", **config: Any
+    ) -> None:
         producer = kafka_python.KafkaProducer(
             bootstrap_servers=address,
             client_id=self.name,
@@ -129,7 +135,9 @@ class AioKafka:
     def why_not(self, codec: str) -> str | None:
         return None
 
-    def produce(self, address: str, topic: str, messages: Iterable[Message], codec: str = "none", **config: Any) -> None:
+    def produce(
+        self, address: str, topic: str, messages: Iterable[Message], codec: str = "none", **config: Any
+    ) -> None:
         async def run() -> None:
             compression = None if codec == "none" else codec
             async with aiokafka.AIOKafkaProducer(
@@ -169,7 +177,9 @@ class Kcat:
     def why_not(self, codec: str) -> str | None:
         return None if shutil.which("kcat") else "kcat is not installed (Debian's package kcat)"
 
-    def produce(self, address: str, topic: str, messages: Iterable[Message], codec: str = "none", **config: Any) -> None:
+    def produce(
+        self, address: str, topic: str, messages: Iterable[Message], codec: str = "none", **config: Any
+    ) -> None:
         common = [*self.command(address), "-P", "-t", topic, "-p", "0", "-z", codec, "-K", "\t", "-Z"]
         for key, value in config.items():
             common += ["-X", f"{key}={value}"]
@@ -183,7 +193,20 @@ class Kcat:
 
     def consume(self, address: str, topic: str, count: int, **config: Any) -> list[Message]:
         options = [part for key, value in config.items() for part in ("-X", f"{key}={value}")]
-        command = [*self.command(address), "-C", "-t", topic, "-p", "0", "-o", "beginning", "-c", str(count), "-J", "-q"]
+        command = [
+            *self.command(address),
+            "-C",
+            "-t",
+            topic,
+            "-p",
+            "0",
+            "-o",
+            "beginning",
+            "-c",
+            str(count),
+            "-J",
+            "-q",
+        ]
         done = subprocess.run([*command, *options], check=True, timeout=TIMEOUT_S, capture_output=True)
         return [_of_json(json.loads(line)) for line in done.stdout.splitlines()]
 

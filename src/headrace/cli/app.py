@@ -14,7 +14,7 @@ from typing import Annotated
 import typer
 
 from headrace._version import __version__
-from headrace.cli.exits import Exit
+from headrace.cli.exits import Exit, ReaderGone
 from headrace.config import ConfigError
 from headrace.errors import HeadraceError, RequestTimedOutError
 
@@ -50,14 +50,14 @@ def run(arguments: Sequence[str]) -> int:
         return _run(arguments)
     except Interrupted:
         return Exit.INTERRUPTED
+    except ReaderGone:
+        # Python would complain while it flushes at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return Exit.OK
     except RequestTimedOutError as error:
         return _failed(error, Exit.TIMEOUT)
     except (HeadraceError, OSError) as error:
         code = getattr(error, "exit_code", Exit.USAGE if isinstance(error, ConfigError) else Exit.FAILED)
-        if isinstance(error, BrokenPipeError):
-            # Who read our output has seen enough. Python would complain while it flushes at exit.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            return Exit.OK
         return _failed(error, code)
     finally:
         logger.setLevel(level)

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
+from headrace.cli.exits import ReaderGone
 from headrace.cli.formats import NAMES, Writer, writer_for
 from headrace.cli.options import (
     DEFAULT_BOOTSTRAP,
@@ -164,8 +165,11 @@ class _Printer:
         if len(columns) > self.room():
             columns = slice_columns(columns, 0, self.room())
         out = sys.stdout.buffer
-        out.write(self._write(partition, columns))
-        out.flush()
+        try:
+            out.write(self._write(partition, columns))
+            out.flush()
+        except BrokenPipeError:
+            raise ReaderGone from None
         self.printed += len(columns)
 
 

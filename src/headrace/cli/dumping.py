@@ -29,6 +29,7 @@ Row = dict[str, Any]
 _PARTITION_DIRECTORY = re.compile(r"(?P<topic>.+)-(?P<partition>\d+)(?:\.[0-9a-f]{32}-(?:delete|future|stray))?")
 _CONTROL_NAMES = {0: "ABORT", 1: "COMMIT", 2: "LEADER_CHANGE", 3: "SNAPSHOT_HEADER", 4: "SNAPSHOT_FOOTER"}
 _METADATA_TOPIC = "__cluster_metadata"
+_CHUNK_BYTES = 1024 * 1024
 
 
 class _File:
@@ -51,6 +52,10 @@ class _File:
 
     def read_nowait(self, position: int, length: int) -> bytearray | None:
         return bytearray(self.read(position, length))
+
+    def has_data_from(self, position: int) -> bool:
+        """Whether anything but zeros follows: room that was preallocated reads as zeros, a torn write does not."""
+        return any(any(self.read(at, _CHUNK_BYTES)) for at in range(position, self.size, _CHUNK_BYTES))
 
     def close(self) -> None:
         self._file.close()
@@ -93,12 +98,11 @@ def _batches(path: Path) -> Iterator[tuple[int, Batch | None, str | None]]:
                 yield position, batch, str(error)
                 continue
             yield position, batch, None
-        left = file.size - end
-        # Room that was preallocated reads as zeros; anything else after the last batch is a torn write.
-        if left and any(file.read(end, min(left, 1024 * 1024))):
-            yield end, None, f"{left} bytes after the last whole batch"
+        if file.has_data_from(end):
+            yield end, None, f"{file.size - end} bytes after the last whole batch"
     except CorruptBatch as error:
-        yield end, None, str(error)
+        if file.has_data_from(end):
+            yield end, None, str(error)
     finally:
         file.close()
 
@@ -316,19 +320,20 @@ def segment_rows(directory: Path) -> list[Row]:
         row: Row = {"segment": path.name, "base_offset": base_offset_of(path), "size_bytes": path.stat().st_size}
         first: BatchHeader | None = None
         last: BatchHeader | None = None
-        batches = records = 0
+        batches = records = end = 0
         newest = -1
         problem: str | None = None
         file = _File(path)
         try:
-            for _, header in scan_headers(file, 0, file.size):
+            for position, header in scan_headers(file, 0, file.size):
+                end = position + header.size
                 first = first or header
                 last = header
                 batches += 1
                 records += header.count
                 newest = max(newest, header.max_timestamp)
         except CorruptBatch as error:
-            problem = str(error)
+            problem = str(error) if file.has_data_from(end) else None
         finally:
             file.close()
         rows.append(

@@ -5,6 +5,10 @@ from __future__ import annotations
 from enum import IntEnum
 
 
+class ReaderGone(BaseException):
+    """Who read our output has seen enough (`| head`). No error, and not to be caught as one."""
+
+
 class Exit(IntEnum):
     """What the number says to a script."""
 

@@ -398,6 +398,18 @@ def test_closing_fails_what_is_left_and_says_so(clock: VirtualClock) -> None:
     assert isinstance(delivery.exception(), ClientClosed)
 
 
+def test_callbacks_come_also_when_nobody_keeps_the_handles(clock: VirtualClock) -> None:
+    cluster = FakeCluster(clock, topics={"t": 1})
+    cluster.message_max_bytes = 300
+    world = World(cluster)
+    told: list[Any] = []
+    for i in range(50):
+        world.send("t", b"%d" % i, on_delivery=lambda error, metadata, i=i: told.append((i, error, metadata.offset)))
+    world.send("t", b"x" * 400, on_delivery=lambda error, metadata: told.append((50, type(error), metadata.offset)))
+    world.run_until(lambda: len(told) == 51)
+    assert told == [(i, None, i) for i in range(50)] + [(50, MessageTooLargeError, -1)]
+
+
 def test_a_raising_callback_does_not_stop_the_others(clock: VirtualClock, caplog: pytest.LogCaptureFixture) -> None:
     cluster = FakeCluster(clock, topics={"t": 1})
     world = World(cluster)

@@ -12,10 +12,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, groupby
 from operator import itemgetter
+from sys import getrefcount
 from typing import Any, cast
 
 from headrace.client.cluster_view import ClusterView, TopicView
 from headrace.client.delivery import (
+    CALLBACK,
     HEADERS,
     KEY,
     PLACE,
@@ -23,6 +25,7 @@ from headrace.client.delivery import (
     TOPIC,
     VALUE,
     BatchDelivery,
+    Callbacks,
     Delivery,
     HeaderList,
 )
@@ -49,7 +52,9 @@ RECORD_OVERHEAD_BYTES = 14
 
 _COLUMN_HASH_FROM_ROWS = 32
 _TOPIC, _VALUE, _KEY, _PLACE = itemgetter(TOPIC), itemgetter(VALUE), itemgetter(KEY), itemgetter(PLACE)
-_TIMESTAMP, _HEADERS = itemgetter(TIMESTAMP), itemgetter(HEADERS)
+_TIMESTAMP, _HEADERS, _CALLBACK = itemgetter(TIMESTAMP), itemgetter(HEADERS), itemgetter(CALLBACK)
+_UNHELD = next(map(getrefcount, [Delivery()]))
+"""The count of references to a delivery that only a list of ours holds, as the drain counts it."""
 _ANY_VERSION = -1
 
 
@@ -71,6 +76,8 @@ class Rows:
     def take(self, picked: Sequence[int]) -> Rows:
         """These rows, in this order."""
         handles = self.handles
+        if isinstance(handles, Callbacks):
+            handles = Callbacks([handles.functions[i] for i in picked])
         return Rows(
             [handles[i] for i in picked] if isinstance(handles, list) else handles,
             self.topic,
@@ -170,8 +177,10 @@ class Accumulator:
         topics = list(map(_TOPIC, taken))
         if topics.count(topics[0]) == len(topics):
             headers, places = list(map(_HEADERS, taken)), list(map(_PLACE, taken))
+            # Handles that nobody kept die here, young: alive, they are what the garbage collector walks over.
+            unheld = list(map(getrefcount, taken)).count(_UNHELD) == len(taken)
             rows = Rows(
-                taken,
+                Callbacks(list(map(_CALLBACK, taken))) if unheld else taken,
                 topics[0],
                 list(map(_VALUE, taken)),
                 list(map(_KEY, taken)),
@@ -404,7 +413,7 @@ class Accumulator:
             stamps = rows.timestamps[start:stop]
             if stamps.count(None):
                 stamps = [now_ms if stamp is None else stamp for stamp in stamps]
-            handles = rows.handles[start:stop] if isinstance(rows.handles, list) else rows.handles
+            handles = rows.handles if isinstance(rows.handles, BatchDelivery) else rows.handles[start:stop]
             headers = None if rows.headers is None else rows.headers[start:stop]
             batch.append_rows(
                 handles, rows.keys[start:stop], rows.values[start:stop], cast("Sequence[int]", stamps), headers, size
@@ -482,7 +491,7 @@ class Accumulator:
     def fail_rows(self, rows: Rows | ColumnRows, error: HeadraceError) -> None:
         """Rows that never got into a batch."""
         self.failed_records += len(rows)
-        if isinstance(rows, Rows) and isinstance(rows.handles, list):
+        if isinstance(rows, Rows) and not isinstance(rows.handles, BatchDelivery):
             failed = ProducerBatch(self.producer, rows.topic, -1, 0.0)
             stamps = [-1 if stamp is None else stamp for stamp in rows.timestamps]
             failed.append_rows(rows.handles, rows.keys, rows.values, stamps, None, 0)

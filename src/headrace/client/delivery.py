@@ -89,6 +89,18 @@ class Delivery(list[Any]):
         return batch.metadata_of(self[PLACE])
 
 
+class Callbacks:
+    """What is left of deliveries that nobody but the producer holds: the callback of each, or None."""
+
+    __slots__ = ("functions",)
+
+    def __init__(self, functions: list[DeliveryCallback | None]) -> None:
+        self.functions = functions
+
+    def __getitem__(self, rows: slice) -> Callbacks:
+        return Callbacks(self.functions[rows])
+
+
 def _producer_of(delivery: Delivery) -> Any:
     owner = delivery[OWNER]
     return getattr(owner, "producer", owner)

@@ -13,8 +13,10 @@ from headrace.client.delivery import (
     OWNER,
     PLACE,
     BatchDelivery,
+    Callbacks,
     DeliveredRange,
     Delivery,
+    DeliveryCallback,
     HeaderList,
     RecordMetadata,
 )
@@ -25,7 +27,8 @@ from headrace.records.columns import BytesColumn, Columns
 
 log = logging.getLogger("headrace.client.producer")
 
-Handles = list[Delivery] | BatchDelivery
+Handles = list[Delivery] | Callbacks | BatchDelivery
+"""Who wants to know how rows fared: users with handles, callbacks alone, or one handle for many rows."""
 NO_SEQUENCE = -1
 _IDENTITY_AT = 43
 _IDENTITY = struct.Struct(">qhi")
@@ -208,7 +211,7 @@ class ProducerBatch:
         for run in self.runs:
             low, high = max(start - row, 0), min(end - row, run.count)
             if low < high:
-                handles = run.handles[low:high] if isinstance(run.handles, list) else run.handles
+                handles = run.handles if isinstance(run.handles, BatchDelivery) else run.handles[low:high]
                 part._take(self, handles, row + low, row + high)
             row += run.count
         if self.columns is not None:
@@ -255,7 +258,9 @@ class ProducerBatch:
         row = 0
         for run in self.runs:
             if isinstance(run.handles, list):
-                self._tell_each(run.handles, row)
+                self._tell_each([delivery[CALLBACK] for delivery in run.handles], row)
+            elif isinstance(run.handles, Callbacks):
+                self._tell_each(run.handles.functions, row)
             else:
                 delivered = None
                 if error is None:
@@ -270,8 +275,7 @@ class ProducerBatch:
         for waiter in waiters:
             waiter()
 
-    def _tell_each(self, deliveries: list[Delivery], row: int) -> None:
-        callbacks = [delivery[CALLBACK] for delivery in deliveries]
+    def _tell_each(self, callbacks: list[DeliveryCallback | None], row: int) -> None:
         if callbacks.count(None) == len(callbacks):
             return
         topic, partition, error = self.topic, self.partition, self.error

@@ -7,14 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from headrace.client.aio_admin import Admin
+    from headrace.client.aio_consumer import Consumer
     from headrace.client.aio_producer import Producer
 
 _LAZY = {
     "Admin": "headrace.client.aio_admin",
+    "Consumer": "headrace.client.aio_consumer",
     "Producer": "headrace.client.aio_producer",
 }
 
-__all__ = ["Admin", "Producer"]
+__all__ = ["Admin", "Consumer", "Producer"]
 
 
 def __getattr__(name: str) -> Any:

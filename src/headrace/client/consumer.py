@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from headrace.assignors import settle
 from headrace.client.blocking import BlockingClient
 from headrace.client.cluster_view import PartitionView
-from headrace.client.consumer_base import ConsumerBase, Guard, Setup, to_arrow
+from headrace.client.consumer_base import ConsumerBase, Guard, Progress, Setup, to_arrow
 from headrace.client.consumer_core import COLUMNS_ROWS_MAX, ConsumerCore
 from headrace.client.consumer_errors import ConsumerForkedError, WakeupError
 from headrace.client.consumer_records import (
@@ -41,15 +41,6 @@ _ITERATION_POLL_S = 1.0
 
 _alive: weakref.WeakSet[Consumer] = weakref.WeakSet()
 _fork_hook_set = False
-
-
-class _Progress:
-    """How far an iteration has come in a piece of records."""
-
-    __slots__ = ("chunk", "state", "taken")
-
-    def __init__(self, state: Any, chunk: Any) -> None:
-        self.state, self.chunk, self.taken = state, chunk, 0
 
 
 class Consumer(ConsumerBase):
@@ -80,7 +71,7 @@ class Consumer(ConsumerBase):
         self._changed = False
         self._closed = False
         self._pid = os.getpid()
-        self._progress: _Progress | None = None
+        self._progress: Progress | None = None
         _watch_forks(self)
 
     # --- reading ----------------------------------------------------------------------------------------------------
@@ -186,24 +177,11 @@ class Consumer(ConsumerBase):
                     # A poll, a seek or a rebalance in the loop's body: what is left of these is not ours any more.
                     break
 
-    def _next_records(self) -> tuple[_Progress, list[ConsumerRecord], int] | None:
+    def _next_records(self) -> tuple[Progress, list[ConsumerRecord], int] | None:
         found = self._poll(_ITERATION_POLL_S, lambda core: core.next_for_iteration(), None)
         if found is None:
             return None
-        state, chunk, records = found
-        if self._setup.interceptors:
-            records = list(self._setup.on_consume(ConsumerRecords.of(records)))
-        self._progress = _Progress(state, chunk)
-        return self._progress, records, self._use().subscriptions.version
-
-    def _settle_iteration(self) -> None:
-        """Tell the core how far an iteration came, before anything else reads on."""
-        progress, self._progress = self._progress, None
-        core = self._core
-        if progress is not None and core is not None and progress.taken:
-            state = progress.state
-            if state.chunks and state.chunks[0] is progress.chunk:
-                core.fetcher.take(state, progress.chunk, progress.taken)
+        return self._begin_iteration(found)
 
     # --- commits and offsets ----------------------------------------------------------------------------------------
 

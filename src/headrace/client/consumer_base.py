@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 from headrace.assignors import Assignor, AssignorError, resolve
+from headrace.client.chunks import Chunk
 from headrace.client.configs import ConnectionConfig, merge
 from headrace.client.consumer_config import ConsumerSettings, read_consumer_config
 from headrace.client.consumer_core import ConsumerCore
@@ -17,6 +18,7 @@ from headrace.client.consumer_errors import ConcurrentAccessError
 from headrace.client.consumer_records import (
     EMPTY,
     ConsumerGroupMetadata,
+    ConsumerRecord,
     ConsumerRecords,
     Deserializers,
     OffsetAndMetadata,
@@ -27,7 +29,7 @@ from headrace.client.membership_core import rebalance_protocol
 from headrace.client.offset_commits import CommitCallback, Offsets
 from headrace.client.security import tls_context
 from headrace.client.serializers import load, make_deserializer
-from headrace.client.subscription_state import RebalanceListener
+from headrace.client.subscription_state import PartitionState, RebalanceListener
 from headrace.config import ConfigError
 from headrace.records import use_fast
 from headrace.topics import TopicPartition
@@ -138,12 +140,41 @@ class Guard:
             self._lock.release()
 
 
+class Progress:
+    """How far an iteration has come in a piece of records."""
+
+    __slots__ = ("chunk", "state", "taken")
+
+    def __init__(self, state: PartitionState, chunk: Chunk) -> None:
+        self.state, self.chunk, self.taken = state, chunk, 0
+
+
 class ConsumerBase:
     """What needs no waiting, the same for both. Subclasses give `_use()`: the core, when it may be used."""
 
     _guard: Guard
     _setup: Setup
+    _core: ConsumerCore | None
+    _progress: Progress | None
     _closed: bool = False
+
+    def _begin_iteration(
+        self, found: tuple[PartitionState, Chunk, list[ConsumerRecord]]
+    ) -> tuple[Progress, list[ConsumerRecord], int]:
+        state, chunk, records = found
+        if self._setup.interceptors:
+            records = list(self._setup.on_consume(ConsumerRecords.of(records)))
+        self._progress = progress = Progress(state, chunk)
+        return progress, records, self._use().subscriptions.version
+
+    def _settle_iteration(self) -> None:
+        """Tell the core how far an iteration came, before anything else reads on."""
+        progress, self._progress = self._progress, None
+        core = self._core
+        if progress is not None and core is not None and progress.taken:
+            state = progress.state
+            if state.chunks and state.chunks[0] is progress.chunk:
+                core.fetcher.take(state, progress.chunk, progress.taken)
 
     def _use(self) -> ConsumerCore:
         raise NotImplementedError

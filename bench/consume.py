@@ -1,0 +1,283 @@
+"""Consuming next to confluent-kafka, kafka-python and aiokafka, from the same broker, in the same run.
+
+    python -m bench.consume [ADDRESS] [--records 400000] [--repeat 3] [--sizes 100,1000] [--codecs none,lz4]
+
+Without an address a Headrace broker is started in a process of its own. Each way of reading reads the same topic from
+its start, in a process of its own, after a first poll has connected it; the best of several runs counts. Ratios are to
+confluent-kafka reading record by record (`consume` of 500 at a time, value and offset looked at).
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import multiprocessing
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+PARTITIONS = 4
+BASE = "confluent-kafka"
+Timed = tuple[int, float]
+
+
+def _common(address: str) -> dict[str, Any]:
+    return {"bootstrap.servers": address, "auto.offset.reset": "earliest", "enable.auto.commit": False}
+
+
+def headrace_records(address: str, topic: str, count: int) -> Timed:
+    from headrace.client.consumer import Consumer
+
+    with Consumer(_common(address)) as consumer:
+        consumer.assign([(topic, partition) for partition in range(PARTITIONS)])
+        read = _first(consumer)
+        total = 0
+        start = time.perf_counter()
+        while read < count:
+            for record in consumer.poll(1.0):
+                total += record.offset + len(record.value)
+                read += 1
+        return read, time.perf_counter() - start
+
+
+def _first(consumer: Any) -> int:
+    while True:
+        found = len(consumer.poll(1.0, max_records=1))
+        if found:
+            return found
+
+
+def headrace_iteration(address: str, topic: str, count: int) -> Timed:
+    from headrace.client.consumer import Consumer
+
+    with Consumer(_common(address)) as consumer:
+        consumer.assign([(topic, partition) for partition in range(PARTITIONS)])
+        read = _first(consumer)
+        total = 0
+        start = time.perf_counter()
+        for record in consumer:
+            total += record.offset + len(record.value)
+            read += 1
+            if read == count:
+                break
+        return read, time.perf_counter() - start
+
+
+def headrace_columns(address: str, topic: str, count: int) -> Timed:
+    from headrace.client.consumer import Consumer
+
+    with Consumer(_common(address)) as consumer:
+        consumer.assign([(topic, partition) for partition in range(PARTITIONS)])
+        read = _first(consumer)
+        start = time.perf_counter()
+        while read < count:
+            for piece in consumer.poll_columns(1.0):
+                read += len(piece)
+        return read, time.perf_counter() - start
+
+
+def headrace_arrow(address: str, topic: str, count: int) -> Timed:
+    from headrace.client.consumer import Consumer
+
+    with Consumer(_common(address)) as consumer:
+        consumer.assign([(topic, partition) for partition in range(PARTITIONS)])
+        read = _first(consumer)
+        consumer.poll_arrow(0.0, max_records=1)
+        read += 1
+        start = time.perf_counter()
+        while read < count:
+            read += consumer.poll_arrow(1.0).num_rows
+        return read, time.perf_counter() - start
+
+
+def confluent_records(address: str, topic: str, count: int) -> Timed:
+    from confluent_kafka import Consumer, TopicPartition
+
+    consumer = Consumer({**_common(address), "group.id": "bench", "queued.min.messages": 1_000_000})
+    consumer.assign([TopicPartition(topic, partition, 0) for partition in range(PARTITIONS)])
+    read = 0
+    while not read:
+        read = len(consumer.consume(1, 1.0))
+    total = 0
+    start = time.perf_counter()
+    while read < count:
+        for message in consumer.consume(500, 1.0):
+            total += message.offset() + len(message.value())
+            read += 1
+    seconds = time.perf_counter() - start
+    consumer.close()
+    return read, seconds
+
+
+def kafka_python_records(address: str, topic: str, count: int) -> Timed:
+    from kafka import KafkaConsumer, TopicPartition
+
+    consumer = KafkaConsumer(
+        bootstrap_servers=address, auto_offset_reset="earliest", enable_auto_commit=False, group_id=None
+    )
+    consumer.assign([TopicPartition(topic, partition) for partition in range(PARTITIONS)])
+    read = 0
+    while not read:
+        read = sum(map(len, consumer.poll(1000, max_records=1).values()))
+    total = 0
+    start = time.perf_counter()
+    while read < count:
+        for records in consumer.poll(1000).values():
+            for record in records:
+                total += record.offset + len(record.value)
+                read += 1
+    seconds = time.perf_counter() - start
+    consumer.close()
+    return read, seconds
+
+
+def aiokafka_records(address: str, topic: str, count: int) -> Timed:
+    from aiokafka import AIOKafkaConsumer, TopicPartition
+
+    async def run() -> Timed:
+        consumer = AIOKafkaConsumer(bootstrap_servers=address, auto_offset_reset="earliest", enable_auto_commit=False)
+        await consumer.start()
+        consumer.assign([TopicPartition(topic, partition) for partition in range(PARTITIONS)])
+        read = 0
+        while not read:
+            read = sum(map(len, (await consumer.getmany(timeout_ms=1000, max_records=1)).values()))
+        total = 0
+        start = time.perf_counter()
+        while read < count:
+            for records in (await consumer.getmany(timeout_ms=1000, max_records=500)).values():
+                for record in records:
+                    total += record.offset + len(record.value)
+                    read += 1
+        seconds = time.perf_counter() - start
+        await consumer.stop()
+        return read, seconds
+
+    return asyncio.run(run())
+
+
+def headrace_aio_records(address: str, topic: str, count: int) -> Timed:
+    from headrace.client.aio_consumer import Consumer
+
+    async def run() -> Timed:
+        async with Consumer(_common(address)) as consumer:
+            consumer.assign([(topic, partition) for partition in range(PARTITIONS)])
+            read = 0
+            while not read:
+                read = len(await consumer.poll(1.0, max_records=1))
+            total = 0
+            start = time.perf_counter()
+            while read < count:
+                for record in await consumer.poll(1.0):
+                    total += record.offset + len(record.value)
+                    read += 1
+            return read, time.perf_counter() - start
+
+    return asyncio.run(run())
+
+
+WAYS: dict[str, Callable[[str, str, int], Timed]] = {
+    BASE: confluent_records,
+    "headrace poll": headrace_records,
+    "headrace iteration": headrace_iteration,
+    "headrace poll_columns": headrace_columns,
+    "headrace poll_arrow": headrace_arrow,
+    "headrace.aio poll": headrace_aio_records,
+    "kafka-python": kafka_python_records,
+    "aiokafka": aiokafka_records,
+}
+SLOW = {"kafka-python": 10, "aiokafka": 4}
+"""These read a part of the records only, so that a run ends."""
+
+
+def fill(address: str, topic: str, count: int, size: int, codec: str) -> None:
+    """Records of `size` bytes, half random, so that compression has something to do and not too much."""
+    import random
+
+    from confluent_kafka import Producer
+    from confluent_kafka.admin import AdminClient, NewTopic
+
+    admin = AdminClient({"bootstrap.servers": address})
+    created = admin.create_topics([NewTopic(topic, PARTITIONS, 1)])
+    for future in created.values():
+        future.result(30)
+    producer = Producer(
+        {
+            "bootstrap.servers": address,
+            "compression.type": codec,
+            "linger.ms": 20,
+            "batch.size": 100_000,
+            "queue.buffering.max.messages": 1_000_000,
+        }
+    )
+    rng = random.Random(4)
+    values = [rng.randbytes(size // 2) + b"x" * (size - size // 2) for _ in range(1000)]
+    for i in range(count):
+        while True:
+            try:
+                producer.produce(topic, values[i % 1000], partition=i * PARTITIONS // count)
+                break
+            except BufferError:
+                producer.poll(0.1)
+    producer.flush(120)
+
+
+def _child(way: str, address: str, topic: str, count: int, out: Any) -> None:
+    out.put(WAYS[way](address, topic, count))
+
+
+def measure(way: str, address: str, topic: str, count: int, repeat: int) -> float:
+    """Records per second, best of several."""
+    best = 0.0
+    context = multiprocessing.get_context("spawn")
+    for _ in range(repeat):
+        out = context.Queue()
+        process = context.Process(target=_child, args=(way, address, topic, count, out))
+        process.start()
+        read, seconds = out.get(timeout=300)
+        process.join()
+        best = max(best, (read - 1) / seconds)
+    return best
+
+
+@contextlib.contextmanager
+def _broker(address: str | None) -> Iterator[str]:
+    if address is not None:
+        yield address
+        return
+    from headrace.testing import BrokerProcess
+
+    with tempfile.TemporaryDirectory() as directory, BrokerProcess(Path(directory) / "data") as broker:
+        yield broker.address
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("address", nargs="?")
+    parser.add_argument("--records", type=int, default=400_000)
+    parser.add_argument("--repeat", type=int, default=3)
+    parser.add_argument("--sizes", default="100,1000")
+    parser.add_argument("--codecs", default="none,lz4")
+    parser.add_argument("--only", help="ways to read, separated by commas", default=",".join(WAYS))
+    arguments = parser.parse_args()
+    chosen = [way for way in WAYS if way in arguments.only.split(",") or way == BASE]
+    with _broker(arguments.address) as address:
+        for size in map(int, arguments.sizes.split(",")):
+            for codec in arguments.codecs.split(","):
+                count = arguments.records if size <= 100 else arguments.records // 4
+                topic = f"bench-{size}-{codec}-{time.time_ns()}"
+                fill(address, topic, count, size, codec)
+                print(f"\n{size} B, {codec}, {count} records")
+                base = 0.0
+                for way in chosen:
+                    some = count // SLOW.get(way, 1)
+                    rate = measure(way, address, topic, some, arguments.repeat)
+                    base = base or rate
+                    mb_s = rate * size / 1e6
+                    print(f"  {way:24} {rate:>12,.0f} records/s {mb_s:>8,.0f} MB/s   {rate / base:>6.2f} ×", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,169 @@
+"""Reads given ranges of offsets, whole, with no group and no thread: for tasks that are told what to read.
+
+    with RangeReader({"bootstrap.servers": "localhost:9092"}) as reader:
+        for columns in reader.read({("orders", 0): (100, 2_000)}):
+            ...
+
+A range is [start, end). Offsets in it that hold no record (transaction markers, aborted records for read_committed,
+what compaction removed) are passed over; offsets that the log does not have any more, or not yet, are an error.
+"""
+
+from __future__ import annotations
+
+import logging
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from headrace.client.consumer import Consumer
+from headrace.client.consumer_base import to_arrow
+from headrace.client.consumer_errors import OffsetsOutOfRangeError
+from headrace.client.consumer_records import ConsumerRecord, PartitionColumns, make_records, slice_columns
+from headrace.config import ConfigError
+from headrace.errors import RequestTimedOutError
+from headrace.runtime import Clock
+from headrace.topics import TopicPartition
+
+log = logging.getLogger("headrace.client.range_reader")
+
+Ranges = Mapping[Any, tuple[int, int | None]]
+"""Partition → first offset, and the offset to stop before (None: the end as it is when reading begins)."""
+
+_NOT_OURS = ("group.id", "group.instance.id", "auto.offset.reset", "enable.auto.commit")
+
+
+class RangeReader:
+    """Takes the consumer's configuration, but for groups. For one thread at a time; may be used for many reads."""
+
+    def __init__(
+        self, config: Mapping[str, Any] | None = None, /, *, clock: Clock | None = None, **keywords: Any
+    ) -> None:
+        given = dict(config or {})
+        refused = [name for name in _NOT_OURS if name in given or name.replace(".", "_") in keywords]
+        if refused:
+            raise ConfigError(
+                {name: f"{name} means nothing to a range reader: it is told what to read" for name in refused}
+            )
+        given["auto.offset.reset"] = "none"
+        self._consumer = Consumer(given, clock=clock, **keywords)
+
+    def read(
+        self, ranges: Ranges, *, timeout: float | None = None, fail_on_data_loss: bool = True
+    ) -> Iterator[PartitionColumns]:
+        """The records of the ranges as columns, a piece at a time; each partition's in order.
+
+        Ends when every range is read. `RequestTimedOutError` when nothing comes for `timeout` seconds
+        (`default.api.timeout.ms`). Where the log has lost the beginning of a range, `OffsetsOutOfRangeError`, or,
+        without `fail_on_data_loss`, a warning, and reading begins with what is left.
+        """
+        left = self._resolve(ranges, timeout)
+        self._consumer.assign(left)
+        for partition, (start, _) in left.items():
+            self._consumer.seek(partition, start)
+        wait_s = self._consumer._setup.settings.api_timeout_s if timeout is None else timeout
+        states = self._consumer._use().subscriptions
+        try:
+            while left:
+                before = {partition: states.state(partition).position for partition in left}
+                pieces = self._poll(wait_s, left, fail_on_data_loss)
+                for piece in pieces:
+                    cut = _cut(piece, left[piece.topic_partition][1])
+                    if cut is not None:
+                        yield cut
+                done = [name for name, (_, end) in left.items() if (states.state(name).position or 0) >= end]
+                if done:
+                    for partition in done:
+                        del left[partition]
+                    states.assign_by_hand(left)
+                elif not pieces and before == {name: states.state(name).position for name in left}:
+                    raise RequestTimedOutError(self._why_nothing(left, wait_s))
+        finally:
+            self._consumer.assign([])
+
+    def read_arrow(
+        self,
+        ranges: Ranges,
+        *,
+        headers: bool = False,
+        timeout: float | None = None,
+        fail_on_data_loss: bool = True,
+    ) -> Iterator[Any]:
+        """Like `read`, as Arrow record batches (the columns of `Consumer.poll_arrow`). Needs `headrace[fast]`."""
+        for piece in self.read(ranges, timeout=timeout, fail_on_data_loss=fail_on_data_loss):
+            yield to_arrow([piece], headers=headers)
+
+    def read_records(
+        self, ranges: Ranges, *, timeout: float | None = None, fail_on_data_loss: bool = True
+    ) -> Iterator[ConsumerRecord]:
+        """Like `read`, record by record; keys and values are bytes."""
+        for piece in self.read(ranges, timeout=timeout, fail_on_data_loss=fail_on_data_loss):
+            yield from make_records(piece)
+
+    def beginning_offsets(self, partitions: Any, timeout: float | None = None) -> dict[TopicPartition, int]:
+        """The first offset there is."""
+        return self._consumer.beginning_offsets(partitions, timeout)
+
+    def end_offsets(self, partitions: Any, timeout: float | None = None) -> dict[TopicPartition, int]:
+        """The end of what may be read: the high watermark, or the last stable offset for read_committed."""
+        return self._consumer.end_offsets(partitions, timeout)
+
+    def _resolve(self, ranges: Ranges, timeout: float | None) -> dict[TopicPartition, tuple[int, int]]:
+        named = {TopicPartition(*partition): bounds for partition, bounds in ranges.items()}
+        open_ended = [partition for partition, (_, end) in named.items() if end is None]
+        ends = self._consumer.end_offsets(open_ended, timeout) if open_ended else {}
+        made: dict[TopicPartition, tuple[int, int]] = {}
+        for partition, (start, given) in named.items():
+            end = ends[partition] if given is None else given
+            if start < 0 or end < 0:
+                raise ValueError(f"the range {start} to {end} of {partition} has a negative offset")
+            if start < end:
+                made[partition] = (start, end)
+        return made
+
+    def _poll(
+        self, wait_s: float, left: dict[TopicPartition, tuple[int, int]], fail_on_data_loss: bool
+    ) -> list[PartitionColumns]:
+        try:
+            return self._consumer.poll_columns(wait_s)
+        except OffsetsOutOfRangeError as error:
+            if fail_on_data_loss:
+                raise
+            lost = [partition for partition in error.offsets if partition in left]
+            begins = self._consumer.beginning_offsets(lost)
+            for partition in lost:
+                start, end = left[partition]
+                if not start <= begins[partition]:
+                    # Not deleted but never written, or truncated: skipping forward would not find it.
+                    raise
+                log.warning("%s has lost offsets %s to %s", partition, start, min(begins[partition], end) - 1)
+                self._consumer.seek(partition, begins[partition])
+            return []
+
+    def _why_nothing(self, left: dict[TopicPartition, tuple[int, int]], wait_s: float) -> str:
+        what = []
+        for partition, (_, end) in left.items():
+            state = self._consumer._use().subscriptions.state(partition)
+            known = f"high watermark {state.high_watermark}, last stable offset {state.last_stable_offset}"
+            what.append(f"{partition} is read up to {state.position} of {end} ({known})")
+        return f"nothing came for {wait_s} s: {'; '.join(what)}. Is the end beyond what was written (and committed)?"
+
+    def close(self) -> None:
+        """Close every connection. Idempotent."""
+        self._consumer.close(timeout=0)
+
+    def __enter__(self) -> RangeReader:
+        return self
+
+    def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
+        self.close()
+
+
+def _cut(piece: PartitionColumns, end: int) -> PartitionColumns | None:
+    """The records before `end`; None if there are none."""
+    offsets = piece.columns.offsets
+    count = len(offsets)
+    if count and offsets[count - 1] >= end:
+        count = bisect_left(offsets, end)
+        columns = slice_columns(piece.columns, 0, count)
+        piece = PartitionColumns(piece.topic_partition, columns, piece.leader_epoch, piece.timestamp_type, end)
+    return piece if count else None

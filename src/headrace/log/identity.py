@@ -38,7 +38,7 @@ class Directory:
 def take(disk: Disk, directory: Directory) -> MetaProperties | None:
     """Make the directory if need be, lock it, read whose it is. A disk that fails takes it offline."""
     try:
-        disk.makedirs(directory.path)
+        _make(disk, directory.path)
         directory.lock = disk.lock(os.path.join(directory.path, LOCK))
         return meta_properties.read(disk, directory.path)
     except DiskError as error:
@@ -47,6 +47,18 @@ def take(disk: Disk, directory: Directory) -> MetaProperties | None:
         directory.offline = str(error)
         logger.error("log directory %s is offline: %s", directory.path, error)
         return None
+
+
+def _make(disk: Disk, path: str) -> None:
+    """Make the directory if it is missing, and its name durable: what is synced inside it is lost with its name."""
+    unnamed = []
+    while not disk.is_dir(path):
+        unnamed.append(path)
+        path = os.path.dirname(path)
+    if unnamed:
+        disk.makedirs(unnamed[0])
+    for made in reversed(unnamed):
+        disk.sync_dir(os.path.dirname(made))
 
 
 def agree(

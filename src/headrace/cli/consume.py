@@ -96,7 +96,7 @@ def command(
         if group is None:
             _print_all(printer, read_ranges(consumer, ranges, timeout))
         else:
-            _print_share(printer, consumer, topics, None if follow else ranges)
+            _print_share(printer, consumer, topics, None if follow else ranges, timeout)
     if not quiet and not follow and sys.stderr.isatty():
         note(f"{count(printer.printed)} records in {time.monotonic() - began:.2f} s")
 
@@ -126,14 +126,18 @@ def _print_all(printer: _Printer, pieces: Iterator[Piece]) -> None:
 
 
 def _print_share(
-    printer: _Printer, consumer: Consumer, topics: list[str], ranges: Mapping[TopicPartition, Range] | None
+    printer: _Printer,
+    consumer: Consumer,
+    topics: list[str],
+    ranges: Mapping[TopicPartition, Range] | None,
+    timeout_s: float,
 ) -> None:
     """As a member of a group: what was printed is committed, now and then and at the end, also after Ctrl-C."""
     share = Share(consumer, topics, consumer.commit_sync)
     ends = None if ranges is None else {tp: wanted.end or 0 for tp, wanted in ranges.items()}
     committed_at = time.monotonic()
     try:
-        for partition, columns in share.read(ends, printer.room):
+        for partition, columns in share.read(ends, printer.room, timeout_s):
             printer.print(partition, columns)
             if printer.is_full:
                 break

@@ -38,7 +38,8 @@ PARTITIONS = 6
 _EVENTS = 100_000
 _WIDTH_MAX = 96
 _START_TIMEOUT_S = 60.0
-_BUCKET_S = 0.05
+_BUCKET_S = 0.02
+_SEND_ROWS = 1_000
 _POLL_ROWS = 5_000
 _BARS = " ▁▂▃▄▅▆▇█"
 _CITIES = ("Oslo", "Porto", "Lyon", "Graz", "Turin", "Ghent", "Bilbao", "Malmö", "Split", "Cork")
@@ -203,12 +204,13 @@ class _Demo:
             if error is not None:
                 failures.append(error)
             at = int((time.monotonic() - began) / _BUCKET_S)
-            buckets[at] = buckets.get(at, 0) + 1
+            buckets[at] = buckets.get(at, 0) + _SEND_ROWS
 
         config = {"bootstrap.servers": self._broker.address, "compression.type": "lz4", "linger.ms": 5}
         with Producer(config) as producer:
-            for key, value in rows:
-                producer.send(TOPIC, value, key, on_delivery=delivered)
+            for at in range(0, len(rows), _SEND_ROWS):
+                keys, values = zip(*rows[at : at + _SEND_ROWS])
+                producer.send_batch(TOPIC, values, keys, on_delivery=delivered)
             producer.flush()
         took = time.monotonic() - began
         if failures:

@@ -83,11 +83,25 @@ class Share:
         # Whoever gets them goes on where this member stopped.
         self._on_revoked()
 
-    def read(self, ends: Mapping[TopicPartition, int] | None, rows_max: Callable[[], int]) -> Iterator[Piece]:
-        """The records of this member's partitions; with `ends`, until it has read its partitions up to them."""
+    def read(
+        self, ends: Mapping[TopicPartition, int] | None, rows_max: Callable[[], int], timeout_s: float
+    ) -> Iterator[Piece]:
+        """The records of this member's partitions; with `ends`, until it has read its partitions up to them.
+
+        With `ends`, `RequestTimedOutError` when nothing comes for that long (four times as long for the assignment:
+        the other members have to come back first).
+        """
+        moved_at = time.monotonic()
         while ends is None or not self._is_done(ends):
-            for piece in self._consumer.poll_columns(_POLL_S, min(_ROWS_MAX, rows_max())):
+            pieces = self._consumer.poll_columns(_POLL_S, min(_ROWS_MAX, rows_max()))
+            for piece in pieces:
                 yield piece.topic_partition, piece.columns
+            patience_s = timeout_s if self.has_assignment else 4 * timeout_s
+            if pieces:
+                moved_at = time.monotonic()
+            elif ends is not None and time.monotonic() - moved_at > patience_s:
+                what = "nothing came" if self.has_assignment else "the group assigned nothing"
+                raise RequestTimedOutError(f"{what} within {patience_s:.0f} s; --timeout says how long to wait")
 
     def _is_done(self, ends: Mapping[TopicPartition, int]) -> bool:
         if not self.has_assignment:

@@ -37,6 +37,8 @@ log = logging.getLogger("headrace.client.producer")
 
 _WAKE_BYTES_MIN = 64 * 1024
 _NOTHING = -1
+_UNDRAINED_MAX = 20_000
+_HANDOVER_S = 0.02
 _JOIN_S = 5.0
 
 _alive: weakref.WeakSet[Producer] = weakref.WeakSet()
@@ -220,7 +222,13 @@ class Producer:
             except BaseException:
                 self._taken -= size
                 raise
-        self._wake()
+            self._wake()
+            if len(core.accumulator.pending) > _UNDRAINED_MAX and threading.current_thread() is not self._thread:
+                # Hand over to the sender now, not when the interpreter's switch interval ends: what is not drained yet
+                # are objects, which the garbage collector walks over again and again while they are alive.
+                self._waiting += 1
+                self._changed.wait(_HANDOVER_S)
+                self._waiting -= 1
 
     def _used(self, core: ProducerCore) -> int:
         return core.accumulator.buffered_bytes + self._taken - self._drained

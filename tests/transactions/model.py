@@ -19,9 +19,14 @@ class Entry(NamedTuple):
     commit: bool | None = None
 
 
+class Guard:
+    """Proof that the coordinator was asked for the transaction that is to begin here; compared by identity."""
+
+
 @dataclass
 class Writer:
     epoch: int = -1
+    guard: Guard | None = None
     first_offset: int | None = None  # of its open transaction
     coordinator_epoch: int = -1
     values: set[str] = field(default_factory=set)
@@ -41,20 +46,30 @@ class Partition:
         opened = [w.first_offset for w in self.writers.values() if w.first_offset is not None]
         return min(opened, default=self.end_offset)
 
-    def is_open(self, producer_id: int) -> bool:
-        """Whether the producer's transaction has begun here: then nobody needs to be asked any more."""
-        writer = self.writers.get(producer_id)
-        return writer is not None and writer.first_offset is not None
+    def ask_first(self, producer_id: int, epoch: int) -> Guard | None:
+        """A guard to append with once the coordinator has agreed; None when the transaction is open here already.
 
-    def append(self, producer_id: int, epoch: int, value: str, count: int = 1) -> ErrorCode:
+        An open transaction of an earlier epoch is another one: its end is decided, but has not got here yet.
+        """
+        writer = self.writers.setdefault(producer_id, Writer())
+        if writer.first_offset is not None and writer.epoch == epoch:
+            return None
+        if writer.guard is None:
+            writer.guard = Guard()
+        return writer.guard
+
+    def append(self, producer_id: int, epoch: int, value: str, guard: Guard | None, count: int = 1) -> ErrorCode:
         """Data of a transaction; a value that is there already counts as a duplicate."""
         writer = self.writers.setdefault(producer_id, Writer())
         if epoch < writer.epoch:
             return ErrorCode.INVALID_PRODUCER_EPOCH
         if value in writer.values:
             return ErrorCode.NONE
-        if writer.first_offset is None:
-            writer.first_offset = self.end_offset
+        if writer.first_offset is None or writer.epoch != epoch:
+            if guard is None or guard is not writer.guard:
+                return ErrorCode.INVALID_TXN_STATE
+            assert writer.first_offset is None, "a transaction begins before the one before it has ended"
+            writer.first_offset, writer.guard = self.end_offset, None
         writer.epoch = epoch
         writer.values.add(value)
         for _ in range(count):
@@ -75,5 +90,6 @@ class Partition:
         if request.coordinator_epoch < writer.coordinator_epoch:
             return ErrorCode.TRANSACTION_COORDINATOR_FENCED
         writer.epoch, writer.first_offset, writer.coordinator_epoch = epoch, None, request.coordinator_epoch
+        writer.guard = None
         self.entries.append(Entry(self.end_offset, request.producer_id, epoch, commit=request.commit))
         return ErrorCode.NONE

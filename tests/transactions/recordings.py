@@ -63,14 +63,18 @@ class ModelDriver(Driver):
         errors = {name: self.partition(name).mark(request) for name in request.partitions}
         self.absorb(self.coordinator.markers_written(request, errors, self.now_ms))
 
-    def admit(self, who: tuple[str, int, int], name: TopicPartition, adds: bool) -> ErrorCode:
-        """What the coordinator says to a leader that is about to write."""
-        if self.partition(name).is_open(who[1]):
-            return ErrorCode.NONE
-        if not adds:
-            return self.coordinator.verify(*who, [name])[name]
-        answer = self.ask("add_partitions_to_txn", between_brokers(*who, [name], verify_only=False), ADD_VERSION)
-        return errors_of(answer, who[0])[name]
+    def append(
+        self, who: tuple[str, int, int], name: TopicPartition, value: str, adds: bool, count: int = 1
+    ) -> ErrorCode:
+        """As a leader does: the coordinator is asked before a transaction's first batch."""
+        partition = self.partition(name)
+        guard, error = partition.ask_first(who[1], who[2]), ErrorCode.NONE
+        if guard is not None and adds:
+            request = between_brokers(*who, [name], verify_only=False)
+            error = errors_of(self.ask("add_partitions_to_txn", request, ADD_VERSION), who[0])[name]
+        elif guard is not None:
+            error = self.coordinator.verify(*who, [name])[name]
+        return partition.append(who[1], who[2], value, guard, count) if error == ErrorCode.NONE else error
 
 
 class Conversation:
@@ -130,14 +134,12 @@ class Conversation:
             partition.append_plain()
             return []
         who = (asked["transactional_id"], batch["pid"], batch["epoch"])
-        error = self.driver.admit(who, name, step["v"] >= PRODUCE_ADDS_VERSION)
-        error = produce_error(error, step["v"])
         if answer["error_code"] == "OUT_OF_ORDER_SEQUENCE_NUMBER":
             return []  # the log's matter
-        if error == ErrorCode.NONE:
-            values = [record["v"] for record in batch["records"]]
-            error = partition.append(who[1], who[2], f"{step}{values}{partition.end_offset}", len(values))
-        return differences(answer["error_code"], error.name)
+        values = [record["v"] for record in batch["records"]]
+        text = f"{values} at {partition.end_offset}"
+        error = self.driver.append(who, name, text, step["v"] >= PRODUCE_ADDS_VERSION, len(values))
+        return differences(answer["error_code"], produce_error(error, step["v"]).name)
 
     def write_markers(self, step: dict[str, Any]) -> list[str]:
         """By hand, past the coordinator: it must not mind."""
@@ -169,11 +171,8 @@ class Conversation:
         index = partition_for_group(asked["group_id"], 50)
         name = TopicPartition("__consumer_offsets", index)
         who = (asked["transactional_id"], asked["producer_id"], asked["producer_epoch"])
-        error = self.driver.admit(who, name, step["v"] >= OFFSETS_ADD_VERSION)
-        error = offset_commit_error(error, step["v"])
+        error = self.driver.append(who, name, str(step), step["v"] >= OFFSETS_ADD_VERSION)
         expected = wanted["topics"][0]["partitions"][0]["error_code"]
         if expected in GROUP_ERRORS:
             expected = "NONE"
-        if error == ErrorCode.NONE:
-            error = self.driver.partition(name).append(who[1], who[2], str(step))
-        return differences(expected, error.name)
+        return differences(expected, offset_commit_error(error, step["v"]).name)

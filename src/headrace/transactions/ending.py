@@ -218,13 +218,14 @@ def _judge_newer(entry: Entry, request: EndTxnRequest) -> ErrorCode | None:
         return ErrorCode.CONCURRENT_TRANSACTIONS
     ended_newer = now.state.is_complete and now.bumps_epoch
     if now.producer_id != request.producer_id:
-        rotated = (
-            ended_newer
-            and now.previous_producer_id == request.producer_id
+        was_rotated = (
+            now.previous_producer_id == request.producer_id
             and request.producer_epoch == EPOCH_MAX - 1
             and now.producer_epoch == 0
         )
-        return _repeated(now, request) if rotated else ErrorCode.INVALID_PRODUCER_ID_MAPPING
+        if not was_rotated:
+            return ErrorCode.INVALID_PRODUCER_ID_MAPPING
+        return _repeated(now, request) if ended_newer else ErrorCode.PRODUCER_FENCED
     if ended_newer and now.producer_epoch == request.producer_epoch + 1:
         return _repeated(now, request)
     if now.producer_epoch != request.producer_epoch:

@@ -88,9 +88,11 @@ class Producers:
         is_known = request.producer_id == now.producer_id or (
             request.producer_id == now.previous_producer_id and is_epoch_exhausted(request.producer_epoch)
         )
-        if not is_known or request.producer_epoch not in (now.producer_epoch, now.last_producer_epoch):
-            return ErrorCode.PRODUCER_FENCED
-        return ErrorCode.NONE
+        # So does the epoch before, until the present one is in use. An older one must not end anyone's transaction.
+        epochs = {now.producer_epoch}
+        if now.state is not TransactionState.ONGOING:
+            epochs.add(now.last_producer_epoch)
+        return ErrorCode.NONE if is_known and request.producer_epoch in epochs else ErrorCode.PRODUCER_FENCED
 
     def _fence(self, out: Outcome, caller: Caller, entry: Entry, now_ms: int) -> None:
         """End the open transaction first. The client is to ask again, and is given a still higher epoch then."""

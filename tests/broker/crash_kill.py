@@ -1,8 +1,9 @@
 """A broker under load, killed again and again: `python -m tests.broker.crash_kill 200 [seed]`.
 
-An idempotent confluent-kafka producer with acks=all writes unique integers to several partitions while the broker's process
-gets SIGKILL at random moments and is started again on the same directory. At the end a consumer of its own reads everything:
-each acknowledged integer is there once, at the offset it was acknowledged with, and every partition is in order.
+An idempotent confluent-kafka producer with acks=all writes unique integers to several partitions while the broker's
+process gets SIGKILL at random moments and is started again on the same directory. At the end a consumer of its own
+reads everything: each acknowledged integer is there once, at the offset it was acknowledged with, and every partition
+is in order.
 """
 
 from __future__ import annotations
@@ -138,9 +139,7 @@ def audit(load: Load, found: dict[int, list[tuple[int, int]]]) -> list[str]:
         places = {number: offset for offset, number in rows}
         moved = [n for n, (p, offset) in load.acknowledged.items() if p == index and places.get(n, offset) != offset]
         if moved:
-            problems.append(
-                f"partition {index}: {len(moved)} records are not at the offset they were acknowledged with"
-            )
+            problems.append(f"partition {index}: {len(moved)} records are not where they were acknowledged")
     return problems
 
 

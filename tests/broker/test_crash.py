@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.broker import crash_kill
+from . import crash_kill
 
 
 @pytest.mark.slow

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
-from headrace.assignors.base import AssignorError
-from headrace.assignors.consumer_protocol import PROTOCOL_TYPE, decode_assignment, decode_subscription
 from headrace.client.admin.core import (
     Ask,
     Context,
@@ -49,6 +47,7 @@ from headrace.topics import TopicPartition
 V = TypeVar("V")
 
 DEAD = "Dead"
+_CONSUMER_PROTOCOL = "consumer"
 # Version 10 of both names topics by id only, and a group may have offsets of topics that are gone.
 _BY_NAME_VERSION_MAX = 9
 
@@ -124,7 +123,7 @@ def describe_groups(context: Context, groups: Iterable[str]) -> Plan[Results[str
 
 
 def _group(group: DescribedGroup, coordinator: Node) -> GroupDescription:
-    is_consumer = group.protocol_type == PROTOCOL_TYPE
+    is_consumer = group.protocol_type == _CONSUMER_PROTOCOL
     members = tuple(_member(member, is_consumer) for member in group.members)
     return GroupDescription(
         group.group_id, group.group_state, group.protocol_type, group.protocol_data, members, coordinator
@@ -135,6 +134,10 @@ def _member(member: DescribedGroupMember, is_consumer: bool) -> MemberDescriptio
     partitions: tuple[TopicPartition, ...] = ()
     topics: tuple[str, ...] = ()
     if is_consumer:
+        # Here, because the assignors are a quarter of what an Admin imports, and few operations look at members.
+        from headrace.assignors.base import AssignorError
+        from headrace.assignors.consumer_protocol import decode_assignment, decode_subscription
+
         try:
             if member.member_assignment:
                 partitions = tuple(sorted(decode_assignment(bytes(member.member_assignment)).partitions))

@@ -311,6 +311,15 @@ def test_an_error_that_stays_fails_at_once_and_what_follows_arrives(clock: Virtu
     assert cluster.values("t") == [b"a", b"b"]
 
 
+def test_a_first_batch_that_is_refused_is_not_overtaken_by_the_second(clock: VirtualClock) -> None:
+    cluster = FakeCluster(clock, topics={"t": 1})
+    world = World(cluster, batch_size=300)
+    refuse(cluster, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+    deliveries = [world.send("t", b"%d" % i) for i in range(100)]
+    world.deliver(deliveries, 30)
+    assert cluster.values("t") == [b"%d" % i for i in range(100)]
+
+
 def test_a_duplicate_that_the_broker_reports_counts_as_delivered(clock: VirtualClock) -> None:
     cluster = FakeCluster(clock, topics={"t": 1})
     world = World(cluster)

@@ -56,8 +56,12 @@ class Sequences:
         # the last five batches of a producer, and must still know this one if it was written after all.
         if self.unresolved or any(other.attempts or not other.in_flight for other in self.assigned):
             return False
+        if not self.assigned:
+            return identity.is_known
+        # A broker takes any number from a producer that it does not know: were the first batch refused (its leader just
+        # moved) and the second taken, their order would be lost, and the first be out of order for ever.
         is_current = (self.producer_id, self.epoch) == (identity.producer_id, identity.epoch)
-        return identity.is_known and (is_current or not self.assigned)
+        return is_current and self.last_acked >= 0
 
     def assign(self, batch: ProducerBatch, identity: Identity) -> None:
         """Number a batch that is about to be sent for the first time."""

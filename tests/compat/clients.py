@@ -1,4 +1,7 @@
-"""Three Python clients and kcat behind one small face: messages in, messages out. What only one of them can do is tested with it directly."""
+"""Three Python clients and kcat behind one small face: messages in, messages out.
+
+What only one of them can do is tested with it directly.
+"""
 
 from __future__ import annotations
 
@@ -170,7 +173,7 @@ class AioKafka:
 
 
 class Kcat:
-    """The Debian package: librdkafka 2.0. It produces text lines, so only keys, values and headers that are text, with the time of now."""
+    """The Debian package: librdkafka 2.0. It produces lines of text with the time of now."""
 
     name = "kcat"
 

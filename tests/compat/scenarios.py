@@ -477,7 +477,8 @@ def describe_configs(world: World, version: int) -> None:
         False,
     )
     assert policy.config_source == 1
-    assert [(s.name, s.value, s.source) for s in policy.synonyms][0] == ("cleanup.policy", "compact", 1)
+    first = policy.synonyms[0]
+    assert (first.name, first.value, first.source) == ("cleanup.policy", "compact", 1)
     assert of_broker.configs[0].value == "168"
     if version >= 3:
         assert policy.config_type == 7  # a list

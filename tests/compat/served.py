@@ -1,4 +1,4 @@
-"""Which versions of which requests were really served, to whom: counted for the tests only, around the broker's dispatch."""
+"""Which versions of which requests were served, to whom: counted around the broker's dispatch, for the tests only."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Requests of any version, encoded and decoded by kio, over a plain socket: what no client of today sends is sent with this.
+"""Requests of any version, encoded and decoded by kio, over a plain socket: for what no client of today sends.
 
-Fields are written once for all versions: a version that does not have a field leaves it out, a name that no version has is an
-error. Times are milliseconds.
+Fields are written once for all versions: a version that does not have a field leaves it out, a name that no version
+has is an error. Times are milliseconds.
 """
 
 from __future__ import annotations

@@ -439,3 +439,22 @@ def test_an_admin_works_in_a_forked_child(admin: Admin, topic: str) -> None:
         os.close(reader)
         os.waitpid(child, 0)
     assert topic in admin.list_topics()
+
+
+def test_many_admins_leave_nothing_behind(address: str) -> None:
+    def open_files() -> int:
+        return len(os.listdir("/proc/self/fd"))
+
+    async def one() -> None:
+        async with headrace.aio.Admin(bootstrap_servers=address) as admin:
+            await admin.describe_cluster()
+
+    asyncio.run(one())
+    before, threads = open_files(), threading.active_count()
+    for _ in range(20):
+        with Admin(bootstrap_servers=address) as admin:
+            admin.describe_cluster()
+        asyncio.run(one())
+    assert threading.active_count() == threads
+    # The embedded broker lives in this process and notices closed connections a moment later.
+    wait_for(lambda: open_files() <= before)

@@ -21,7 +21,7 @@ from headrace.cli.options import (
     client_config,
     plain_kernels,
 )
-from headrace.cli.output import count, note, usage
+from headrace.cli.output import Tick, count, note, progress, silent, usage
 from headrace.cli.reading import Piece, Range, Share, read_ranges
 from headrace.cli.times import duration_ms, is_duration, moment_ms
 from headrace.client.admin import Admin, OffsetSpec
@@ -78,7 +78,7 @@ def command(
         raise usage(f"--isolation-level is {READ_UNCOMMITTED} or {READ_COMMITTED}, not {isolation!r}")
     if group is not None:
         _check_group_options(partition, start, end)
-    printer = _Printer(writer_for(form, key_separator), maximum)
+    write = writer_for(form, key_separator)
     config = client_config(bootstrap, timeout, client_properties) | {
         "isolation.level": isolation,
         "enable.auto.commit": False,
@@ -92,7 +92,11 @@ def command(
     began = time.monotonic()
     with contextlib.nullcontext() if total > _COMPILED_FROM_RECORDS else plain_kernels():
         consumer = Consumer(config)
-    with consumer:
+    # While records run over the terminal, a bar would only be in their way.
+    is_hidden = quiet or follow or sys.stdout.isatty()
+    bar = silent() if is_hidden else progress(", ".join(topics), min(total, maximum or total), is_bytes=False)
+    with consumer, bar as tick:
+        printer = _Printer(write, maximum, tick)
         if group is None:
             _print_all(printer, read_ranges(consumer, ranges, timeout))
         else:
@@ -152,9 +156,10 @@ def _print_share(
 class _Printer:
     """Prints records and counts them."""
 
-    def __init__(self, write: Writer, maximum: int | None) -> None:
+    def __init__(self, write: Writer, maximum: int | None, tick: Tick) -> None:
         self._write = write
         self._maximum = maximum
+        self._tick = tick
         self.printed = 0
 
     def room(self) -> int:
@@ -175,6 +180,7 @@ class _Printer:
         except BrokenPipeError:
             raise ReaderGone from None
         self.printed += len(columns)
+        self._tick(len(columns))
 
 
 # --- from and to ------------------------------------------------------------------------------------------------------

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import IO, Any
@@ -147,6 +148,37 @@ def print_json(value: Any) -> None:
 def note(text: str) -> None:
     """A remark for the person, on stderr: it is not part of the output."""
     sys.stderr.write(styled(text, "2", sys.stderr) + "\n")
+
+
+# --- progress ---------------------------------------------------------------------------------------------------------
+
+Tick = Callable[[int], None]
+
+
+@contextlib.contextmanager
+def progress(title: str, total: int, *, is_bytes: bool) -> Iterator[Tick]:
+    """A bar on stderr, if that is a terminal; gives what to call with each piece that is done."""
+    if not sys.stderr.isatty():
+        yield _ignore
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+
+    done = (DownloadColumn(), TransferSpeedColumn()) if is_bytes else (TextColumn("{task.completed:,}/{task.total:,}"),)
+    columns = (TextColumn("{task.description}"), BarColumn(), *done, TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(title, total=total)
+        yield lambda number: bar.advance(task, number)
+
+
+@contextlib.contextmanager
+def silent() -> Iterator[Tick]:
+    """Instead of `progress`, where none is wanted."""
+    yield _ignore
+
+
+def _ignore(_: int) -> None:
+    pass
 
 
 # --- results ----------------------------------------------------------------------------------------------------------

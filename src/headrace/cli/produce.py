@@ -24,7 +24,7 @@ from headrace.cli.options import (
     pairs,
     plain_kernels,
 )
-from headrace.cli.output import CommandError, count, note, usage
+from headrace.cli.output import CommandError, count, note, progress, silent, usage
 from headrace.client.producer import Producer
 from headrace.errors import HeadraceError
 
@@ -108,7 +108,8 @@ def command(
         if file is None or file.stat().st_size < _COMPILED_FROM_BYTES:
             stack.enter_context(plain_kernels())
         source = stack.enter_context(file.open("rb")) if file is not None else sys.stdin.buffer
-        tick = stack.enter_context(_progress(file, quiet))
+        bar = silent() if file is None or quiet else progress(file.name, file.stat().st_size, is_bytes=True)
+        tick = stack.enter_context(bar)
         began = time.monotonic()
         sent, failures = _send(config, topic, _lines(source), parse, constant, partition, tick)
         took = time.monotonic() - began
@@ -233,24 +234,3 @@ def _json_bytes(value: Any) -> bytes | None:
     if value is None:
         return None
     return value.encode() if isinstance(value, str) else json.dumps(value, separators=(",", ":")).encode()
-
-
-@contextlib.contextmanager
-def _progress(file: Path | None, quiet: bool) -> Iterator[Callable[[int], None]]:
-    """A bar over the bytes of a file, on a terminal."""
-    if file is None or quiet or not sys.stderr.isatty():
-        yield lambda _: None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
-
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        DownloadColumn(),
-        TransferSpeedColumn(),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task(file.name, total=file.stat().st_size)
-        yield lambda read: progress.advance(task, read)

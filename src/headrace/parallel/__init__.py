@@ -1,0 +1,1 @@
+"""Consuming in parallel: four models, three orders, retries and dead letters."""

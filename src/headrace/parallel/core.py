@@ -1,0 +1,580 @@
+"""Parallel consuming without threads, I/O or a clock: records go in, pieces of work and commits come out.
+
+One object per member of the group. Its driver holds a lock around every call and passes the time in. A record is
+finished when its handler returned, or when the topic that it was diverted to acknowledged it; nothing else moves a
+partition's start, and only that is committed.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import logging
+from collections import deque
+from collections.abc import Iterable, Sequence
+from enum import Enum
+from typing import Any
+
+from headrace.parallel.errors import HandlerStalled, RetriesExhausted
+from headrace.parallel.finished import decode_finished
+from headrace.parallel.metrics import Counters, PartitionState
+from headrace.parallel.options import CoreSettings, Order
+from headrace.parallel.queues import make_queue
+from headrace.parallel.retries import Fate, Outgoing, Verdict, due_ms_of, judge
+from headrace.parallel.tracker import Commit, PartitionTracker
+from headrace.parallel.work import Chunk, Entry, Run
+from headrace.topics import TopicPartition
+
+log = logging.getLogger("headrace.parallel")
+
+CHUNK_RUNS_MAX = 256
+RECLAIM_S = 0.01
+"""A worker that is longer than this in one record gives back what it has not begun."""
+_RECORD_OVERHEAD_BYTES = 200
+_PRODUCE_BACKOFF_S = (0.1, 10.0)
+_RESUME_PARTS = (7, 10)
+"""Reading goes on when this part of a bound is left."""
+
+
+class _Wait(Enum):
+    """What an entry in the timer's heap waits for."""
+
+    TRY = 0
+    DUE = 1
+    PRODUCE = 2
+
+
+class ParallelCore:
+    """The state of one member: what it has read and not finished, and what to do next."""
+
+    def __init__(self, settings: CoreSettings, counters: Counters | None = None) -> None:
+        self.settings = settings
+        self.counters = Counters() if counters is None else counters
+        self.trackers: dict[TopicPartition, PartitionTracker] = {}
+        self.running: set[Chunk] = set()
+        self.outbox: deque[Outgoing] = deque()
+        self.fatal: RetriesExhausted | None = None
+        """Set when a record failed for good and has nowhere to go."""
+        self.stopping = False
+        self.records = 0
+        self.bytes = 0
+        self._is_ordered = settings.order is not Order.NONE
+        self._queue = make_queue(settings.order, settings.run_max)
+        self._timers: list[tuple[float, int, _Wait, Entry, Outgoing | None]] = []
+        self._numbers = itertools.count()
+        self._record_s = 1.0
+        """How long a handler takes: a guess that falls at once and rises slowly, as waiting for a turn adds to it."""
+        self._is_full = False
+
+    # --- partitions that come and go --------------------------------------------------------------------------------
+
+    def assign(self, partition: TopicPartition, committed: int | None, note: str = "") -> None:
+        """The partition is ours, from its committed offset on."""
+        self._forget([partition])
+        finished = [] if committed is None else decode_finished(committed, note)
+        if finished is None:
+            log.warning("%s: the commit's note is not ours, so all from offset %s on is handled", partition, committed)
+            finished = []
+        tracker = PartitionTracker(partition, committed, note, finished)
+        tracker.is_retry = partition.topic in self.settings.retry_topics
+        self.trackers[partition] = tracker
+
+    def begin_revoke(self, partitions: Iterable[TopicPartition]) -> None:
+        """Begin nothing new of these; what runs may end."""
+        found = {tracker for name in partitions if (tracker := self.trackers.get(name)) is not None}
+        for tracker in found:
+            tracker.draining = True
+        self._take_back_unbegun(found)
+        self._queue.drop(found)
+
+    def is_drained(self, partitions: Iterable[TopicPartition]) -> bool:
+        """Whether nothing of these runs, or is on its way to another topic."""
+        self.harvest()
+        for name in partitions:
+            tracker = self.trackers.get(name)
+            if tracker is not None and (tracker.in_flight or tracker.diverting):
+                return False
+        return True
+
+    def end_revoke(self, partitions: Iterable[TopicPartition]) -> None:
+        """They are not ours any more: results that still come are dropped, and counted."""
+        for tracker in self._forget(partitions):
+            self.counters.revoked_unfinished += tracker.unfinished
+
+    lose = end_revoke
+    """The group gave them to others already."""
+
+    def stop(self) -> None:
+        """Begin nothing new at all."""
+        self.stopping = True
+        self.begin_revoke(list(self.trackers))
+
+    def _forget(self, partitions: Iterable[TopicPartition]) -> list[PartitionTracker]:
+        gone = [tracker for name in partitions if (tracker := self.trackers.pop(name, None)) is not None]
+        if not gone:
+            return gone
+        for tracker in gone:
+            tracker.alive = False
+            self.records -= tracker.unfinished - tracker.held
+            self.bytes -= tracker.bytes
+        self._take_back_unbegun(set(gone))
+        self._queue.drop(set(gone))
+        return gone
+
+    def _take_back_unbegun(self, gone: set[PartitionTracker]) -> None:
+        """Out of the workers' hands what they have not begun; what belongs to `gone` is dropped."""
+        for chunk in self.running:
+            if any(run.tracker in gone for run in tuple(chunk.todo)):
+                self._reclaim(chunk)
+
+    # --- records that come ------------------------------------------------------------------------------------------
+
+    def add(
+        self, partition: TopicPartition, records: Sequence[Any], now: float, now_ms: int, next_offset: int | None = None
+    ) -> None:
+        """Records that were read, in order; `next_offset` is where reading goes on, if that is further."""
+        tracker = self.trackers.get(partition)
+        if tracker is None or tracker.draining or not records:
+            return
+        if tracker.next_offset is not None and records[0].offset < tracker.next_offset:
+            # The position went back (a truncated log, a reset): what was tracked is about records that are no more.
+            log.warning("%s went back to offset %s", partition, records[0].offset)
+            self.assign(partition, None)
+            tracker = self.trackers[partition]
+        self.counters.polled += len(records)
+        made = self._entries(tracker, records, now)
+        tracker.saw_epoch(records[0].offset, records[0].leader_epoch)
+        tracker.saw_epoch(records[-1].offset, records[-1].leader_epoch)
+        tracker.next_offset = max(records[-1].offset + 1, next_offset or 0)
+        tracker.dirty = True
+        tracker.entries.extend(made)
+        tracker.unfinished += len(made)
+        size = sum([entry.size for entry in made])
+        tracker.bytes += size
+        self.bytes += size
+        self.records += len(made)
+        if tracker.is_retry:
+            made = self._hold(tracker, made, now, now_ms)
+        self._queue.add(tracker, made)
+
+    def _entries(self, tracker: PartitionTracker, records: Sequence[Any], now: float) -> list[Entry]:
+        if tracker.restored:
+            kept = [record for record in records if not tracker.is_restored(record.offset)]
+            self.counters.restored += len(records) - len(kept)
+            records = kept
+        made: list[Entry] = []
+        for record in records:
+            offset = record[2]
+            key, value, headers = record[5], record[6], record[7]
+            size = _RECORD_OVERHEAD_BYTES
+            if key is not None:
+                size += len(key)
+            if value is not None:
+                size += len(value)
+            if headers:
+                size += sum(len(name) + len(data or b"") for name, data in headers)
+            made.append(Entry(record, offset, offset + 1, size, tracker, now))
+        return made
+
+    def _hold(self, tracker: PartitionTracker, made: list[Entry], now: float, now_ms: int) -> list[Entry]:
+        """Keep back what is not due yet; the rest is returned."""
+        due_now: list[Entry] = []
+        for entry in made:
+            wait_ms = due_ms_of(entry.record) - now_ms
+            if wait_ms <= 0:
+                due_now.append(entry)
+                continue
+            tracker.held += 1
+            self.records -= 1
+            self._wait(now + wait_ms / 1000, _Wait.DUE, entry)
+        return due_now
+
+    def add_range(self, partition: TopicPartition, start: int, end: int, now: float) -> Entry | None:
+        """A range of offsets that a reader will read and handle by itself; None if the partition is not ours."""
+        tracker = self.trackers.get(partition)
+        if tracker is None or tracker.draining:
+            return None
+        entry = Entry(None, start, end, 0, tracker, now)
+        tracker.entries.append(entry)
+        tracker.unfinished += 1
+        tracker.in_flight += 1
+        tracker.next_offset = end
+        tracker.dirty = True
+        self.records += 1
+        return entry
+
+    def range_advanced(self, entry: Entry, offset: int) -> bool:
+        """All before this offset of a range is finished; says whether the range is still ours."""
+        tracker = entry.tracker
+        if not tracker.alive:
+            return False
+        entry.offset = offset
+        tracker.dirty = True
+        if offset >= entry.end:
+            tracker.in_flight -= 1
+            self._finish(entry)
+        return tracker.alive and not tracker.draining
+
+    def range_dropped(self, entry: Entry) -> None:
+        """A reader gave its range up; it stays unfinished from where it got to."""
+        entry.tracker.in_flight -= 1
+
+    # --- work -------------------------------------------------------------------------------------------------------
+
+    @property
+    def ready(self) -> int:
+        """How many pieces of work wait for a worker."""
+        return len(self._queue)
+
+    def take(self, now: float) -> Chunk | None:
+        """Work for one worker; None when there is none."""
+        if self.stopping:
+            return None
+        if not self._queue:
+            self._steal(now)
+            if not self._queue:
+                return None
+        queue, runs = self._queue, self.chunk_runs
+        todo: deque[Run] = deque()
+        while runs and queue:
+            run = queue.take()
+            run.tracker.in_flight += len(run.entries)
+            todo.append(run)
+            runs -= 1
+        chunk = Chunk(todo, now)
+        self.running.add(chunk)
+        return chunk
+
+    @property
+    def chunk_runs(self) -> int:
+        """How many pieces of work a worker would take now."""
+        if self.settings.by_slot:
+            return 1
+        return min(CHUNK_RUNS_MAX, max(1, int(self.settings.chunk_s / (self._record_s * self.settings.run_max))))
+
+    def complete(self, chunk: Chunk, now: float) -> None:
+        """The worker is through with its chunk."""
+        self.running.discard(chunk)
+        if chunk.abandoned:
+            self.counters.zombies += 1
+            return
+        handled = 0
+        while chunk.finished:
+            finished = chunk.finished.popleft()
+            handled += finished.done
+            self._settle(finished, now)
+        # An async worker that is cancelled, or a worker thread that ends, leaves things undone.
+        for run in reversed(self._unbegun(chunk)):
+            self._return(run)
+        if handled:
+            taken_s = (now - chunk.started) / handled
+            self._record_s = max(1e-7, min(taken_s, self._record_s * 1.5))
+
+    def harvest(self, now: float = 0.0) -> None:
+        """Count what running workers have finished so far."""
+        if self.settings.by_slot:
+            return
+        for chunk in self.running:
+            while chunk.finished:
+                self._settle(chunk.finished.popleft(), now)
+
+    def _settle(self, run: Run, now: float) -> None:
+        """Take in what became of a run."""
+        run.settled = True
+        tracker, entries = run.tracker, run.entries
+        tracker.in_flight -= len(entries)
+        if not tracker.alive:
+            self.counters.zombies += run.done
+            return
+        tracker.dirty = True
+        if run.failures is None and run.done == len(entries):
+            size = 0
+            for entry in entries:
+                entry.done = True
+                entry.record = None
+                size += entry.size
+            self.records -= len(entries)
+            self.bytes -= size
+            tracker.bytes -= size
+            tracker.unfinished -= len(entries)
+            self.counters.handled += len(entries)
+            if tracker.entries[0].done:
+                tracker.advance()
+            if not tracker.draining:
+                self._queue.release(run)
+            return
+        self._settle_partly(run, now)
+
+    def _settle_partly(self, run: Run, now: float) -> None:
+        tracker = run.tracker
+        failures = run.failures or []
+        failed = {entry for entry, _ in failures}
+        for entry in run.entries[: run.done]:
+            if entry not in failed:
+                self._finish(entry)
+                self.counters.handled += 1
+        rest = run.entries[run.done :]
+        # Several failed in one call and nobody knows which one it was: each is tried by itself before it is blamed.
+        is_blamed = not (self.settings.is_batch and len(failures) > 1)
+        if self._is_ordered and len(failures) > 1:
+            later = [entry for entry, _ in failures[1:]]
+            for entry in later:
+                entry.alone = True
+            rest = later + rest
+            failures = failures[:1]
+        if tracker.draining:
+            self.counters.failures += len(failures)
+            return
+        if rest:
+            self._put_back_part(run, rest)
+        if not failures:
+            self._queue.release(run)
+        for entry, error in failures:
+            self._failed(entry, error, now, is_blamed)
+
+    def _put_back_part(self, run: Run, rest: list[Entry]) -> None:
+        if run.lane is not None:
+            run.lane.queue.extendleft(reversed(rest))
+        else:
+            self._queue.put_back(run, rest)
+
+    def _finish(self, entry: Entry) -> None:
+        tracker = entry.tracker
+        entry.done = True
+        entry.record = entry.error = None
+        self.records -= 1
+        self.bytes -= entry.size
+        tracker.bytes -= entry.size
+        tracker.unfinished -= 1
+        tracker.dirty = True
+        if tracker.entries[0].done:
+            tracker.advance()
+
+    # --- failures ---------------------------------------------------------------------------------------------------
+
+    def _failed(self, entry: Entry, error: BaseException, now: float, is_blamed: bool = True) -> None:
+        entry.error = error
+        entry.alone = True
+        self.counters.failures += 1
+        if not is_blamed:
+            self._try_again(entry, now + self.settings.retry.local_wait_s(1))
+            return
+        entry.tries += 1
+        verdict = judge(self.settings.retry, entry, error)
+        if verdict.fate is Fate.HERE:
+            log.info("%s at offset %s failed (try %s): %r", entry.tracker.partition, entry.offset, entry.tries, error)
+            self._try_again(entry, now + verdict.delay_s)
+        elif verdict.fate is Fate.SKIP:
+            log.error("%s at offset %s is skipped: %r", entry.tracker.partition, entry.offset, error)
+            self.counters.skipped += 1
+            self._pass(entry)
+        elif verdict.fate is Fate.STOP:
+            self.fatal = RetriesExhausted(entry.tracker.partition, entry.offset, entry.tries, error)
+            self.stop()
+        else:
+            self._divert(entry, verdict, error)
+
+    def _divert(self, entry: Entry, verdict: Verdict, error: BaseException) -> None:
+        retry = self.settings.retry
+        topic = retry.topic if verdict.fate is Fate.RETRY_TOPIC else retry.dead_letters
+        assert topic is not None
+        log.warning("%s at offset %s goes to %s: %r", entry.tracker.partition, entry.offset, topic, error)
+        entry.tracker.diverting += 1
+        self.outbox.append(Outgoing(entry, topic, verdict))
+
+    def produced(self, outgoing: Outgoing, error: BaseException | None, now: float) -> None:
+        """How producing to the retry or dead-letter topic went. It is tried until it works: nothing else is safe."""
+        entry, tracker = outgoing.entry, outgoing.entry.tracker
+        if not tracker.alive:
+            self.counters.zombies += 1
+            return
+        if error is not None:
+            outgoing.failures += 1
+            self.counters.produce_failures += 1
+            first, most = _PRODUCE_BACKOFF_S
+            delay_s = min(most, first * 2 ** min(20, outgoing.failures - 1))
+            log.error("%s cannot be written (try %s): %r", outgoing.topic, outgoing.failures, error)
+            heapq.heappush(self._timers, (now + delay_s, next(self._numbers), _Wait.PRODUCE, entry, outgoing))
+            return
+        tracker.diverting -= 1
+        if outgoing.verdict.fate is Fate.RETRY_TOPIC:
+            self.counters.retry_topic += 1
+        else:
+            self.counters.dead_letters += 1
+        self._pass(entry)
+
+    def _pass(self, entry: Entry) -> None:
+        """A failed record is taken care of; who waited for it goes on."""
+        tracker = entry.tracker
+        self._finish(entry)
+        if not tracker.draining:
+            self._queue.passed(entry)
+
+    def _try_again(self, entry: Entry, at: float) -> None:
+        self.counters.local_retries += 1
+        self._wait(at, _Wait.TRY, entry)
+
+    def _wait(self, until: float, why: _Wait, entry: Entry) -> None:
+        heapq.heappush(self._timers, (until, next(self._numbers), why, entry, None))
+
+    # --- time -------------------------------------------------------------------------------------------------------
+
+    def due_at(self) -> float | None:
+        """When `tick` has something to do, if nothing else happens."""
+        return self._timers[0][0] if self._timers else None
+
+    def tick(self, now: float) -> list[Chunk]:
+        """Do what is due. Chunks that come back were given up: their workers hang."""
+        self.harvest(now)
+        while self._timers and self._timers[0][0] <= now:
+            _, _, why, entry, outgoing = heapq.heappop(self._timers)
+            self._woken(why, entry, outgoing)
+        given_up: list[Chunk] = []
+        for chunk in tuple(self.running):
+            if chunk.has_moved():
+                chunk.since = now
+            elif self.settings.stall_s is not None and now - chunk.since >= self.settings.stall_s:
+                self._abandon(chunk, now)
+                given_up.append(chunk)
+            elif chunk.todo and now - chunk.since >= RECLAIM_S:
+                self._reclaim(chunk)
+        return given_up
+
+    def _woken(self, why: _Wait, entry: Entry, outgoing: Outgoing | None) -> None:
+        tracker = entry.tracker
+        if not tracker.alive:
+            return
+        if why is _Wait.PRODUCE:
+            assert outgoing is not None
+            self.outbox.append(outgoing)
+            return
+        if why is _Wait.DUE:
+            tracker.held -= 1
+            self.records += 1
+        if tracker.draining:
+            return
+        if why is _Wait.DUE:
+            self._queue.add(tracker, [entry])
+        else:
+            self._queue.again(entry)
+
+    def _abandon(self, chunk: Chunk, now: float) -> None:
+        chunk.abandoned = True
+        self.running.discard(chunk)
+        self.counters.stalls += 1
+        while chunk.finished:
+            self._settle(chunk.finished.popleft(), now)
+        for unbegun in reversed(self._unbegun(chunk)):
+            self._return(unbegun)
+        run = chunk.current
+        if run is None or run.settled:
+            return
+        run.settled = True
+        # A copy: the worker may still write into the one it has.
+        settled = Run(run.entries, run.tracker, run.lane)
+        settled.done = run.done
+        settled.failures = None if run.failures is None else list(run.failures)
+        error = HandlerStalled(f"the handler did not come back within {self.settings.stall_s} s")
+        stalled = (
+            run.entries[settled.done :] if self.settings.is_batch else run.entries[settled.done : settled.done + 1]
+        )
+        for entry in stalled:
+            settled.failed(entry, error)
+        settled.done += len(stalled)
+        self._settle(settled, now)
+
+    def _reclaim(self, chunk: Chunk) -> None:
+        """Take back what a worker has not begun: others can do it now."""
+        for run in reversed(self._unbegun(chunk)):
+            self.counters.reclaimed += 1
+            self._return(run)
+
+    def _steal(self, now: float) -> None:
+        """Nothing is in line: take over what a worker has in store and should have done by now."""
+        if self.settings.by_slot:
+            return
+        late = [c for c in self.running if c.todo and now - c.started > 2 * self.settings.chunk_s]
+        if late:
+            self._reclaim(max(late, key=lambda chunk: len(chunk.todo)))
+
+    def _unbegun(self, chunk: Chunk) -> list[Run]:
+        runs: list[Run] = []
+        while True:
+            try:
+                runs.append(chunk.todo.popleft())
+            except IndexError:
+                return runs
+
+    def _return(self, run: Run) -> None:
+        run.tracker.in_flight -= len(run.entries)
+        if run.tracker.alive and not run.tracker.draining:
+            self._queue.put_back(run, run.entries)
+
+    # --- commits ----------------------------------------------------------------------------------------------------
+
+    def commits(self, partitions: Iterable[TopicPartition] | None = None) -> list[Commit]:
+        """What to commit, of every partition where that changed."""
+        self.harvest()
+        found: list[Commit] = []
+        for name in list(self.trackers) if partitions is None else partitions:
+            tracker = self.trackers.get(name)
+            if tracker is None or not tracker.dirty:
+                continue
+            commit = tracker.commit()
+            if commit is None:
+                tracker.dirty = False
+                continue
+            if not commit.is_whole:
+                self.counters.notes_cut += 1
+                log.warning("%s: the note does not hold all finished records; a restart repeats some", name)
+            found.append(commit)
+        return found
+
+    def committed(self, commits: Iterable[Commit]) -> None:
+        """These went through."""
+        self.counters.commits += 1
+        for commit in commits:
+            commit.tracker.committed = (commit.offset, commit.note)
+
+    # --- back-pressure ----------------------------------------------------------------------------------------------
+
+    def room(self) -> int:
+        """How many records may come now."""
+        return max(0, self.settings.limits.records - self.records)
+
+    def pauses(self) -> list[tuple[TopicPartition, bool]]:
+        """Partitions whose reading is to be paused (True) or to go on (False): changes only."""
+        limits = self.settings.limits
+        part, whole = _RESUME_PARTS
+        if self._is_full:
+            self._is_full = self.records > limits.records * part // whole or self.bytes > limits.bytes * part // whole
+        else:
+            self._is_full = self.records >= limits.records or self.bytes >= limits.bytes
+        changes: list[tuple[TopicPartition, bool]] = []
+        for name, tracker in self.trackers.items():
+            ahead, held = len(tracker.entries), tracker.held
+            if tracker.paused:
+                wanted = self._is_full or ahead > limits.ahead * part // whole or held > limits.held * part // whole
+            else:
+                wanted = self._is_full or ahead >= limits.ahead or held >= limits.held
+            if wanted != tracker.paused:
+                tracker.paused = wanted
+                changes.append((name, wanted))
+        return changes
+
+    # --- looking ----------------------------------------------------------------------------------------------------
+
+    def states(self, now: float) -> list[PartitionState]:
+        return [
+            PartitionState(
+                partition=name,
+                start=tracker.start,
+                end=tracker.next_offset,
+                incomplete=tracker.unfinished,
+                in_flight=tracker.in_flight,
+                held=tracker.held,
+                oldest_age_s=max(0.0, now - tracker.entries[0].added_at) if tracker.entries else 0.0,
+                paused=tracker.paused,
+            )
+            for name, tracker in sorted(self.trackers.items())
+        ]

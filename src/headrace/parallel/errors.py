@@ -1,0 +1,82 @@
+"""Errors of parallel consuming, and those that a handler raises to say what is to become of a record."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Any
+
+from headrace.errors import HeadraceError
+from headrace.topics import TopicPartition
+
+
+class ParallelError(HeadraceError):
+    """The root of what parallel consuming raises."""
+
+
+class RetriesExhausted(ParallelError):
+    """A record failed every try, and there is nowhere to put it: consuming stopped before it."""
+
+    def __init__(self, partition: TopicPartition, offset: int, tries: int, error: BaseException) -> None:
+        self.partition, self.offset, self.tries, self.error = partition, offset, tries, error
+        super().__init__(
+            f"the handler failed {tries} times on {partition} at offset {offset} ({error!r}); nothing from there on is "
+            "committed. Mend it and start again, or give Retry a topic or dead_letters, or on_exhausted='skip'"
+        )
+
+
+class HandlerStalled(ParallelError):
+    """A handler did not come back within the stall threshold. Its worker was given up."""
+
+
+class WorkerDied(ParallelError):
+    """A worker process ended while it handled a record: killed, out of memory, or a crash in native code."""
+
+
+class TooManyHangingHandlers(ParallelError):
+    """So many handlers hang that no more threads are started for others."""
+
+
+class Poison(ParallelError):
+    """A record's key or value cannot be deserialised: no retry will help."""
+
+    def __init__(self, partition: TopicPartition, offset: int, part: str, error: BaseException) -> None:
+        self.partition, self.offset, self.part = partition, offset, part
+        super().__init__(f"the {part} of {partition} at offset {offset} cannot be deserialised: {error!r}")
+
+
+# --- raised by handlers -----------------------------------------------------------------------------------------------
+
+
+class Reject(ParallelError):
+    """Raised by a handler: do not try this record again, put it to the dead letters at once."""
+
+
+class RetryLater(ParallelError):
+    """Raised by a handler: try again after that many seconds, through the retry topic if there is one."""
+
+    def __init__(self, delay_s: float, reason: str = "the handler asked for it") -> None:
+        self.delay_s = max(0.0, delay_s)
+        super().__init__(reason)
+
+
+class BatchFailed(ParallelError):
+    """Raised by a batch handler: only these records (or positions in the batch) failed, the others are done."""
+
+    def __init__(self, failed: Collection[Any], reason: str = "part of the batch failed") -> None:
+        self.failed = failed
+        super().__init__(reason)
+
+    def indexes(self, records: Sequence[Any]) -> set[int]:
+        """Positions of the failed records within the batch; all of them when a name does not fit."""
+        found: set[int] = set()
+        for one in self.failed:
+            if isinstance(one, int):
+                if 0 <= one < len(records):
+                    found.add(one)
+                    continue
+                return set(range(len(records)))
+            matches = [i for i, record in enumerate(records) if record is one or record == one]
+            if not matches:
+                return set(range(len(records)))
+            found.update(matches)
+        return found

@@ -1,0 +1,140 @@
+"""Who may go next: records in no order, or in lanes (a partition, or a key of it) that each go one after another."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Hashable, Sequence
+
+from headrace.parallel.options import Order
+from headrace.parallel.tracker import PartitionTracker
+from headrace.parallel.work import Entry, Run
+
+_WHOLE_PARTITION = object()
+
+
+class Lane:
+    """Records that wait for one another. It is ready (in line for a worker), taken, or blocked by a record's retry."""
+
+    __slots__ = ("key", "queue", "tracker")
+
+    def __init__(self, key: Hashable, tracker: PartitionTracker) -> None:
+        self.key = key
+        self.tracker = tracker
+        self.queue: deque[Entry] = deque()
+
+
+class Unordered:
+    """First come, first served."""
+
+    def __init__(self, run_max: int) -> None:
+        self._run_max = run_max
+        self._ready: deque[Entry] = deque()
+
+    def __len__(self) -> int:
+        return len(self._ready)
+
+    def add(self, tracker: PartitionTracker, entries: Sequence[Entry]) -> None:
+        self._ready.extend(entries)
+
+    def take(self) -> Run:
+        ready = self._ready
+        entry = ready.popleft()
+        entries = [entry]
+        tracker = entry.tracker
+        if self._run_max > 1 and not entry.alone:
+            while len(entries) < self._run_max and ready and ready[0].tracker is tracker and not ready[0].alone:
+                entries.append(ready.popleft())
+        return Run(entries, tracker, None)
+
+    def put_back(self, run: Run, entries: Sequence[Entry]) -> None:
+        """What a worker took and did not begin: first in line."""
+        self._ready.extendleft(reversed(entries))
+
+    def again(self, entry: Entry) -> None:
+        """A record whose wait for the next try is over."""
+        self._ready.appendleft(entry)
+
+    def release(self, run: Run) -> None:
+        """The worker is through with a run, and nothing of it waits for another try."""
+
+    def passed(self, entry: Entry) -> None:
+        """A record that was waiting for another try went another way."""
+
+    def drop(self, trackers: set[PartitionTracker]) -> None:
+        self._ready = deque(entry for entry in self._ready if entry.tracker not in trackers)
+
+
+class Lanes:
+    """One record of a lane at a time (one run), lanes side by side: what is slow holds up its own lane only."""
+
+    def __init__(self, run_max: int, *, by_key: bool) -> None:
+        self._run_max = run_max
+        self._by_key = by_key
+        self._ready: deque[Lane] = deque()
+
+    def __len__(self) -> int:
+        return len(self._ready)
+
+    def add(self, tracker: PartitionTracker, entries: Sequence[Entry]) -> None:
+        lanes, ready, by_key = tracker.lanes, self._ready, self._by_key
+        for entry in entries:
+            key: Hashable = entry.record[5] if by_key else _WHOLE_PARTITION
+            if key is None:
+                # No key: nobody to wait for. The lane is its own.
+                key = entry
+            lane = lanes.get(key)
+            if lane is None:
+                lanes[key] = lane = Lane(key, tracker)
+                ready.append(lane)
+            entry.lane = lane
+            lane.queue.append(entry)
+
+    def take(self) -> Run:
+        lane = self._ready.popleft()
+        queue = lane.queue
+        entry = queue.popleft()
+        entries = [entry]
+        if self._run_max > 1 and not entry.alone:
+            while len(entries) < self._run_max and queue and not queue[0].alone:
+                entries.append(queue.popleft())
+        return Run(entries, lane.tracker, lane)
+
+    def put_back(self, run: Run, entries: Sequence[Entry]) -> None:
+        lane = run.lane
+        assert lane is not None
+        lane.queue.extendleft(reversed(entries))
+        if len(entries) == len(run.entries):
+            # Nothing of it was begun, so the lane is ready as before.
+            self._ready.appendleft(lane)
+
+    def again(self, entry: Entry) -> None:
+        lane = entry.lane
+        assert lane is not None
+        lane.queue.appendleft(entry)
+        self._ready.append(lane)
+
+    def release(self, run: Run) -> None:
+        assert run.lane is not None
+        self._go_on(run.lane)
+
+    def passed(self, entry: Entry) -> None:
+        assert entry.lane is not None
+        self._go_on(entry.lane)
+
+    def _go_on(self, lane: Lane) -> None:
+        if lane.queue:
+            self._ready.append(lane)
+        else:
+            lane.tracker.lanes.pop(lane.key, None)
+
+    def drop(self, trackers: set[PartitionTracker]) -> None:
+        self._ready = deque(lane for lane in self._ready if lane.tracker not in trackers)
+        for tracker in trackers:
+            tracker.lanes.clear()
+
+
+Queue = Unordered | Lanes
+
+
+def make_queue(order: Order, run_max: int) -> Queue:
+    return Unordered(run_max) if order is Order.NONE else Lanes(run_max, by_key=order is Order.KEY)

@@ -1,0 +1,157 @@
+"""What becomes of a record that failed: another try here, a round through a topic, the dead letters, or the end.
+
+Also the headers that travel with it: Kafka headers, ASCII names and text values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from headrace.parallel.errors import HandlerStalled, Poison, Reject, RetryLater, WorkerDied
+from headrace.parallel.options import Exhausted, Retry
+from headrace.parallel.work import Entry
+
+PREFIX = "headrace."
+ATTEMPT = "headrace.attempt"
+DUE_MS = "headrace.due-ms"
+ERROR = "headrace.error"
+ERROR_TYPE = "headrace.error-type"
+REASON = "headrace.reason"
+GROUP = "headrace.group"
+FAILED_MS = "headrace.failed-ms"
+ORIGIN_TOPIC = "headrace.origin-topic"
+ORIGIN_PARTITION = "headrace.origin-partition"
+ORIGIN_OFFSET = "headrace.origin-offset"
+ORIGIN_TIMESTAMP = "headrace.origin-timestamp"
+_ORIGIN = (ORIGIN_TOPIC, ORIGIN_PARTITION, ORIGIN_OFFSET, ORIGIN_TIMESTAMP)
+_ERROR_TEXT_MAX = 1_000
+
+Header = tuple[str, bytes | None]
+
+
+class Fate(Enum):
+    """Where a failed record goes next."""
+
+    HERE = "another try on the spot"
+    RETRY_TOPIC = "the retry topic"
+    DEAD_LETTERS = "the dead letters"
+    SKIP = "nowhere: it is skipped"
+    STOP = "nowhere: consuming stops"
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    fate: Fate
+    delay_s: float = 0.0
+    attempt: int = 0
+    """Rounds through the retry topic, with this one."""
+
+
+@dataclass(slots=True, eq=False)
+class Outgoing:
+    """A record on its way to the retry topic or the dead letters. It is finished when that is acknowledged."""
+
+    entry: Entry
+    topic: str
+    verdict: Verdict
+    failures: int = 0
+    """How often producing it failed."""
+
+
+def judge(retry: Retry, entry: Entry, error: BaseException) -> Verdict:
+    """The fate of a record after one more failed try (already counted in `entry.tries`)."""
+    rounds = attempts_of(entry.record) if entry.tracker.is_retry else 0
+    if isinstance(error, (Poison, Reject)):
+        return _give_up(retry, rounds)
+    if isinstance(error, RetryLater) and retry.topic is not None:
+        if rounds < retry.attempts:
+            return Verdict(Fate.RETRY_TOPIC, error.delay_s, rounds + 1)
+        return _give_up(retry, rounds)
+    if entry.tries <= retry.local:
+        delay_s = error.delay_s if isinstance(error, RetryLater) else retry.local_wait_s(entry.tries)
+        return Verdict(Fate.HERE, delay_s, rounds)
+    if retry.topic is not None and rounds < retry.attempts:
+        return Verdict(Fate.RETRY_TOPIC, retry.topic_wait_s(rounds + 1), rounds + 1)
+    return _give_up(retry, rounds)
+
+
+def _give_up(retry: Retry, rounds: int) -> Verdict:
+    if retry.dead_letters is not None:
+        return Verdict(Fate.DEAD_LETTERS, 0.0, rounds)
+    return Verdict(Fate.SKIP if retry.on_exhausted is Exhausted.SKIP else Fate.STOP, 0.0, rounds)
+
+
+def reason_of(error: BaseException) -> str:
+    """One word for why a record is among the dead letters."""
+    if isinstance(error, Poison):
+        return "poison"
+    if isinstance(error, Reject):
+        return "rejected"
+    if isinstance(error, HandlerStalled):
+        return "stalled"
+    if isinstance(error, WorkerDied):
+        return "crashed"
+    return "failed"
+
+
+# --- headers ----------------------------------------------------------------------------------------------------------
+
+
+def header(headers: Iterable[Header], name: str) -> str | None:
+    """The last value under a name, as text."""
+    found: str | None = None
+    for one, value in headers:
+        if one == name and value is not None:
+            found = value.decode("utf-8", "replace")
+    return found
+
+
+def number(headers: Iterable[Header], name: str, default: int) -> int:
+    """A number under a name; the default where it is missing or is none."""
+    text = header(headers, name)
+    if text is None:
+        return default
+    try:
+        return int(text)
+    except ValueError:
+        return default
+
+
+def attempts_of(record: Any) -> int:
+    """How many rounds through the retry topic a record has behind it."""
+    headers = getattr(record, "headers", ())
+    return max(0, number(headers, ATTEMPT, 0)) if headers else 0
+
+
+def due_ms_of(record: Any) -> int:
+    """When a record of the retry topic is due; 0: at once."""
+    return max(0, number(record.headers, DUE_MS, 0)) if record.headers else 0
+
+
+def diverted_headers(outgoing: Outgoing, group: str, now_ms: int) -> list[Header]:
+    """The record's own headers, where it came from first, and what happened."""
+    record = outgoing.entry.record
+    error = outgoing.entry.error
+    own = [one for one in record.headers if not one[0].startswith(PREFIX)]
+    origin: dict[str, bytes] = {}
+    if outgoing.entry.tracker.is_retry:
+        origin = {name: value for name, value in record.headers if name in _ORIGIN and value is not None}
+    if ORIGIN_TOPIC not in origin:
+        values = (record.topic, record.partition, record.offset, record.timestamp)
+        origin = {name: str(value).encode() for name, value in zip(_ORIGIN, values)}
+    made: list[Header] = [*own, *((name, origin[name]) for name in _ORIGIN if name in origin)]
+    facts = {
+        GROUP: group,
+        ATTEMPT: str(outgoing.verdict.attempt),
+        FAILED_MS: str(now_ms),
+        ERROR_TYPE: type(error).__name__ if error is not None else "",
+        ERROR: "" if error is None else str(error)[:_ERROR_TEXT_MAX],
+        REASON: "" if error is None else reason_of(error),
+    }
+    if outgoing.verdict.fate is Fate.RETRY_TOPIC:
+        facts[DUE_MS] = str(now_ms + round(outgoing.verdict.delay_s * 1000))
+    made.extend((name, text.encode("utf-8", "replace")) for name, text in facts.items())
+    return made

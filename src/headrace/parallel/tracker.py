@@ -1,0 +1,142 @@
+"""One partition: which of its records are unfinished, hence how far may be committed, and with what note."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Hashable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from headrace.parallel.finished import Interval, encode_finished
+from headrace.topics import TopicPartition
+
+if TYPE_CHECKING:
+    from headrace.parallel.queues import Lane
+    from headrace.parallel.work import Entry
+
+
+class PartitionTracker:
+    """A partition for as long as it is ours. When it comes back after a rebalance it gets another tracker."""
+
+    __slots__ = (
+        "alive",
+        "bytes",
+        "committed",
+        "dirty",
+        "diverting",
+        "draining",
+        "entries",
+        "epochs",
+        "held",
+        "in_flight",
+        "is_retry",
+        "lanes",
+        "next_offset",
+        "partition",
+        "paused",
+        "restored",
+        "unfinished",
+    )
+
+    def __init__(self, partition: TopicPartition, committed: int | None, note: str, finished: list[Interval]) -> None:
+        self.partition = partition
+        self.alive = True
+        self.draining = False
+        """About to be given up: what runs may end, nothing new is begun."""
+        self.paused = False
+        self.is_retry = False
+        self.dirty = False
+        self.entries: deque[Entry] = deque()
+        """From the first unfinished record on, in order; finished ones stay until all before them are."""
+        self.next_offset = committed
+        """Where reading goes on. None: nothing was committed and nothing read yet."""
+        self.restored = deque(finished)
+        """Finished before this tracker was made, and not passed yet."""
+        self.committed: tuple[int, str] | None = None if committed is None else (committed, note)
+        self.lanes: dict[Hashable, Lane] = {}
+        self.epochs: list[tuple[int, int]] = []
+        """(first offset, leader epoch): where the epoch of the records read changes."""
+        self.unfinished = 0
+        self.bytes = 0
+        self.in_flight = 0
+        self.diverting = 0
+        self.held = 0
+
+    # --- reading ----------------------------------------------------------------------------------------------------
+
+    def is_restored(self, offset: int) -> bool:
+        """Whether that record was finished before. Asked in ascending order; forgets what it has passed."""
+        restored = self.restored
+        while restored and restored[0][1] <= offset:
+            restored.popleft()
+        return bool(restored) and restored[0][0] <= offset
+
+    def saw_epoch(self, offset: int, epoch: int) -> None:
+        if not self.epochs or self.epochs[-1][1] != epoch:
+            self.epochs.append((offset, epoch))
+
+    # --- finishing --------------------------------------------------------------------------------------------------
+
+    def advance(self) -> None:
+        """Let go of the finished records at the front."""
+        entries = self.entries
+        while entries and entries[0].done:
+            entries.popleft()
+
+    @property
+    def start(self) -> int | None:
+        """The first offset that is not finished: what may be committed."""
+        return self.entries[0].offset if self.entries else self.next_offset
+
+    def finished_beyond(self, start: int) -> list[Interval]:
+        """Offsets after the start that need no handling: finished, or without a record."""
+        intervals: list[Interval] = []
+        position = start
+        for entry in self.entries:
+            if not entry.done:
+                if entry.offset > position:
+                    intervals.append((position, entry.offset))
+                position = entry.end
+        end = start if self.next_offset is None else self.next_offset
+        if end > position:
+            intervals.append((position, end))
+        for first, last in self.restored:
+            if last <= end:
+                continue
+            first = max(first, end)
+            if intervals and first <= intervals[-1][1]:
+                intervals[-1] = (intervals[-1][0], last)
+            else:
+                intervals.append((first, last))
+        return intervals
+
+    def commit(self) -> Commit | None:
+        """What to commit now; None if that is committed already."""
+        start = self.start
+        if start is None:
+            return None
+        note, is_whole = encode_finished(start, self.finished_beyond(start))
+        if self.committed == (start, note):
+            return None
+        return Commit(self, start, note, self._epoch_before(start), is_whole)
+
+    def _epoch_before(self, offset: int) -> int | None:
+        index = bisect_right(self.epochs, (offset - 1, 1 << 62)) - 1
+        if index < 0:
+            return None
+        del self.epochs[:index]
+        epoch = self.epochs[0][1]
+        return epoch if epoch >= 0 else None
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """An offset to commit, with its note."""
+
+    tracker: PartitionTracker
+    offset: int
+    note: str
+    leader_epoch: int | None
+    is_whole: bool
+    """Whether the note has all that is finished."""

@@ -1,0 +1,21 @@
+"""A share of the seeds of `python -m tests.parallel.simulate`."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+
+import pytest
+from tests.parallel.simulate import run_seeds
+
+
+@pytest.fixture(autouse=True)
+def silent() -> Iterator[None]:
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+@pytest.mark.parametrize("first", range(0, 400, 100))
+def test_promises_are_kept_whatever_happens(first: int) -> None:
+    run_seeds(first, 100)

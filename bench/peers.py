@@ -1,7 +1,7 @@
 """Apache Kafka itself, as the peer that Headrace is measured and checked against.
 
-Its jars come from Maven's registry once (`make peers`, or `python -m bench.peers`) into a cache, or from the directory that
-HEADRACE_KAFKA_LIBS names. Without Java or jars everything that needs them says so and is left out.
+Its jars come from Maven's registry once (`make peers`, or `python -m bench.peers`) into a cache, or from the directory
+that HEADRACE_KAFKA_LIBS names. Without Java or jars everything that needs them says so and is left out.
 """
 
 from __future__ import annotations
@@ -24,7 +24,10 @@ _POM = """<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0
 {dependencies}
 </dependencies></project>
 """
-_DEPENDENCY = "<dependency><groupId>org.apache.kafka</groupId><artifactId>{name}</artifactId><version>{version}</version></dependency>"
+_DEPENDENCY = (
+    "<dependency><groupId>org.apache.kafka</groupId>"
+    "<artifactId>{name}</artifactId><version>{version}</version></dependency>"
+)
 
 _PROPERTIES = """process.roles=broker,controller
 node.id=1

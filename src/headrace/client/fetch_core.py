@@ -70,7 +70,7 @@ class Fetcher:
         self._sessions: dict[int, FetchSession] = {}
         self._in_flight: dict[int, dict[TopicPartition, PartitionState]] = {}
         self._seen_version = -1
-        self._errors: list[HeadraceError] = []
+        self._errors: dict[TopicPartition, tuple[PartitionState, int, HeadraceError]] = {}
         self._current: PartitionState | None = None
 
     # --- asking -----------------------------------------------------------------------------------------------------
@@ -288,10 +288,14 @@ class Fetcher:
                 log.info("position %s of %s is out of range: resetting", asked.fetch_offset, state.partition)
                 state.request_reset(self._settings.reset)
             else:
-                self._errors.append(OffsetsOutOfRangeError({state.partition: asked.fetch_offset}))
+                self._fail(state, asked, OffsetsOutOfRangeError({state.partition: asked.fetch_offset}))
         else:
             error = error_for(code)
-            self._errors.append(say(error, f"fetching {state.partition} from offset {asked.fetch_offset}"))
+            self._fail(state, asked, say(error, f"fetching {state.partition} from offset {asked.fetch_offset}"))
+
+    def _fail(self, state: PartitionState, asked: Wanted, error: HeadraceError) -> None:
+        """Kept for the next poll, which raises it if the position is still the same."""
+        self._errors[state.partition] = (state, asked.fetch_offset, error)
 
     def _learn_leader(self, partition: TopicPartition, data: PartitionData, response: FetchResponse) -> bool:
         told = data.current_leader
@@ -314,9 +318,11 @@ class Fetcher:
     # --- handing out ------------------------------------------------------------------------------------------------
 
     def raise_errors(self) -> None:
-        """Raise what fetching ran into, one at a time."""
-        if self._errors:
-            raise self._errors.pop(0)
+        """Raise what fetching ran into, one at a time, unless a seek or a rebalance has settled it."""
+        while self._errors:
+            _, (state, offset, error) = self._errors.popitem()
+            if self._subscriptions.get(state.partition) is state and state.has_position and state.position == offset:
+                raise error
 
     def has_data(self) -> bool:
         return bool(self._errors) or any(state.chunks and state.is_fetchable for state in self._subscriptions.states())

@@ -23,7 +23,7 @@ from headrace.errors import (
 )
 from headrace.log.config import LogConfig
 from headrace.log.producer_state import EndMarker, Origin
-from headrace.records import Batch, BatchHeader, Codec, InvalidRecord, TimestampType, compress, decompress
+from headrace.records import Batch, BatchHeader, Codec, InvalidRecord, TimestampType, TooLarge, compress, decompress
 from headrace.records.batch import (
     ATTRIBUTES_AT,
     CODEC_MASK,
@@ -47,6 +47,10 @@ _NO_TIMESTAMP = -1
 _LONG_MAX = 2**63 - 1
 _WALKED_RECORDS_MAX = 32
 _WALKED_PACKED_BYTES_MAX = 4096
+_WALKED_UNPACKED_BYTES_MAX = 256 * 1024
+# How much more than a whole batch may be, compressed, its records may be when they have to be unpacked here.
+_UNPACKED_RATIO_MAX = 32
+_UNPACKED_BYTES_MIN = 1024 * 1024
 _ATTRIBUTES = struct.Struct(">h")
 _LENGTH = struct.Struct(">i")
 _ERRORS_SHOWN_MAX = 3
@@ -212,20 +216,35 @@ def _check_records(
                 f"{partition}: {header.count} records cannot fit into the batch's {payload_bytes} bytes of them"
             )
         return header.max_timestamp
-    data = _unpacked(view, header, partition)
+    needed = config.compact or limited or odd
+    try:
+        data = _unpacked(view, header, config if needed else None, partition)
+    except TooLarge:
+        # Small only on the wire: its records are left as unseen as those of any large batch.
+        return header.max_timestamp
     if config.compact or limited:
         _check_each(_decode(data, header, partition), config, partition, now_ms, limited)
     found = _greatest_timestamp(data, header, partition)
     return header.max_timestamp if stamped else found
 
 
-def _unpacked(view: memoryview, header: BatchHeader, partition: TopicPartition) -> Buffer:
+def _unpacked(view: memoryview, header: BatchHeader, config: LogConfig | None, partition: TopicPartition) -> Buffer:
+    """The records' bytes. With the topic's config too many are the client's error, without it they are TooLarge."""
     if not header.codec_id:
         return view[HEADER_BYTES:]
+    limit_bytes = _WALKED_UNPACKED_BYTES_MAX if config is None else _unpacked_bytes_max(config)
     try:
-        return decompress(header.codec, view[HEADER_BYTES:])
+        return decompress(header.codec, view[HEADER_BYTES:], limit_bytes)
+    except TooLarge as error:
+        if config is None:
+            raise
+        raise MessageTooLargeError(f"{partition}: {error}; send smaller batches") from error
     except InvalidRecord as error:
         raise InvalidRecordError(f"{partition}: {error}") from error
+
+
+def _unpacked_bytes_max(config: LogConfig) -> int:
+    return max(_UNPACKED_RATIO_MAX * config.max_message_bytes, _UNPACKED_BYTES_MIN)
 
 
 def _miscounted(header: BatchHeader, at: int, partition: TopicPartition) -> InvalidRecordError:
@@ -316,10 +335,7 @@ def _recompressed(
     view: memoryview, header: BatchHeader, target: Codec, config: LogConfig, partition: TopicPartition
 ) -> memoryview:
     """The same records under the topic's codec. This copies, because the bytes are other bytes."""
-    try:
-        plain = decompress(header.codec, view[HEADER_BYTES:]) if header.codec_id else view[HEADER_BYTES:]
-    except InvalidRecord as error:
-        raise InvalidRecordError(f"{partition}: {error}") from error
+    plain = _unpacked(view, header, config, partition)
     payload = compress(target, plain, config.compression_level(target))
     batch = bytearray(view[:HEADER_BYTES])
     batch += payload

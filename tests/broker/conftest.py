@@ -1,0 +1,24 @@
+"""What every test of a running broker watches: that nothing inside it failed unnoticed."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+
+import pytest
+
+
+@pytest.fixture
+def failures() -> Iterator[list[str]]:
+    """Errors the broker logs while the test runs; the test says which are expected."""
+    found: list[str] = []
+
+    class Collector(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            found.append(logging.Formatter().format(record))
+
+    collector = Collector(level=logging.ERROR)
+    logger = logging.getLogger("headrace")
+    logger.addHandler(collector)
+    yield found
+    logger.removeHandler(collector)

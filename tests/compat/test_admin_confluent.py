@@ -109,7 +109,7 @@ def test_configs_of_topics_are_read_and_changed(admin: AdminClient, kafka: Embed
     assert value_of("retention.ms").value == "1000"
     assert value_of("retention.ms").source == ConfigSource.DYNAMIC_TOPIC_CONFIG.value
     whole = ConfigResource(ConfigResource.Type.TOPIC, topic, set_config={"segment.bytes": "2000000"})
-    with pytest.warns(DeprecationWarning):
+    with pytest.warns(DeprecationWarning, match="alter_configs"):
         admin.alter_configs([whole])[whole].result(TIMEOUT_S)
     assert value_of("retention.ms").value == "604800000"  # alter_configs puts all of them
     assert value_of("segment.bytes").value == "2000000"

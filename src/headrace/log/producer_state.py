@@ -159,6 +159,12 @@ class ProducerState:
             raise InvalidTxnStateError(
                 f"{self._partition}: producer {header.producer_id} has an open transaction, but this batch is not in it"
             )
+        if in_transaction and producer is not None and header.producer_epoch != producer.epoch:
+            # The marker that ends the older one is still on its way: nothing may slip in before it.
+            raise InvalidTxnStateError(
+                f"{self._partition}: the transaction of producer {header.producer_id} with epoch {producer.epoch} is "
+                f"still open, so none can begin with epoch {header.producer_epoch}"
+            )
         if verification is not None and header.is_transactional and not in_transaction:
             verifying = self._verifying.get(header.producer_id)
             if verifying is None or verifying.guard is not verification:
@@ -287,7 +293,7 @@ class ProducerState:
     def start_verification(self, producer_id: int, sequence: int, epoch: int, now_ms: int) -> Verification | None:
         """A guard to append the transaction's first batch with; None when its transaction is open here already."""
         producer = self.producers.get(producer_id)
-        if producer is not None and producer.in_transaction:
+        if producer is not None and producer.in_transaction and producer.epoch == epoch:
             return None
         verifying = self._verifying.get(producer_id)
         if verifying is None:

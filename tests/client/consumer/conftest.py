@@ -1,4 +1,4 @@
-"""Fixtures of the consumer's tests: the same tests on Headrace's own broker and, where there is one, on Apache Kafka."""
+"""Fixtures of the consumer's tests: the same tests on Headrace's own broker and, where there is one, Apache Kafka."""
 
 from __future__ import annotations
 

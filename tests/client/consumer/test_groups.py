@@ -8,6 +8,7 @@ import time
 from typing import Any
 
 import pytest
+from tests.client.consumer.conftest import Cluster, eventually, poll_until, read
 
 from headrace import CommitFailedError, Consumer, OffsetAndMetadata
 from headrace.client.consumer_errors import RebalanceListenerError
@@ -18,7 +19,6 @@ from headrace.errors import (
     RebalanceInProgressError,
 )
 from headrace.topics import TopicPartition
-from tests.client.consumer.conftest import Cluster, eventually, poll_until, read
 
 
 class Recorder:

@@ -6,6 +6,7 @@ import time
 from typing import Any
 
 import pytest
+from tests.client.consumer.conftest import Cluster, read
 
 from headrace import Consumer, NoOffsetForPartitionError, RangeReader, WakeupError
 from headrace.client.consumer_config import parse_duration_ms
@@ -17,7 +18,6 @@ from headrace.client.consumer_errors import (
 from headrace.config import ConfigError
 from headrace.errors import RequestTimedOutError
 from headrace.topics import TopicPartition
-from tests.client.consumer.conftest import Cluster, read
 
 
 def values(count: int, start: int = 0) -> list[bytes]:
@@ -334,7 +334,7 @@ def test_what_does_not_fit_is_refused_with_words(kafka: Cluster) -> None:
         consumer.unsubscribe()
         with pytest.raises(TypeError, match="list"):
             consumer.subscribe("oops")
-    with pytest.raises(ConfigError, match="auto.offset.reset"):
+    with pytest.raises(ConfigError, match=r"auto\.offset\.reset"):
         Consumer(kafka.config(auto_offset_reset="by_duration:later"))
     with pytest.raises(ConfigError, match="KIP-848"):
         Consumer(kafka.config(group_protocol="consumer"))

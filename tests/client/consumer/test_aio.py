@@ -1,0 +1,145 @@
+"""The same on asyncio: reading, groups, commits, listeners that are coroutines, one task at a time, nothing left."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from tests.client.consumer.conftest import WAIT_S, Cluster
+
+from headrace.aio import Consumer
+from headrace.client.consumer_errors import ConcurrentAccessError, WakeupError
+from headrace.errors import RequestTimedOutError
+from headrace.topics import TopicPartition
+
+
+async def read(consumer: Consumer, count: int) -> list[Any]:
+    found: list[Any] = []
+    async with asyncio.timeout(WAIT_S):
+        while len(found) < count:
+            found.extend(await consumer.poll(0.2))
+    return found
+
+
+def test_records_come_by_poll_columns_arrow_and_iteration(kafka: Cluster) -> None:
+    topic = kafka.topic()
+    kafka.produce(topic, [b"%d" % i for i in range(1000)])
+
+    async def main() -> None:
+        async with Consumer(kafka.config()) as consumer:
+            consumer.assign([(topic, 0)])
+            assert [record.offset for record in await read(consumer, 1000)] == list(range(1000))
+            consumer.seek_to_beginning()
+            assert await consumer.position((topic, 0)) == 0
+            assert sum(len(piece) for piece in await consumer.poll_columns(5.0)) == 1000
+            consumer.seek((topic, 0), 990)
+            assert (await consumer.poll_arrow(5.0)).num_rows == 10
+            consumer.seek((topic, 0), 5)
+            async for record in consumer:
+                assert await consumer.position((topic, 0)) == record.offset + 1
+                if record.offset == 20:
+                    break
+            assert (await read(consumer, 979))[0].offset == 21
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
+def test_members_share_commit_and_leave(kafka: Cluster, strategy: str) -> None:
+    topic, group = kafka.topic(4), kafka.group()
+    for partition in range(4):
+        kafka.produce(topic, [b"x"] * 10, partition)
+    heard: list[str] = []
+
+    class Listener:
+        async def on_partitions_assigned(self, partitions: list[TopicPartition]) -> None:
+            await asyncio.sleep(0)
+            heard.append("assigned")
+
+        async def on_partitions_revoked(self, partitions: list[TopicPartition]) -> None:
+            await asyncio.sleep(0)
+            heard.append("revoked")
+
+    async def main() -> None:
+        config = kafka.config(group_id=group, partition_assignment_strategy=strategy)
+        async with Consumer(config) as first, Consumer(config) as second:
+            first.subscribe([topic], Listener())
+            assert len(await read(first, 40)) == 40
+            second.subscribe([topic])
+            async with asyncio.timeout(WAIT_S):
+                while not len(first.assignment()) == len(second.assignment()) == 2:
+                    await asyncio.gather(first.poll(0.05), second.poll(0.05))
+            assert "revoked" in heard
+            assert heard[0] == "assigned"
+            await second.close()
+            async with asyncio.timeout(WAIT_S):
+                while len(first.assignment()) != 4:
+                    await first.poll(0.05)
+            await first.commit_sync()
+            found = await first.committed(first.assignment())
+            assert {one.offset for one in found.values() if one is not None} == {10}
+        assert len(asyncio.all_tasks()) == 1
+
+    asyncio.run(main())
+
+
+def test_a_member_stays_while_its_application_is_busy(kafka: Cluster) -> None:
+    """Heartbeats go on while nobody polls, as long as the loop is free."""
+    topic, group = kafka.topic(), kafka.group()
+
+    async def main() -> None:
+        session = 700 if kafka.is_headrace else 6000
+        config = kafka.config(group_id=group, session_timeout_ms=session, heartbeat_interval_ms=100)
+        async with Consumer(config) as consumer:
+            consumer.subscribe([topic])
+            while not consumer.assignment():
+                await consumer.poll(0.1)
+            generation = consumer.group_metadata().generation_id
+            beats = consumer.metrics()["heartbeat-total"]
+            async with asyncio.timeout(WAIT_S):
+                while consumer.metrics()["heartbeat-total"] < beats + 15:
+                    await asyncio.sleep(0.02)
+            await consumer.poll(0.2)
+            assert consumer.group_metadata().generation_id == generation
+
+    asyncio.run(main())
+
+
+def test_a_second_task_is_refused_and_wakeup_ends_a_poll(kafka: Cluster) -> None:
+    topic = kafka.topic()
+
+    async def main() -> None:
+        async with Consumer(kafka.config()) as consumer:
+            consumer.assign([(topic, 0)])
+            polling = asyncio.create_task(consumer.poll(30.0))
+            await asyncio.sleep(0)
+            with pytest.raises(ConcurrentAccessError, match="another task"):
+                await consumer.poll(0)
+            consumer.wakeup()
+            with pytest.raises(WakeupError):
+                await polling
+            polling = asyncio.create_task(consumer.poll(30.0))
+            await asyncio.sleep(0.05)
+            polling.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await polling
+            kafka.produce(topic, [b"x"])
+            assert len(await read(consumer, 1)) == 1
+
+    asyncio.run(main())
+
+
+def test_waits_end_without_a_broker_and_nothing_is_left() -> None:
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        async with Consumer(bootstrap_servers="127.0.0.1:1", group_id="g") as consumer:
+            consumer.subscribe(["t"])
+            begun = loop.time()
+            assert not await consumer.poll(0.3)
+            assert loop.time() - begun < 2
+            with pytest.raises(RequestTimedOutError):
+                await consumer.list_topics(timeout=0.2)
+        assert len(asyncio.all_tasks()) == 1
+
+    asyncio.run(main())

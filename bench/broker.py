@@ -2,7 +2,7 @@
 
     python -m bench.broker [--seconds 6] [--only headrace|kafka]
 
-Absolute figures are this machine's; the ratio in one run is what counts. Both brokers have one node, default settings, and
+Absolute figures are one machine's; the ratio in one run is what counts. Both brokers have one node, default settings, and
 data on the same disk. The client runs in a process of its own and shares the cores with the broker.
 """
 
@@ -106,7 +106,7 @@ def _round_trips(address: str, topic: str, count: int, out: Any) -> None:
     )
 
 
-def _in_process(target: Any, *arguments: Any) -> dict[str, float]:
+def in_process(target: Any, *arguments: Any) -> dict[str, float]:
     context = multiprocessing.get_context("spawn")
     out = context.Queue()
     process = context.Process(target=target, args=(*arguments, out))
@@ -135,7 +135,7 @@ class _Watch:
 
 
 @contextlib.contextmanager
-def _started(kind: str, directory: Path) -> Iterator[tuple[Any, float]]:
+def started(kind: str, directory: Path) -> Iterator[tuple[Any, float]]:
     broker: Any
     if kind == "kafka":
         broker = peers.ApacheKafka(directory)
@@ -182,26 +182,26 @@ def measure(kind: str, seconds: float) -> dict[str, float]:
     figures: dict[str, float] = {}
     directory = Path(tempfile.mkdtemp(prefix=f"bench-{kind}-"))
     try:
-        with _started(kind, directory) as (broker, took):
+        with started(kind, directory) as (broker, took):
             figures["start s"] = took
             watch = _Watch(broker.pid)
             time.sleep(1.0)
             figures["idle memory MB"] = watch.memory_mb()
             _make_topic(broker.address, "round-trip")
-            trips = _in_process(_round_trips, broker.address, "round-trip", 3000)
+            trips = in_process(_round_trips, broker.address, "round-trip", 3000)
             figures |= {f"round trip {name} µs": value for name, value in trips.items()}
             for size in SIZES:
                 topic = f"bench-{size}"
                 _make_topic(broker.address, topic)
-                _in_process(_producer, broker.address, topic, size, 1.0)  # warm-up, for the Java side's sake
+                in_process(_producer, broker.address, topic, size, 1.0)  # warm-up, for the Java side's sake
                 watch = _Watch(broker.pid)
-                made = _in_process(_producer, broker.address, topic, size, seconds)
+                made = in_process(_producer, broker.address, topic, size, seconds)
                 gigabytes = made["records"] * size / 1e9
                 figures[f"produce {size} B k records/s"] = made["records"] / made["seconds"] / 1e3
                 figures[f"produce {size} B MB/s"] = made["records"] * size / made["seconds"] / 1e6
                 figures[f"produce {size} B CPU s/GB"] = watch.cpu_seconds() / gigabytes
                 watch = _Watch(broker.pid)
-                read = _in_process(_consumer, broker.address, topic, int(made["records"]))
+                read = in_process(_consumer, broker.address, topic, int(made["records"]))
                 figures[f"fetch {size} B k records/s"] = read["records"] / read["seconds"] / 1e3
                 figures[f"fetch {size} B MB/s"] = read["records"] * size / read["seconds"] / 1e6
                 figures[f"fetch {size} B CPU s/GB"] = watch.cpu_seconds() / (read["records"] * size / 1e9)

@@ -91,6 +91,7 @@ class Client:
         try:
             if self._connection is None:
                 self._connection = await AsyncRawClient.connect(self.host.runtime, self._broker, PORT)
+                await self.may_send.wait()  # connecting takes time
             return await self._connection.request(message, version, timeout_s)
         except GONE:
             self.close()

@@ -151,6 +151,9 @@ class Accumulator:
         self.wants_topic: Callable[[str], None] = lambda _: None
         self.wants_metadata: Callable[[], None] = lambda: None
         self.failed_records = 0
+        self.on_failed_rows: Callable[[HeadraceError], None] = lambda _: None
+        """Told of every error that kept records from getting into a batch."""
+        self._transactional = settings.transactional_id is not None
         self._sticky: dict[str, StickyState] = {}
 
     def drain(self, now: float, now_ms: int, created: float) -> None:
@@ -424,7 +427,7 @@ class Accumulator:
             start = stop
 
     def _open(self, queue: PartitionQueue, created: float) -> ProducerBatch:
-        batch = ProducerBatch(self.producer, queue.topic, queue.partition, created)
+        batch = ProducerBatch(self.producer, queue.topic, queue.partition, created, transactional=self._transactional)
         queue.batches.append(batch)
         self.active[(queue.topic, queue.partition)] = queue
         self.incomplete.add(batch)
@@ -451,8 +454,7 @@ class Accumulator:
                 error: HeadraceError = UnknownTopicOrPartitionError(
                     f"{rows.topic} has {len(view.partitions)} partitions: there is no {fixed}"
                 )
-                tell_batch(rows.delivery, len(columns), None, error)
-                self.failed_records += len(columns)
+                self._fail_columns(rows, len(columns), error)
                 continue
             start = 0
             while start < len(columns):
@@ -464,13 +466,17 @@ class Accumulator:
                         f"row {start} of the columns for {rows.topic} has about {size} bytes, and max.request.size is "
                         f"{self.settings.max_request_size}"
                     )
-                    tell_batch(rows.delivery, stop - start, None, error)
-                    self.failed_records += stop - start
+                    self._fail_columns(rows, stop - start, error)
                 else:
                     self._add_columns(rows, partition, slice_columns(columns, start, stop), size, created)
                 if fixed is None:
                     state.took(max(size, limit), limit, view, lengths, self.rng, adaptive)
                 start = stop
+
+    def _fail_columns(self, rows: ColumnRows, count: int, error: HeadraceError) -> None:
+        self.failed_records += count
+        self.on_failed_rows(error)
+        tell_batch(rows.delivery, count, None, error)
 
     def _add_columns(self, rows: ColumnRows, partition: int, columns: Columns, size: int, created: float) -> None:
         queue = self.queue(rows.topic, partition)
@@ -491,6 +497,7 @@ class Accumulator:
     def fail_rows(self, rows: Rows | ColumnRows, error: HeadraceError) -> None:
         """Rows that never got into a batch."""
         self.failed_records += len(rows)
+        self.on_failed_rows(error)
         if isinstance(rows, Rows) and not isinstance(rows.handles, BatchDelivery):
             failed = ProducerBatch(self.producer, rows.topic, -1, 0.0)
             stamps = [-1 if stamp is None else stamp for stamp in rows.timestamps]

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any
 
 from headrace.client.accumulator import ColumnRows, Rows
 from headrace.client.asyncio_driver import AsyncClient
 from headrace.client.cluster_view import PartitionView
 from headrace.client.configs import ConnectionConfig
+from headrace.client.consumer_records import ConsumerGroupMetadata
 from headrace.client.delivery import OWNER, BatchDelivery, Delivery, DeliveryCallback
 from headrace.client.errors import BufferExhausted, ClientClosed
 from headrace.client.producer_base import (
@@ -24,8 +26,16 @@ from headrace.client.producer_base import (
 )
 from headrace.client.producer_batch import ProducerBatch
 from headrace.client.producer_core import ProducerCore
+from headrace.client.producer_transactions import (
+    CLOSE_ABORT_S,
+    need_transactions,
+    outcome,
+    read_offsets,
+    timed_out,
+)
 from headrace.client.security import tls_context
-from headrace.errors import RequestTimedOutError
+from headrace.client.transaction_core import Operation
+from headrace.errors import HeadraceError, RequestTimedOutError
 from headrace.runtime import Runtime, real_runtime
 
 log = logging.getLogger("headrace.client.producer")
@@ -137,6 +147,8 @@ class Producer:
     def _accept(self, record: Any, size: int) -> None:
         if self._closed:
             raise ClientClosed("the producer is closed: make a new one")
+        if self._core.transaction is not None:
+            self._core.transaction.check_send()
         used = self._used()
         if used and used + size > self._settings.buffer_memory:
             raise BufferExhausted(
@@ -231,6 +243,80 @@ class Producer:
             async with asyncio.timeout(timeout):
                 await future
 
+    # --- transactions -------------------------------------------------------------------------------------------------
+
+    async def init_transactions(self, timeout: float | None = None) -> None:
+        """Once, before the first transaction; see `headrace.Producer.init_transactions`."""
+        await self._finish_operation(need_transactions(self._core.transaction).init(), timeout)
+
+    async def begin_transaction(self) -> None:
+        """Everything sent from now on, up to commit or abort, becomes readable together or not at all."""
+        need_transactions(self._core.transaction).begin()
+
+    async def send_offsets_to_transaction(
+        self, offsets: Mapping[Any, Any], group: ConsumerGroupMetadata | str, timeout: float | None = None
+    ) -> None:
+        """Commit a consumer's offsets if and when the transaction commits."""
+        made, metadata = read_offsets(offsets, group)
+        operation = need_transactions(self._core.transaction).send_offsets(made, metadata)
+        await self._finish_operation(operation, timeout)
+
+    async def commit_transaction(self, timeout: float | None = None) -> None:
+        """Deliver what was sent and commit; see `headrace.Producer.commit_transaction` for the errors."""
+        self._flush_now()
+        await self._finish_operation(need_transactions(self._core.transaction).commit(), timeout)
+
+    async def abort_transaction(self, timeout: float | None = None) -> None:
+        """Give the transaction up: readers that read committed records never see it."""
+        self._flush_now()
+        await self._finish_operation(need_transactions(self._core.transaction).abort(), timeout)
+
+    @contextlib.asynccontextmanager
+    async def transaction(self, timeout: float | None = None) -> AsyncIterator[Producer]:
+        """`async with producer.transaction():` begins one and commits it; an error inside aborts it."""
+        await self.begin_transaction()
+        try:
+            yield self
+        except BaseException:
+            with contextlib.suppress(HeadraceError):
+                await self.abort_transaction(timeout)
+            raise
+        try:
+            await self.commit_transaction(timeout)
+        except HeadraceError:
+            if need_transactions(self._core.transaction).is_open:
+                await self.abort_transaction(timeout)
+            raise
+
+    def _flush_now(self) -> None:
+        need_transactions(self._core.transaction)
+        self._core.flush()
+        self._pending_bytes = 0
+
+    async def _finish_operation(self, operation: Operation, timeout: float | None) -> None:
+        if self._closed:
+            raise ClientClosed("the producer is closed: make a new one")
+        self._client.schedule()
+        seconds = self._settings.max_block_ms / 1000 if timeout is None else timeout
+        if not operation.is_done:
+            future: asyncio.Future[None] = self._client.loop.create_future()
+            operation.waiters.append(lambda: _set(future))
+            try:
+                async with asyncio.timeout(seconds):
+                    await future
+            except TimeoutError:
+                raise timed_out(operation, seconds, self._client.core.metadata_error) from None
+        outcome(operation)
+
+    async def _abort_open(self, timeout: float | None) -> None:
+        """Leave no transaction open: readers would wait for its time-out."""
+        if self._closed or self._core.transaction is None or not self._core.transaction.is_open:
+            return
+        try:
+            await self.abort_transaction(timeout)
+        except HeadraceError as error:
+            log.warning("closing with a transaction open, which will end by its time-out: %s", error)
+
     async def partitions_for(self, topic: str, timeout: float | None = None) -> list[PartitionView]:
         """The topic's partitions with their leaders; waits for its metadata up to `max.block.ms`."""
         seconds = self._settings.max_block_ms / 1000 if timeout is None else timeout
@@ -270,6 +356,8 @@ class Producer:
         """Deliver what was sent (for at most that many seconds), then end. What is left has failed. Idempotent."""
         if self._closed:
             return
+        if timeout is None or timeout > 0:
+            await self._abort_open(timeout)
         self._closed = True
         try:
             if timeout is None or timeout > 0:
@@ -288,6 +376,8 @@ class Producer:
         return self
 
     async def __aexit__(self, kind: Any, error: Any, traceback: Any) -> None:
+        if kind is not None:
+            await self._abort_open(CLOSE_ABORT_S)
         await self.close(None if kind is None else 0)
 
 

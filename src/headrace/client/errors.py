@@ -22,3 +22,27 @@ class DeliveryTimeout(RequestTimedOutError):
 
     It may or may not have been written when it had been sent before.
     """
+
+
+class TransactionError(HeadraceError):
+    """The root of what transactions raise: `__cause__` is the error that started it, where there was one."""
+
+
+class TransactionStateError(TransactionError):
+    """What was asked does not fit the state of the transaction: nothing was begun, or something is still under way."""
+
+
+class AbortableTransactionError(TransactionError):
+    """The transaction cannot be committed, but the producer is well: `abort_transaction()`, then begin another one."""
+
+
+class FatalTransactionError(TransactionError):
+    """This producer can do no more transactions: close it, and make a new one (which ends what this one left open)."""
+
+
+class ProducerFenced(FatalTransactionError):
+    """Another producer took over this transactional id, or the transaction outlived `transaction.timeout.ms`."""
+
+
+class TransactionTimeout(RequestTimedOutError, TransactionError):
+    """The time was over before the outcome was known. Call the same method again to go on waiting for it."""

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import threading
 import weakref
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
 
 from headrace.client.accumulator import ColumnRows, Rows
 from headrace.client.blocking import BlockingClient
 from headrace.client.cluster_view import PartitionView
 from headrace.client.configs import ConnectionConfig
+from headrace.client.consumer_records import ConsumerGroupMetadata
 from headrace.client.delivery import BatchDelivery, Delivery, DeliveryCallback
 from headrace.client.errors import BufferExhausted, ClientClosed
 from headrace.client.producer_base import (
@@ -26,8 +28,16 @@ from headrace.client.producer_base import (
 )
 from headrace.client.producer_config import ProducerSettings
 from headrace.client.producer_core import FlushWait, ProducerCore
+from headrace.client.producer_transactions import (
+    CLOSE_ABORT_S,
+    need_transactions,
+    outcome,
+    read_offsets,
+    timed_out,
+)
 from headrace.client.security import tls_context
-from headrace.errors import RequestTimedOutError
+from headrace.client.transaction_core import Operation, TransactionCore
+from headrace.errors import HeadraceError, RequestTimedOutError
 from headrace.protocol.api import ApiKey, api
 from headrace.records.compression import compress
 from headrace.runtime import Clock
@@ -40,6 +50,8 @@ _NOTHING = -1
 _UNDRAINED_MAX = 20_000
 _HANDOVER_S = 0.02
 _JOIN_S = 5.0
+
+T = TypeVar("T")
 
 _alive: weakref.WeakSet[Producer] = weakref.WeakSet()
 _fork_hook_set = False
@@ -216,6 +228,8 @@ class Producer:
             try:
                 self._start()
                 core = self._running()
+                if core.transaction is not None:
+                    core.transaction.check_send()
                 if self._used(core) > self._settings.buffer_memory and self._used(core) > size:
                     self._wait_for_room(core, size)
                 self._set_limit(core)
@@ -235,7 +249,7 @@ class Producer:
 
     def _set_limit(self, core: ProducerCore) -> None:
         """How much may be taken before somebody has to look again: enough to wake the sender for, or all there is."""
-        if self._closed:
+        if self._closed or (core.transaction is not None and not core.transaction.takes_records):
             self._limit = _NOTHING
             return
         left = self._settings.buffer_memory - core.accumulator.buffered_bytes
@@ -377,6 +391,99 @@ class Producer:
         self._on_thread(lambda: waits.append(core.flush()))
         self._wait(lambda: bool(waits) and waits[0].is_done, timeout, "flush")
 
+    # --- transactions -------------------------------------------------------------------------------------------------
+
+    def init_transactions(self, timeout: float | None = None) -> None:
+        """Once, before the first transaction: fences older producers of the same `transactional.id` and ends what they
+        left open. Waits `max.block.ms` (or `timeout` s); `TransactionTimeout` may be answered by calling it again."""
+        self._finish_operation(self._on_transaction(lambda transaction: transaction.init()), timeout)
+
+    def begin_transaction(self) -> None:
+        """Everything sent from now on, up to commit or abort, becomes readable together or not at all."""
+        self._on_transaction(lambda transaction: transaction.begin())
+
+    def send_offsets_to_transaction(
+        self, offsets: Mapping[Any, Any], group: ConsumerGroupMetadata | str, timeout: float | None = None
+    ) -> None:
+        """Commit a consumer's offsets ({partition: next offset to read}) if and when the transaction commits.
+
+        `group` is `consumer.group_metadata()`: with it, a consumer that the group has given up on cannot commit.
+        """
+        made, metadata = read_offsets(offsets, group)
+        operation = self._on_transaction(lambda transaction: transaction.send_offsets(made, metadata))
+        self._finish_operation(operation, timeout)
+
+    def commit_transaction(self, timeout: float | None = None) -> None:
+        """Deliver what was sent and commit. `AbortableTransactionError`: abort and begin again; a
+        `FatalTransactionError` needs a new producer; after a `TransactionTimeout` call it again."""
+        self._finish_operation(self._end_transaction(TransactionCore.commit), timeout)
+
+    def abort_transaction(self, timeout: float | None = None) -> None:
+        """Give the transaction up: readers that read committed records never see it."""
+        self._finish_operation(self._end_transaction(TransactionCore.abort), timeout)
+
+    @contextlib.contextmanager
+    def transaction(self, timeout: float | None = None) -> Iterator[Producer]:
+        """`with producer.transaction():` begins one, and commits it; an error inside aborts it and is raised on."""
+        self.begin_transaction()
+        try:
+            yield self
+        except BaseException:
+            with contextlib.suppress(HeadraceError):
+                # The caller's error is the one to hear of; what cannot be aborted now ends with its time-out.
+                self.abort_transaction(timeout)
+            raise
+        try:
+            self.commit_transaction(timeout)
+        except HeadraceError:
+            if self._on_transaction(lambda transaction: transaction.is_open):
+                self.abort_transaction(timeout)
+            raise
+
+    def _end_transaction(self, end: Callable[[TransactionCore], Operation]) -> Operation:
+        # From now on `send` goes the slow way, and is refused there.
+        self._limit = _NOTHING
+
+        def run(transaction: TransactionCore) -> Operation:
+            assert self._core is not None
+            self._core.flush()
+            return end(transaction)
+
+        return self._on_transaction(run)
+
+    def _on_transaction(self, ask: Callable[[TransactionCore], T]) -> T:
+        """Do something with the transaction's state on the thread that owns it, and wait for that."""
+        if self._pid != os.getpid():
+            self._after_fork()
+        if self._settings.transactional_id is None:
+            need_transactions(None)
+        with self._lock:
+            self._start()
+            core = self._running()
+        answers: list[T] = []
+        errors: list[HeadraceError] = []
+
+        def run() -> None:
+            try:
+                answers.append(ask(need_transactions(core.transaction)))
+            except HeadraceError as error:
+                errors.append(error)
+
+        self._on_thread(run)
+        self._wait(lambda: bool(answers or errors), None, "a transaction's call")
+        if errors:
+            raise errors[0]
+        return answers[0]
+
+    def _finish_operation(self, operation: Operation, timeout: float | None) -> None:
+        seconds = self._settings.max_block_ms / 1000 if timeout is None else timeout
+        try:
+            self._wait(lambda: operation.is_done, seconds, operation.kind.value)
+        except TimeoutError:
+            trouble = None if self._core is None else self._core.core.metadata_error
+            raise timed_out(operation, seconds, trouble) from None
+        outcome(operation)
+
     def partitions_for(self, topic: str, timeout: float | None = None) -> list[PartitionView]:
         """The topic's partitions with their leaders; waits for its metadata up to `max.block.ms`."""
         with self._lock:
@@ -418,6 +525,7 @@ class Producer:
         on_own_thread = threading.current_thread() is self._thread
         try:
             if not on_own_thread and self._died is None and (timeout is None or timeout > 0):
+                self._abort_open(timeout)
                 self.flush(timeout)
         except TimeoutError:
             log.warning("closing with records undelivered: %s s were not enough", timeout)
@@ -434,11 +542,22 @@ class Producer:
                 self._changed.notify_all()
             self._setup.close()
 
+    def _abort_open(self, timeout: float | None) -> None:
+        """Leave no transaction open: readers would wait for its time-out."""
+        if self._core is None or self._core.transaction is None or not self._core.transaction.is_open:
+            return
+        try:
+            self.abort_transaction(timeout)
+        except HeadraceError as error:
+            log.warning("closing with a transaction open, which will end by its time-out: %s", error)
+
     def __enter__(self) -> Producer:
         return self
 
     def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
         # After an error there is nothing to wait for but what is on its way already.
+        if kind is not None and self._thread is not None and not self._closed and self._died is None:
+            self._abort_open(CLOSE_ABORT_S)
         self.close(None if kind is None else 0)
 
     def _after_fork(self) -> None:

@@ -74,12 +74,16 @@ class ProducerBatch:
         "size",
         "timestamps",
         "topic",
+        "transactional",
         "values",
         "waiters",
     )
 
-    def __init__(self, producer: Any, topic: str, partition: int, created: float) -> None:
+    def __init__(
+        self, producer: Any, topic: str, partition: int, created: float, *, transactional: bool = False
+    ) -> None:
         self.producer = producer
+        self.transactional = transactional
         self.topic = topic
         self.partition = partition
         self.created = created
@@ -177,6 +181,7 @@ class ProducerBatch:
                     producer_id=identity[0],
                     producer_epoch=identity[1],
                     base_sequence=identity[2],
+                    transactional=self.transactional,
                 )
             else:
                 self.encoded = build_batch_of(
@@ -189,6 +194,7 @@ class ProducerBatch:
                     producer_id=identity[0],
                     producer_epoch=identity[1],
                     base_sequence=identity[2],
+                    transactional=self.transactional,
                 )
         return self.encoded
 
@@ -206,7 +212,7 @@ class ProducerBatch:
         return parts
 
     def _part(self, start: int, end: int) -> ProducerBatch:
-        part = ProducerBatch(self.producer, self.topic, self.partition, self.created)
+        part = ProducerBatch(self.producer, self.topic, self.partition, self.created, transactional=self.transactional)
         row = 0
         for run in self.runs:
             low, high = max(start - row, 0), min(end - row, run.count)

@@ -87,6 +87,8 @@ class ProducerSettings:
     adaptive: bool
     availability_timeout_s: float
     metadata_idle_s: float
+    transactional_id: str | None = None
+    transaction_timeout_ms: int = 60_000
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> ProducerSettings:
@@ -112,6 +114,8 @@ class ProducerSettings:
             adaptive=values["partitioner.adaptive.partitioning.enable"],
             availability_timeout_s=values["partitioner.availability.timeout.ms"] / 1000,
             metadata_idle_s=values["metadata.max.idle.ms"] / 1000,
+            transactional_id=values["transactional.id"],
+            transaction_timeout_ms=values["transaction.timeout.ms"],
         )
 
 
@@ -124,10 +128,7 @@ def read_producer_config(given: Mapping[str, Any]) -> dict[str, Any]:
     problems: dict[str, str] = {}
     _check_idempotence(values, given, problems)
     _check_timeouts(values, given, problems)
-    if values["transactional.id"] is not None:
-        problems["transactional.id"] = (
-            "transactional.id is set, but this version of Headrace does not have transactions yet; leave it out"
-        )
+    _check_transactions(values, given, problems)
     if problems:
         raise ConfigError(problems)
     return values
@@ -150,6 +151,18 @@ def _check_idempotence(values: dict[str, Any], given: Mapping[str, Any], problem
         problems["enable.idempotence"] = f"with enable.idempotence, {' and '.join(conflicts)}; or set it to false"
     else:
         values["enable.idempotence"] = False
+
+
+def _check_transactions(values: dict[str, Any], given: Mapping[str, Any], problems: dict[str, str]) -> None:
+    if values["transactional.id"] is not None and not values["enable.idempotence"]:
+        problems["transactional.id"] = (
+            "transactions need an idempotent producer: with transactional.id leave enable.idempotence on, acks all and "
+            "retries above 0"
+        )
+    if values["transaction.two.phase.commit.enable"]:
+        problems["transaction.two.phase.commit.enable"] = (
+            "two-phase commit (KIP-939) is not supported: leave transaction.two.phase.commit.enable out"
+        )
 
 
 def _check_timeouts(values: dict[str, Any], given: Mapping[str, Any], problems: dict[str, str]) -> None:

@@ -20,7 +20,9 @@ from headrace.client.partitioners import Partitioner
 from headrace.client.producer_batch import NO_SEQUENCE, ProducerBatch
 from headrace.client.producer_config import ProducerSettings
 from headrace.client.producer_metrics import ProducerMetrics
+from headrace.client.producer_transactions import TransactionDriver
 from headrace.client.sequences import Identity
+from headrace.client.transaction_core import TransactionCore, TransactionState
 from headrace.errors import ErrorCode, HeadraceError, KafkaError, RetriableError, error_for
 from headrace.protocol.messages.init_producer_id import InitProducerIdRequest
 from headrace.protocol.messages.produce import (
@@ -73,6 +75,10 @@ class ProducerCore:
         self.accumulator.wants_topic = core.add_topic
         self.accumulator.wants_metadata = core.refresh_metadata
         self.identity = Identity()
+        self.transactions: TransactionDriver | None = None
+        if settings.transactional_id is not None:
+            self.transactions = TransactionDriver(core, settings, self.identity, self._restart_numbers)
+            self.accumulator.on_failed_rows = self._rows_failed
         self.metrics = ProducerMetrics()
         self.fatal: HeadraceError | None = None
         self.memory_is_short = False
@@ -98,10 +104,15 @@ class ProducerCore:
         due = min(due, self._expire(now))
         if self.fatal is not None:
             self._fail_all(self.fatal)
-        if self.settings.idempotent:
+        if self.transactions is not None:
+            due = min(due, self._keep_transaction(now, self.transactions))
+        elif self.settings.idempotent:
             due = min(due, self._keep_identity(now))
         if accumulator.active:
             due = min(due, self._send_ready(now))
+            if self.transactions is not None:
+                # Partitions that are to be sent to may have to be added first.
+                due = min(due, self.transactions.take_steps(now, self._has_undelivered))
         if now >= self._next_idle_check:
             self._next_idle_check = now + self.settings.metadata_idle_s / 10
             self._forget_idle_topics(now)
@@ -196,6 +207,47 @@ class ProducerCore:
         self._identity_failures += 1
         self._identity_retry_at = self.core.clock.monotonic() + wait_ms / 1000
 
+    # --- transactions -------------------------------------------------------------------------------------------------
+
+    @property
+    def transaction(self) -> TransactionCore | None:
+        return None if self.transactions is None else self.transactions.transaction
+
+    def _keep_transaction(self, now: float, driver: TransactionDriver) -> float:
+        """Take the transaction a step on; records that it will not have any more have failed."""
+        transaction = driver.transaction
+        if not transaction.takes_records and (self.accumulator.incomplete or self.accumulator.held):
+            self._drop_unsent(transaction)
+        due = driver.take_steps(now, self._has_undelivered)
+        if transaction.state is TransactionState.FATAL_ERROR and self.fatal is None:
+            assert transaction.error is not None
+            self.fatal = transaction.error
+            self._fail_all(self.fatal)
+        return due
+
+    def _has_undelivered(self) -> bool:
+        return bool(self.accumulator.incomplete or self.accumulator.held)
+
+    def _drop_unsent(self, transaction: TransactionCore) -> None:
+        """Fail what is not in flight; what is has to come home before the transaction can end."""
+        error = transaction.why_not()
+        for queue in list(self.accumulator.active.values()):
+            while queue.batches:
+                batch = queue.batches.popleft()
+                self._give_up(batch, error, is_settled=batch.attempts == 0)
+            self.accumulator.active.pop((queue.topic, queue.partition), None)
+        self._fail_held(error)
+        self.settle_flushes()
+
+    def _rows_failed(self, error: HeadraceError) -> None:
+        assert self.transactions is not None
+        self.transactions.transaction.record_failed(error, was_numbered=False)
+
+    def _restart_numbers(self) -> None:
+        """A new epoch: every partition begins at 0. Between transactions nothing is under way."""
+        for queue in self.accumulator.queues.values():
+            queue.sequences.restart(self.identity)
+
     def _lost_numbers(self, queue: PartitionQueue, *, unresolved: bool) -> None:
         queue.sequences.unresolved = queue.sequences.unresolved or unresolved
         self._bump_wanted.add((queue.topic, queue.partition))
@@ -217,12 +269,15 @@ class ProducerCore:
         """Hand the first batch of every partition whose time has come to its leader, as many per request as fit."""
         due = _FOREVER
         active = list(self.accumulator.active.values())
+        transaction = self.transaction
         # Start elsewhere every time, so that no partition always comes last when requests are full.
         self._start = (self._start + 1) % len(active)
         by_node: dict[int, list[tuple[PartitionQueue, ProducerBatch]]] = {}
         sizes: dict[int, int] = {}
         for queue in active[self._start :] + active[: self._start]:
             batch = queue.batches[0]
+            if transaction is not None and not transaction.may_produce(TopicPartition(queue.topic, queue.partition)):
+                continue
             at = self._ready_at(queue, batch)
             if at > now:
                 due = min(due, at)
@@ -285,8 +340,14 @@ class ProducerCore:
             data.partition_data.append(PartitionProduceData(index=queue.partition, records=memoryview(records)))
             self.metrics.batch_sent(batch, len(records), now)
         request = ProduceRequest(
-            acks=self.settings.acks, timeout_ms=self.settings.request_timeout_ms, topic_data=list(topics.values())
+            transactional_id=self.settings.transactional_id,
+            acks=self.settings.acks,
+            timeout_ms=self.settings.request_timeout_ms,
+            topic_data=list(topics.values()),
         )
+        version_max = None if by_id else _VERSION_BY_NAME_MAX
+        if self.transactions is not None:
+            version_max = self.transactions.produce_version_max or version_max
         self.metrics.request_sent()
         batches = [batch for _, batch in picked]
         self.core.submit(
@@ -294,7 +355,7 @@ class ProducerCore:
             request,
             lambda call: self._answered(call, batches),
             expects_response=self.settings.acks != 0,
-            version_max=None if by_id else _VERSION_BY_NAME_MAX,
+            version_max=version_max,
         )
 
     # --- answers ------------------------------------------------------------------------------------------------------
@@ -388,10 +449,13 @@ class ProducerCore:
         self, batch: ProducerBatch, error: HeadraceError, answer: PartitionProduceResponse | None
     ) -> bool:
         code = getattr(error, "code", None)
+        transaction = self.transaction
+        if transaction is not None and not transaction.takes_records:
+            return False
         if not self.settings.idempotent:
             return isinstance(error, RetriableError)
         queue = self.accumulator.queue(batch.topic, batch.partition)
-        if code == ErrorCode.UNKNOWN_PRODUCER_ID:
+        if code == ErrorCode.UNKNOWN_PRODUCER_ID and transaction is None:
             # The broker has forgotten us (its records of us were deleted): start anew, unless it is a stale answer.
             if answer is not None and answer.log_start_offset >= 0:
                 self._lost_numbers(queue, unresolved=False)
@@ -399,6 +463,8 @@ class ProducerCore:
         if code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
             # Expected behind a batch that is being sent again; otherwise numbers are missing for good.
             if queue.sequences.is_next(batch) and queue.sequences.assigned[:1] == [batch]:
+                if transaction is not None:
+                    return False
                 self._lost_numbers(queue, unresolved=False)
             return True
         return isinstance(error, RetriableError)
@@ -419,7 +485,9 @@ class ProducerCore:
         queue = self.accumulator.queue(batch.topic, batch.partition)
         had_number = batch.sequence != NO_SEQUENCE
         queue.sequences.forget(batch)
-        if had_number:
+        if self.transactions is not None:
+            self.transactions.transaction.record_failed(error, was_numbered=had_number)
+        elif had_number:
             self._lost_numbers(queue, unresolved=not is_settled)
         self._finish(batch, -1, -1, error)
 
@@ -492,12 +560,15 @@ class ProducerCore:
             queue.in_flight.clear()
             queue.batches.clear()
         self.accumulator.active.clear()
+        self._fail_held(error)
+        self.settle_flushes()
+
+    def _fail_held(self, error: HeadraceError) -> None:
         for topic, waiting in list(self.accumulator.held.items()):
             del self.accumulator.held[topic]
             for entry in waiting:
                 self.accumulator.buffered_bytes -= entry.size
                 self.accumulator.fail_rows(entry.rows, error)
-        self.settle_flushes()
 
     def abort(self, reason: str) -> None:
         """The end: whatever is not delivered has failed."""

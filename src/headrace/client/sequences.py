@@ -18,7 +18,7 @@ EPOCH_MAX = 32_766
 
 @dataclass(slots=True)
 class Identity:
-    """Who the producer is to the brokers. Transactions will give it an id that outlives the session."""
+    """Who the producer is to the brokers. With a transactional id, the same after a restart, one epoch later."""
 
     producer_id: int = -1
     epoch: int = -1

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.parallel.finished import METADATA_BYTES_MAX, decode_finished, encode_finished
@@ -26,6 +26,7 @@ def covers(decoded: list[tuple[int, int]], intervals: list[tuple[int, int]]) -> 
     return found <= offsets and all(offset in found for offset in offsets if found and offset <= max(found))
 
 
+@settings(deadline=None)
 @given(
     st.integers(0, 2**62),
     st.lists(st.tuples(st.integers(1, 300), st.integers(1, 300)), max_size=300),
@@ -38,10 +39,11 @@ def test_a_note_says_again_what_was_written(base: int, lengths: list[tuple[int, 
     assert decode_finished(base, note) == intervals
 
 
+@settings(deadline=None, max_examples=40)
 @given(st.integers(0, 10_000), st.integers(0, 2**32), st.integers(40, 400))
 def test_what_does_not_fit_is_left_out_from_the_end(base: int, seed: int, room: int) -> None:
     rng = random.Random(seed)
-    intervals = intervals_of(base, [(rng.randint(1, 3), rng.randint(1, 3)) for _ in range(3_000)])
+    intervals = intervals_of(base, [(rng.randint(1, 3), rng.randint(1, 3)) for _ in range(1_000)])
     note, is_whole = encode_finished(base, intervals, room)
     assert not is_whole
     assert len(note) <= room

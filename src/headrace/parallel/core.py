@@ -65,6 +65,8 @@ class ParallelCore:
         self._record_s = 1.0
         """How long a handler takes: a guess that falls at once and rises slowly, as waiting for a turn adds to it."""
         self._is_full = False
+        self.resumable = False
+        """Whether a partition that is paused need not be any more: the poller should look at `pauses`."""
 
     # --- partitions that come and go --------------------------------------------------------------------------------
 
@@ -78,6 +80,12 @@ class ParallelCore:
         tracker = PartitionTracker(partition, committed, note, finished)
         tracker.is_retry = partition.topic in self.settings.retry_topics
         self.trackers[partition] = tracker
+
+    def place(self, partition: TopicPartition, position: int) -> None:
+        """Where reading begins in a partition without a commit."""
+        tracker = self.trackers.get(partition)
+        if tracker is not None and tracker.next_offset is None:
+            tracker.next_offset, tracker.dirty = position, True
 
     def begin_revoke(self, partitions: Iterable[TopicPartition]) -> None:
         """Begin nothing new of these; what runs may end."""
@@ -300,6 +308,8 @@ class ParallelCore:
             self.counters.handled += len(entries)
             if tracker.entries[0].done:
                 tracker.advance()
+            if tracker.paused and not self._stays_paused(tracker):
+                self.resumable = True
             if not tracker.draining:
                 self._queue.release(run)
             return
@@ -349,6 +359,8 @@ class ParallelCore:
         tracker.dirty = True
         if tracker.entries[0].done:
             tracker.advance()
+        if tracker.paused and not self._stays_paused(tracker):
+            self.resumable = True
 
     # --- failures ---------------------------------------------------------------------------------------------------
 
@@ -545,22 +557,33 @@ class ParallelCore:
     def pauses(self) -> list[tuple[TopicPartition, bool]]:
         """Partitions whose reading is to be paused (True) or to go on (False): changes only."""
         limits = self.settings.limits
-        part, whole = _RESUME_PARTS
+        self.resumable = False
         if self._is_full:
-            self._is_full = self.records > limits.records * part // whole or self.bytes > limits.bytes * part // whole
+            self._is_full = self._stays_full()
         else:
             self._is_full = self.records >= limits.records or self.bytes >= limits.bytes
         changes: list[tuple[TopicPartition, bool]] = []
         for name, tracker in self.trackers.items():
             ahead, held = len(tracker.entries), tracker.held
             if tracker.paused:
-                wanted = self._is_full or ahead > limits.ahead * part // whole or held > limits.held * part // whole
+                wanted = self._stays_paused(tracker)
             else:
                 wanted = self._is_full or ahead >= limits.ahead or held >= limits.held
             if wanted != tracker.paused:
                 tracker.paused = wanted
                 changes.append((name, wanted))
         return changes
+
+    def _stays_full(self) -> bool:
+        limits, (part, whole) = self.settings.limits, _RESUME_PARTS
+        return self.records > limits.records * part // whole or self.bytes > limits.bytes * part // whole
+
+    def _stays_paused(self, tracker: PartitionTracker) -> bool:
+        limits, (part, whole) = self.settings.limits, _RESUME_PARTS
+        is_full = self._is_full and self._stays_full()
+        return (
+            is_full or len(tracker.entries) > limits.ahead * part // whole or tracker.held > limits.held * part // whole
+        )
 
     # --- looking ----------------------------------------------------------------------------------------------------
 

@@ -41,7 +41,11 @@ class Poison(ParallelError):
 
     def __init__(self, partition: TopicPartition, offset: int, part: str, error: BaseException) -> None:
         self.partition, self.offset, self.part = partition, offset, part
+        self._error = error
         super().__init__(f"the {part} of {partition} at offset {offset} cannot be deserialised: {error!r}")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Poison, (self.partition, self.offset, self.part, ValueError(repr(self._error)))
 
 
 # --- raised by handlers -----------------------------------------------------------------------------------------------
@@ -58,6 +62,9 @@ class RetryLater(ParallelError):
         self.delay_s = max(0.0, delay_s)
         super().__init__(reason)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return RetryLater, (self.delay_s, str(self))
+
 
 class BatchFailed(ParallelError):
     """Raised by a batch handler: only these records (or positions in the batch) failed, the others are done."""
@@ -65,6 +72,9 @@ class BatchFailed(ParallelError):
     def __init__(self, failed: Collection[Any], reason: str = "part of the batch failed") -> None:
         self.failed = failed
         super().__init__(reason)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return BatchFailed, (self.failed, str(self))
 
     def indexes(self, records: Sequence[Any]) -> set[int]:
         """Positions of the failed records within the batch; all of them when a name does not fit."""

@@ -17,7 +17,7 @@ OFFSETS_DECODED_MAX = 1 << 40
 
 _PREFIX = "headrace:1"
 _RUNS, _BITS = "r", "b"
-_HEAD = len(_PREFIX) + 2
+_HEAD = len(_PREFIX) + 3
 _BITS_OF = bytes.maketrans(b"\x00\x01", b"01")
 
 Interval = tuple[int, int]

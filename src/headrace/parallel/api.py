@@ -1,0 +1,378 @@
+"""`run` and `ParallelConsumer`: one interface over the four models."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+import threading
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from types import FrameType
+from typing import Any
+
+from headrace.client.configs import COMMON_KEYS, merge
+from headrace.client.producer import Producer
+from headrace.config import ConfigError
+from headrace.parallel.core import ParallelCore
+from headrace.parallel.engine import Engine, EngineSettings
+from headrace.parallel.errors import ParallelError
+from headrace.parallel.handling import DESERIALIZERS, Handling, Kind, kind_of
+from headrace.parallel.member import Member
+from headrace.parallel.metrics import Snapshot, combine
+from headrace.parallel.options import Consumers, CoreSettings, Limits, Model, Order, Pool, Ranges, Retry, Window
+from headrace.parallel.processes import Processes
+from headrace.parallel.ranges import RangeEngine, RangeReaders
+from headrace.parallel.workers import Coroutines, Threads, Workers
+from headrace.runtime import Clock
+from headrace.runtime.real import RealClock
+
+log = logging.getLogger("headrace.parallel")
+
+WORKERS_MAX = 10_000
+_FORCED = {"enable.auto.commit": False}
+_DEFAULTS = {"partition.assignment.strategy": "cooperative-sticky"}
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """All that was chosen, checked. Can be sent to another process if the handler can."""
+
+    handler: Callable[..., Any]
+    topics: tuple[str, ...]
+    group: str
+    config: dict[str, Any]
+    producer_config: dict[str, Any]
+    model: Model
+    order: Order
+    kind: Kind
+    workers: int
+    batch: int | None
+    retry: Retry
+    limits: Limits
+    times: EngineSettings = field(default_factory=EngineSettings)
+
+    def core_settings(self) -> CoreSettings:
+        return CoreSettings.of(self.model, self.order, self.retry, self.limits, self.batch)
+
+    def handling(self) -> Handling:
+        return Handling(self.handler, self.batch is not None, self.order is not Order.NONE, self.config)
+
+    def consumer_config(self) -> dict[str, Any]:
+        """For the consumers: records stay bytes, workers deserialise them."""
+        return {name: value for name, value in self.config.items() if name not in DESERIALIZERS}
+
+
+class ParallelConsumer:
+    """Consumes topics as a group, with many hands. `run()` here, or `start()` in the background and `stop()`.
+
+        consumer = ParallelConsumer(handle, topics=["orders"], group="billing", config={"bootstrap.servers": "…"},
+                                    model=Window(slot=100, slots=64, stall_s=30), order="key", workers=32,
+                                    retry=Retry(topic="orders.retry", dead_letters="orders.dead"))
+        consumer.run()
+
+    The handler takes one record, or with `batch=N` a list of up to N. A plain function runs on threads (or, with
+    `on="processes"`, in processes), an `async def` on an event loop. Every record is handled at least once.
+    """
+
+    def __init__(
+        self,
+        handler: Callable[..., Any],
+        *,
+        topics: Collection[str] | str,
+        group: str,
+        config: Mapping[str, Any] | None = None,
+        model: Model | None = None,
+        order: Order | str = Order.KEY,
+        on: Kind | str | None = None,
+        workers: int = 16,
+        batch: int | None = None,
+        retry: Retry | None = None,
+        limits: Limits | None = None,
+        drain_s: float = 30.0,
+        commit_every_s: float = 1.0,
+        log_every_s: float = 60.0,
+        transactional: bool = False,
+        producer_config: Mapping[str, Any] | None = None,
+        clock: Clock | None = None,
+        **keywords: Any,
+    ) -> None:
+        if transactional:
+            raise ParallelError(
+                "transactional=True (diverted records and offsets in one transaction) needs a transactional producer, "
+                "which this version of Headrace does not have; without it a crash may divert a record twice"
+            )
+        given = merge(config, keywords)
+        retry = retry or Retry()
+        self.plan = Plan(
+            handler=handler,
+            topics=(topics,) if isinstance(topics, str) else tuple(topics),
+            group=group,
+            config={**_DEFAULTS, **given, **_FORCED, "group.id": group},
+            producer_config=_producer_config(given, producer_config),
+            model=model or Pool(),
+            order=_order(order, model),
+            kind=kind_of(handler, on),
+            workers=workers,
+            batch=batch,
+            retry=retry,
+            limits=limits or Limits(),
+            times=EngineSettings(drain_s, commit_every_s, log_every_s),
+        )
+        _check(self.plan, given)
+        self._set_up(clock or RealClock())
+
+    @classmethod
+    def of(cls, plan: Plan) -> ParallelConsumer:
+        """From a plan that was checked before."""
+        made = cls.__new__(cls)
+        made.plan = plan
+        made._set_up(RealClock())
+        return made
+
+    def _set_up(self, clock: Clock) -> None:
+        self._clock = clock
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._engines: list[Engine] = []
+        self._threads: list[threading.Thread] = []
+        self._producer: Producer | None = None
+        self._herd: Any = None
+        self._ended = threading.Event()
+        self._error: BaseException | None = None
+        self._lock = threading.Lock()
+        self._left = 0
+
+    # --- running ----------------------------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Consume until `stop()`, Ctrl-C or SIGTERM: then drain, commit and leave. A second Ctrl-C ends it at once."""
+        with self._signals():
+            self.start()
+            try:
+                self.wait()
+            except BaseException:
+                self.kill()
+                raise
+
+    async def run_async(self) -> None:
+        """The same from within an event loop: `async def` handlers run on it, everything else elsewhere."""
+        self._loop = asyncio.get_running_loop() if self.plan.kind is Kind.ASYNC else None
+        self.start()
+        try:
+            await asyncio.get_running_loop().run_in_executor(None, self._ended.wait)
+        except asyncio.CancelledError:
+            self.stop()
+            await asyncio.shield(asyncio.get_running_loop().run_in_executor(None, self._ended.wait))
+            raise
+        self.wait()
+
+    def start(self) -> None:
+        """Begin in the background."""
+        if self._threads or self._herd is not None:
+            raise ParallelError("this consumer was started already: make a new one")
+        plan = self.plan
+        if isinstance(plan.model, Consumers) and plan.model.processes:
+            from headrace.parallel.herd import Herd
+
+            self._herd = Herd(plan, self._all_ended)
+            self._herd.start()
+            return
+        self._producer = _make_producer(plan)
+        count = plan.workers if isinstance(plan.model, Consumers) else 1
+        self._engines = [self._make_engine() for _ in range(count)]
+        self._left = count
+        for number, engine in enumerate(self._engines):
+            thread = threading.Thread(
+                target=self._run_engine, args=(engine,), name=f"headrace-{plan.group}-poller-{number}", daemon=True
+            )
+            self._threads.append(thread)
+            thread.start()
+
+    def stop(self) -> None:
+        """Ask to drain, commit and leave; `wait()` for it. From any thread, any number of times."""
+        for engine in self._engines:
+            engine.stop()
+        if self._herd is not None:
+            self._herd.stop()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Until it has ended; raises what it ended with. False when the time (seconds) was over first."""
+        if not self._ended.wait(timeout):
+            return False
+        if self._error is not None:
+            raise self._error
+        return True
+
+    def has_ended(self, timeout: float) -> bool:
+        """Whether it has ended, well or not, after waiting for that so many seconds."""
+        return self._ended.wait(timeout)
+
+    def kill(self) -> None:
+        """End at once: nothing is drained, nothing committed. Unfinished records are handled again by others."""
+        if self._herd is not None:
+            self._herd.kill()
+        for engine in self._engines:
+            engine.kill()
+
+    def __enter__(self) -> ParallelConsumer:
+        self.start()
+        return self
+
+    def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
+        self.stop()
+        if kind is None:
+            self.wait()
+        else:
+            self._ended.wait()
+
+    # --- looking ----------------------------------------------------------------------------------------------------
+
+    def snapshot(self) -> Snapshot:
+        """Counters, and every partition's state."""
+        if self._herd is not None:
+            found: list[Snapshot] = self._herd.snapshots()
+        else:
+            found = [engine.member.snapshot() for engine in self._engines]
+        return combine(found)
+
+    def prometheus(self) -> str:
+        """The snapshot as Prometheus scrapes it."""
+        return self.snapshot().prometheus()
+
+    # --- inside -----------------------------------------------------------------------------------------------------
+
+    def _make_engine(self) -> Engine:
+        plan = self.plan
+        settings = plan.core_settings()
+        is_own = isinstance(plan.model, Consumers)
+        count = 1 if is_own else plan.workers
+        member = Member(ParallelCore(settings), self._clock, plan.group, self._producer, count)
+        handling, config = plan.handling(), plan.consumer_config()
+        topics = [*plan.topics, *settings.retry_topics]
+        if isinstance(plan.model, Ranges):
+            batch = plan.batch or 1
+            readers = RangeReaders(member, handling, count, plan.model.size, config, batch)
+            engine = RangeEngine(member, topics, config, plan.times, readers, handling)
+            engine.readers = readers
+            return engine
+        workers: Workers | None
+        if plan.kind is Kind.ASYNC:
+            workers = Coroutines(member, handling, count, self._loop)
+        elif is_own:
+            workers = None
+        elif plan.kind is Kind.PROCESSES:
+            workers = Processes(member, handling, count)
+        else:
+            workers = Threads(member, handling, count, plan.limits.hanging)
+        return Engine(member, topics, config, plan.times, workers, handling)
+
+    def _run_engine(self, engine: Engine) -> None:
+        error: BaseException | None = None
+        try:
+            engine.run()
+        except BaseException as raised:  # noqa: BLE001 - raised again where it is waited for
+            error = raised
+        with self._lock:
+            self._left -= 1
+            is_last = self._left == 0
+            if error is not None and self._error is None:
+                self._error = error
+                log.error("%s: consuming ends: %r", self.plan.group, error)
+        if error is not None:
+            self.stop()
+        if is_last:
+            if self._producer is not None:
+                self._producer.close(10.0)
+            self._ended.set()
+
+    def _all_ended(self, error: BaseException | None) -> None:
+        self._error = error
+        self._ended.set()
+
+    @contextlib.contextmanager
+    def _signals(self) -> Iterator[None]:
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        asked = 0
+
+        def on_signal(number: int, frame: FrameType | None) -> None:
+            nonlocal asked
+            asked += 1
+            if asked > 1:
+                raise KeyboardInterrupt
+            log.info("%s: stopping (drain, commit, leave); once more to stop at once", self.plan.group)
+            self.stop()
+
+        previous = {number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for number, handler in previous.items():
+                signal.signal(number, handler)
+
+
+def run(handler: Callable[..., Any], **options: Any) -> None:
+    """Consume until stopped: `ParallelConsumer(handler, …).run()`. See there for the options."""
+    ParallelConsumer(handler, **options).run()
+
+
+# --- checks -----------------------------------------------------------------------------------------------------------
+
+
+def _order(order: Order | str, model: Model | None) -> Order:
+    try:
+        return Order(order)
+    except ValueError:
+        raise ConfigError({"order": f"order is partition, key or none, not {order!r}"}) from None
+
+
+def _check(plan: Plan, given: Mapping[str, Any]) -> None:
+    problems: dict[str, str] = {}
+    if not plan.topics or not all(isinstance(topic, str) and topic for topic in plan.topics):
+        problems["topics"] = "topics is a list of at least one topic's name"
+    if not plan.group:
+        problems["group"] = "group is the name of the consumer group"
+    if not 1 <= plan.workers <= WORKERS_MAX:
+        problems["workers"] = f"workers is 1 to {WORKERS_MAX}, not {plan.workers}"
+    if plan.batch is not None and plan.batch < 1:
+        problems["batch"] = f"batch is at least 1 (or None: one record a call), not {plan.batch}"
+    if given.get("enable.auto.commit") in (True, "true"):
+        problems["enable.auto.commit"] = "offsets are committed by what is finished: enable.auto.commit cannot be true"
+    for topic in (plan.retry.topic, plan.retry.dead_letters):
+        if topic is not None and topic in plan.topics:
+            problems["retry"] = f"{topic} is read as a topic and written as a retry or dead-letter topic: take another"
+    if isinstance(plan.model, Ranges):
+        if plan.order is not Order.NONE:
+            problems["order"] = "ranges of one partition are handled side by side: the range model needs order='none'"
+        if plan.kind is not Kind.THREADS:
+            problems["on"] = "the range model runs plain functions on threads"
+    if isinstance(plan.model, Window) and plan.batch is not None and plan.batch != plan.model.slot:
+        problems["batch"] = f"in the window model a batch is a slot: batch is {plan.model.slot}, as slot, or None"
+    if isinstance(plan.model, Consumers) and plan.kind is Kind.PROCESSES and not plan.model.processes:
+        problems["on"] = "for a consumer per process take model=Consumers(processes=True)"
+    if problems:
+        raise ConfigError(problems)
+
+
+def _producer_config(given: Mapping[str, Any], extra: Mapping[str, Any] | None) -> dict[str, Any]:
+    """What a producer for the same cluster needs, and what the user adds."""
+    names = {key.name for key in COMMON_KEYS}
+    shared = {name: value for name, value in given.items() if name in names and name != "client.id"}
+    return {**shared, "linger.ms": 0, **(extra or {})}
+
+
+def _make_producer(plan: Plan) -> Producer | None:
+    """A producer, if records can go anywhere; makes sure at once that the topics are there."""
+    topics = [topic for topic in (plan.retry.topic, plan.retry.dead_letters) if topic is not None]
+    if not topics:
+        return None
+    producer = Producer(plan.producer_config)
+    try:
+        for topic in topics:
+            producer.partitions_for(topic)
+    except BaseException:
+        producer.close(0)
+        raise
+    return producer

@@ -1,0 +1,333 @@
+"""The poller: reads for one member of the group, keeps its promises to the group, and leaves handling to the workers.
+
+Also handles by itself, between polls, where the model has no other workers (a consumer per thread).
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from headrace.client.consumer import Consumer
+from headrace.client.consumer_errors import CommitFailedError, RetriableCommitFailedError, WakeupError
+from headrace.client.consumer_records import ConsumerRecords
+from headrace.client.offsets import OffsetAndMetadata
+from headrace.errors import HeadraceError, KafkaError, RebalanceInProgressError, RetriableError
+from headrace.parallel.handling import Handling
+from headrace.parallel.member import Member
+from headrace.parallel.tracker import Commit
+from headrace.parallel.workers import Workers
+from headrace.topics import TopicPartition
+
+log = logging.getLogger("headrace.parallel")
+
+_POLL_S = 0.05
+"""The longest wait in a poll: stalls, retries and commits are looked at in between."""
+_POLL_RECORDS_MAX = 2_000
+_INLINE_S = 0.1
+"""How long a poller that handles by itself does so before it polls again."""
+_COMMIT_TIMEOUT_S = 10.0
+_END_S = 5.0
+_WAKEUPS_MAX = 100
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSettings:
+    """Times of one member."""
+
+    drain_s: float = 30.0
+    commit_every_s: float = 1.0
+    log_every_s: float = 60.0
+
+
+class Engine:
+    """One consumer in the group, with what belongs to it. `run` on a thread of its own; `stop` from any."""
+
+    def __init__(
+        self,
+        member: Member,
+        topics: Collection[str],
+        config: Mapping[str, Any],
+        settings: EngineSettings,
+        workers: Workers | None,
+        handling: Handling,
+    ) -> None:
+        self.member = member
+        self._core = member.core
+        self._clock = member.clock
+        self._topics = list(topics)
+        self._config = dict(config)
+        self._settings = settings
+        self._workers = workers
+        self._handling = handling
+        self._stop_asked = threading.Event()
+        self._consumer: Consumer | None = None
+        self._commit_at = 0.0
+        self._log_at = 0.0
+        self._committing = False
+        self._is_killed = False
+        self._unplaced: set[TopicPartition] = set()
+        """Assigned, without a commit, and not looked at yet."""
+        self.is_assigned = threading.Event()
+        """Set with the first assignment."""
+
+    def stop(self) -> None:
+        """Drain, commit, leave."""
+        self._stop_asked.set()
+        consumer = self._consumer
+        if consumer is not None:
+            consumer.wakeup()
+
+    def kill(self) -> None:
+        """Stop without draining or committing."""
+        self._is_killed = True
+        self.stop()
+
+    def run(self) -> None:
+        """Until it is stopped, or cannot go on (then it raises why)."""
+        consumer = Consumer(self._config)
+        self._consumer = consumer
+        self.member.wake_poller = consumer.wakeup
+        is_orderly = False
+        try:
+            consumer.subscribe(self._topics, self)
+            if self._workers is not None:
+                self._workers.start()
+            else:
+                self._handling.prepare()
+            self._loop(consumer)
+            is_orderly = True
+        finally:
+            self._end(consumer, is_orderly)
+        if self._core.fatal is not None:
+            raise self._core.fatal from self._core.fatal.error
+
+    # --- the loop ---------------------------------------------------------------------------------------------------
+
+    def _loop(self, consumer: Consumer) -> None:
+        now = self._clock.monotonic()
+        self._commit_at = now + self._settings.commit_every_s
+        self._log_at = now + self._settings.log_every_s
+        while not self._stop_asked.is_set() and self._core.fatal is None:
+            self._poll(consumer)
+            self._turn(consumer)
+            if self._workers is None:
+                self._handle_here()
+
+    def _poll(self, consumer: Consumer) -> None:
+        member, core = self.member, self._core
+        with member.lock:
+            timeout = self._wait_s()
+            records_max = max(1, min(_POLL_RECORDS_MAX, core.room()))
+            member.poller_waits = timeout > 0
+        try:
+            records = consumer.poll(timeout, records_max)
+        except WakeupError:
+            return
+        finally:
+            member.poller_waits = False
+        if records:
+            self._take_in(records)
+        if self._unplaced and not self._stop_asked.is_set():
+            self._place(consumer)
+
+    def _take_in(self, records: ConsumerRecords) -> None:
+        found = [(partition, records.records(partition)) for partition in records.partitions()]
+        following = records.next_offsets()
+        now, now_ms = self._clock.monotonic(), self._clock.now_ms()
+        with self.member.lock:
+            for partition, rows in found:
+                self._core.add(partition, rows, now, now_ms, following[partition].offset)
+            self.member.announce()
+
+    def _wait_s(self) -> float:
+        """How long a poll may wait for records."""
+        core = self._core
+        if core.outbox or core.resumable or (self._workers is None and core.ready):
+            return 0.0
+        due_at = core.due_at()
+        if due_at is None:
+            return _POLL_S
+        return min(_POLL_S, max(0.0, due_at - self._clock.monotonic()))
+
+    def _turn(self, consumer: Consumer) -> None:
+        """What is due between two polls."""
+        member, core = self.member, self._core
+        now = self._clock.monotonic()
+        with member.lock:
+            given_up = core.tick(now)
+            changes = core.pauses()
+            member.announce()
+        self._set_paused(consumer, changes)
+        for chunk in given_up:
+            log.error("a handler did not come back within %s s and is given up", core.settings.stall_s)
+            if self._workers is not None:
+                self._workers.replace(chunk)
+        member.send_diverted()
+        if now >= self._commit_at:
+            self._commit_at = now + self._settings.commit_every_s
+            self._commit_soon(consumer)
+        if now >= self._log_at:
+            self._log_at = now + self._settings.log_every_s
+            log.info("%s: %s", member.group, member.snapshot().log_line())
+
+    def _set_paused(self, consumer: Consumer, changes: Iterable[tuple[TopicPartition, bool]]) -> None:
+        changed = list(changes)
+        if not changed:
+            return
+        ours = consumer.assignment()
+        consumer.pause([name for name, pause in changed if pause and name in ours])
+        consumer.resume([name for name, pause in changed if not pause and name in ours])
+
+    def _handle_here(self) -> None:
+        """Model 1: this thread is the only worker."""
+        until = self._clock.monotonic() + _INLINE_S
+        while not self._stop_asked.is_set():
+            with self.member.lock:
+                now = self._clock.monotonic()
+                chunk = self._core.take(now) if now < until else None
+            if chunk is None:
+                return
+            self._handling.work(chunk)
+            with self.member.lock:
+                self._core.complete(chunk, self._clock.monotonic())
+
+    # --- commits ----------------------------------------------------------------------------------------------------
+
+    def _commit_soon(self, consumer: Consumer) -> None:
+        """Commit without waiting. One at a time: a later one has all that this one has."""
+        if self._committing:
+            return
+        with self.member.lock:
+            commits = self._core.commits()
+        if not commits:
+            return
+        self._committing = True
+
+        def ended(error: HeadraceError | None, _: Any) -> None:
+            self._committing = False
+            self._note_commit(commits, error)
+
+        consumer.commit_async(_offsets(commits), ended)
+
+    def _commit_now(self, consumer: Consumer, partitions: Collection[TopicPartition]) -> None:
+        """Commit these and wait: they are about to go."""
+        with self.member.lock:
+            commits = self._core.commits(partitions)
+        if not commits:
+            return
+        try:
+            self._undisturbed(lambda: consumer.commit_sync(_offsets(commits), _COMMIT_TIMEOUT_S))
+        except HeadraceError as error:
+            self._note_commit(commits, error)
+        else:
+            self._note_commit(commits, None)
+
+    def _note_commit(self, commits: list[Commit], error: HeadraceError | None) -> None:
+        with self.member.lock:
+            if error is None:
+                self._core.committed(commits)
+                return
+            self._core.counters.commit_failures += 1
+        if isinstance(error, (CommitFailedError, RebalanceInProgressError, RetriableCommitFailedError, RetriableError)):
+            log.warning("a commit of %s partitions failed, which may repeat records: %s", len(commits), error)
+        else:
+            log.error("a commit of %s partitions was refused: %s", len(commits), error)
+
+    # --- the group --------------------------------------------------------------------------------------------------
+
+    def on_partitions_assigned(self, partitions: list[TopicPartition]) -> None:
+        """Take up each partition where the group left it, without what was finished beyond."""
+        consumer = self._consumer
+        assert consumer is not None
+        committed = self._undisturbed(lambda: consumer.committed(partitions)) if partitions else {}
+        unplaced = [name for name in partitions if committed.get(name) is None]
+        # All in the retry topic is ours, whatever auto.offset.reset says.
+        retries = [name for name in unplaced if name.topic in self._core.settings.retry_topics]
+        if retries:
+            consumer.seek_to_beginning(retries)
+        with self.member.lock:
+            self._core.counters.rebalances += 1
+            for partition in partitions:
+                found = committed.get(partition)
+                self._core.assign(partition, found.offset if found else None, found.metadata if found else "")
+        self._unplaced.update(unplaced)
+        self.is_assigned.set()
+
+    def _place(self, consumer: Consumer) -> None:
+        """Where nothing was committed, write down where reading begins, and commit that: the next owner is not to begin
+        behind what was read here."""
+        unplaced, self._unplaced = self._unplaced & consumer.assignment(), set()
+        for name in unplaced:
+            position = self._undisturbed(lambda name=name: consumer.position(name))  # type: ignore[misc]  # mypy cannot infer a lambda with a default
+            with self.member.lock:
+                self._core.place(name, position)
+        self._commit_at = 0.0
+
+    def _undisturbed(self, ask: Callable[[], T]) -> T:
+        """Have the consumer do something although it is woken up meanwhile; whoever woke it is heard afterwards."""
+        for _ in range(_WAKEUPS_MAX):
+            try:
+                return ask()
+            except WakeupError:
+                continue
+        return ask()
+
+    def on_partitions_revoked(self, partitions: list[TopicPartition]) -> None:
+        """Let what runs end (within the bound), commit, let go."""
+        consumer = self._consumer
+        assert consumer is not None
+        with self.member.lock:
+            self._core.begin_revoke(partitions)
+        seconds = self._settings.drain_s
+        if not self.member.drain(partitions, seconds, self._keep_on):
+            log.warning("not all work on %s partitions ended within %s s; it is repeated", len(partitions), seconds)
+        self._commit_now(consumer, partitions)
+        with self.member.lock:
+            self._core.end_revoke(partitions)
+
+    def on_partitions_lost(self, partitions: list[TopicPartition]) -> None:
+        """Too late for commits: others have them."""
+        with self.member.lock:
+            self._core.lose(partitions)
+
+    def _keep_on(self) -> None:
+        """While draining: what is diverted has to be sent, who hangs has to be given up."""
+        self.member.send_diverted()
+        with self.member.lock:
+            given_up = self._core.tick(self._clock.monotonic())
+            self.member.announce()
+        for chunk in given_up:
+            if self._workers is not None:
+                self._workers.replace(chunk)
+
+    # --- the end ----------------------------------------------------------------------------------------------------
+
+    def _end(self, consumer: Consumer, is_orderly: bool) -> None:
+        with self.member.lock:
+            self._core.stop()
+            partitions = list(self._core.trackers)
+        try:
+            if is_orderly and not self._is_killed:
+                self.member.drain(partitions, self._settings.drain_s, self._keep_on)
+                self._commit_now(consumer, partitions)
+        finally:
+            self.member.close()
+            if self._workers is not None:
+                self._workers.stop(_END_S if is_orderly else 0.0)
+            try:
+                consumer.close()
+            except (KafkaError, HeadraceError) as error:
+                log.warning("closing the consumer failed: %s", error)
+
+
+def _offsets(commits: Iterable[Commit]) -> dict[TopicPartition, OffsetAndMetadata]:
+    return {
+        commit.tracker.partition: OffsetAndMetadata(commit.offset, commit.note, commit.leader_epoch)
+        for commit in commits
+    }

@@ -1,0 +1,196 @@
+"""Calling the user's handler: of what kind it is, with deserialised records, and which record its errors are about."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+from headrace.client.consumer_records import ConsumerRecord
+from headrace.client.serializers import Deserializer, make_deserializer
+from headrace.config import ConfigError
+from headrace.parallel.errors import BatchFailed, Poison
+from headrace.parallel.work import Chunk, Entry, Run
+from headrace.topics import TopicPartition
+
+DESERIALIZERS = ("key.deserializer", "value.deserializer")
+
+
+class Kind(Enum):
+    """Where handlers run."""
+
+    THREADS = "threads"
+    ASYNC = "async"
+    PROCESSES = "processes"
+
+
+def kind_of(handler: Callable[..., Any], asked: Kind | str | None) -> Kind:
+    """Where a handler runs: where it was asked to, or as it is written."""
+    target = handler
+    while isinstance(target, functools.partial):
+        target = target.func
+    is_async = inspect.iscoroutinefunction(target) or inspect.iscoroutinefunction(type(target).__call__)
+    if asked is None:
+        return Kind.ASYNC if is_async else Kind.THREADS
+    try:
+        kind = Kind(asked)
+    except ValueError:
+        raise ConfigError({"on": f"on is threads, async or processes, not {asked!r}"}) from None
+    if is_async and kind is not Kind.ASYNC:
+        raise ConfigError({"on": f"the handler is async, so it cannot run on {kind.value}"})
+    if not is_async and kind is Kind.ASYNC:
+        raise ConfigError({"on": "on='async' needs an async def handler; this one is a plain function"})
+    return kind
+
+
+@dataclass(slots=True)
+class Handling:
+    """A handler and how it is called. Can be sent to another process, where it makes its deserializers again."""
+
+    handler: Callable[..., Any]
+    is_batch: bool
+    stops_at_failure: bool
+    """Whether a run ends at its first failure: where order counts, what follows has to wait."""
+    config: Mapping[str, Any] = field(default_factory=dict)
+    _key: Deserializer | None = None
+    _value: Deserializer | None = None
+    _is_ready: bool = False
+
+    def prepare(self) -> Handling:
+        """Make the deserializers."""
+        if not self._is_ready:
+            self._key = make_deserializer(self.config.get(DESERIALIZERS[0]), self.config, True)
+            self._value = make_deserializer(self.config.get(DESERIALIZERS[1]), self.config, False)
+            self._is_ready = True
+        return self
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether records are handed over as they are: bytes."""
+        return self._key is None and self._value is None
+
+    def deserialised(self, record: ConsumerRecord) -> ConsumerRecord:
+        """The record with what the deserializers make of it. `Poison` when they cannot."""
+        part = "key"
+        key, value = record.key, record.value
+        try:
+            if key is not None and self._key is not None:
+                key = self._key.deserialize(record.topic, key)
+            part = "value"
+            if value is not None and self._value is not None:
+                value = self._value.deserialize(record.topic, value)
+        except Exception as error:
+            raise Poison(TopicPartition(record.topic, record.partition), record.offset, part, error) from error
+        return record._replace(key=key, value=value)
+
+    # --- plain functions --------------------------------------------------------------------------------------------
+
+    def work(self, chunk: Chunk) -> None:
+        """Do a chunk, on this thread. Ends early when the chunk was given up meanwhile."""
+        do = self.do_batch if self.is_batch else self.do_records
+        while (run := chunk.next_run()) is not None:
+            do(chunk, run)
+            if chunk.abandoned:
+                return
+            chunk.finished.append(run)
+
+    def do_records(self, chunk: Chunk, run: Run) -> None:
+        handler, is_plain = self.handler, self.is_plain
+        for entry in run.entries:
+            try:
+                handler(entry.record if is_plain else self.deserialised(entry.record))
+            except BaseException as error:  # noqa: BLE001 - whatever a handler raises is its record's failure
+                if chunk.abandoned:
+                    return
+                run.failed(entry, error)
+                run.done += 1
+                if self.stops_at_failure:
+                    return
+            else:
+                if chunk.abandoned:
+                    return
+                run.done += 1
+
+    def do_batch(self, chunk: Chunk, run: Run) -> None:
+        entries, records = self.readable(run)
+        error: BaseException | None = None
+        if records:
+            try:
+                self.handler(records)
+            except BaseException as raised:  # noqa: BLE001 - whatever a handler raises is its records' failure
+                error = raised
+        if not chunk.abandoned:
+            self.batch_done(run, entries, records, error)
+
+    # --- coroutines -------------------------------------------------------------------------------------------------
+
+    async def work_async(self, chunk: Chunk) -> None:
+        """Do a chunk, on the running loop."""
+        while (run := chunk.next_run()) is not None:
+            if self.is_batch:
+                await self._do_batch_async(chunk, run)
+            else:
+                await self._do_records_async(chunk, run)
+            if chunk.abandoned:
+                return
+            chunk.finished.append(run)
+
+    async def _do_records_async(self, chunk: Chunk, run: Run) -> None:
+        handler, is_plain = self.handler, self.is_plain
+        for entry in run.entries:
+            try:
+                await handler(entry.record if is_plain else self.deserialised(entry.record))
+            except Exception as error:  # noqa: BLE001 - whatever a handler raises is its record's failure
+                if chunk.abandoned:
+                    return
+                run.failed(entry, error)
+                run.done += 1
+                if self.stops_at_failure:
+                    return
+            else:
+                if chunk.abandoned:
+                    return
+                run.done += 1
+
+    async def _do_batch_async(self, chunk: Chunk, run: Run) -> None:
+        entries, records = self.readable(run)
+        error: BaseException | None = None
+        if records:
+            try:
+                await self.handler(records)
+            except Exception as raised:  # noqa: BLE001 - whatever a handler raises is its records' failure
+                error = raised
+        if not chunk.abandoned:
+            self.batch_done(run, entries, records, error)
+
+    # --- batches ----------------------------------------------------------------------------------------------------
+
+    def readable(self, run: Run) -> tuple[list[Entry], list[ConsumerRecord]]:
+        """The entries that can be deserialised, with their records; the others fail here."""
+        if self.is_plain:
+            return run.entries, [entry.record for entry in run.entries]
+        entries: list[Entry] = []
+        records: list[ConsumerRecord] = []
+        for entry in run.entries:
+            try:
+                records.append(self.deserialised(entry.record))
+            except Poison as error:
+                run.failed(entry, error)
+            else:
+                entries.append(entry)
+        return entries, records
+
+    def batch_done(
+        self, run: Run, entries: list[Entry], records: list[ConsumerRecord], error: BaseException | None
+    ) -> None:
+        """Write down how a call with many records went."""
+        if isinstance(error, BatchFailed):
+            for index in sorted(error.indexes(records)):
+                run.failed(entries[index], error)
+        elif error is not None:
+            for entry in entries:
+                run.failed(entry, error)
+        run.done = len(run.entries)

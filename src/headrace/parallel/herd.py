@@ -1,0 +1,140 @@
+"""A consumer per process: starts them, hears their metrics, replaces those that die, stops them all."""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+import pickle
+import signal
+import threading
+from collections.abc import Callable
+from multiprocessing.connection import Connection, wait
+from typing import Any
+
+from headrace.parallel.errors import ParallelError
+from headrace.parallel.metrics import Snapshot, combine
+
+log = logging.getLogger("headrace.parallel")
+
+_TELL_EVERY_S = 0.5
+_RESTARTS_MAX = 100
+_GRACE_S = 15.0
+
+
+class Herd:
+    """The parent's side."""
+
+    def __init__(self, plan: Any, on_end: Callable[[BaseException | None], None]) -> None:
+        self._plan = plan
+        self._on_end = on_end
+        self._children: dict[Connection, Any] = {}
+        self._latest: dict[Connection, Snapshot] = {}
+        self._before: list[Snapshot] = []
+        """The last words of processes that are gone."""
+        self._stopping = False
+        self._restarts = 0
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._watch, name=f"headrace-{plan.group}-herd", daemon=True)
+
+    def start(self) -> None:
+        try:
+            pickle.dumps(self._plan)
+        except (pickle.PicklingError, AttributeError, TypeError) as error:
+            raise ParallelError(
+                f"the handler or the configuration cannot be sent to other processes ({error}): define it at the top "
+                "of a module, and give deserializers by name, as classes or as functions of a module"
+            ) from error
+        for _ in range(self._plan.workers):
+            self._start_one()
+        self._thread.start()
+
+    def _start_one(self) -> None:
+        context = multiprocessing.get_context("spawn")
+        ours, theirs = context.Pipe()
+        process = context.Process(target=serve_member, args=(theirs, self._plan), daemon=True)
+        process.start()
+        theirs.close()
+        self._children[ours] = process
+
+    def stop(self) -> None:
+        self._stopping = True
+        for connection in list(self._children):
+            try:
+                connection.send("stop")
+            except (OSError, ValueError):
+                continue
+
+    def kill(self) -> None:
+        self._stopping = True
+        for process in list(self._children.values()):
+            process.kill()
+
+    def snapshots(self) -> list[Snapshot]:
+        return [*self._before, *self._latest.values()]
+
+    def _watch(self) -> None:
+        while self._children:
+            for connection in wait(list(self._children), timeout=1.0):
+                assert isinstance(connection, Connection)
+                try:
+                    told = connection.recv()
+                except (EOFError, OSError):
+                    self._gone(connection)
+                    continue
+                if isinstance(told, Snapshot):
+                    self._latest[connection] = told
+                else:
+                    self._error = self._error or pickle.loads(told)
+        self._on_end(self._error)
+
+    def _gone(self, connection: Connection) -> None:
+        process = self._children.pop(connection)
+        connection.close()
+        process.join(_GRACE_S)
+        last = self._latest.pop(connection, None)
+        if last is not None:
+            counters = combine([*self._before, last]).counters if self._before else last.counters
+            self._before = [Snapshot(last.group, 0, 0, 0, 0, counters)]
+        if self._error is not None and not self._stopping:
+            self.stop()
+        if self._stopping or process.exitcode == 0:
+            return
+        self._restarts += 1
+        if self._restarts > _RESTARTS_MAX:
+            self._error = ParallelError(f"worker processes died {self._restarts} times, last with {process.exitcode}")
+            self.stop()
+            return
+        log.error("a consumer process ended with exit code %s; another takes its place", process.exitcode)
+        self._start_one()
+
+
+# --- in the process ---------------------------------------------------------------------------------------------------
+
+
+def serve_member(connection: Connection, plan: Any) -> None:
+    """One consumer of the group, in a process of its own, until the parent says so or is gone."""
+    from dataclasses import replace
+
+    from headrace.parallel.api import ParallelConsumer
+    from headrace.parallel.options import Consumers
+
+    # Ctrl-C reaches the whole group of processes; the parent decides what it means.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    consumer = ParallelConsumer.of(replace(plan, model=Consumers(), workers=1))
+    consumer.start()
+    try:
+        while not consumer.has_ended(0.0):
+            if connection.poll(_TELL_EVERY_S):
+                connection.recv()
+                consumer.stop()
+                consumer.has_ended(plan.times.drain_s + _GRACE_S)
+                break
+            connection.send(consumer.snapshot())
+        connection.send(consumer.snapshot())
+        consumer.wait(0.0)
+    except (EOFError, OSError):
+        # The parent is gone: nobody would replace this one, so end in order.
+        consumer.stop()
+        consumer.has_ended(plan.times.drain_s + _GRACE_S)
+    except Exception as error:  # noqa: BLE001 - told to the parent, which raises it where it is waited for
+        connection.send(pickle.dumps(ParallelError(f"{type(error).__name__}: {error}")))

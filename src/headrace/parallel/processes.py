@@ -1,0 +1,218 @@
+"""Handlers that need a processor: each worker is a thread that leads a process of its own, one run at a time.
+
+A process that hangs is killed, one that dies is replaced; the record it was at has failed, nothing else.
+"""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+import pickle
+import signal
+import threading
+from multiprocessing.connection import Connection
+from typing import Any
+
+from headrace.parallel.errors import ParallelError, WorkerDied
+from headrace.parallel.handling import Handling
+from headrace.parallel.member import Member
+from headrace.parallel.work import Chunk, Entry, Run
+
+log = logging.getLogger("headrace.parallel")
+
+_END_S = 2.0
+
+
+class Processes:
+    """So many processes. They are spawned, not forked: connections and threads of this one do not come along."""
+
+    def __init__(self, member: Member, handling: Handling, count: int) -> None:
+        self._member = member
+        self._handling = handling
+        self._count = count
+        self._leaders: list[_Leader] = []
+
+    def start(self) -> None:
+        try:
+            pickle.dumps(self._handling)
+        except (pickle.PicklingError, AttributeError, TypeError) as error:
+            raise ParallelError(
+                f"the handler cannot be sent to other processes ({error}): define it at the top of a module, and give "
+                "deserializers by name, as classes or as functions of a module"
+            ) from error
+        for number in range(self._count):
+            leader = _Leader(self._member, self._handling, f"headrace-{self._member.group}-{number}")
+            self._leaders.append(leader)
+            leader.thread.start()
+
+    def replace(self, chunk: Chunk) -> None:
+        leader: _Leader = chunk.worker
+        leader.kill()
+
+    def stop(self, seconds: float) -> None:
+        deadline = self._member.clock.monotonic() + seconds
+        for leader in self._leaders:
+            leader.thread.join(max(0.0, deadline - self._member.clock.monotonic()))
+            if leader.thread.is_alive():
+                leader.kill()
+                leader.thread.join(_END_S)
+
+
+class _Leader:
+    """The thread that leads one process."""
+
+    def __init__(self, member: Member, handling: Handling, name: str) -> None:
+        self._member = member
+        self._handling = handling
+        self._process: Any = None
+        self._connection: Connection | None = None
+        self._ending = False
+        self.thread = threading.Thread(target=self._work, name=name, daemon=True)
+
+    def kill(self) -> None:
+        process = self._process
+        if process is not None:
+            process.kill()
+
+    def _work(self) -> None:
+        member = self._member
+        chunk: Chunk | None = None
+        try:
+            while True:
+                chunk = member.exchange(chunk, self)
+                if chunk is None:
+                    # Either the end, or the last chunk was given up: then this leader goes on with a new process.
+                    if member.is_closed:
+                        return
+                    continue
+                while (run := chunk.next_run()) is not None:
+                    self._do(chunk, run)
+                    if chunk.abandoned:
+                        break
+                    chunk.finished.append(run)
+        finally:
+            self._end_process()
+
+    def _start_process(self) -> Connection:
+        context = multiprocessing.get_context("spawn")
+        ours, theirs = context.Pipe()
+        process = context.Process(target=serve, args=(theirs, self._handling), name=self.thread.name, daemon=True)
+        process.start()
+        theirs.close()
+        self._process, self._connection = process, ours
+        return ours
+
+    def _do(self, chunk: Chunk, run: Run) -> None:
+        """Have the process do a run; answers come record by record."""
+        connection = self._connection or self._start_process()
+        try:
+            connection.send([tuple(entry.record) for entry in run.entries])
+            while True:
+                answer = connection.recv()
+                if answer is None or chunk.abandoned:
+                    return
+                index, failures = answer
+                for number, error in failures:
+                    run.failed(run.entries[number], _loaded(error))
+                run.done = index
+        except (EOFError, OSError):
+            code = self._end_process()
+            if chunk.abandoned:
+                return
+            failed: list[Entry] = run.entries[run.done :] if self._handling.is_batch else run.entries[run.done :][:1]
+            for entry in failed:
+                run.failed(entry, WorkerDied(f"the worker process ended (exit code {code}) at this record"))
+            run.done += len(failed)
+            self._finish_rest(chunk, run)
+
+    def _finish_rest(self, chunk: Chunk, run: Run) -> None:
+        """After a crash within a slot: the records behind the one that crashed, in a new process."""
+        if run.done >= len(run.entries) or self._handling.stops_at_failure:
+            return
+        rest = Run(run.entries[run.done :], run.tracker, run.lane)
+        self._do(chunk, rest)
+        for entry, error in rest.failures or ():
+            run.failed(entry, error)
+        run.done += rest.done
+
+    def _end_process(self) -> int | None:
+        process, connection = self._process, self._connection
+        self._process = self._connection = None
+        if connection is not None:
+            connection.close()
+        if process is None:
+            return None
+        process.join(_END_S)
+        if process.is_alive():
+            process.kill()
+            process.join()
+        code: int | None = process.exitcode
+        process.close()
+        return code
+
+
+# --- in the process ---------------------------------------------------------------------------------------------------
+
+
+def serve(connection: Connection, handling: Handling) -> None:
+    """What a worker process does until its leader hangs up."""
+    # Ctrl-C reaches the whole group of processes; the leader decides when this one ends.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    from headrace.client.consumer_records import ConsumerRecord
+
+    handling.prepare()
+    while True:
+        try:
+            rows = connection.recv()
+        except (EOFError, OSError):
+            return
+        entries = [_Row(ConsumerRecord(*row)) for row in rows]
+        try:
+            _do_run(connection, handling, entries)
+            connection.send(None)
+        except (BrokenPipeError, OSError):
+            return
+
+
+class _Row:
+    """Stands for an entry, in the process."""
+
+    __slots__ = ("record",)
+
+    def __init__(self, record: Any) -> None:
+        self.record = record
+
+
+def _do_run(connection: Connection, handling: Handling, rows: list[_Row]) -> None:
+    if handling.is_batch:
+        failures = _in_one(handling, rows)
+        connection.send((len(rows), failures))
+        return
+    for index, row in enumerate(rows):
+        failures = _in_one(handling, [row])
+        connection.send((index + 1, [(index, error) for _, error in failures]))
+        if failures and handling.stops_at_failure:
+            return
+
+
+def _in_one(handling: Handling, rows: list[_Row]) -> list[tuple[int, bytes]]:
+    """One call of the handler; which rows failed, and why."""
+    run: Any = Run(rows, None, None)  # type: ignore[arg-type]  # rows stand for entries: only their records are looked at
+    chunk = Chunk(None, 0.0)  # type: ignore[arg-type]  # nobody takes anything out of this one
+    (handling.do_batch if handling.is_batch else handling.do_records)(chunk, run)
+    return [(rows.index(row), _dumped(error)) for row, error in run.failures or ()]
+
+
+def _dumped(error: BaseException) -> bytes:
+    """An exception that can be read again on the other side, whatever it is."""
+    try:
+        data = pickle.dumps(error)
+        pickle.loads(data)
+    except Exception:  # noqa: BLE001 - a class may do anything when it is pickled; its text will have to do
+        return pickle.dumps(RuntimeError(f"{type(error).__name__}: {error}"))
+    return data
+
+
+def _loaded(data: bytes) -> BaseException:
+    loaded: BaseException = pickle.loads(data)
+    return loaded

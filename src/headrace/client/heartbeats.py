@@ -57,6 +57,7 @@ class Heartbeats:
         self._heard_at = 0.0
         self._polled_at = 0.0
         self._in_flight = False
+        self._sent_to: Node | None = None
         self._news: News | None = None
         self.on_change: Callable[[], None] = lambda: None
         """Called (outside the lock) when the sender has to look at the schedule again."""
@@ -100,6 +101,9 @@ class Heartbeats:
             return None
         with self._lock:
             news, self._news = self._news, None
+            if news is not None and news.verdict is Verdict.COORDINATOR_UNKNOWN:
+                # None are sent until the coordinator is found again: this one would only say the same.
+                self._node = None
             return news
 
     @property
@@ -118,6 +122,8 @@ class Heartbeats:
             if self._identity is None or self._news_ends_it():
                 return _FOREVER
             deadline = self._polled_at + self._poll_s
+            if self._node is None:
+                return deadline
             if self._in_flight:
                 return min(deadline, self._heard_at + self._session_s)
             return min(deadline, self._next_at)
@@ -129,22 +135,24 @@ class Heartbeats:
         """What to send now, and where; None if nothing is due. Report the answer with `answered`."""
         with self._lock:
             identity, node = self._identity, self._node
-            if identity is None or node is None or self._news_ends_it():
+            if identity is None or self._news_ends_it():
                 return None
             if now >= self._polled_at + self._poll_s:
                 self._news = News(Verdict.POLL_TIMEOUT, identity)
                 self._identity = None
-                if identity.instance_id is not None:
+                if identity.instance_id is not None or node is None:
                     # A static member's place is kept until its session is over: it may come back.
                     return None
                 reason = "the time between two polls exceeded max.poll.interval.ms"
                 return node, leave_request(self._group_id, identity.member_id, None, reason), identity
+            if node is None:
+                return None
             if now >= self._heard_at + self._session_s:
                 self._news = News(Verdict.COORDINATOR_UNKNOWN, identity)
                 return None
             if self._in_flight or now < self._next_at:
                 return None
-            self._in_flight = True
+            self._in_flight, self._sent_to = True, node
             self._next_at = now + self._interval_s
             self.sent += 1
             request = HeartbeatRequest(
@@ -159,7 +167,7 @@ class Heartbeats:
         """The answer to a heartbeat: a code, or why there is none. Says whether there is news for the consumer."""
         with self._lock:
             self._in_flight = False
-            if identity != self._identity:
+            if identity != self._identity or self._sent_to is not self._node:
                 return False
             if error is not None:
                 # Tried again soon, on a new connection, until the session is over.

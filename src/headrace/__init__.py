@@ -12,32 +12,48 @@ if TYPE_CHECKING:
     from headrace.client.consumer import Consumer
     from headrace.client.consumer_errors import CommitFailedError, NoOffsetForPartitionError, WakeupError
     from headrace.client.consumer_records import ConsumerRecord, ConsumerRecords, OffsetAndTimestamp
+    from headrace.client.errors import (
+        AbortableTransactionError,
+        FatalTransactionError,
+        ProducerFenced,
+        TransactionTimeout,
+    )
+    from headrace.client.exactly_once import exactly_once
     from headrace.client.producer import Producer
     from headrace.client.range_reader import RangeReader
+    from headrace.topics import TopicPartition
 
 # Loaded when first used, so that `import headrace` costs next to nothing.
 _LAZY = {
+    "AbortableTransactionError": "headrace.client.errors",
     "Admin": "headrace.client.admin",
     "CommitFailedError": "headrace.client.consumer_errors",
     "Consumer": "headrace.client.consumer",
     "ConsumerRecord": "headrace.client.consumer_records",
     "ConsumerRecords": "headrace.client.consumer_records",
+    "FatalTransactionError": "headrace.client.errors",
     "NewTopic": "headrace.client.admin",
     "NoOffsetForPartitionError": "headrace.client.consumer_errors",
     "OffsetAndMetadata": "headrace.client.offsets",
     "OffsetAndTimestamp": "headrace.client.consumer_records",
     "OffsetSpec": "headrace.client.offsets",
     "Producer": "headrace.client.producer",
+    "ProducerFenced": "headrace.client.errors",
     "RangeReader": "headrace.client.range_reader",
+    "TransactionTimeout": "headrace.client.errors",
+    "TopicPartition": "headrace.topics",
     "WakeupError": "headrace.client.consumer_errors",
+    "exactly_once": "headrace.client.exactly_once",
 }
 
 __all__ = [
+    "AbortableTransactionError",
     "Admin",
     "CommitFailedError",
     "Consumer",
     "ConsumerRecord",
     "ConsumerRecords",
+    "FatalTransactionError",
     "NewTopic",
     "NoOffsetForPartitionError",
     "OffsetAndMetadata",
@@ -45,6 +61,7 @@ __all__ = [
     "OffsetSpec",
     "Producer",
     "RangeReader",
+    "TopicPartition",
     "WakeupError",
     "__version__",
 ]

@@ -73,6 +73,7 @@ class FakeGroupCluster(FakeCluster):
         self.starts: dict[tuple[str, int], int] = {}
         self.batches: dict[tuple[str, int], list[tuple[int, int, bytes]]] = {}
         self.epoch_ends: dict[tuple[str, int], tuple[int, int]] = {}
+        self.aborted: dict[tuple[str, int], list[Any]] = {}
         self.sessions = 0
         self.session: dict[tuple[str, int], Any] = {}
         self.held: dict[int, tuple[float, list[Callable[[], None]]]] = {}
@@ -241,7 +242,14 @@ class FakeGroupCluster(FakeCluster):
         found = b"".join(data for _, end, data in self.batches.get(key, []) if end > part.fetch_offset)
         if not found:
             return None
-        return PartitionData(partition_index=index, high_watermark=self.end(*key), records=found)
+        end = self.end(*key)
+        return PartitionData(
+            partition_index=index,
+            high_watermark=end,
+            last_stable_offset=end,
+            aborted_transactions=self.aborted.get(key),
+            records=found,
+        )
 
 
 def _has_news(answer: FetchResponse) -> bool:

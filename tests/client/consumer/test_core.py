@@ -211,8 +211,8 @@ def test_a_member_that_does_not_poll_leaves_by_itself() -> None:
     world.clock.now += 20
     world.settle()
     assert len(world.cluster.names("Heartbeat")) == beats
+    world.consumer.membership.check(world.clock.now)
     with pytest.raises(CommitFailedError):
-        world.consumer.membership.check(world.clock.now)
         world.run(world.consumer.commit({T0: 1}))
     world.is_polling = True
     world.run_until(lambda: world.cluster.generation == 2 and world.assigned() == {T0})
@@ -371,7 +371,7 @@ def test_a_new_leader_is_found_and_the_position_checked_first() -> None:
     world.run_until(lambda: len(world.records) == 10)
     asked = world.cluster.names("OffsetForLeaderEpoch")
     assert [(p.leader_epoch, p.current_leader_epoch) for p in asked[0].topics[0].partitions] == [(0, 1)]
-    fetch = [request for node, name, _, request in world.cluster.requests if node == 2 and name == "Fetch"][0]
+    fetch = next(request for node, name, _, request in world.cluster.requests if node == 2 and name == "Fetch")
     assert fetch.topics[0].partitions[0].current_leader_epoch == 1
     assert [record.offset for record in world.records] == list(range(10))
 
@@ -457,15 +457,8 @@ def test_aborted_transactions_and_markers_are_left_out() -> None:
             )
         )
         offset += 1
-    data = PartitionData(
-        partition_index=0,
-        high_watermark=offset,
-        last_stable_offset=offset,
-        aborted_transactions=[AbortedTransaction(producer_id=2, first_offset=2)],
-        records=b"".join(parts),
-    )
-    topic = FetchableTopicResponse(topic="t", topic_id=world.cluster.topic_ids["t"], partitions=[data])
-    world.cluster.script = Once("Fetch", FetchResponse(session_id=9, responses=[topic]))
+    world.cluster.batches["t", 0] = [(0, offset, b"".join(parts))]
+    world.cluster.aborted["t", 0] = [AbortedTransaction(producer_id=2, first_offset=2)]
     world.run_until(lambda: len(world.records) == 3)
     assert [record.offset for record in world.records] == [0, 1, 4]
     state = world.consumer.subscriptions.state(T0)

@@ -16,6 +16,7 @@ from headrace.protocol.api import ApiKey
 # Client ids that the tests give; anything else is what Apache Kafka's tools call themselves.
 CLIENT_IDS = ("confluent-kafka", "kafka-python", "aiokafka", "kcat", "kio")
 JAVA = "Java"
+RDKAFKA = "rdkafka"  # what librdkafka says when it is told nothing
 
 
 class Served:
@@ -27,7 +28,8 @@ class Served:
 
     def note(self, call: Call) -> None:
         client_id = call.context.client_id or ""
-        client = next((name for name in CLIENT_IDS if client_id.startswith(name)), JAVA)
+        given = "confluent-kafka" if client_id == RDKAFKA else client_id
+        client = next((name for name in CLIENT_IDS if given.startswith(name)), JAVA)
         with self._lock:
             self.counts[client, call.handler.api_key, call.context.api_version] += 1
 

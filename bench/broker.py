@@ -1,9 +1,10 @@
-"""One broker next to Apache Kafka, with confluent-kafka as the client of both: throughput, latency, start, memory, CPU.
+"""One broker next to Apache Kafka, with confluent-kafka as the client of both: throughput, latency, start, memory,
+CPU.
 
     python -m bench.broker [--seconds 6] [--only headrace|kafka]
 
-Absolute figures are one machine's; the ratio in one run is what counts. Both brokers have one node, default settings, and
-data on the same disk. The client runs in a process of its own and shares the cores with the broker.
+Absolute figures are one machine's; the ratio in one run is what counts. Both brokers have one node, default settings,
+and data on the same disk. The client runs in a process of its own and shares the cores with the broker.
 """
 
 from __future__ import annotations

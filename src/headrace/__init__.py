@@ -60,10 +60,13 @@ __all__ = [
     "OffsetAndTimestamp",
     "OffsetSpec",
     "Producer",
+    "ProducerFenced",
     "RangeReader",
     "TopicPartition",
+    "TransactionTimeout",
     "WakeupError",
     "__version__",
+    "exactly_once",
 ]
 
 

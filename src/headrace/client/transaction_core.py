@@ -58,6 +58,7 @@ _ABORTABLE = frozenset(
         ErrorCode.INVALID_PRODUCER_ID_MAPPING,
         ErrorCode.UNKNOWN_MEMBER_ID,
         ErrorCode.ILLEGAL_GENERATION,
+        ErrorCode.REBALANCE_IN_PROGRESS,
         ErrorCode.STALE_MEMBER_EPOCH,
         ErrorCode.FENCED_INSTANCE_ID,
         ErrorCode.OFFSET_METADATA_TOO_LARGE,

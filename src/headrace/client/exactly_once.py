@@ -1,0 +1,343 @@
+"""Consume, transform, produce, exactly once: each batch that is read is one transaction with its offsets in it.
+
+for batch in exactly_once(consumer, producer):
+    for record in batch:
+        producer.send("out", transform(record.value))
+
+What is sent while a batch is in hand becomes readable together with the batch's offsets, when the next batch is asked
+for; or not at all, when the loop is left before that, and then the same records come again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final
+
+from headrace.client.consumer_records import ConsumerRecords, OffsetAndMetadata
+from headrace.client.errors import AbortableTransactionError, TransactionError, TransactionStateError
+from headrace.client.transaction_core import TransactionState
+from headrace.config import ConfigError
+from headrace.errors import ErrorCode, HeadraceError, RetriableError
+from headrace.topics import TopicPartition
+
+if TYPE_CHECKING:
+    from headrace.client import aio_consumer, aio_producer
+    from headrace.client.consumer import Consumer
+    from headrace.client.producer import Producer
+
+log = logging.getLogger("headrace.client.exactly_once")
+
+MAX_RECORDS: Final = 10_000
+RETRIES: Final = 10
+_READ_COMMITTED = 1
+_PASSING = frozenset(
+    {
+        ErrorCode.ILLEGAL_GENERATION,
+        ErrorCode.UNKNOWN_MEMBER_ID,
+        ErrorCode.STALE_MEMBER_EPOCH,
+        ErrorCode.REBALANCE_IN_PROGRESS,
+        ErrorCode.TRANSACTION_ABORTABLE,
+    }
+)
+
+
+class _Rules:
+    """What both loops share: what is checked before, how often is tried again, when to end."""
+
+    def __init__(self, consumer: Any, producer: Any, retries: int, idle_timeout: float | None) -> None:
+        settings = consumer._setup.settings
+        problems = {}
+        if settings.group_id is None:
+            problems["group.id"] = "exactly_once needs a group, whose offsets go into the transaction: set group.id"
+        elif settings.auto_commit:
+            problems["enable.auto.commit"] = (
+                "exactly_once commits offsets in the producer's transaction: set enable.auto.commit to false"
+            )
+        if producer._settings.transactional_id is None:
+            problems["transactional.id"] = "exactly_once needs a transactional producer: give it a transactional.id"
+        if problems:
+            raise ConfigError(problems)
+        if settings.isolation != _READ_COMMITTED:
+            log.warning(
+                "group %s reads uncommitted records: what an aborted transaction wrote is processed too. Set "
+                "isolation.level to read_committed unless no transactional producer writes to its topics",
+                settings.group_id,
+            )
+        self._clock = producer._clock if hasattr(producer, "_clock") else producer._runtime.clock
+        self._retries = retries
+        self._idle_timeout = idle_timeout
+        self._failures = 0
+        self._busy_at = self._clock.monotonic()
+        self.is_stopping = False
+
+    def is_idle_too_long(self, records: ConsumerRecords) -> bool:
+        now = self._clock.monotonic()
+        if records:
+            self._busy_at = now
+        return self._idle_timeout is not None and now - self._busy_at >= self._idle_timeout
+
+    def committed(self) -> None:
+        self._failures = 0
+        self._busy_at = self._clock.monotonic()
+
+    def give_up_on(self, error: AbortableTransactionError) -> bool:
+        """Whether a batch that could not be committed is not worth another try."""
+        self._failures += 1
+        cause = error.__cause__
+        passing = isinstance(cause, RetriableError) or getattr(cause, "code", None) in _PASSING
+        if passing and self._failures <= self._retries:
+            log.info("a batch was not committed and comes again (attempt %d): %s", self._failures, error)
+            return False
+        return True
+
+
+def _starts(records: ConsumerRecords) -> dict[TopicPartition, int]:
+    return {partition: found[0].offset for partition, found in records.items()}
+
+
+def _rewind(consumer: Any, starts: Mapping[TopicPartition, int]) -> None:
+    """Back to where the batch began. A partition that is lost meanwhile begins where its next owner says."""
+    assigned = consumer.assignment()
+    for partition, offset in starts.items():
+        if partition in assigned:
+            consumer.seek(partition, offset)
+
+
+def _is_fresh(producer: Any) -> bool:
+    core = producer._core
+    return core is None or core.transaction.state is TransactionState.UNINITIALIZED
+
+
+class ExactlyOnce:
+    """See `exactly_once`. Iterate it; or enter it with `with`, which ends an unfinished batch at a known place."""
+
+    def __init__(
+        self,
+        consumer: Consumer,
+        producer: Producer,
+        *,
+        max_records: int = MAX_RECORDS,
+        poll_timeout: float = 1.0,
+        idle_timeout: float | None = None,
+        retries: int = RETRIES,
+    ) -> None:
+        self._consumer, self._producer = consumer, producer
+        self._rules = _Rules(consumer, producer, retries, idle_timeout)
+        self._max_records, self._poll_timeout = max_records, poll_timeout
+        self._batches: Iterator[ConsumerRecords] | None = None
+
+    def stop(self) -> None:
+        """End after this batch: it is committed, and no other follows."""
+        self._rules.is_stopping = True
+
+    def run(self, handle: Callable[[ConsumerRecords], Any]) -> None:
+        """Call a function for every batch, also again for one that its transaction could not be committed with."""
+        while not self._rules.is_stopping:
+            try:
+                for batch in self:
+                    handle(batch)
+            except AbortableTransactionError as error:
+                self.close()
+                if self._rules.give_up_on(error):
+                    raise
+            else:
+                return
+
+    def __iter__(self) -> Iterator[ConsumerRecords]:
+        self.close()
+        self._batches = self._run()
+        return self._batches
+
+    def _run(self) -> Iterator[ConsumerRecords]:
+        if _is_fresh(self._producer):
+            self._producer.init_transactions()
+        while not self._rules.is_stopping:
+            records = self._consumer.poll(self._poll_timeout, self._max_records)
+            if self._rules.is_idle_too_long(records):
+                return
+            if records:
+                yield from self._transaction(records)
+
+    def _transaction(self, records: ConsumerRecords) -> Iterator[ConsumerRecords]:
+        starts, offsets = _starts(records), records.next_offsets()
+        self._producer.begin_transaction()
+        is_committed = False
+        try:
+            yield records
+            try:
+                self._commit(offsets)
+                is_committed = True
+            except AbortableTransactionError as error:
+                if self._rules.give_up_on(error):
+                    raise
+        finally:
+            if not is_committed:
+                self._undo(starts)
+        if is_committed:
+            self._rules.committed()
+
+    def _commit(self, offsets: dict[TopicPartition, OffsetAndMetadata]) -> None:
+        self._producer.send_offsets_to_transaction(offsets, self._consumer.group_metadata())
+        self._producer.commit_transaction()
+
+    def _undo(self, starts: Mapping[TopicPartition, int]) -> None:
+        try:
+            self._producer.abort_transaction()
+        except TransactionError as error:
+            # What made it fail is on its way to the caller, or the next call to the producer says it again.
+            log.warning("a transaction could not be aborted: %s", error)
+        with contextlib.suppress(HeadraceError):
+            _rewind(self._consumer, starts)
+
+    def close(self) -> None:
+        """Abort a batch that was not finished; its records come again."""
+        batches, self._batches = self._batches, None
+        if batches is not None:
+            batches.close()  # type: ignore[attr-defined]  # it is the generator above
+
+    def __enter__(self) -> ExactlyOnce:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class AsyncExactlyOnce:
+    """`exactly_once` on asyncio. Enter it with `async with`: only that ends an unfinished batch at a known place."""
+
+    def __init__(
+        self,
+        consumer: aio_consumer.Consumer,
+        producer: aio_producer.Producer,
+        *,
+        max_records: int = MAX_RECORDS,
+        poll_timeout: float = 1.0,
+        idle_timeout: float | None = None,
+        retries: int = RETRIES,
+    ) -> None:
+        self._consumer, self._producer = consumer, producer
+        self._rules = _Rules(consumer, producer, retries, idle_timeout)
+        self._max_records, self._poll_timeout = max_records, poll_timeout
+        self._open: ConsumerRecords | None = None
+
+    def stop(self) -> None:
+        """End after this batch: it is committed, and no other follows."""
+        self._rules.is_stopping = True
+
+    async def run(self, handle: Callable[[ConsumerRecords], Awaitable[Any]]) -> None:
+        """Await a function for every batch, also again for one that its transaction could not be committed with."""
+        while not self._rules.is_stopping:
+            try:
+                async for batch in self:
+                    await handle(batch)
+            except AbortableTransactionError as error:
+                await self.close()
+                if self._rules.give_up_on(error):
+                    raise
+            else:
+                return
+
+    def __aiter__(self) -> AsyncIterator[ConsumerRecords]:
+        if self._open is not None:
+            raise TransactionStateError("the last batch is unfinished: close() it, or use `async with exactly_once(…)`")
+        return self
+
+    async def __anext__(self) -> ConsumerRecords:
+        if self._open is not None:
+            await self._finish(self._open)
+        if _is_fresh(self._producer):
+            await self._producer.init_transactions()
+        while not self._rules.is_stopping:
+            records = await self._consumer.poll(self._poll_timeout, self._max_records)
+            if self._rules.is_idle_too_long(records):
+                break
+            if records:
+                await self._producer.begin_transaction()
+                self._open = records
+                return records
+        raise StopAsyncIteration
+
+    async def _finish(self, records: ConsumerRecords) -> None:
+        try:
+            metadata = self._consumer.group_metadata()
+            await self._producer.send_offsets_to_transaction(records.next_offsets(), metadata)
+            await self._producer.commit_transaction()
+        except AbortableTransactionError as error:
+            await self.close()
+            if self._rules.give_up_on(error):
+                raise
+            return
+        self._open = None
+        self._rules.committed()
+
+    async def close(self) -> None:
+        """Abort a batch that was not finished; its records come again."""
+        records, self._open = self._open, None
+        if records is None:
+            return
+        try:
+            await self._producer.abort_transaction()
+        except TransactionError as error:
+            log.warning("a transaction could not be aborted: %s", error)
+        with contextlib.suppress(HeadraceError):
+            _rewind(self._consumer, _starts(records))
+
+    async def __aenter__(self) -> AsyncExactlyOnce:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+
+def exactly_once(
+    consumer: Consumer,
+    producer: Producer,
+    *,
+    max_records: int = MAX_RECORDS,
+    poll_timeout: float = 1.0,
+    idle_timeout: float | None = None,
+    retries: int = RETRIES,
+) -> ExactlyOnce:
+    """Batches of records, each one transaction: what is sent meanwhile and the batch's offsets are committed together.
+
+    The consumer is subscribed (a group, `enable.auto.commit` false, `isolation.level` read_committed), the producer has
+    a `transactional.id` of its own. A batch is committed when the next one is asked for; leaving the loop aborts it,
+    and its records come again; `stop()` ends the loop after a commit. A batch that a rebalance took away, or that
+    failed for a passing reason, comes again up to `retries` times. `idle_timeout`: end after so many seconds without
+    records.
+    """
+    return ExactlyOnce(
+        consumer,
+        producer,
+        max_records=max_records,
+        poll_timeout=poll_timeout,
+        idle_timeout=idle_timeout,
+        retries=retries,
+    )
+
+
+def exactly_once_async(
+    consumer: aio_consumer.Consumer,
+    producer: aio_producer.Producer,
+    *,
+    max_records: int = MAX_RECORDS,
+    poll_timeout: float = 1.0,
+    idle_timeout: float | None = None,
+    retries: int = RETRIES,
+) -> AsyncExactlyOnce:
+    """`exactly_once` for asyncio: `async with headrace.aio.exactly_once(…) as batches: async for batch in batches:`."""
+    return AsyncExactlyOnce(
+        consumer,
+        producer,
+        max_records=max_records,
+        poll_timeout=poll_timeout,
+        idle_timeout=idle_timeout,
+        retries=retries,
+    )

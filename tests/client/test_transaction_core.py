@@ -139,7 +139,7 @@ def offsets_answer(codes: dict[TopicPartition, int]) -> TxnOffsetCommitResponse:
 
 def done(operation: Operation) -> Exception | None:
     assert operation.is_done
-    return operation.error
+    return operation.hear()
 
 
 def test_init_finds_the_coordinator_and_takes_id_epoch_and_protocol() -> None:
@@ -304,6 +304,18 @@ def test_a_commit_without_an_outcome_is_waited_for_by_calling_it_again() -> None
         with pytest.raises(TransactionStateError, match="call it again"):
             other()
     script.answer(script.step())
+    assert done(operation) is None
+    script.core.begin()
+
+
+def test_a_commit_that_ended_after_the_wait_for_it_is_still_heard_of() -> None:
+    script = Script().in_transaction()
+    operation = script.core.commit()
+    script.answer(script.step())
+    assert operation.is_done
+    with pytest.raises(TransactionStateError, match="call it again"):
+        script.core.begin()
+    assert script.core.commit() is operation
     assert done(operation) is None
     script.core.begin()
 

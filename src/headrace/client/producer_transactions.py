@@ -96,8 +96,9 @@ def read_offsets(
 
 def outcome(operation: Operation) -> None:
     """Raise what an operation that is done ended with, if anything."""
-    if operation.error is not None:
-        raise copy_of(operation.error)
+    error = operation.hear()
+    if error is not None:
+        raise copy_of(error)
 
 
 def timed_out(operation: Operation, seconds: float, trouble: object) -> TransactionTimeout:

@@ -101,10 +101,11 @@ class OperationKind(Enum):
 
 @dataclass(slots=True, eq=False)
 class Operation:
-    """One call of the user's, on its way. Done, it has an error or none."""
+    """One call of the user's, on its way. Done, it has an error or none; `was_heard` once the user knows."""
 
     kind: OperationKind
     is_done: bool = False
+    was_heard: bool = False
     error: HeadraceError | None = None
     waiters: list[Callable[[], None]] = field(default_factory=list)
 
@@ -115,6 +116,17 @@ class Operation:
         waiters, self.waiters = self.waiters, []
         for waiter in waiters:
             waiter()
+
+    def hear(self) -> HeadraceError | None:
+        """The outcome, for the user."""
+        assert self.is_done
+        self.was_heard = True
+        return self.error
+
+    @property
+    def is_pending(self) -> bool:
+        """Whether the user has to ask for the outcome before anything else: it took longer than they waited."""
+        return not self.was_heard and self.error is None
 
 
 @dataclass(slots=True, eq=False)
@@ -235,16 +247,12 @@ class TransactionCore:
         return TransactionStateError("the record was not sent: no transaction was open; begin_transaction() first")
 
     def _again(self, kind: OperationKind) -> Operation | None:
-        """The operation that is still under way, when the same is asked again (after a time-out)."""
+        """The operation that nobody has heard the outcome of, when the same is asked again (after a time-out)."""
         operation = self._operation
-        if operation is None or operation.is_done:
-            return None
-        if operation.kind is kind:
+        if operation is not None and operation.is_pending and operation.kind is kind:
             return operation
-        raise TransactionStateError(
-            f"{operation.kind.value}() has not ended yet, so its outcome is not known: call it again to wait for it "
-            f"before {kind.value}()"
-        )
+        self._raise_if_pending(kind.value)
+        return None
 
     def _begin_operation(self, kind: OperationKind) -> Operation:
         self._operation = Operation(kind)
@@ -252,10 +260,10 @@ class TransactionCore:
 
     def _raise_if_pending(self, what: str) -> None:
         operation = self._operation
-        if operation is not None and not operation.is_done:
+        if operation is not None and operation.is_pending:
             raise TransactionStateError(
-                f"{operation.kind.value}() has not ended yet, so its outcome is not known: call it again to wait for "
-                f"it before {what}()"
+                f"{operation.kind.value}() was given up before its outcome was known: call it again to wait for it "
+                f"before {what}()"
             )
 
     def _raise_if_failed(self) -> None:

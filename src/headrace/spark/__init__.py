@@ -1,0 +1,37 @@
+"""Kafka as a source and sink of Spark, exactly once if wanted: `headrace.spark.session()`, `format("headrace")`.
+
+Names are loaded when first used: what runs without Spark (options, planning) can be imported without it.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from headrace.spark.foreach_batch import abort_orphan, exactly_once, write_once
+    from headrace.spark.lag import track_lag
+    from headrace.spark.packaging import package
+    from headrace.spark.source import HeadraceSource
+    from headrace.spark.starting import session
+
+_LAZY = {
+    "HeadraceSource": "headrace.spark.source",
+    "abort_orphan": "headrace.spark.foreach_batch",
+    "exactly_once": "headrace.spark.foreach_batch",
+    "package": "headrace.spark.packaging",
+    "session": "headrace.spark.starting",
+    "track_lag": "headrace.spark.lag",
+    "write_once": "headrace.spark.foreach_batch",
+}
+
+__all__ = ["HeadraceSource", "abort_orphan", "exactly_once", "package", "session", "track_lag", "write_once"]
+
+
+def __getattr__(name: str) -> Any:
+    module = _LAZY.get(name)
+    if module is None:
+        raise AttributeError(f"module 'headrace.spark' has no attribute {name!r}")
+    value = getattr(importlib.import_module(module), name)
+    globals()[name] = value
+    return value

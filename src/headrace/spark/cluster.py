@@ -1,0 +1,156 @@
+"""What the driver asks the cluster: which partitions there are, where they start and end, and a group's offsets."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from headrace.client.admin import Admin
+from headrace.client.admin.drivers import ADMIN_CONFIGS
+from headrace.client.offsets import OffsetSpec
+from headrace.errors import HeadraceError, UnknownTopicOrPartitionError
+from headrace.spark.options import EARLIEST, Bound, NoMatch, Topics
+from headrace.spark.planning import Offsets, resolved
+from headrace.topics import TopicPartition
+
+_INTERNAL = "exclude.internal.topics"
+
+
+class StartNotFound(HeadraceError):
+    """No record is at or after the time that was to be the start."""
+
+
+def admin_values(kafka: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of a client's settings that an Admin knows."""
+    return {name: value for name, value in kafka.items() if name in ADMIN_CONFIGS}
+
+
+class Cluster:
+    """The driver's connection to the cluster. `kafka` is the configuration by Kafka's names."""
+
+    def __init__(self, kafka: Mapping[str, Any], admin: Admin | None = None) -> None:
+        self.admin = Admin(admin_values(kafka)) if admin is None else admin
+        self._kafka = kafka
+        self._id: str | None = None
+
+    @property
+    def id(self) -> str | None:
+        """The cluster's own id: the same whatever broker is asked."""
+        if self._id is None:
+            self._id = self.admin.describe_cluster().cluster_id
+        return self._id
+
+    def close(self) -> None:
+        self.admin.close()
+
+    # --- partitions ---------------------------------------------------------------------------------------------------
+
+    def partitions(self, topics: Topics) -> list[TopicPartition]:
+        """The partitions that are meant, now. A topic named has to exist; a pattern may match none."""
+        if topics.assigned:
+            there = set(self._partitions_of(sorted({one.topic for one in topics.assigned})))
+            missing = [one for one in topics.assigned if one not in there]
+            if missing:
+                raise UnknownTopicOrPartitionError(f"assign names {missing[0]}, which does not exist")
+            return list(topics.assigned)
+        names: Iterable[str] = topics.names
+        if topics.pattern is not None:
+            wanted = re.compile(topics.pattern)
+            internal = str(self._kafka.get(_INTERNAL, "true")).lower() == "false"
+            names = [name for name in self.admin.list_topics(list_internal=internal) if wanted.fullmatch(name)]
+            return self._partitions_of(names, may_vanish=True)
+        return self._partitions_of(names)
+
+    def _partitions_of(self, names: Iterable[str], *, may_vanish: bool = False) -> list[TopicPartition]:
+        described = self.admin.describe_topics(names)
+        found: list[TopicPartition] = []
+        for name in sorted(described):
+            if may_vanish and isinstance(described.errors.get(name), UnknownTopicOrPartitionError):
+                continue
+            found += [TopicPartition(name, info.partition) for info in described[name].partitions]
+        return found
+
+    def partition_counts(self, names: Iterable[str]) -> dict[str, int]:
+        """How many partitions each topic has; a topic that does not exist is an error that says what to do."""
+        described = self.admin.describe_topics(names)
+        for name, error in described.errors.items():
+            if isinstance(error, UnknownTopicOrPartitionError):
+                raise UnknownTopicOrPartitionError(f"the topic {name} does not exist: create it first") from error
+        return {name: len(described[name].partitions) for name in described}
+
+    # --- offsets ------------------------------------------------------------------------------------------------------
+
+    def earliest(self, partitions: Iterable[TopicPartition]) -> Offsets:
+        return self._offsets(partitions, OffsetSpec.earliest())
+
+    def latest(self, partitions: Iterable[TopicPartition], *, read_committed: bool) -> Offsets:
+        """Where each ends; for read_committed before the first transaction that is open."""
+        return self._offsets(partitions, OffsetSpec.latest(), read_committed=read_committed)
+
+    def _offsets(
+        self, partitions: Iterable[TopicPartition], spec: OffsetSpec, *, read_committed: bool = False
+    ) -> Offsets:
+        isolation = "read_committed" if read_committed else "read_uncommitted"
+        asked = dict.fromkeys(partitions, spec)
+        if not asked:
+            return {}
+        found = self.admin.list_offsets(asked, isolation_level=isolation).all()
+        return {partition: info.offset for partition, info in found.items()}
+
+    def bound(
+        self,
+        bound: Bound,
+        partitions: list[TopicPartition],
+        *,
+        read_committed: bool,
+        no_match: NoMatch,
+        option: str,
+    ) -> Offsets:
+        """The offsets that an end of what is read stands for."""
+        if bound.is_timed:
+            return self._timed(bound, partitions, read_committed, no_match, option)
+        if bound.everywhere is not None:
+            if bound.everywhere == EARLIEST:
+                return self.earliest(partitions)
+            return self.latest(partitions, read_committed=read_committed)
+        _check_cover(bound.offsets, partitions, option)
+        if all(offset >= 0 for offset in bound.offsets.values()):
+            return dict(bound.offsets)
+        latest = self.latest(partitions, read_committed=read_committed)
+        return resolved(bound.offsets, self.earliest(partitions), latest)
+
+    def _timed(
+        self, bound: Bound, partitions: list[TopicPartition], read_committed: bool, no_match: NoMatch, option: str
+    ) -> Offsets:
+        times = bound.times_ms
+        if bound.time_ms is not None:
+            times = dict.fromkeys(partitions, bound.time_ms)
+        _check_cover(times, partitions, f"{option}ByTimestamp")
+        specs = {partition: OffsetSpec.for_timestamp(time) for partition, time in times.items()}
+        found = {one: info.offset for one, info in self.admin.list_offsets(specs).all().items()}
+        unmatched = sorted(one for one, offset in found.items() if offset < 0)
+        if unmatched and no_match is NoMatch.ERROR:
+            raise StartNotFound(
+                f"no record of {unmatched[0]} is at or after the time {times[unmatched[0]]}. To start at the end of "
+                "such partitions, set startingOffsetsByTimestampStrategy to latest"
+            )
+        found.update(self.latest(unmatched, read_committed=read_committed))
+        return found
+
+    def commit(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
+        """Let a consumer group show how far the query is."""
+        if offsets:
+            self.admin.alter_group_offsets(group, dict(offsets)).all()
+
+
+def _check_cover(given: Mapping[TopicPartition, int], partitions: list[TopicPartition], option: str) -> None:
+    missing = sorted(set(partitions) - given.keys())
+    extra = sorted(given.keys() - set(partitions))
+    if missing:
+        raise ValueError(
+            f"{option} leaves out {', '.join(map(str, missing))}: give every partition that is read "
+            "(-1 is the end, -2 the start)"
+        )
+    if extra:
+        raise ValueError(f"{option} names {', '.join(map(str, extra))}, which is not read")

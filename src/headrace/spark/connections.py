@@ -1,0 +1,63 @@
+"""Connections of a Spark task: one client per configuration and process, kept for the tasks that follow.
+
+A Python worker of Spark runs many tasks one after the other; connecting anew for each would cost more than a small
+task does. There is no thread: bytes move while a task waits for them.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from headrace.client.blocking import BlockingClient
+from headrace.client.configs import COMMON_KEYS, ConnectionConfig, read_config
+from headrace.client.security import tls_context
+from headrace.config import ConfigDefinition
+
+_COMMON = ConfigDefinition(COMMON_KEYS)
+_CLIENTS_MAX = 4
+_clients: dict[tuple[int, tuple[tuple[str, str], ...]], BlockingClient] = {}
+
+_TASK_DEFAULTS = {
+    # The system's own choice grows with the connection; a fixed 64 KB would be a third of the speed.
+    "receive.buffer.bytes": "-1",
+    "send.buffer.bytes": "-1",
+    "client.id": "headrace-spark",
+}
+
+
+def make_client(kafka: Mapping[str, Any]) -> BlockingClient:
+    """A client of one's own."""
+    given = {**_TASK_DEFAULTS, **{name: value for name, value in kafka.items() if name in _COMMON}}
+    values = read_config(_COMMON, given)
+    client = BlockingClient(ConnectionConfig.of(values), tls=tls_context(values))
+    # Only topics that are asked about matter; a task never creates one.
+    client.core.allow_auto_topic_creation = False
+    return client
+
+
+def shared_client(kafka: Mapping[str, Any]) -> BlockingClient:
+    """The client of this process for that configuration; give it to `forget` after trouble."""
+    key = (os.getpid(), tuple(sorted((name, str(value)) for name, value in kafka.items() if name in _COMMON)))
+    client = _clients.get(key)
+    if client is None:
+        while len(_clients) >= _CLIENTS_MAX:
+            _drop(next(iter(_clients)))
+        client = _clients[key] = make_client(kafka)
+    return client
+
+
+def forget(client: BlockingClient) -> None:
+    """Close a client whose state is in doubt: the next task gets a new one."""
+    for key in [key for key, one in _clients.items() if one is client]:
+        del _clients[key]
+    client.close()
+
+
+def _drop(key: tuple[int, tuple[tuple[str, str], ...]]) -> None:
+    client = _clients.pop(key)
+    if key[0] == os.getpid():
+        client.close()
+    else:
+        client.abandon()

@@ -1,0 +1,192 @@
+"""Which offsets a batch reads, and how they are spread over tasks. Pure: no Spark, no network.
+
+Offsets travel through Spark as JSON in the shape of its own Kafka source, `{"topic": {"0": 23}}`, with one entry more
+whose name no topic can have: the cluster they belong to, and the consumer group that shows the progress.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+from headrace.errors import HeadraceError
+from headrace.spark.options import EARLIEST, GROUP_PREFIX, LATEST
+from headrace.topics import TopicPartition
+
+Offsets = dict[TopicPartition, int]
+
+IDENTITY = "@headrace"
+
+
+class DataLoss(HeadraceError):
+    """Records that were to be read are not there any more (`failOnDataLoss`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Offsets of one partition, `end` not included."""
+
+    partition: TopicPartition
+    start: int
+    end: int
+
+    def __len__(self) -> int:
+        return self.end - self.start
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Offsets as they stand in Spark's checkpoint."""
+
+    offsets: Offsets
+    cluster: str | None = None
+    group: str | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        made: dict[str, Any] = {}
+        for partition in sorted(self.offsets):
+            made.setdefault(partition.topic, {})[str(partition.partition)] = self.offsets[partition]
+        identity = {"cluster": self.cluster, "group": self.group}
+        made[IDENTITY] = {name: value for name, value in identity.items() if value is not None}
+        return made
+
+    @classmethod
+    def from_json(cls, given: Mapping[str, Any]) -> Progress:
+        identity = given.get(IDENTITY, {})
+        offsets = {
+            TopicPartition(topic, int(partition)): int(offset)
+            for topic, partitions in given.items()
+            if topic != IDENTITY
+            for partition, offset in partitions.items()
+        }
+        return cls(offsets, identity.get("cluster"), identity.get("group"))
+
+
+def is_ours(given: Any) -> bool:
+    """Whether offsets in Spark's reports are those of this source."""
+    return isinstance(given, dict) and IDENTITY in given
+
+
+def group_of(query_id: str, query_name: str | None, progress: Progress) -> str:
+    """The consumer group that shows a query's progress: the one that the user named, or one named after the query."""
+    return progress.group or f"{GROUP_PREFIX}-{query_name or query_id}"
+
+
+# --- how far to go ----------------------------------------------------------------------------------------------------
+
+
+def limited(start: Offsets, latest: Offsets, earliest: Offsets, max_offsets: int) -> Offsets:
+    """The end of a batch of at most so many offsets, shared among partitions by what each has waiting."""
+    begins = {partition: start.get(partition, earliest.get(partition, 0)) for partition in latest}
+    sizes = {partition: latest[partition] - begins[partition] for partition in latest}
+    total = sum(size for size in sizes.values() if size > 0)
+    if total <= max_offsets:
+        return dict(latest)
+    ends: Offsets = {}
+    for partition, end in latest.items():
+        size = sizes[partition]
+        if size <= 0:
+            ends[partition] = end
+            continue
+        # In whole numbers: a float share of a large offset would be off by some.
+        share = max_offsets * size // total
+        ends[partition] = min(end, begins[partition] + max(share, 1))
+    return ends
+
+
+def waiting(start: Offsets, latest: Offsets, earliest: Offsets) -> int:
+    """How many offsets there are to read."""
+    return sum(max(0, end - start.get(one, earliest.get(one, 0))) for one, end in latest.items())
+
+
+@dataclass(slots=True)
+class Patience:
+    """`minOffsetsPerTrigger`: hold a batch back until enough is there, or until the last one was long enough ago."""
+
+    min_offsets: int
+    max_delay_ms: int
+    last_ms: float | None = None
+
+    def holds_back(self, count: int, now_ms: float) -> bool:
+        """Whether to wait. The first batch is never held back, as in Spark's own source."""
+        if self.last_ms is None or count >= self.min_offsets or now_ms - self.last_ms >= self.max_delay_ms:
+            self.last_ms = now_ms
+            return False
+        return True
+
+
+def capped(latest: Offsets, target: Offsets) -> Offsets:
+    """No further than the target: what was the end when an AvailableNow query began."""
+    return {one: min(offset, target[one]) for one, offset in latest.items() if one in target}
+
+
+# --- what is read -----------------------------------------------------------------------------------------------------
+
+
+def ranges_between(start: Offsets, end: Offsets, earliest: Offsets) -> tuple[list[Range], list[str]]:
+    """Ranges to read, and what was lost, in words. A partition that is new begins with its first record."""
+    losses: list[str] = []
+    gone = sorted(start.keys() - end.keys())
+    if gone:
+        losses.append(f"{', '.join(map(str, gone))} {'is' if len(gone) == 1 else 'are'} not there any more")
+    ranges: list[Range] = []
+    for partition in sorted(end):
+        until = end[partition]
+        begin = start.get(partition)
+        if begin is None:
+            begin = earliest.get(partition, 0)
+            if begin > 0:
+                losses.append(f"new partition {partition} begins at offset {begin}: what was before is deleted")
+        if until < begin:
+            losses.append(f"{partition} ends at offset {until}, before {begin}, which was read already")
+            continue
+        if until > begin:
+            ranges.append(Range(partition, begin, until))
+    return ranges, losses
+
+
+def pieces(ranges: Iterable[Range], min_partitions: int | None, max_records: int | None) -> list[Range]:
+    """One piece per task: a range each, cut further for `maxRecordsPerPartition` and `minPartitions`."""
+    whole = [one for one in ranges if len(one) > 0]
+    if max_records is not None:
+        whole = [part for one in whole for part in _cut(one, math.ceil(len(one) / max_records))]
+    if min_partitions is None or min_partitions <= len(whole):
+        return whole
+    total = sum(map(len, whole))
+    # Small ones stay whole; the large ones share what is left of the count by size.
+    limit = total / min_partitions
+    large = [one for one in whole if len(one) > limit]
+    left = min_partitions - (len(whole) - len(large))
+    size = sum(map(len, large))
+    made: list[Range] = []
+    for one in whole:
+        made += _cut(one, max(1, round(len(one) * left / size))) if len(one) > limit else [one]
+    return made
+
+
+def _cut(one: Range, count: int) -> list[Range]:
+    count = max(1, min(count, len(one)))
+    bounds = [one.start + len(one) * part // count for part in range(count + 1)]
+    return [Range(one.partition, low, high) for low, high in pairwise(bounds) if high > low]
+
+
+def check_losses(losses: Sequence[str], *, fail: bool) -> str | None:
+    """Raise, or give the words to warn with; None when nothing was lost."""
+    if not losses:
+        return None
+    text = "; ".join(losses)
+    if fail:
+        raise DataLoss(
+            f"some data may have been lost: {text}. It was deleted by retention before it was read, or the topic was "
+            "deleted and made anew. To go on with what is there, set failOnDataLoss to false"
+        )
+    return f"some data may have been lost, and the query goes on (failOnDataLoss=false): {text}"
+
+
+def resolved(offsets: Mapping[TopicPartition, int], earliest: Offsets, latest: Offsets) -> Offsets:
+    """Offsets with -1 and -2 replaced by the end and the start."""
+    ends = {LATEST: latest, EARLIEST: earliest}
+    return {one: ends[offset][one] if offset in ends else offset for one, offset in offsets.items()}

@@ -1,0 +1,265 @@
+"""`format("headrace")`: Kafka topics as a Spark source and sink, with the options and columns of Spark's own connector.
+
+The classes here only speak Spark's data source API; what is read is decided in `planning`, and read in `reading`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceArrowWriter,
+    DataSourceReader,
+    DataSourceStreamArrowWriter,
+    DataSourceStreamReader,
+    InputPartition,
+)
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    ReadMinRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from headrace.errors import HeadraceError
+from headrace.runtime.real import RealClock
+from headrace.spark.cluster import Cluster
+from headrace.spark.options import (
+    Mode,
+    NoMatch,
+    SourceOptions,
+    includes_headers,
+    read_sink_options,
+    read_source_options,
+)
+from headrace.spark.planning import (
+    Offsets,
+    Patience,
+    Progress,
+    Range,
+    capped,
+    check_losses,
+    limited,
+    pieces,
+    ranges_between,
+    waiting,
+)
+from headrace.spark.reading import ReadPlan, read_arrow
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+log = logging.getLogger("headrace.spark")
+
+FORMAT = "headrace"
+SCHEMA = "key BINARY, value BINARY, topic STRING, partition INT, offset BIGINT, timestamp TIMESTAMP, timestampType INT"
+HEADERS_SCHEMA = "headers ARRAY<STRUCT<key: STRING, value: BINARY>>"
+
+
+class WrongCluster(HeadraceError):
+    """A checkpoint's offsets are those of another cluster."""
+
+
+class RangePartition(InputPartition):
+    """What one task reads."""
+
+    def __init__(self, wanted: Range) -> None:
+        super().__init__(wanted)
+
+
+class HeadraceSource(DataSource):
+    """Kafka for Spark. See docs/spark.md for the options."""
+
+    @classmethod
+    def name(cls) -> str:
+        return FORMAT
+
+    def schema(self) -> str:
+        return f"{SCHEMA}, {HEADERS_SCHEMA}" if includes_headers(self.options) else SCHEMA
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        return BatchReader(read_source_options(self.options, Mode.BATCH), schema)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        return StreamReader(read_source_options(self.options, Mode.STREAM), schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
+        from headrace.spark.sink import BatchWriter
+
+        return BatchWriter(read_sink_options(self.options), schema, overwrite=overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
+        from headrace.spark.sink import StreamWriter
+
+        return StreamWriter(read_sink_options(self.options), schema)
+
+
+class _Reading:
+    """What readers of both kinds share. The connection is made on first use, and does not travel to the tasks."""
+
+    def __init__(self, options: SourceOptions, schema: StructType) -> None:
+        self.options = options
+        self.schema = schema
+        self.plan = ReadPlan.of(
+            options.kafka,
+            read_committed=options.read_committed,
+            include_headers=options.include_headers,
+            fail_on_data_loss=options.fail_on_data_loss,
+            timeout_ms=options.poll_timeout_ms,
+        )
+        self._cluster: Cluster | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_cluster": None}
+
+    @property
+    def cluster(self) -> Cluster:
+        if self._cluster is None:
+            self._cluster = Cluster(self.options.kafka)
+        return self._cluster
+
+    def tasks(self, ranges: list[Range]) -> list[InputPartition]:
+        cut = pieces(ranges, self.options.min_partitions, self.options.max_records_per_partition)
+        return [RangePartition(one) for one in cut]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        from pyspark.sql.pandas.types import to_arrow_schema
+
+        if partition.value is None:
+            # Spark makes a task of its own when there is nothing to read.
+            return iter(())
+        return read_arrow(self.plan, partition.value, to_arrow_schema(self.schema, timezone="UTC"))
+
+
+class BatchReader(_Reading, DataSourceReader):
+    """From offsets to offsets, once."""
+
+    def partitions(self) -> list[InputPartition]:
+        options, cluster = self.options, self.cluster
+        try:
+            found = cluster.partitions(options.topics)
+            start = cluster.bound(
+                options.start,
+                found,
+                read_committed=options.read_committed,
+                no_match=options.no_match,
+                option="startingOffsets",
+            )
+            end = cluster.bound(
+                options.end,
+                found,
+                read_committed=options.read_committed,
+                no_match=NoMatch.LATEST,
+                option="endingOffsets",
+            )
+        finally:
+            cluster.close()
+            self._cluster = None
+        # Ends before their starts are ranges without records, as in Spark's own source.
+        return self.tasks([Range(one, start[one], end[one]) for one in found if end[one] > start[one]])
+
+
+class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Micro-batches. Lives in one process beside the driver, so it may remember."""
+
+    def __init__(self, options: SourceOptions, schema: StructType) -> None:
+        super().__init__(options, schema)
+        self._clock = RealClock()
+        self._target: Offsets | None = None
+        self._patience = Patience(options.min_offsets or 0, options.max_delay_ms)
+        self._committed: Offsets | None = None
+
+    def initialOffset(self) -> dict[str, Any]:
+        options = self.options
+        start = self.cluster.bound(
+            options.start,
+            self.cluster.partitions(options.topics),
+            read_committed=options.read_committed,
+            no_match=options.no_match,
+            option="startingOffsets",
+        )
+        return self._progress(start).to_json()
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        if self.options.max_offsets is not None:
+            return ReadMaxRows(self.options.max_offsets)
+        if self.options.min_offsets is not None:
+            return ReadMinRows(self.options.min_offsets)
+        return ReadAllAvailable()
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        self._target = self._latest()
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        begun = self._checked(start)
+        # Spark asks for the next end when the last batch is done: so far the query has come.
+        self._show_progress(begun.offsets)
+        latest = self._latest()
+        if self._target is not None:
+            latest = capped(latest, self._target)
+        new = latest.keys() - begun.offsets.keys()
+        earliest = self.cluster.earliest(sorted(new))
+        if not isinstance(limit, ReadAllAvailable):
+            if self.options.min_offsets is not None and self._target is None:
+                count = waiting(begun.offsets, latest, earliest)
+                if self._patience.holds_back(count, self._clock.monotonic() * 1000):
+                    return start
+            if isinstance(limit, ReadMaxRows):
+                latest = limited(begun.offsets, latest, earliest, limit.max_rows)
+        # Partitions that are gone, and logs that were cut short, are told of when the batch is planned.
+        return self._progress(latest).to_json()
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        return self._progress(self._latest()).to_json()
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        begun, until = Progress.from_json(start).offsets, Progress.from_json(end).offsets
+        new = sorted(until.keys() - begun.keys())
+        ranges, losses = ranges_between(begun, until, self.cluster.earliest(new))
+        warning = check_losses(losses, fail=self.options.fail_on_data_loss)
+        if warning is not None:
+            log.warning("%s", warning)
+        return self.tasks(ranges)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        self._show_progress(Progress.from_json(end).offsets)
+
+    def stop(self) -> None:
+        if self._cluster is not None:
+            self._cluster.close()
+            self._cluster = None
+
+    # --- help ---------------------------------------------------------------------------------------------------------
+
+    def _latest(self) -> Offsets:
+        found = self.cluster.partitions(self.options.topics)
+        return self.cluster.latest(found, read_committed=self.options.read_committed)
+
+    def _progress(self, offsets: Offsets) -> Progress:
+        return Progress(offsets, self.cluster.id, self.options.group_id)
+
+    def _checked(self, start: dict[str, Any]) -> Progress:
+        begun = Progress.from_json(start)
+        if begun.cluster is not None and self.cluster.id is not None and begun.cluster != self.cluster.id:
+            raise WrongCluster(
+                f"the checkpoint has offsets of the cluster {begun.cluster}, but kafka.bootstrap.servers leads to "
+                f"{self.cluster.id}: offsets mean nothing there. Use a new checkpoint, or the brokers it was made with"
+            )
+        return begun
+
+    def _show_progress(self, offsets: Offsets) -> None:
+        """Let the group that the user named show how far the query is. What cannot be shown does not stop it."""
+        group = self.options.group_id
+        if group is None or offsets == self._committed:
+            return
+        try:
+            self.cluster.commit(group, offsets)
+        except HeadraceError as error:
+            log.warning("the progress of the query could not be committed to group %s: %s", group, error)
+            return
+        self._committed = dict(offsets)

@@ -1,0 +1,86 @@
+"""A SparkSession that is ready for Kafka: with a Java, this Python, the data source, and the package on executors."""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+import os
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from headrace.spark.java import Java, find_java
+from headrace.spark.packaging import package
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+log = logging.getLogger("headrace.spark")
+
+LOCAL_MASTER = "local[*,4]"
+"""All cores, and four tries for a task as in a cluster: plain `local[*]` gives up at the first failure."""
+
+_DEFAULTS = {
+    # A console is for those who want one; a port that is taken makes noise.
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.session.timeZone": "UTC",
+    # A record batch as large as a fetch: fewer, larger steps between the JVM and Python.
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",
+    # What the exactly-once sink needs (see foreach_batch.check_spark): Spark tries tasks again, but not whole stages.
+    "spark.stage.maxConsecutiveAttempts": "1",
+    "spark.stage.maxAttempts": "1",
+}
+
+
+def session(
+    app_name: str = "headrace",
+    *,
+    master: str | None = None,
+    config: Mapping[str, Any] | None = None,
+    ship: bool | None = None,
+) -> SparkSession:
+    """A SparkSession with `format("headrace")`; the running one if there is one.
+
+    `master`: where Spark runs, in Spark's words (`local[4,4]`, `spark://host:7077`, `yarn`, `k8s://…`); default: here.
+    `config`: more of Spark's configuration. `ship`: send this package to the executors (default: unless they are
+    local); what it depends on (numpy, numba, pyarrow, crc32c, lz4, zstandard, cramjam) has to be there already.
+    What was chosen is logged (`headrace.spark`, level INFO).
+    """
+    from pyspark.sql import SparkSession
+
+    from headrace.spark.source import HeadraceSource
+
+    active = SparkSession.getActiveSession()
+    if active is None:
+        java = find_java()
+        _prepare_environment(java)
+        builder = SparkSession.builder.appName(app_name)
+        given = {**_DEFAULTS, **(config or {})}
+        chosen = master or given.pop("spark.master", None) or os.environ.get("MASTER") or LOCAL_MASTER
+        given.pop("spark.master", None)
+        active = builder.master(chosen).config(map=given).getOrCreate()
+        log.info("Spark %s on %s with %s", active.version, chosen, java)
+    elif config:
+        for name, value in config.items():
+            active.conf.set(name, value)
+    context = active.sparkContext
+    if ship if ship is not None else not str(context.master).startswith("local"):
+        archive = package()
+        context.addPyFile(str(archive))
+        log.info("sent %s to the executors", archive)
+    if importlib.util.find_spec("pyspark_headrace") is None:
+        # Spark finds the installed package by itself; a copy without it has to be told of.
+        active.dataSource.register(HeadraceSource)
+    return active
+
+
+def _prepare_environment(java: Java) -> None:
+    """What Spark's launcher and workers read from the environment. What is set already stays."""
+    if java.home is not None:
+        os.environ["JAVA_HOME"] = java.home
+    # Otherwise workers run whatever `python3` is on the PATH, which need not be this one.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    # A machine whose name does not resolve would otherwise have no address to give to its workers.
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")

@@ -1,0 +1,183 @@
+"""What the tasks of a transactional write do, and how the rows reach the task that owns their partition.
+
+A task refuses to be a second attempt: under the same producer epoch a broker would take its batches for repetitions of
+the first attempt's, by their numbers, whatever is in them. The driver then begins the batch again with a new epoch.
+Instead of failing, a task says in its one row of result what went wrong: so the first cause reaches the driver, and
+Spark does not try again what may not be tried again.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from headrace.errors import HeadraceError
+from headrace.records.arrow import arrow_to_columns
+from headrace.runtime.real import RealClock
+from headrace.spark.columns import Shape
+from headrace.spark.connections import forget, shared_client
+from headrace.spark.lanes import LANE, Lanes, route
+from headrace.spark.once import Fenced, Identity, WriteFailed
+from headrace.spark.producing import TransactionalWriter, WriteSettings, record_sizes
+from headrace.topics import TopicPartition
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+log = logging.getLogger("headrace.spark")
+
+RESULT = "task INT, records BIGINT, fenced BOOLEAN, refused BOOLEAN, error STRING"
+_RESULT_SCHEMA = pa.schema(
+    [
+        ("task", pa.int32()),
+        ("records", pa.int64()),
+        ("fenced", pa.bool_()),
+        ("refused", pa.bool_()),
+        ("error", pa.string()),
+    ]
+)
+_TEXT_MAX = 4000
+
+
+@dataclass(frozen=True, slots=True)
+class WriteJob:
+    """What every task of a transactional write is told. `owners`: how many tasks share the lanes without a shuffle."""
+
+    kafka: Mapping[str, Any]
+    shape: Shape
+    lanes: Lanes
+    transactional_id: str
+    identity: Identity
+    turn: int
+    owners: int | None
+
+    @property
+    def is_routed(self) -> bool:
+        return self.owners is None
+
+
+def needs_routing(shape: Shape) -> bool:
+    """Whether rows say themselves where they belong."""
+    return shape.has_key or shape.has_partition or shape.topic is None
+
+
+def run_job(rows: DataFrame, job: WriteJob) -> int:
+    """Run the tasks; how many records they wrote. Raises `Fenced`, or `WriteFailed` with the first cause."""
+    names = [*job.shape.columns, *(["topic"] if job.shape.topic is None else [])]
+    rows = rows.select(*[f"`{name}`" for name in names])
+    if job.owners is None:
+        fields = ", ".join(f"`{field.name}` {field.dataType.simpleString()}" for field in rows.schema.fields)
+        routed = rows.mapInArrow(_router(job), f"{fields}, `{LANE}` INT")
+        rows = routed.repartitionById(len(job.lanes), LANE)
+    else:
+        rows = rows.coalesce(job.owners)
+    results = rows.mapInArrow(_task(job), RESULT).collect()
+    for result in results:
+        if result.fenced:
+            raise Fenced(result.error)
+    failed = [result for result in results if result.error is not None]
+    # A task that refuses only says that an earlier attempt had failed; another task may know more.
+    failed.sort(key=lambda result: result.refused)
+    if failed:
+        raise WriteFailed(f"task {failed[0].task}: {failed[0].error}")
+    return sum(result.records for result in results)
+
+
+def _router(job: WriteJob) -> Any:
+    def add_lanes(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        turn = job.turn + (0 if context is None else context.partitionId())
+        for number, batch in enumerate(batches):
+            lanes = route(batch, job.lanes, job.shape.topic, turn + number)
+            yield batch.append_column(LANE, pa.array(lanes, pa.int32()))
+
+    return add_lanes
+
+
+def _task(job: WriteJob) -> Any:
+    def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        assert context is not None
+        task, attempt = context.partitionId(), context.attemptNumber()
+        if attempt > 0:
+            yield _result(task, 0, f"attempt {attempt} of the task: an earlier one failed", refused=True)
+            return
+        try:
+            yield _result(task, write_task(batches, job, task), None)
+        except Fenced as error:
+            yield _result(task, 0, str(error), fenced=True)
+        except HeadraceError as error:
+            yield _result(task, 0, f"{type(error).__name__}: {error}")
+
+    return write
+
+
+def _result(
+    task: int, records: int, error: str | None, *, fenced: bool = False, refused: bool = False
+) -> pa.RecordBatch:
+    row = {
+        "task": task,
+        "records": records,
+        "fenced": fenced,
+        "refused": refused,
+        "error": None if error is None else error[:_TEXT_MAX],
+    }
+    return pa.RecordBatch.from_pylist([row], schema=_RESULT_SCHEMA)
+
+
+def write_task(batches: Iterator[pa.RecordBatch], job: WriteJob, task: int) -> int:
+    """Write the rows of one task; how many there were."""
+    partitions = job.lanes.partitions()
+    owned = [task] if job.owners is None else job.lanes.owned(task, job.owners, job.turn)
+    if task >= (len(partitions) if job.owners is None else job.owners):
+        raise WriteFailed(f"Spark made a task {task}, although there are {len(partitions)} partitions to own")
+    client = shared_client(job.kafka)
+    for topic in {partitions[lane].topic for lane in owned}:
+        client.core.add_topic(topic)
+    client.ensure_metadata(client.core.clock.monotonic() + client.core.config.request_timeout_ms / 1000)
+    writer = TransactionalWriter(client, WriteSettings.of(job.kafka), job.transactional_id, job.identity)
+    now_ms = RealClock().now_ms()
+    rows = 0
+    finished = False
+    try:
+        for number, batch in enumerate(batches):
+            if not batch.num_rows:
+                continue
+            target = _target(batch, partitions, owned, number, routed=job.is_routed)
+            columns = arrow_to_columns(batch.select(_record_columns(job.shape)), default_timestamp_ms=now_ms)
+            writer.write(target, columns, record_sizes(columns))
+            rows += batch.num_rows
+        writer.finish()
+        finished = True
+    finally:
+        if not finished:
+            forget(client)
+    return rows
+
+
+def _record_columns(shape: Shape) -> list[str]:
+    return [name for name in shape.columns if name != "partition"]
+
+
+def _target(
+    batch: pa.RecordBatch, partitions: list[TopicPartition], owned: list[int], number: int, *, routed: bool
+) -> TopicPartition:
+    """Where the rows go. That they were all routed to this task is checked, not believed."""
+    if not routed:
+        return partitions[owned[number % len(owned)]]
+    import pyarrow.compute as pc
+
+    least, most = pc.min_max(batch.column(LANE)).as_py().values()
+    if least != most or least != owned[0]:
+        raise WriteFailed(
+            f"rows of lanes {least} to {most} came to the task of lane {owned[0]}: nothing is certain then"
+        )
+    return partitions[owned[0]]

@@ -26,6 +26,8 @@ COMMANDS = {
     "produce": ("produce", "Write records from standard input or a file."),
     "consume": ("consume", "Read records."),
     "group": ("group", "List, describe, reset, delete consumer groups."),
+    "parallel": ("parallel", "Run a handler over topics with many hands."),
+    "deadletters": ("deadletters", "List, show, put back what could not be handled."),
     "config": ("config", "Get, set, delete configuration of topics, brokers, groups."),
     "cluster": ("cluster", "Describe the cluster, its brokers and disks."),
     "log": ("log", "Look into a data directory, without a broker."),

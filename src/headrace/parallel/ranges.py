@@ -46,8 +46,8 @@ class RangeReaders:
         self._count = count
         self._size = size
         self._batch = batch
-        # A range lies before the partition's end, so there is never a reason to wait for data; a fetch that waits at the
-        # end would only stand before the next range's.
+        # A range lies before the partition's end, so there is no reason to wait for data; a fetch that waits at the end
+        # would only stand before the next range's.
         own = {name: value for name, value in config.items() if name not in ("group.id", "group.instance.id")}
         self._config = {**own, "fetch.max.wait.ms": 1}
         self._threads: list[threading.Thread] = []

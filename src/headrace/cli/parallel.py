@@ -1,0 +1,112 @@
+"""`headrace parallel`: run a handler over topics with many hands, with a live view and a page for Prometheus."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import os
+import sys
+from collections.abc import Callable
+from typing import Annotated, Any
+
+import typer
+
+from headrace.cli.options import (
+    DEFAULT_BOOTSTRAP,
+    DEFAULT_TIMEOUT_S,
+    Bootstrap,
+    ClientConfig,
+    Timeout,
+    client_config,
+    pairs,
+)
+from headrace.cli.output import note, usage
+from headrace.parallel import Consumers, Model, ParallelConsumer, Pool, Ranges, Retry, Window
+from headrace.parallel.view import MetricsPage, Watch
+
+_MODELS = ("pool", "window", "consumers", "ranges")
+
+
+def command(
+    handler: Annotated[str, typer.Argument(metavar="MODULE:FUNCTION", help="What is called for every record.")],
+    topics: Annotated[list[str], typer.Argument(metavar="TOPIC")],
+    group: Annotated[str, typer.Option("--group", "-g", help="The consumer group.")],
+    model: Annotated[str, typer.Option("--model", help=f"{', '.join(_MODELS)}.")] = "pool",
+    order: Annotated[str, typer.Option("--order", help="partition, key or none.")] = "key",
+    on: Annotated[str | None, typer.Option("--on", help="threads, async or processes; else as it is written.")] = None,
+    workers: Annotated[int, typer.Option("--workers", "-w", min=1)] = 16,
+    batch: Annotated[int | None, typer.Option("--batch", min=1, help="The function takes lists of so many.")] = None,
+    slot: Annotated[int, typer.Option("--slot", min=1, help="Window: records in a slot. Ranges: offsets.")] = 100,
+    slots: Annotated[int, typer.Option("--slots", min=1, help="Window: slots.")] = 64,
+    stall: Annotated[float, typer.Option("--stall", help="Give a handler up after so many seconds; 0: never.")] = 30.0,
+    local: Annotated[int, typer.Option("--retries", min=0, help="Further tries on the spot.")] = 3,
+    retry_topic: Annotated[str | None, typer.Option("--retry-topic")] = None,
+    attempts: Annotated[int, typer.Option("--attempts", min=1, help="Rounds through the retry topic.")] = 5,
+    dead_letters: Annotated[str | None, typer.Option("--dead-letters", metavar="TOPIC")] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--config", "-c", metavar="KEY=VALUE", help="Of the consumer; several times.")
+    ] = None,
+    watch: Annotated[bool, typer.Option("--watch", help="A live view of partitions and workers.")] = False,
+    metrics_port: Annotated[int | None, typer.Option("--metrics-port", help="Serve /metrics for Prometheus.")] = None,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    timeout: Timeout = DEFAULT_TIMEOUT_S,
+    client_properties: ClientConfig = None,
+) -> None:
+    """Consume topics in parallel: every record is handled at least once, in the order that is asked for.
+
+    Ctrl-C drains, commits and leaves; a second one stops at once.
+    """
+    config: dict[str, Any] = client_config(bootstrap, timeout, client_properties) | pairs(settings or [], "--config")
+    config.setdefault("auto.offset.reset", "earliest")
+    consumer = ParallelConsumer(
+        load(handler),
+        topics=topics,
+        group=group,
+        config=config,
+        model=_model(model, slot, slots, stall),
+        order=order,
+        on=on,
+        workers=workers,
+        batch=batch,
+        retry=Retry(local=local, topic=retry_topic, attempts=attempts, dead_letters=dead_letters),
+    )
+    with contextlib.ExitStack() as stack:
+        if metrics_port is not None:
+            page = stack.enter_context(MetricsPage(consumer.prometheus, metrics_port))
+            note(f"metrics at http://127.0.0.1:{page.port}/metrics")
+        if watch:
+            stack.enter_context(Watch(consumer.snapshot))
+        consumer.run()
+    note(consumer.snapshot().log_line())
+
+
+def load(name: str) -> Callable[..., Any]:
+    """The function that MODULE:FUNCTION names; modules of the current directory are found too."""
+    module, separator, attribute = name.partition(":")
+    if not separator or not module or not attribute:
+        raise usage(f"{name!r} is not MODULE:FUNCTION")
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    try:
+        found: Any = importlib.import_module(module)
+        for part in attribute.split("."):
+            found = getattr(found, part)
+    except (ImportError, AttributeError) as error:
+        raise usage(f"{name} cannot be loaded: {error}") from error
+    if not callable(found):
+        raise usage(f"{name} is not a function")
+    loaded: Callable[..., Any] = found
+    return loaded
+
+
+def _model(name: str, slot: int, slots: int, stall: float) -> Model:
+    stall_s = stall if stall > 0 else None
+    if name == "pool":
+        return Pool(stall_s=stall_s)
+    if name == "window":
+        return Window(slot=slot, slots=slots, stall_s=stall_s)
+    if name == "consumers":
+        return Consumers()
+    if name == "ranges":
+        return Ranges(size=slot)
+    raise usage(f"--model is {', '.join(_MODELS)}, not {name!r}")

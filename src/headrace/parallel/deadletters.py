@@ -1,0 +1,207 @@
+"""Looking into a dead-letter topic, and putting its records back to where they came from.
+
+What was put back is remembered like any consumer's progress: as the offsets (and their notes) of a group of its own, so
+that a letter is not put back twice and the list shows what is left.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from headrace.client.consumer import Consumer
+from headrace.client.consumer_records import ConsumerRecord
+from headrace.client.offsets import OffsetAndMetadata
+from headrace.client.producer import Producer
+from headrace.errors import RequestTimedOutError, UnknownTopicOrPartitionError
+from headrace.parallel.errors import ParallelError
+from headrace.parallel.finished import Interval, decode_finished, encode_finished, merge
+from headrace.parallel.retries import (
+    ATTEMPT,
+    ERROR,
+    ERROR_TYPE,
+    FAILED_MS,
+    GROUP,
+    ORIGIN_OFFSET,
+    ORIGIN_PARTITION,
+    ORIGIN_TIMESTAMP,
+    ORIGIN_TOPIC,
+    PREFIX,
+    REASON,
+    header,
+    number,
+)
+from headrace.topics import TopicPartition
+
+log = logging.getLogger("headrace.parallel")
+
+_POLL_S = 0.5
+_QUIET_S = 20.0
+_AT_ONCE = 500
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """A record of a dead-letter topic, and what its headers say of how it got there."""
+
+    record: ConsumerRecord
+    reason: str | None
+    error: str | None
+    error_type: str | None
+    attempts: int
+    group: str | None
+    failed_ms: int
+    origin_topic: str | None
+    origin_partition: int
+    origin_offset: int
+    origin_timestamp: int
+    is_redriven: bool
+
+    @classmethod
+    def of(cls, record: ConsumerRecord, is_redriven: bool) -> DeadLetter:
+        headers = record.headers
+        return cls(
+            record=record,
+            reason=header(headers, REASON),
+            error=header(headers, ERROR),
+            error_type=header(headers, ERROR_TYPE),
+            attempts=number(headers, ATTEMPT, 0),
+            group=header(headers, GROUP),
+            failed_ms=number(headers, FAILED_MS, record.timestamp),
+            origin_topic=header(headers, ORIGIN_TOPIC),
+            origin_partition=number(headers, ORIGIN_PARTITION, -1),
+            origin_offset=number(headers, ORIGIN_OFFSET, -1),
+            origin_timestamp=number(headers, ORIGIN_TIMESTAMP, -1),
+            is_redriven=is_redriven,
+        )
+
+
+class DeadLetters:
+    """A dead-letter topic. Use it in a `with` block."""
+
+    def __init__(self, config: Mapping[str, Any], topic: str) -> None:
+        self.topic = topic
+        own = {name: value for name, value in config.items() if name not in ("key.deserializer", "value.deserializer")}
+        self._config = own
+        self._consumer = Consumer({**own, "group.id": f"{topic}.redriven", "enable.auto.commit": False})
+        self._redriven: dict[TopicPartition, tuple[int, list[Interval]]] = {}
+
+    def __enter__(self) -> DeadLetters:
+        return self
+
+    def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
+        self._consumer.close()
+
+    def letters(
+        self, *, include_redriven: bool = False, select: Callable[[DeadLetter], bool] | None = None
+    ) -> Iterator[DeadLetter]:
+        """Every letter there is now, partition by partition in order; without those that were put back."""
+        consumer = self._consumer
+        partitions = [TopicPartition(self.topic, view.index) for view in consumer.partitions_for(self.topic)]
+        if not partitions:
+            raise UnknownTopicOrPartitionError(f"there is no topic {self.topic}")
+        first, last = consumer.beginning_offsets(partitions), consumer.end_offsets(partitions)
+        self._redriven = {
+            name: _progress(found) for name, found in consumer.committed(partitions).items() if found is not None
+        }
+        for partition in partitions:
+            for record in self._read(partition, first[partition], last[partition]):
+                letter = DeadLetter.of(record, self._is_redriven(partition, record.offset))
+                if (include_redriven or not letter.is_redriven) and (select is None or select(letter)):
+                    yield letter
+
+    def letter(self, partition: int, offset: int) -> DeadLetter | None:
+        """One letter, put back or not."""
+        for letter in self.letters(
+            include_redriven=True,
+            select=lambda one: (one.record.partition, one.record.offset) == (partition, offset),
+        ):
+            return letter
+        return None
+
+    def redrive(
+        self,
+        select: Callable[[DeadLetter], bool] | None = None,
+        *,
+        to: str | None = None,
+        on_each: Callable[[DeadLetter, str], None] = lambda letter, topic: None,
+    ) -> int:
+        """Put letters back to the topic they came from first (or another); how many. Their own headers are kept, what
+        the retries added is not, so that they start afresh."""
+        chosen = list(self.letters(select=select))
+        targets = [to or letter.origin_topic for letter in chosen]
+        for letter, target in zip(chosen, targets):
+            if target is None:
+                raise ParallelError(
+                    f"{self.topic}-{letter.record.partition} at offset {letter.record.offset} has no header that says "
+                    "where it came from: name a topic to put it to"
+                )
+        names = [name for name in targets if name is not None]
+        count = 0
+        with Producer(_producer_config(self._config)) as producer:
+            for begin in range(0, len(chosen), _AT_ONCE):
+                part = list(zip(chosen, names))[begin : begin + _AT_ONCE]
+                deliveries = [self._send(producer, letter, name) for letter, name in part]
+                for delivery in deliveries:
+                    delivery.result()
+                # Written down only once they are there: a crash in between puts some back twice, and loses none.
+                self._remember([letter for letter, _ in part])
+                for letter, name in part:
+                    on_each(letter, name)
+                count += len(part)
+        return count
+
+    def _send(self, producer: Producer, letter: DeadLetter, topic: str) -> Any:
+        record = letter.record
+        own = [one for one in record.headers if not one[0].startswith(PREFIX)]
+        return producer.send(topic, record.value, record.key, headers=own)
+
+    def _read(self, partition: TopicPartition, first: int, last: int) -> Iterator[ConsumerRecord]:
+        consumer = self._consumer
+        if first >= last:
+            return
+        consumer.assign([partition])
+        consumer.seek(partition, first)
+        quiet = 0.0
+        while consumer.position(partition) < last:
+            found = consumer.poll(_POLL_S)
+            quiet = 0.0 if found else quiet + _POLL_S
+            if quiet >= _QUIET_S:
+                raise RequestTimedOutError(
+                    f"{partition} gave no records for {_QUIET_S:.0f} s, though it ends at {last}"
+                )
+            for record in found:
+                if record.offset < last:
+                    yield record
+
+    def _is_redriven(self, partition: TopicPartition, offset: int) -> bool:
+        base, intervals = self._redriven.get(partition, (0, []))
+        return offset < base or any(first <= offset < last for first, last in intervals)
+
+    def _remember(self, letters: list[DeadLetter]) -> None:
+        offsets: dict[TopicPartition, OffsetAndMetadata] = {}
+        for partition in {TopicPartition(self.topic, letter.record.partition) for letter in letters}:
+            base, intervals = self._redriven.get(partition, (0, []))
+            done = [(o, o + 1) for o in sorted(one.record.offset for one in letters if one.record[1] == partition[1])]
+            merged = merge(sorted([(0, base), *intervals, *done]))
+            base = merged[0][1] if merged[0][0] == 0 else 0
+            rest = [one for one in merged if one[0] > base]
+            self._redriven[partition] = (base, rest)
+            note, is_whole = encode_finished(base, rest)
+            if not is_whole:
+                log.warning("%s: not all that was put back can be written down; some will be listed again", partition)
+            offsets[partition] = OffsetAndMetadata(base, note)
+        self._consumer.commit_sync(offsets)
+
+
+def _progress(found: OffsetAndMetadata) -> tuple[int, list[Interval]]:
+    return found.offset, decode_finished(found.offset, found.metadata) or []
+
+
+def _producer_config(config: Mapping[str, Any]) -> dict[str, Any]:
+    from headrace.client.configs import COMMON_KEYS
+
+    names = {key.name for key in COMMON_KEYS}
+    return {name: value for name, value in config.items() if name in names and name != "client.id"}

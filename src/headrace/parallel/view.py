@@ -1,0 +1,119 @@
+"""A live view of parallel consuming for a terminal, and an HTTP page for Prometheus."""
+
+from __future__ import annotations
+
+import http.server
+import shutil
+import sys
+import threading
+from collections.abc import Callable
+from typing import IO
+
+from headrace.parallel.metrics import PartitionState, Snapshot
+
+_CLEAR = "\x1b[H\x1b[J"
+_BAR = 20
+_TITLES = (
+    f"{'PARTITION':<32} {'START':>12} {'END':>12} {'UNFINISHED':>10} {'RUNNING':>8} {'HELD':>6} {'OLDEST':>8}  WINDOW"
+)
+
+
+def lines(now: Snapshot, before: Snapshot | None, seconds: float, *, width: int = 100, height: int = 40) -> list[str]:
+    """The view's lines: totals and rates, then the partitions that are furthest behind."""
+    c = now.counters
+    rate = 0.0 if before is None or seconds <= 0 else (c.handled - before.counters.handled) / seconds
+    busy = f"{now.busy}/{now.workers}"
+    shown = [
+        f"group {now.group}   handled {c.handled:,} ({rate:,.0f}/s)   workers busy {busy}   "
+        f"unfinished {now.incomplete:,} ({now.buffered_bytes / 1e6:.1f} MB)   oldest {now.oldest_age_s:.1f} s",
+        f"failures {c.failures:,}   local retries {c.local_retries:,}   to retry topic {c.retry_topic:,}   "
+        f"dead letters {c.dead_letters:,}   stalls {c.stalls:,}   zombies {c.zombies:,}   commits {c.commits:,} "
+        f"({c.commit_failures:,} failed)   rebalances {c.rebalances:,}",
+        "",
+        _TITLES,
+    ]
+    worst = sorted(now.partitions, key=lambda one: (-one.incomplete, one.partition))
+    room = max(1, height - len(shown) - 1)
+    most = max((one.incomplete for one in worst), default=0)
+    shown += [_partition_line(one, most) for one in worst[:room]]
+    if len(worst) > room:
+        shown.append(f"… and {len(worst) - room} more")
+    return [line[:width] for line in shown]
+
+
+def _partition_line(one: PartitionState, most: int) -> str:
+    filled = round(_BAR * one.incomplete / most) if most else 0
+    bar = "█" * filled + "·" * (_BAR - filled)
+    paused = " paused" if one.paused else ""
+    start = "-" if one.start is None else f"{one.start:,}"
+    end = "-" if one.end is None else f"{one.end:,}"
+    return (
+        f"{one.partition!s:<32} {start:>12} {end:>12} {one.incomplete:>10,} {one.in_flight:>8,} {one.held:>6,} "
+        f"{one.oldest_age_s:>7.1f}s  {bar}{paused}"
+    )
+
+
+class Watch:
+    """Draws the view every second, in a thread of its own, until it is stopped."""
+
+    def __init__(self, snapshot: Callable[[], Snapshot], stream: IO[str] | None = None, every_s: float = 1.0) -> None:
+        self._snapshot = snapshot
+        self._stream = stream or sys.stdout
+        self._every_s = every_s
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="headrace-watch", daemon=True)
+
+    def __enter__(self) -> Watch:
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: object, error: object, traceback: object) -> None:
+        self._stopped.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        before: Snapshot | None = None
+        while True:
+            now = self._snapshot()
+            size = shutil.get_terminal_size()
+            text = "\n".join(lines(now, before, self._every_s, width=size.columns, height=size.lines))
+            clear = _CLEAR if self._stream.isatty() else ""
+            self._stream.write(f"{clear}{text}\n")
+            self._stream.flush()
+            before = now
+            if self._stopped.wait(self._every_s):
+                return
+
+
+class MetricsPage:
+    """`http://…:port/metrics`, for Prometheus. Port 0 takes a free one (see `port`)."""
+
+    def __init__(self, text: Callable[[], str], port: int, host: str = "127.0.0.1") -> None:
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                if self.path.split("?")[0] != "/metrics":
+                    self.send_error(404, "only /metrics is here")
+                    return
+                body = text().encode()
+                self.send_response(200)
+                self.send_header("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, format: str, *args: object) -> None:
+                """A scrape every few seconds is nothing to write down."""
+
+        self._server = http.server.ThreadingHTTPServer((host, port), Handler)
+        self._server.daemon_threads = True
+        self.port: int = self._server.server_address[1]
+        self._thread = threading.Thread(target=self._server.serve_forever, name="headrace-metrics", daemon=True)
+
+    def __enter__(self) -> MetricsPage:
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: object, error: object, traceback: object) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()

@@ -1,0 +1,165 @@
+"""`headrace deadletters` and `headrace parallel`, the view and the page for Prometheus."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.parallel.helpers import config, fill, stop, wait_until
+
+from headrace.cli.app import run
+from headrace.parallel import Counters, ParallelConsumer, PartitionState, Reject, Retry, Snapshot
+from headrace.parallel.deadletters import DeadLetters
+from headrace.parallel.view import MetricsPage, Watch, lines
+from headrace.topics import TopicPartition
+
+
+@pytest.fixture
+def letters(address: str, new_topic: Callable[..., str]) -> str:
+    """A topic whose records 3, 4 and 7 are dead letters."""
+    topic = new_topic(1)
+    fill(address, topic, 10)
+
+    def handle(record: Any) -> None:
+        if record.value in (b"3", b"7"):
+            raise ValueError(f"no {record.value.decode()}")
+        if record.value == b"4":
+            raise Reject("not for us")
+
+    consumer = ParallelConsumer(
+        handle,
+        topics=[topic],
+        group=topic,
+        config=config(address),
+        order="partition",
+        retry=Retry(local=0, dead_letters=f"{topic}.dead"),
+    )
+    consumer.start()
+    wait_until(lambda: consumer.snapshot().counters.dead_letters == 3, "the dead letters")
+    stop(consumer)
+    return topic
+
+
+def test_dead_letters_are_listed_shown_and_put_back_once(
+    address: str, letters: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    dead = f"{letters}.dead"
+    assert run(["deadletters", "list", dead, "--json", "-b", address]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert [(row["origin"], row["reason"], row["error"]) for row in rows] == [
+        (f"{letters}-0:3", "failed", "no 3"),
+        (f"{letters}-0:4", "rejected", "not for us"),
+        (f"{letters}-0:7", "failed", "no 7"),
+    ]
+    assert run(["deadletters", "list", dead, "--reason", "rejected", "-b", address]) == 0
+    table = capsys.readouterr().out
+    assert "not for us" in table
+    assert "no 3" not in table
+    assert run(["deadletters", "show", dead, "0:2", "-b", address]) == 0
+    shown = capsys.readouterr().out
+    assert "no 7" in shown
+    assert f"headrace.origin-topic: {letters}" in shown
+
+    assert run(["deadletters", "redrive", dead, "--at", "0:1", "--dry-run", "-b", address]) == 0
+    assert capsys.readouterr().out == f"0:1 → {letters}\n"
+    assert run(["deadletters", "redrive", dead, "--at", "0:1", "-b", address]) == 0
+    assert run(["deadletters", "redrive", dead, "--all", "-b", address]) == 0
+    assert capsys.readouterr().out.splitlines() == [f"0:{n} → {letters}" for n in (1, 0, 2)]
+    assert run(["deadletters", "redrive", dead, "--all", "-b", address]) == 0
+    assert "No letter fits" in capsys.readouterr().err
+    assert run(["deadletters", "list", dead, "-b", address]) == 0
+    assert "There are no dead letters" in capsys.readouterr().err
+    assert run(["deadletters", "list", dead, "--all", "--json", "-b", address]) == 0
+    assert [row["redriven"] for row in json.loads(capsys.readouterr().out)] == [True] * 3
+
+    seen: list[Any] = []
+    consumer = ParallelConsumer(seen.append, topics=[letters], group=letters, config=config(address))
+    consumer.start()
+    wait_until(lambda: len(seen) == 3, "what was put back")
+    stop(consumer)
+    assert sorted((record.value, record.headers) for record in seen) == [(b"3", ()), (b"4", ()), (b"7", ())]
+
+
+def test_redrive_has_to_be_told_which(address: str, letters: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["deadletters", "redrive", f"{letters}.dead", "-b", address]) == 2
+    assert run(["deadletters", "show", f"{letters}.dead", "7", "-b", address]) == 2
+    assert run(["deadletters", "show", f"{letters}.dead", "0:99", "-b", address]) == 1
+    assert "has no record" in capsys.readouterr().err
+
+
+def test_what_was_put_back_is_remembered_in_the_middle_too(address: str, letters: str) -> None:
+    with DeadLetters(config(address), f"{letters}.dead") as dead:
+        assert dead.redrive(lambda letter: letter.record.offset == 1) == 1
+    with DeadLetters(config(address), f"{letters}.dead") as dead:
+        assert [letter.record.offset for letter in dead.letters()] == [0, 2]
+        assert [letter.is_redriven for letter in dead.letters(include_redriven=True)] == [False, True, False]
+
+
+def test_a_handler_runs_from_the_command_line(
+    address: str,
+    new_topic: Callable[..., str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    topic = new_topic(1)
+    fill(address, topic, 20)
+    (tmp_path / "counting_handler.py").write_text(
+        "import os, signal\nseen = []\n"
+        "def handle(record):\n"
+        "    seen.append(record)\n"
+        "    if len(seen) == 20:\n"
+        "        os.kill(os.getpid(), signal.SIGINT)\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    arguments = ["parallel", "counting_handler:handle", topic, "--group", topic, "--workers", "2", "--watch"]
+    assert run([*arguments, "-b", address]) == 0
+    printed = capsys.readouterr()
+    assert "handled 20" in printed.err
+    assert "PARTITION" in printed.out
+
+
+@pytest.mark.parametrize(("handler", "words"), [("nothing", "MODULE:FUNCTION"), ("nowhere:f", "cannot be loaded")])
+def test_a_handler_that_is_not_there_is_said(
+    address: str, handler: str, words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["parallel", handler, "t", "--group", "g", "-b", address]) == 2
+    assert words in capsys.readouterr().err
+
+
+def snapshot(handled: int) -> Snapshot:
+    states = [PartitionState(TopicPartition("orders", n), 5, 105 + n, 100 * n, 4, 0, 2.5, n == 1) for n in range(30)]
+    return Snapshot("billing", 8, 4, 100, 2_000_000, Counters(handled=handled), states)
+
+
+def test_the_view_has_rates_and_the_worst_partitions_first() -> None:
+    shown = lines(snapshot(1_500), snapshot(500), 2.0, width=200, height=10)
+    assert "handled 1,500 (500/s)" in shown[0]
+    assert "workers busy 4/8" in shown[0]
+    assert shown[4].startswith("orders-29 ")
+    assert shown[-1] == "… and 25 more"
+    assert len(shown) == 10
+
+
+def test_watch_draws_until_it_is_stopped() -> None:
+    stream = io.StringIO()
+    with Watch(lambda: snapshot(7), stream, every_s=0.01):
+        wait_until(lambda: stream.getvalue().count("group billing") >= 2, "two drawings")
+    assert "\x1b" not in stream.getvalue(), "no terminal codes where there is no terminal"
+
+
+def test_the_metrics_page_is_served() -> None:
+    with MetricsPage(snapshot(7).prometheus, 0) as page:
+        with urllib.request.urlopen(f"http://127.0.0.1:{page.port}/metrics") as answer:
+            assert 'headrace_parallel_handled_total{group="billing"} 7' in answer.read().decode()
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            urllib.request.urlopen(f"http://127.0.0.1:{page.port}/other")
+        refused.value.close()

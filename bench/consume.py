@@ -96,7 +96,9 @@ def headrace_arrow(address: str, topic: str, count: int) -> Timed:
 def confluent_records(address: str, topic: str, count: int) -> Timed:
     from confluent_kafka import Consumer, TopicPartition
 
-    consumer = Consumer({**_common(address), "group.id": "bench", "queued.min.messages": 1_000_000})
+    # With its defaults it rests for a second whenever its queue is full.
+    queue = {"queued.min.messages": 1_000_000, "queued.max.messages.kbytes": 1_000_000, "fetch.queue.backoff.ms": 5}
+    consumer = Consumer({**_common(address), "group.id": "bench", **queue})
     consumer.assign([TopicPartition(topic, partition, 0) for partition in range(PARTITIONS)])
     read = 0
     while not read:

@@ -14,12 +14,15 @@ from headrace.client.consumer_records import PartitionColumns, slice_columns
 from headrace.errors import HeadraceError
 from headrace.protocol.messages.fetch import AbortedTransaction
 from headrace.records import (
+    HEADER_BYTES,
     Batch,
+    BatchHeader,
     BytesColumn,
     Columns,
     TimestampType,
     check,
     decode_columns,
+    decode_spans,
     read_control,
     read_records,
     split,
@@ -37,12 +40,14 @@ Buffer = bytes | bytearray | memoryview
 class _Group:
     """Consecutive batches that are decoded together: same leader epoch, same kind of timestamp."""
 
-    __slots__ = ("batches", "bytes", "is_log_append_time", "leader_epoch")
+    __slots__ = ("batches", "bytes", "is_log_append_time", "leader_epoch", "spans")
 
     def __init__(self, leader_epoch: int, is_log_append_time: bool) -> None:
         self.leader_epoch = leader_epoch
         self.is_log_append_time = is_log_append_time
         self.batches: list[Batch] = []
+        self.spans: list[tuple[BatchHeader, int, int]] | None = []
+        """Where each batch's records lie in what was fetched; None when some are compressed."""
         self.bytes = 0
 
 
@@ -55,6 +60,7 @@ class Chunk:
         "_error",
         "_groups",
         "_kind",
+        "_records",
         "_row",
         "byte_count",
         "leader_epoch",
@@ -87,15 +93,18 @@ class Chunk:
         self._kind = TimestampType.CREATE_TIME
         self._row = 0
         self._error: HeadraceError | None = None
+        self._records = records
         self._survey(records, aborted if read_committed else None)
 
     def _survey(self, records: Buffer, aborted: Sequence[AbortedTransaction] | None) -> None:
         pending = deque(sorted(aborted, key=lambda found: found.first_offset)) if aborted else None
         aborting: set[int] = set()
         group: _Group | None = None
+        end = 0
         try:
             for batch in split(records):
                 header = batch.header()
+                start, end = end, end + header.size
                 if header.next_offset <= self.position:
                     # Wholly before the position: a fetch from the middle of a batch gives the batch from its start.
                     continue
@@ -119,6 +128,10 @@ class Chunk:
                     group = _Group(header.leader_epoch, append_time)
                     self._groups.append(group)
                 group.batches.append(batch)
+                if header.codec_id:
+                    group.spans = None
+                elif group.spans is not None:
+                    group.spans.append((header, start + HEADER_BYTES, end))
                 group.bytes += header.size
                 self.leader_epoch = header.leader_epoch
         except HeadraceError as error:
@@ -180,6 +193,8 @@ class Chunk:
             if self._check_crcs:
                 for batch in group.batches:
                     check(batch)
+            if group.spans is not None:
+                return decode_spans(self._records, group.spans)
             return decode_columns(group.batches)
         except HeadraceError as error:
             return self._until_bad(group, error)
@@ -204,7 +219,7 @@ class Chunk:
                 raise error
             for batch in reversed(group.batches):
                 alone = _Group(group.leader_epoch, group.is_log_append_time)
-                alone.batches, alone.bytes = [batch], len(batch.buffer)
+                alone.batches, alone.bytes, alone.spans = [batch], len(batch.buffer), None
                 self._groups.appendleft(alone)
             return _NOTHING
         self._groups.clear()

@@ -36,6 +36,7 @@ from headrace.records.murmur2 import murmur2, partition_for_key
 from headrace.records.read import (
     ControlMarker,
     decode_columns,
+    decode_spans,
     iter_records,
     read_control,
     read_records,
@@ -73,6 +74,7 @@ __all__ = [
     "compress",
     "control_batch",
     "decode_columns",
+    "decode_spans",
     "decompress",
     "empty_batch",
     "filter_batch",

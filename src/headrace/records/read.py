@@ -97,11 +97,34 @@ def decode_columns(batches: Batch | Iterable[Batch], limit_bytes: int = DEFAULT_
             raise ValueError(f"batches of more than {MAX_COLUMN_BYTES} bytes: decode fewer at a time")
     # Joined once so that a column is one buffer; a single batch is not copied.
     joined = payloads[0] if len(payloads) == 1 else b"".join(payloads)
-    decoded = kernels.choose(capacity).decode_records(joined, table, capacity)
+    return _decoded_table(joined, table, headers, capacity)
+
+
+def decode_spans(data: Buffer, spans: Iterable[tuple[BatchHeader, int, int]]) -> Columns:
+    """Uncompressed batches that lie in one buffer, as columns over that buffer: nothing is copied.
+
+    A span is a batch's header and where its records begin and end in the buffer; spans come in ascending order.
+    """
+    if len(data) > MAX_COLUMN_BYTES:
+        raise ValueError(f"batches of more than {MAX_COLUMN_BYTES} bytes: decode fewer at a time")
+    table = array("q")
+    headers: list[BatchHeader] = []
+    capacity = 0
+    for header, start, end in spans:
+        if header.codec_id or header.magic != CURRENT_MAGIC:
+            raise CorruptBatch(f"batch at offset {header.base_offset} is not an uncompressed batch of format 2")
+        headers.append(header)
+        table.extend(_row(header, start, end))
+        capacity += _capacity(header, end - start)
+    return _decoded_table(data, table, headers, capacity)
+
+
+def _decoded_table(data: Buffer, table: array[int], headers: list[BatchHeader], capacity: int) -> Columns:
+    decoded = kernels.choose(capacity).decode_records(data, table, capacity)
     if decoded.fault:
         failed = next((row for row in range(len(headers)) if table[6 * row + 1] > decoded.fault_at), len(headers) - 1)
         raise _invalid(decoded.fault, decoded.fault_at - table[6 * failed], headers[failed])
-    return _columns(joined, decoded)
+    return _columns(data, decoded)
 
 
 def _columns(data: Buffer, decoded: Decoded) -> Columns:

@@ -182,25 +182,26 @@ def fill(client: RawClient, topic: str, megabytes: int) -> None:
 
 
 def test_a_client_that_does_not_read_costs_little_memory_and_nobody_time(tmp_path: Path) -> None:
-    with running(tmp_path) as kafka, RawClient(kafka.port, receive_buffer_bytes=4096) as deaf:
-        with RawClient(kafka.port) as other:
-            fill(other, "t", 20)
-            request = raw.fetch_request("t", 0, 0, max_bytes=50 * MIB)
-            for _ in range(50):
-                deaf.send(request, raw.FETCH_VERSION)
-            connection = connection_of(kafka, deaf)
-            eventually(lambda: connection.is_backed_up)
-            assert answers(other)
-            transport = connection._transport
-            assert transport is not None
-            assert kafka.call(lambda _: transport.get_write_buffer_size()) <= MIB
-            assert kafka.call(lambda inside: inside.acceptor.held_bytes) < 64 * 1024
-            # It is given up after a while, also if it goes on sending.
-            limit(kafka, stalled_s=0.1)
-            eventually(lambda: time.monotonic() - connection.last_written > 0.2)
-            deaf.socket.sendall(b"\0")
-            sweep(kafka)
-            eventually(lambda: connection not in kafka.broker.acceptor.connections)
+    with running(tmp_path) as kafka, contextlib.ExitStack() as stack:
+        deaf = stack.enter_context(RawClient(kafka.port, receive_buffer_bytes=4096))
+        other = stack.enter_context(RawClient(kafka.port))
+        fill(other, "t", 20)
+        request = raw.fetch_request("t", 0, 0, max_bytes=50 * MIB)
+        for _ in range(50):
+            deaf.send(request, raw.FETCH_VERSION)
+        connection = connection_of(kafka, deaf)
+        eventually(lambda: connection.is_backed_up)
+        assert answers(other)
+        transport = connection._transport
+        assert transport is not None
+        assert kafka.call(lambda _: transport.get_write_buffer_size()) <= MIB
+        assert kafka.call(lambda inside: inside.acceptor.held_bytes) < 64 * 1024
+        # It is given up after a while, also if it goes on sending.
+        limit(kafka, stalled_s=0.1)
+        eventually(lambda: time.monotonic() - connection.last_written > 0.2)
+        deaf.socket.sendall(b"\0")
+        sweep(kafka)
+        eventually(lambda: connection not in kafka.broker.acceptor.connections)
 
 
 def test_many_cold_partitions_are_not_read_ahead_of_a_slow_reader(tmp_path: Path) -> None:

@@ -7,9 +7,11 @@ changed before anyone is answered, so what a client was told survives a crash.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 from typing import TypeVar
 
+from headrace.broker.refusals import refuse
 from headrace.broker.replicas import Replicas
 from headrace.cluster.controller import Controller
 from headrace.cluster.decision import Decision
@@ -17,8 +19,11 @@ from headrace.cluster.image import Image, TopicImage
 from headrace.cluster.records import MetadataRecord
 from headrace.cluster.store import fold
 from headrace.cluster.store.local import LocalStore
+from headrace.errors import KafkaStorageError
 from headrace.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
-from headrace.runtime import Runtime
+from headrace.runtime import DiskError, Runtime
+
+log = logging.getLogger("headrace.broker.metadata")
 
 R = TypeVar("R")
 
@@ -53,11 +58,20 @@ class MetadataService:
         async with self._lock:
             decision = decide()
             if decision.records:
-                await self._append(decision.records)
+                try:
+                    await self._append(decision.records)
+                except KafkaStorageError as error:
+                    # Nothing has changed: the answer says so where it can, also to those who asked for several things.
+                    if not refuse(decision.response, error):
+                        raise
             return decision.response
 
     async def _append(self, records: list[MetadataRecord]) -> None:
-        offset = await self._runtime.offload(self._store.append_if_epoch, self.controller_epoch, records)
+        try:
+            offset = await self._runtime.offload(self._store.append_if_epoch, self.controller_epoch, records)
+        except (DiskError, KafkaStorageError) as error:
+            log.error("the metadata cannot be changed until this broker is restarted: %s", error)
+            raise KafkaStorageError(f"The metadata could not be written: {error}") from error
         deleted = self._replicas.to_be_deleted(self.image, records)
         for record in records:
             self.image.apply(record)

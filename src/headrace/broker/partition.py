@@ -220,13 +220,17 @@ class Partition:
         held: deque[Callable[[], None]] = deque()
         self._held = held
         try:
-            while self._under_way:
-                await asyncio.wait(list(self._under_way))
+            await self.idle()
             yield
         finally:
             self._held = None
             while held:
                 held.popleft()()
+
+    async def idle(self) -> None:
+        """Wait until nothing is under way on the log."""
+        while self._under_way:
+            await asyncio.wait(list(self._under_way))
 
     def _begin(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         """Do something with the log, for which `exclusive` waits."""

@@ -55,6 +55,7 @@ class Replicas:
         self.partitions: dict[tuple[str, int], Partition] = {}
         self._offline: dict[tuple[str, int], _Offline] = {}
         self._writers: dict[str, DirectoryWriter] = {}
+        self._is_open = False  # until `open_all`, which looks at every partition there is
         self._moving: set[asyncio.Task[None]] = set()
         # A copy is read and written at the disk's full speed: a few at a time leave the disk threads to the clients.
         self._moves_at_once = asyncio.Semaphore(MOVES_AT_ONCE)
@@ -93,19 +94,29 @@ class Replicas:
 
     async def open_all(self, image: Image, logs: dict[TopicPartition, Log]) -> None:
         """At start: serve the logs that were found, make those that are missing, drop those of deleted topics."""
+        self._is_open = True
         missing = []
+        lost = [path for path in self.directories.paths if path not in self.directories.online_paths]
         for topic in image.topics.values():
             for index, state in enumerate(topic.partitions):
                 if self._node_id not in state.replicas:
                     continue
                 found = logs.pop(TopicPartition(topic.name, index), None)
-                if found is None:
+                if found is None and lost:
+                    # Made anew it would be empty, and there twice when the directory comes back.
+                    self._offline[topic.name, index] = _Offline(
+                        f"its log may be in {', '.join(lost)}, which is offline"
+                    )
+                elif found is None:
                     missing.append((topic, index, state))
                 else:
                     self._add(topic.name, index, found, state)
         for key in logs:
             log.warning("%s is on disk but in no metadata: its topic was deleted; the files are removed", key)
-            await self.change_directories(self.directories.delete, key)
+            try:
+                await self.change_directories(self.directories.delete, key)
+            except DiskError as error:
+                log.error("%s could not be removed: %s", key, error)
         await self._make(missing)
         await self._make_durable()
 
@@ -143,8 +154,9 @@ class Replicas:
                 known = self.partitions.get((topic.name, record.partition_id))
                 if known is not None:
                     known.lead(leadership(state))
-                elif self._node_id in state.replicas:
-                    new.append((topic, record.partition_id, state))
+                elif self._node_id in state.replicas and self._is_open:
+                    if isinstance(record, PartitionRecord) or (topic.name, record.partition_id) not in self._offline:
+                        new.append((topic, record.partition_id, state))
             elif isinstance(record, ConfigRecord):
                 if record.resource_type == ResourceType.TOPIC:
                     reconfigured.add(record.resource_name)
@@ -202,8 +214,11 @@ class Replicas:
             partition = self.partitions.pop((topic.name, index), None)
             if partition is not None:
                 partition.go_offline("the topic was deleted")
-                await partition.writer.submit(_nothing)  # after the appends that are under way
-                await self.change_directories(self.directories.delete, partition.key)
+                await partition.idle()
+                try:
+                    await self.change_directories(self.directories.delete, partition.key)
+                except DiskError as error:
+                    log.error("%s is deleted, but its files are still there: %s", partition.key, error)
 
     # --- moving between directories
 
@@ -250,7 +265,3 @@ class Replicas:
 
 def leadership(state: PartitionImage) -> Leadership:
     return Leadership(state.leader, state.leader_epoch, list(state.replicas), list(state.isr))
-
-
-def _nothing() -> None:
-    """Work whose only point is its place in the queue."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import logging
+import os
 from typing import TYPE_CHECKING
 
 from headrace.broker.listeners import SECURITY_PROTOCOLS
@@ -13,8 +14,9 @@ from headrace.cluster.decision import Decision
 from headrace.cluster.features import SUPPORTED_FEATURES
 from headrace.cluster.image import Listener, PartitionImage, partition_record
 from headrace.cluster.records import ConfigRecord, MetadataRecord, ResourceType, TopicRecord
-from headrace.cluster.store.local import LocalStore
+from headrace.cluster.store.local import DIRECTORY_NAME, LocalStore
 from headrace.cluster.topic_names import INTERNAL_TOPICS, name_problem
+from headrace.errors import KafkaStorageError
 from headrace.log import Found, Log, LogDirectories
 from headrace.runtime import Runtime
 from headrace.topics import TopicPartition
@@ -51,9 +53,20 @@ def open_directories(runtime: Runtime, config: BrokerConfig) -> LogDirectories:
 
 
 def open_store(runtime: Runtime, directories: LogDirectories, config: BrokerConfig) -> LocalStore:
-    """The metadata log, in `metadata.log.dir` or the first log directory that works. Blocking."""
+    """The metadata log, in `metadata.log.dir`, or where it is, or in the first log directory. Blocking."""
     named = config["metadata.log.dir"]
-    return LocalStore.open(runtime, str(named) if named else directories.online_paths[0])
+    if named:
+        return LocalStore.open(runtime, str(named))
+    online = directories.online_paths
+    holding = [path for path in online if runtime.disk.is_dir(os.path.join(path, DIRECTORY_NAME))]
+    offline = [path for path in directories.paths if path not in online]
+    if not holding and offline:
+        # A new metadata log would not know the topics there are, and would be there twice later on.
+        raise KafkaStorageError(
+            f"{', '.join(offline)} cannot be used, and may hold the metadata of this cluster: repair it, or set "
+            "metadata.log.dir to begin with new metadata elsewhere"
+        )
+    return LocalStore.open(runtime, (holding or online)[0])
 
 
 def registration(broker: Broker) -> Registration:

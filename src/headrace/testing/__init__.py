@@ -1,6 +1,17 @@
-"""Kafka for tests: a broker inside the process (`broker`) or in one of its own (`BrokerProcess`)."""
+"""Kafka for tests: a broker inside the process (`broker`) or in one of its own (`BrokerProcess`), and faults on the way
+to it (`FaultProxy`)."""
 
 from headrace.testing.embedded import EmbeddedBroker, broker
 from headrace.testing.processes import BrokerDidNotStart, BrokerProcess, free_port
+from headrace.testing.proxy import Cut, Direction, FaultProxy
 
-__all__ = ["BrokerDidNotStart", "BrokerProcess", "EmbeddedBroker", "broker", "free_port"]
+__all__ = [
+    "BrokerDidNotStart",
+    "BrokerProcess",
+    "Cut",
+    "Direction",
+    "EmbeddedBroker",
+    "FaultProxy",
+    "broker",
+    "free_port",
+]

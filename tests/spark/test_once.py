@@ -1,0 +1,210 @@
+"""The order of steps that makes a batch happen once, against a model of a log with transactions.
+
+The model forgets nothing and cannot lie: after any schedule of failures, crashes and replays, every batch must be
+visible exactly once, whole, in order.
+"""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from headrace.errors import HeadraceError
+from headrace.spark.once import (
+    BatchTooSlow,
+    ExactlyOnceError,
+    Fenced,
+    Identity,
+    Outcome,
+    OutcomeUnknown,
+    TookOver,
+    WriteFailed,
+    run_batch,
+)
+
+
+class Crash(Exception):
+    """The driver is gone."""
+
+
+class Model:
+    """A cluster: epochs, one open transaction per id, and what is committed."""
+
+    def __init__(self) -> None:
+        self.epoch = -1
+        self.open: list[object] | None = None
+        self.committed: list[int] = []
+        self.marker: int | None = None
+        self.calls: list[str] = []
+
+
+class ModelSteps:
+    """The steps against the model. `trouble(step)` may raise, before or after the step has its effect."""
+
+    def __init__(self, model: Model, batch_id: int, rows: list[int], trouble) -> None:  # type: ignore[no-untyped-def]
+        self.model, self.batch_id, self.rows, self.trouble = model, batch_id, rows, trouble
+        self.released = False
+
+    def _step(self, name: str, identity: Identity | None, effect) -> None:  # type: ignore[no-untyped-def]
+        self.model.calls.append(name)
+        self.trouble(f"before {name}")
+        if identity is not None and identity.epoch != self.model.epoch:
+            raise Fenced(f"epoch {identity.epoch} is over")
+        effect()
+        self.trouble(f"after {name}")
+
+    def fence(self) -> Identity:
+        def effect() -> None:
+            self.model.epoch += 1
+            self.model.open = None
+
+        self._step("fence", None, effect)
+        return Identity(1, self.model.epoch)
+
+    def last_committed(self) -> int | None:
+        self._step("look", None, lambda: None)
+        return self.model.marker
+
+    def enlist(self, identity: Identity) -> None:
+        def effect() -> None:
+            self.model.open = []
+
+        self._step("enlist", identity, effect)
+
+    def write(self, identity: Identity) -> None:
+        def effect() -> None:
+            assert self.model.open is not None
+            self.model.open.extend(self.rows)
+
+        self._step("write", identity, effect)
+
+    def mark(self, identity: Identity) -> None:
+        def effect() -> None:
+            assert self.model.open is not None
+            self.model.open.append(("marker", self.batch_id))
+
+        self._step("mark", identity, effect)
+
+    def commit(self, identity: Identity) -> None:
+        def effect() -> None:
+            for row in self.model.open or ():
+                if isinstance(row, tuple):
+                    self.model.marker = row[1]
+                else:
+                    self.model.committed.append(row)  # type: ignore[arg-type]  # rows are numbers
+            self.model.open = None
+
+        self._step("commit", identity, effect)
+
+    def release(self) -> None:
+        self.released = True
+        self.model.open = None
+
+
+def quiet(step: str) -> None:
+    return None
+
+
+def run(steps: ModelSteps, batch_id: int, attempts: int = 4, clock=lambda: 0.0) -> Outcome:  # type: ignore[no-untyped-def]
+    return run_batch(steps, batch_id, attempts_max=attempts, timeout_ms=1000, monotonic=clock)
+
+
+def test_the_steps_come_in_this_order() -> None:
+    model = Model()
+    assert run(ModelSteps(model, 0, [1, 2], quiet), 0) is Outcome.COMMITTED
+    assert model.calls == ["fence", "look", "enlist", "write", "mark", "commit"]
+    assert model.committed == [1, 2]
+
+
+def test_a_batch_that_is_committed_is_skipped_after_fencing() -> None:
+    model = Model()
+    run(ModelSteps(model, 5, [1], quiet), 5)
+    model.calls.clear()
+    assert run(ModelSteps(model, 5, [1], quiet), 5) is Outcome.SKIPPED
+    assert run(ModelSteps(model, 4, [0], quiet), 4) is Outcome.SKIPPED
+    assert model.calls == ["fence", "look"] * 2
+    assert model.committed == [1]
+
+
+def test_a_lost_answer_to_the_commit_is_no_second_batch() -> None:
+    model = Model()
+    left = [OutcomeUnknown("no answer")]
+
+    def trouble(step: str) -> None:
+        if step == "after commit" and left:
+            raise left.pop()
+
+    assert run(ModelSteps(model, 0, [1], trouble), 0) is Outcome.COMMITTED
+    assert model.committed == [1]
+
+
+def test_the_first_cause_is_carried_and_what_is_open_is_released() -> None:
+    model = Model()
+    causes = iter(["the disk is full", "attempt 1: an earlier one failed", "again", "and again"])
+
+    def trouble(step: str) -> None:
+        if step == "after write":
+            raise WriteFailed(next(causes))
+
+    steps = ModelSteps(model, 3, [1], trouble)
+    with pytest.raises(ExactlyOnceError, match=r"failed 4 times.*the disk is full"):
+        run(steps, 3)
+    assert steps.released
+    assert model.committed == []
+
+
+def test_another_run_that_takes_over_is_not_fenced_back() -> None:
+    model = Model()
+
+    def trouble(step: str) -> None:
+        if step == "before mark":
+            model.epoch += 1
+
+    with pytest.raises(TookOver, match="only one may run"):
+        run(ModelSteps(model, 0, [1], trouble), 0)
+    assert model.calls.count("fence") == 1
+
+
+def test_a_batch_longer_than_the_time_out_says_what_to_do() -> None:
+    model = Model()
+    now = [0.0]
+
+    def trouble(step: str) -> None:
+        if step == "after write":
+            now[0] += 2
+            model.epoch += 1
+
+    with pytest.raises(BatchTooSlow, match="maxOffsetsPerTrigger"):
+        run(ModelSteps(model, 0, [1], trouble), 0, clock=lambda: now[0])
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_every_batch_is_there_once_whatever_fails_and_whenever_the_driver_dies(seed: int) -> None:
+    rng = random.Random(seed)
+    model = Model()
+    expected: list[int] = []
+    failures: list[type[Exception]] = [WriteFailed, OutcomeUnknown, Crash]
+
+    def trouble(step: str) -> None:
+        if rng.random() < 0.08:
+            kind = rng.choice(failures)
+            if kind is OutcomeUnknown and "commit" not in step:
+                kind = WriteFailed
+            if kind is WriteFailed and step.split()[1] in ("fence", "look"):
+                kind = Crash
+            raise kind("injected")
+
+    for batch_id in range(6):
+        # Spark replays a batch with the same rows, in whatever order.
+        rows = [batch_id * 10 + row for row in range(3)]
+        for _ in range(100):
+            shuffled = rng.sample(rows, len(rows))
+            try:
+                run(ModelSteps(model, batch_id, shuffled, trouble), batch_id)
+                break
+            except (Crash, HeadraceError):
+                continue
+        expected += rows
+        assert sorted(model.committed) == expected
+    assert model.marker == 5

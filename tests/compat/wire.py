@@ -14,6 +14,7 @@ import socket
 import struct
 import typing
 import uuid
+from collections import deque
 from functools import cache
 from types import TracebackType, UnionType
 from typing import Any
@@ -124,6 +125,7 @@ class Wire:
         host, port = address.rsplit(":", 1)
         self._socket = socket.create_connection((host, int(port)), timeout=TIMEOUT_S)
         self._correlation = 0
+        self._waiting: deque[int] = deque()
 
     def ask(self, api: str, version: int, **fields: Any) -> Any:
         self.send(api, version, **fields)
@@ -137,6 +139,7 @@ class Wire:
         if unknown:
             raise LookupError(f"no version of {api} has {sorted(unknown)}; it has {sorted(known_names(api))}")
         self._correlation += 1
+        self._waiting.append(self._correlation)
         buffer = io.BytesIO()
         name = CLIENT_ID.encode()
         buffer.write(struct.pack(">hhih", API_KEYS[api], version, self._correlation, len(name)) + name)
@@ -151,7 +154,7 @@ class Wire:
         frame = self._exactly(size)
         response_class = entity(api, version, "response")
         header, at = entity_reader(response_class.__header_schema__)(frame, 0)
-        assert header.correlation_id == self._correlation
+        assert header.correlation_id == self._waiting.popleft()
         response, used = entity_reader(response_class)(frame, at)
         assert at + used == len(frame), f"{len(frame) - at - used} bytes after the answer"
         return response

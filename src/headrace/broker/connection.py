@@ -58,7 +58,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        self._outbox = Outbox(self._transport, self.acceptor.broker.runtime.offload, self._fail)
+        self._outbox = Outbox(self._transport, self.acceptor.broker.runtime.offload, self._handle_next, self._fail)
         peer = transport.get_extra_info("peername") or ("?", 0)
         self.peer_host, self.peer_port = str(peer[0]), int(peer[1])
         refusal = self.acceptor.admit(self)

@@ -44,15 +44,23 @@ Offload: TypeAlias = Callable[[Callable[[int, int], Buffer], int, int], "asyncio
 class Outbox:
     """The parts that wait to be sent on one transport. Call `resume` when the transport's own buffer has emptied.
 
-    `offload` reads off the loop what is not in memory; `failed` is told when a file cannot be read, upon which the
-    connection has to be closed, since half an answer cannot be taken back.
+    `offload` reads off the loop what is not in memory. When the last part has gone after such a read, `drained` is
+    called, since nobody else would notice. `failed` is told when a file cannot be read, upon which the connection has
+    to be closed, since half an answer cannot be taken back.
     """
 
-    __slots__ = ("_failed", "_offload", "_parts", "_paused", "_reading", "_transport")
+    __slots__ = ("_drained", "_failed", "_offload", "_parts", "_paused", "_reading", "_transport")
 
-    def __init__(self, transport: asyncio.Transport, offload: Offload, failed: Callable[[BaseException], None]) -> None:
+    def __init__(
+        self,
+        transport: asyncio.Transport,
+        offload: Offload,
+        drained: Callable[[], None],
+        failed: Callable[[BaseException], None],
+    ) -> None:
         self._transport = transport
         self._offload = offload
+        self._drained = drained
         self._failed = failed
         self._parts: deque[Part] = deque()
         self._paused = False
@@ -97,6 +105,7 @@ class Outbox:
 
     def _send_piece(self, part: FilePart, piece: Buffer) -> None:
         if len(piece) == 0:
+            self._parts.clear()
             self._failed(EOFError(f"a file ended {part.length} bytes too early"))
             return
         part.position += len(piece)
@@ -117,3 +126,5 @@ class Outbox:
         assert isinstance(part, FilePart)
         self._send_piece(part, done.result())
         self._pump()
+        if self.is_empty:
+            self._drained()

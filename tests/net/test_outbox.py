@@ -1,0 +1,115 @@
+"""Answers made of parts on disk go out whole, whether the disk has to be waited for or not."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from headrace.net.outbox import PIECE_BYTES, FilePart, Outbox
+
+
+class FakeTransport:
+    """Takes all that is written, at once."""
+
+    def __init__(self) -> None:
+        self.written = bytearray()
+
+    def set_write_buffer_limits(self, high: int) -> None:
+        assert high == 0
+
+    def write(self, data: Any) -> None:
+        self.written += data
+
+
+class FakeFile:
+    def __init__(self, data: bytes, in_memory: bool) -> None:
+        self.data = data
+        self.in_memory = in_memory
+
+    def read(self, position: int, length: int) -> bytes:
+        return self.data[position : position + length]
+
+    def read_nowait(self, position: int, length: int) -> bytes | None:
+        return self.read(position, length) if self.in_memory else None
+
+
+class Sending:
+    """An outbox, and what it told."""
+
+    def __init__(self) -> None:
+        self.transport = FakeTransport()
+        self.drained = 0
+        self.errors: list[BaseException] = []
+        self.reads: list[tuple[asyncio.Future[Any], Callable[[], Any]]] = []
+        self.outbox = Outbox(self.transport, self._offload, self._count, self.errors.append)  # type: ignore[arg-type]
+
+    def _count(self) -> None:
+        assert self.outbox.is_empty
+        self.drained += 1
+
+    def _offload(self, function: Callable[[int, int], Any], *arguments: int) -> asyncio.Future[Any]:
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self.reads.append((future, lambda: function(*arguments)))
+        return future
+
+    async def finish_reads(self) -> None:
+        while self.reads:
+            future, work = self.reads.pop(0)
+            future.set_result(work())
+            await asyncio.sleep(0)
+
+
+DATA = bytes(range(256)) * (3 * PIECE_BYTES // 256) + b"rest"
+
+
+def test_what_has_to_be_read_off_the_loop_is_sent_whole_and_its_end_is_told() -> None:
+    async def run() -> None:
+        sending = Sending()
+        sending.outbox.send([b"head", FilePart(FakeFile(DATA, in_memory=False), 0, len(DATA)), b"tail"])
+        assert not sending.outbox.is_empty
+        assert sending.drained == 0
+        await sending.finish_reads()
+        assert sending.transport.written == b"head" + DATA + b"tail"
+        assert sending.outbox.is_empty
+        assert sending.drained == 1
+
+    asyncio.run(run())
+
+
+def test_what_is_in_memory_is_sent_at_once() -> None:
+    async def run() -> None:
+        sending = Sending()
+        sending.outbox.send([FilePart(FakeFile(DATA, in_memory=True), 0, len(DATA))])
+        assert sending.transport.written == DATA
+        assert sending.outbox.is_empty
+
+    asyncio.run(run())
+
+
+def test_nothing_is_sent_while_the_peer_does_not_read() -> None:
+    async def run() -> None:
+        sending = Sending()
+        sending.outbox.pause()
+        sending.outbox.send([FilePart(FakeFile(DATA, in_memory=False), 0, len(DATA))])
+        assert not sending.reads
+        sending.outbox.resume()
+        await sending.finish_reads()
+        assert sending.transport.written == DATA
+        assert sending.drained == 1
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("in_memory", [True, False])
+def test_a_file_that_ends_too_early_is_told_once(in_memory: bool) -> None:
+    async def run() -> None:
+        sending = Sending()
+        sending.outbox.send([FilePart(FakeFile(b"short", in_memory), 0, 100), b"tail"])
+        await sending.finish_reads()
+        assert [type(error) for error in sending.errors] == [EOFError]
+        assert sending.transport.written == b"short"
+
+    asyncio.run(run())

@@ -2,16 +2,15 @@
 
 Writes go through the log directory's writer, inline while its disk is quiet. The high watermark of a partition with one
 replica is its log end; with more, replication moves it. What was begun on a log is finished whoever waits for it, and
-while the log itself is exchanged (`exclusive`) everything else waits its turn.
+while the log itself is exchanged (`exchange`) everything else waits its turn.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import functools
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, TypeVar, TypeVarTuple
@@ -63,7 +62,7 @@ class Partition:
         self.leadership = leadership
         self.watchers = Watchers()
         self._offline: str | None = None
-        # Tasks that use the log or wait for its disk. And, while `exclusive` is in force, what begins when it is over.
+        # Tasks that use the log or wait for its disk. And, while the log is exchanged, what begins when it is over.
         self._under_way: dict[asyncio.Task[Any], None] = {}
         self._held: deque[Callable[[], None]] | None = None
         self._begin_epoch()
@@ -212,16 +211,15 @@ class Partition:
 
     # --- one after the other
 
-    @contextlib.asynccontextmanager
-    async def exclusive(self) -> AsyncIterator[None]:
-        """Wait until nobody uses the log, and let nobody begin to, so that it can be exchanged."""
+    async def exchange(self, work: Callable[[], Awaitable[None]]) -> None:
+        """Do something while nobody uses the log, nor can begin to."""
         if self._held is not None:
             raise KafkaStorageError(f"{self.key}: its log is being exchanged already")
         held: deque[Callable[[], None]] = deque()
         self._held = held
         try:
             await self.idle()
-            yield
+            await work()
         finally:
             self._held = None
             while held:
@@ -233,7 +231,7 @@ class Partition:
             await asyncio.wait(list(self._under_way))
 
     def _begin(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        """Do something with the log, for which `exclusive` waits."""
+        """Do something with the log, for which `exchange` waits."""
         task = asyncio.get_running_loop().create_task(work)
         self._under_way[task] = None
         task.add_done_callback(self._ended)

@@ -56,7 +56,8 @@ class Replicas:
         self._offline: dict[tuple[str, int], _Offline] = {}
         self._writers: dict[str, DirectoryWriter] = {}
         self._is_open = False  # until `open_all`, which looks at every partition there is
-        self._moving: set[asyncio.Task[None]] = set()
+        self._moving: dict[TopicPartition, asyncio.Task[None]] = {}
+        self._move_lock = asyncio.Lock()
         # A copy is read and written at the disk's full speed: a few at a time leave the disk threads to the clients.
         self._moves_at_once = asyncio.Semaphore(MOVES_AT_ONCE)
         # Directories are changed by one thread at a time.
@@ -83,9 +84,10 @@ class Replicas:
         return self._changes.submit(change, *args)
 
     async def close(self) -> None:
-        for task in tuple(self._moving):
+        moving = list(self._moving.values())
+        for task in moving:
             task.cancel()
-        await asyncio.gather(*self._moving, return_exceptions=True)
+        await asyncio.gather(*moving, return_exceptions=True)
         await self._changes.close()
         for writer in self._writers.values():
             await writer.close()
@@ -223,25 +225,34 @@ class Replicas:
     # --- moving between directories
 
     async def move(self, topic: str, index: int, path: str) -> None:
-        """Begin to move a log to another directory; the rest happens in the background."""
-        partition = self.get(topic, index)
-        if self.directories.directory_of(partition.log) == os.path.abspath(path):
-            await self.change_directories(self.directories.cancel_move, partition.key)
-            return
-        move = await self.change_directories(self.directories.start_move, partition.key, path)
-        task = asyncio.get_running_loop().create_task(self._finish_move(partition, move))
-        self._moving.add(task)
-        task.add_done_callback(self._moving.discard)
+        """Begin to move a log to another directory; the rest happens in the background. Gives up an earlier move."""
+        async with self._move_lock:
+            partition = self.get(topic, index)
+            try:
+                await self.change_directories(self.directories.cancel_move, partition.key)
+                earlier = self._moving.get(partition.key)
+                if earlier is not None:
+                    await asyncio.wait([earlier])
+                if self.directories.directory_of(partition.log) == os.path.abspath(path):
+                    return
+                move = await self.change_directories(self.directories.start_move, partition.key, path)
+            except DiskError as error:
+                raise KafkaStorageError(f"{partition.key} cannot be moved to {path}: {error}") from error
+            task = asyncio.get_running_loop().create_task(self._finish_move(partition, move))
+            self._moving[partition.key] = task
+            task.add_done_callback(lambda _: self._moving.pop(partition.key))
 
     async def _finish_move(self, partition: Partition, move: Move) -> None:
+        async def exchange() -> None:
+            # Only what was appended since the last step is left to copy.
+            partition.log = await self.change_directories(self._swap, partition.key, move)
+            partition.writer = self.writer(self.directories.directory_of(partition.log))
+
         try:
             async with self._moves_at_once:
                 while not move.caught_up:
                     await self._runtime.offload(move.step)
-            async with partition.exclusive():
-                # Only what was appended since the last step is left to copy.
-                partition.log = await self.change_directories(self._swap, partition.key, move)
-                partition.writer = self.writer(self.directories.directory_of(partition.log))
+            await partition.exchange(exchange)
             log.info("%s has moved to %s", partition.key, partition.log.directory)
         except HeadraceError as error:
             if self.directories.moves.get(partition.key) is move:
@@ -251,6 +262,8 @@ class Replicas:
                 log.info("%s: a move was given up, for another one or because its topic is gone", partition.key)
 
     def _swap(self, key: TopicPartition, move: Move) -> Log:
+        if self.directories.moves.get(key) is not move:
+            raise KafkaStorageError(f"{key}: the move was given up")
         while move.step():
             pass
         return self.directories.finish_move(key)

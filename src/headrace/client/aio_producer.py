@@ -11,6 +11,7 @@ from typing import Any
 from headrace.client.accumulator import ColumnRows, Rows
 from headrace.client.asyncio_driver import AsyncClient
 from headrace.client.cluster_view import PartitionView
+from headrace.client.compiled import count_rows
 from headrace.client.configs import ConnectionConfig
 from headrace.client.consumer_records import ConsumerGroupMetadata
 from headrace.client.delivery import OWNER, BatchDelivery, Delivery, DeliveryCallback
@@ -138,6 +139,7 @@ class Producer:
 
     def _submit(self, rows: Rows | ColumnRows, delivery: BatchDelivery) -> BatchDelivery:
         delivery.expect(len(rows))
+        count_rows(len(rows))
         if len(rows):
             self._accept(rows, payload_bytes(rows))
         else:
@@ -186,6 +188,8 @@ class Producer:
         """What the driver calls when something may have changed."""
         self._scheduled = False
         self._pending_bytes = 0
+        if self._pending:
+            count_rows(len(self._pending))
         due = self._core.turn(self._opened or None)
         self._core.settle_flushes()
         if self._homeless:

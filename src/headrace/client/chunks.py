@@ -9,6 +9,7 @@ from bisect import bisect_left
 from collections import deque
 from collections.abc import Sequence
 
+from headrace.client.compiled import count_rows
 from headrace.client.consumer_errors import RecordDeserializationError
 from headrace.client.consumer_records import PartitionColumns, slice_columns
 from headrace.errors import HeadraceError
@@ -180,6 +181,7 @@ class Chunk:
 
     def _decode(self) -> None:
         group = self._groups.popleft()
+        count_rows(sum(batch.count for batch in group.batches))
         columns = self._decoded(group)
         start = bisect_left(columns.offsets, self.position) if len(columns) else 0
         if start >= len(columns):

@@ -31,7 +31,6 @@ from headrace.client.security import tls_context
 from headrace.client.serializers import load, make_deserializer
 from headrace.client.subscription_state import PartitionState, RebalanceListener
 from headrace.config import ConfigError
-from headrace.records import use_fast
 from headrace.topics import TopicPartition
 
 log = logging.getLogger("headrace.client.consumer")
@@ -58,8 +57,6 @@ class Setup:
         self.deserializers = Deserializers(self.key_deserializer, self.value_deserializer)
         self.assignors = _assignors(self.values["partition.assignment.strategy"])
         self.interceptors = [_interceptor(one, whole) for one in self.values["interceptor.classes"]]
-        # Loaded where a consumer is made: later it would stand between two records.
-        use_fast()
 
     def on_consume(self, records: ConsumerRecords) -> ConsumerRecords:
         for interceptor in self.interceptors:

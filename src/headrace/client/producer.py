@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 from headrace.client.accumulator import ColumnRows, Rows
 from headrace.client.blocking import BlockingClient
 from headrace.client.cluster_view import PartitionView
+from headrace.client.compiled import count_rows
 from headrace.client.configs import ConnectionConfig
 from headrace.client.consumer_records import ConsumerGroupMetadata
 from headrace.client.delivery import BatchDelivery, Delivery, DeliveryCallback
@@ -101,6 +102,7 @@ class Producer:
         self._taken = 0
         self._limit = _NOTHING
         self._drained = 0
+        self._counted = 0
         self._idle = False
         self._append: Callable[[Any], None] = self._not_started
 
@@ -202,6 +204,7 @@ class Producer:
             delivery.is_done = True
             return delivery
         size = payload_bytes(rows)
+        count_rows(len(rows))
         self._taken = taken = self._taken + size
         if taken > self._limit:
             self._make_room(size)
@@ -224,6 +227,10 @@ class Producer:
         if self._pid != os.getpid():
             # Forked without the hook having run (a raw fork in C): the thread did not come along.
             self._after_fork()
+        if self._core is not None and threading.current_thread() is not self._thread:
+            seen = self._core.metrics.records + len(self._core.accumulator.pending)
+            count_rows(seen - self._counted)
+            self._counted = seen
         with self._lock:
             try:
                 self._start()

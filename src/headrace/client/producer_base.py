@@ -16,7 +16,6 @@ from headrace.client.producer_config import ProducerSettings, read_producer_conf
 from headrace.client.serializers import load, make_serializer
 from headrace.config import ConfigError
 from headrace.errors import HeadraceError
-from headrace.records import kernels
 
 log = logging.getLogger("headrace.client.producer")
 
@@ -48,8 +47,6 @@ class Setup:
         self.value_serializer = make_serializer(self.values["value.serializer"], whole, is_key=False)
         self.partitioner = make_partitioner(self.values["partitioner.class"], whole)
         self.interceptors = [_interceptor(given, whole) for given in self.values["interceptor.classes"]]
-        # Loaded where a producer is made: later it would stand between two records.
-        kernels.use_fast()
 
     @property
     def is_plain(self) -> bool:

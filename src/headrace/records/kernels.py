@@ -79,8 +79,8 @@ def use_fast() -> bool:
     """Load the compiled kernels now, for the whole process; says whether they are there.
 
     False where numba or numpy is not installed or has nowhere to cache (the plain kernels serve), or with
-    HEADRACE_KERNELS=plain. Loading takes the time of importing numba, so a client calls this when it starts, not in
-    the middle of its work.
+    HEADRACE_KERNELS=plain. Loading takes the time of importing numba, about a second: clients do it once they have
+    moved enough records for that to pay, and a program that wants no pause then calls this when it starts.
     """
     global _fast, _fast_from_rows
     forced = _forced()

@@ -28,6 +28,7 @@ COMMANDS = {
     "group": ("group", "List, describe, reset, delete consumer groups."),
     "parallel": ("parallel", "Run a handler over topics with many hands."),
     "deadletters": ("deadletters", "List, show, put back what could not be handled."),
+    "transaction": ("transaction", "List, describe, abort transactions; find those that hang."),
     "config": ("config", "Get, set, delete configuration of topics, brokers, groups."),
     "cluster": ("cluster", "Describe the cluster, its brokers and disks."),
     "log": ("log", "Look into a data directory, without a broker."),

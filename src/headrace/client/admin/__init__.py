@@ -47,6 +47,7 @@ from headrace.client.admin.types import (
     NewPartitions,
     NewTopic,
     OffsetReset,
+    OpenTransaction,
     OpType,
     PartitionReassignment,
     PatternType,
@@ -98,6 +99,7 @@ __all__ = [
     "OffsetReset",
     "OffsetSpec",
     "OpType",
+    "OpenTransaction",
     "PartitionReassignment",
     "PatternType",
     "ProducerState",
@@ -176,6 +178,9 @@ class Admin:
     describe_producers = method(transactions.describe_producers)
     list_transactions = method(transactions.list_transactions)
     describe_transactions = method(transactions.describe_transactions)
+    find_hanging_transactions = method(transactions.find_hanging_transactions)
+    abort_transaction = method(transactions.abort_transaction)
+    fence_producers = method(transactions.fence_producers)
     describe_acls = method(security.describe_acls)
     create_acls = method(security.create_acls)
     delete_acls = method(security.delete_acls)
@@ -243,6 +248,9 @@ class AsyncAdmin:
     describe_producers = amethod(transactions.describe_producers)
     list_transactions = amethod(transactions.list_transactions)
     describe_transactions = amethod(transactions.describe_transactions)
+    find_hanging_transactions = amethod(transactions.find_hanging_transactions)
+    abort_transaction = amethod(transactions.abort_transaction)
+    fence_producers = amethod(transactions.fence_producers)
     describe_acls = amethod(security.describe_acls)
     create_acls = amethod(security.create_acls)
     delete_acls = amethod(security.delete_acls)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Mapping
 
 from headrace.client.admin.core import (
@@ -19,12 +20,24 @@ from headrace.client.admin.core import (
     retried,
     single,
 )
-from headrace.client.admin.types import ProducerState, TransactionDescription, TransactionListing
+from headrace.client.admin.topics import describe_topics, list_topics
+from headrace.client.admin.types import OpenTransaction, ProducerState, TransactionDescription, TransactionListing
 from headrace.errors import HeadraceError
 from headrace.protocol.messages.describe_producers import DescribeProducersRequest, TopicRequest
 from headrace.protocol.messages.describe_transactions import DescribeTransactionsRequest
+from headrace.protocol.messages.init_producer_id import InitProducerIdRequest
 from headrace.protocol.messages.list_transactions import ListTransactionsRequest
+from headrace.protocol.messages.write_txn_markers import (
+    WritableTxnMarker,
+    WritableTxnMarkerTopic,
+    WriteTxnMarkersRequest,
+)
 from headrace.topics import TopicPartition
+
+MAX_TRANSACTION_TIMEOUT_MS = 900_000
+"""What `transaction.max.timeout.ms` is by default: no transaction may be open for longer."""
+_FENCE_TIMEOUT_MS = 1
+_OPEN_STATES = frozenset({"Ongoing", "PrepareCommit", "PrepareAbort", "PrepareEpochFence"})
 
 
 def describe_producers(
@@ -133,3 +146,114 @@ def describe_transactions(
         return missing(names, outcome, "DescribeTransactions")
 
     return (yield from retried(context, transactional_ids, attempt))
+
+
+def fence_producers(context: Context, transactional_ids: Iterable[str]) -> Plan[Results[str, tuple[int, int]]]:
+    """Fence the producers of transactional ids: their open transactions are aborted. Gives producer id and epoch."""
+
+    def attempt(names: list[str]) -> Plan[Mapping[str, tuple[int, int] | HeadraceError]]:
+        by_node, errors = yield from coordinators(context, names, TRANSACTION)
+        outcome: dict[str, tuple[int, int] | HeadraceError] = dict(errors)
+        asked = [(node_id, name) for node_id, led in by_node.items() for name in led]
+        replies = yield [
+            Ask(
+                node_id,
+                InitProducerIdRequest(transactional_id=name, transaction_timeout_ms=_FENCE_TIMEOUT_MS),
+            )
+            for node_id, name in asked
+        ]
+        for (_, name), reply in zip(asked, replies):
+            error = reply.error or refused(reply.response.error_code, None, f"transactional id {name}")
+            outcome[name] = error or (reply.response.producer_id, reply.response.producer_epoch)
+        return missing(names, outcome, "InitProducerId")
+
+    return (yield from retried(context, transactional_ids, attempt))
+
+
+def abort_transaction(
+    context: Context,
+    partition: TopicPartition,
+    producer_id: int,
+    producer_epoch: int,
+    coordinator_epoch: int | None = None,
+) -> Plan[None]:
+    """Write an abort marker for a producer to a partition: the way to end a hanging transaction (KIP-664).
+
+    For transactions that no coordinator will end, as `find_hanging_transactions` gives them: a marker behind the back
+    of a coordinator that still works on the transaction would tear it.
+    """
+
+    def attempt(pending: list[TopicPartition]) -> Plan[Mapping[TopicPartition, HeadraceError | None]]:
+        by_node, errors = yield from leaders(context, pending)
+        outcome: dict[TopicPartition, HeadraceError | None] = dict(errors)
+        marker = WritableTxnMarker(
+            producer_id=producer_id,
+            producer_epoch=producer_epoch,
+            transaction_result=False,
+            topics=[WritableTxnMarkerTopic(name=partition.topic, partition_indexes=[partition.partition])],
+            coordinator_epoch=0 if coordinator_epoch is None else coordinator_epoch,
+        )
+        replies = yield [Ask(node_id, WriteTxnMarkersRequest(markers=[marker])) for node_id in by_node]
+        for led, reply in zip(by_node.values(), replies):
+            if reply.error is not None:
+                outcome.update(dict.fromkeys(led, reply.error))
+                continue
+            for written in reply.response.markers:
+                for topic in written.topics:
+                    for result in topic.partitions:
+                        where = TopicPartition(topic.name, result.partition_index)
+                        what = f"an abort marker for producer {producer_id} in {where}"
+                        outcome[where] = refused(result.error_code, None, what)
+        return missing(pending, outcome, "WriteTxnMarkers")
+
+    results: Results[TopicPartition, None] = yield from retried(context, [partition], attempt)
+    results.all()
+
+
+def find_hanging_transactions(
+    context: Context,
+    topics: Iterable[str] | None = None,
+    *,
+    open_for_longer_than_ms: int = MAX_TRANSACTION_TIMEOUT_MS,
+) -> Plan[list[OpenTransaction]]:
+    """Transactions that are open in partitions for that long, and that no coordinator is going to end.
+
+    Without topics all are looked at, Kafka's own too. A younger one may simply be at work.
+    """
+    names = sorted((yield from list_topics(context, list_internal=True)) if topics is None else topics)
+    described = (yield from describe_topics(context, names)).all()
+    partitions = [
+        TopicPartition(topic.name, info.partition) for topic in described.values() for info in topic.partitions
+    ]
+    producers = (yield from describe_producers(context, partitions)).all()
+    latest = context.core.clock.now_ms() - open_for_longer_than_ms
+    candidates = [
+        OpenTransaction(
+            partition,
+            producer.producer_id,
+            producer.producer_epoch,
+            producer.coordinator_epoch,
+            producer.current_transaction_start_offset,
+            producer.last_timestamp,
+        )
+        for partition, found in producers.items()
+        for producer in found
+        if producer.current_transaction_start_offset is not None and producer.last_timestamp <= latest
+    ]
+    if not candidates:
+        return []
+    listed = yield from list_transactions(context, producer_ids={one.producer_id for one in candidates})
+    ids = {listing.producer_id: listing.transactional_id for listing in listed}
+    known = (yield from describe_transactions(context, sorted(set(ids.values())))).ok
+    hanging = []
+    for one in candidates:
+        name = ids.get(one.producer_id)
+        transaction = None if name is None else known.get(name)
+        is_alive = (
+            transaction is not None
+            and transaction.state in _OPEN_STATES
+            and one.topic_partition in transaction.topic_partitions
+        )
+        if not is_alive:
+            hanging.append(dataclasses.replace(one, transactional_id=name))
+    return sorted(hanging, key=lambda one: (one.topic_partition, one.start_offset))

@@ -307,6 +307,19 @@ class TransactionDescription:
     topic_partitions: tuple[TopicPartition, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class OpenTransaction:
+    """A transaction that is open in a partition. `transactional_id` is None where no coordinator knows the producer."""
+
+    topic_partition: TopicPartition
+    producer_id: int
+    producer_epoch: int
+    coordinator_epoch: int | None
+    start_offset: int
+    last_timestamp: int
+    transactional_id: str | None = None
+
+
 # --- security and quotas ----------------------------------------------------------------------------------------------
 
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from headrace import testing
+from headrace.broker.broker import Broker
 from headrace.runtime.real_disk import RealFile
 
 from .scenarios import World, fetch_of
+from .waiting import eventually
 from .wire import Wire, batch
 
 
@@ -23,19 +26,29 @@ def kafka() -> Iterator[testing.EmbeddedBroker]:
 def test_a_request_behind_a_fetch_that_waits_for_the_disk_is_answered(
     kafka: testing.EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def not_in_memory(file: RealFile, position: int, length: int) -> None:
-        return None
+    disk_is_done = threading.Event()
+    read = RealFile.read
+
+    def read_late(file: RealFile, position: int, length: int) -> bytes:
+        disk_is_done.wait()
+        return read(file, position, length)
+
+    def requests_waiting(broker: Broker) -> bool:
+        return any(connection._frames for connection in broker.acceptor.connections)
 
     with Wire(kafka.address) as wire:
         world = World(wire)
         topic, _ = world.topic()
         # Too much to be read before the answer, and little enough to go to the kernel in one piece.
         world.append(topic, batch(b"x" * 50_000))
-        monkeypatch.setattr(RealFile, "read_nowait", not_in_memory)
-        wire.send("fetch", 11, **fetch_of(topic, None))
-        wire.send("metadata", 9, topics=[])
-        wire.send("api_versions", 0)
+        monkeypatch.setattr(RealFile, "read_nowait", lambda file, position, length: None)
+        monkeypatch.setattr(RealFile, "read", read_late)
+        try:
+            wire.send("fetch", 11, **fetch_of(topic, None))
+            wire.send("metadata", 9, topics=[])
+            eventually(lambda: kafka.call(requests_waiting), what="a request that waits behind the fetch")
+        finally:
+            disk_is_done.set()
         fetched: Any = wire.receive("fetch", 11)
         wire.receive("metadata", 9)
-        wire.receive("api_versions", 0)
     assert len(fetched.responses[0].partitions[0].records) > 50_000

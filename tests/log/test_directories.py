@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import logging
@@ -14,7 +15,7 @@ from headrace.log import DirectoryMismatch, Log, LogConfig, LogDirectories
 from headrace.log.checkpoints import read_offsets
 from headrace.log.directories import State, parse_name, temporary_name
 from headrace.runtime import DirectoryLocked, DiskError, Runtime
-from headrace.runtime.simulated import Fault, Host, Simulation, run_simulation
+from headrace.runtime.simulated import Fault, Host, SimulatedCrash, Simulation, run_simulation
 from headrace.topics import TopicPartition
 
 from .crashes import stored
@@ -254,6 +255,33 @@ def test_one_partition_in_two_directories_is_an_error() -> None:
     host.disk.makedirs(f"{B}/t-0")
     with pytest.raises(DirectoryMismatch, match=r"t-0 is in /data/a and in /data/b"):
         opened(host)
+
+
+def test_a_crash_at_any_moment_of_a_move_leaves_the_whole_log() -> None:
+    """The power goes at each operation of a move in turn: one log is served afterwards, with all that was synced."""
+    for operations in range(400):
+        host = make_host(operations)
+        directories = opened(host)
+        log = directories.create(tp(0), CONFIG, TOPIC_ID, path=A)
+        fill(log)
+        log.sync()
+        host.disk.on_crash = None
+        host.disk.crash_after(operations)
+        finished = False
+        with contextlib.suppress(SimulatedCrash):
+            move = directories.start_move(tp(0), B)
+            while move.step(300):
+                pass
+            directories.finish_move(tp(0))
+            finished = True
+        host.kill()
+        host.restart()
+        again = opened(host)
+        assert again.logs[tp(0)].end_offset == 20, operations
+        again.close()
+        if finished:
+            return
+    raise AssertionError("the move never came to its end")
 
 
 def test_a_damaged_checkpoint_costs_only_time(caplog: pytest.LogCaptureFixture) -> None:

@@ -175,6 +175,7 @@ class LogDirectories:
         """Open every partition found; those of a directory that fails meanwhile are left out."""
         for directory in self._online():
             self._open_chunk(directory, config_of, self._begin_opening(directory))
+        self._settle_twins()
         return self.logs
 
     async def open_logs_in_parallel(self, config_of: ConfigOf) -> dict[TopicPartition, Log]:
@@ -187,6 +188,7 @@ class LogDirectories:
                 futures.append(self._runtime.offload(self._open_chunk, directory, config_of, names[at : at + size]))
         for future in futures:
             await future
+        await self._runtime.offload(self._settle_twins)
         return self.logs
 
     def _begin_opening(self, directory: Directory) -> list[tuple[str, TopicPartition, State]]:
@@ -218,7 +220,6 @@ class LogDirectories:
                 continue
             if state is State.STRAY:
                 continue
-            self._check_only_once(directory, partition)
             try:
                 log = Log.open(
                     self._runtime,
@@ -241,16 +242,38 @@ class LogDirectories:
                 continue
             log.update_high_watermark(high_watermarks.get(partition, log.start_offset))
             if log.recovery.eventful or not directory.clean:
-                level = logging.WARNING if log.recovery.eventful else logging.INFO
+                level = logging.WARNING if log.recovery.eventful else logging.DEBUG
                 logger.log(level, "%s", log.recovery.summary(partition))
             directory.logs[partition] = log
 
-    def _check_only_once(self, directory: Directory, partition: TopicPartition) -> None:
-        for other in self._directories:
-            if other is not directory and partition in other.logs:
-                raise DirectoryMismatch(
-                    f"{partition} is in {other.path} and in {directory.path}; move the older one away and start again"
-                )
+    def _settle_twins(self) -> None:
+        """A crash at the end of a move leaves a partition in two directories: the longer log stays, none is deleted."""
+        places: dict[TopicPartition, list[Directory]] = {}
+        for directory in self._online():
+            for partition in directory.logs:
+                places.setdefault(partition, []).append(directory)
+        for partition, (first, *others) in places.items():
+            for other in others:
+                one, two = first.logs[partition], other.logs[partition]
+                if one.topic_id is None or one.topic_id != two.topic_id:
+                    raise DirectoryMismatch(
+                        f"{partition} is in {first.path} and in {other.path}; move the older one away and start again"
+                    )
+                loser = first if one.end_offset < two.end_offset else other
+                self._set_aside(loser, loser.logs.pop(partition))
+                first = other if loser is first else first
+
+    def _set_aside(self, directory: Directory, log: Log) -> None:
+        name = temporary_name(log.partition, self._runtime.uuid(), State.STRAY)
+        logger.warning(
+            "%s is in two directories; the copy in %s is set aside as %s", log.partition, directory.path, name
+        )
+        log.abandon()
+        try:
+            self._disk.rename(log.directory, os.path.join(directory.path, name))
+            self._disk.sync_dir(directory.path)
+        except DiskError as error:
+            self._go_offline(directory, error)
 
     def _checkpoint(self, directory: Directory, name: str) -> dict[TopicPartition, int]:
         path = os.path.join(directory.path, name)
@@ -414,20 +437,24 @@ class LogDirectories:
         move.check_caught_up()
         source, target = self._of(partition), self._named(os.path.dirname(move.future.directory))
         future = move.future
+        home = os.path.join(target.path, str(partition))
         try:
+            # The copy gets its name before the original loses its own: a crash between leaves both, not neither.
             future.sync()
-            source.logs.pop(partition)
-            move.current.abandon()
-            self._doom(source, move.current)
-            home = os.path.join(target.path, str(partition))
             self._disk.rename(future.directory, home)
             self._disk.sync_dir(target.path)
         except DiskError as error:
-            self._go_offline(target if error.path.startswith(target.path) else source, error)
+            self._go_offline(target, error)
             raise
         future.moved_to(home)
         del self._moves[partition], target.futures[partition]
         target.logs[partition] = future
+        source.logs.pop(partition)
+        move.current.abandon()
+        try:
+            self._doom(source, move.current)
+        except DiskError as error:
+            logger.error("%s has moved to %s, but the original is still there: %s", partition, target.path, error)
         return future
 
     def cancel_move(self, partition: TopicPartition) -> None:

@@ -16,7 +16,7 @@ FEW = """
 producer.send(topic, b"x").result(30)
 """
 MANY = """
-for _ in range(30_000):
+for _ in range(200_000):
     producer.send(topic, b"x" * 50)
 producer.flush(60)
 """

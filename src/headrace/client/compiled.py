@@ -17,18 +17,26 @@ _rows = 0
 _is_asked = False
 
 
-def count_rows(rows: int) -> None:
-    """So many records are about to be encoded or decoded in this process. Loads the kernels when there were enough.
+def note_rows(rows: int) -> None:
+    """So many more records are worked on in this process."""
+    global _rows
+    _rows += rows
+
+
+def is_load_due() -> bool:
+    """Whether somebody should call `load_if_due` now."""
+    return _rows >= PAYS_FROM_ROWS and not _is_asked
+
+
+def load_if_due() -> None:
+    """Load the kernels if enough records were noted, once.
 
     On a thread that runs an event loop they are loaded beside it, and the loop goes on with the plain ones meanwhile.
     To be called on the application's thread, not on one of ours: a process that forks while another thread imports a
     module has that module locked for ever in the child.
     """
-    global _rows, _is_asked
-    if _is_asked:
-        return
-    _rows += rows
-    if _rows < PAYS_FROM_ROWS:
+    global _is_asked
+    if not is_load_due():
         return
     _is_asked = True
     loop = _running_loop()
@@ -36,6 +44,12 @@ def count_rows(rows: int) -> None:
         use_fast()
     else:
         loop.run_in_executor(None, use_fast)
+
+
+def count_rows(rows: int) -> None:
+    """So many records are about to be encoded or decoded: note them, and load the kernels if it pays now."""
+    note_rows(rows)
+    load_if_due()
 
 
 def _running_loop() -> Any:

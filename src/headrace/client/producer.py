@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from headrace.client.accumulator import ColumnRows, Rows
 from headrace.client.blocking import BlockingClient
 from headrace.client.cluster_view import PartitionView
-from headrace.client.compiled import count_rows
+from headrace.client.compiled import count_rows, is_load_due, load_if_due, note_rows
 from headrace.client.configs import ConnectionConfig
 from headrace.client.consumer_records import ConsumerGroupMetadata
 from headrace.client.delivery import BatchDelivery, Delivery, DeliveryCallback
@@ -102,7 +102,6 @@ class Producer:
         self._taken = 0
         self._limit = _NOTHING
         self._drained = 0
-        self._counted = 0
         self._idle = False
         self._append: Callable[[Any], None] = self._not_started
 
@@ -227,10 +226,8 @@ class Producer:
         if self._pid != os.getpid():
             # Forked without the hook having run (a raw fork in C): the thread did not come along.
             self._after_fork()
-        if self._core is not None and threading.current_thread() is not self._thread:
-            seen = self._core.metrics.records + len(self._core.accumulator.pending)
-            count_rows(seen - self._counted)
-            self._counted = seen
+        if threading.current_thread() is not self._thread:
+            load_if_due()
         with self._lock:
             try:
                 self._start()
@@ -256,7 +253,7 @@ class Producer:
 
     def _set_limit(self, core: ProducerCore) -> None:
         """How much may be taken before somebody has to look again: enough to wake the sender for, or all there is."""
-        if self._closed or (core.transaction is not None and not core.transaction.takes_records):
+        if self._closed or is_load_due() or (core.transaction is not None and not core.transaction.takes_records):
             self._limit = _NOTHING
             return
         left = self._settings.buffer_memory - core.accumulator.buffered_bytes
@@ -338,6 +335,7 @@ class Producer:
             created = now if was_idle else opened
             opened = now
             self._drained = self._taken
+            note_rows(len(pending))
             core.memory_is_short = self._blocked > 0
             due = core.turn(created)
             core.settle_flushes()

@@ -21,7 +21,17 @@ from typing import Any
 
 PARTITIONS = 4
 BASE = "confluent-kafka"
-Timed = tuple[int, float]
+Timed = tuple[int, tuple[float, float]]
+"""Records read, and the seconds and CPU seconds (of all threads) that took."""
+
+
+def _now() -> tuple[float, float]:
+    return time.perf_counter(), time.process_time()
+
+
+def _since(start: tuple[float, float]) -> tuple[float, float]:
+    now = _now()
+    return now[0] - start[0], now[1] - start[1]
 
 
 def _common(address: str) -> dict[str, Any]:
@@ -42,12 +52,12 @@ def headrace_records(address: str, topic: str, count: int) -> Timed:
         consumer.assign([(topic, partition) for partition in range(PARTITIONS)])
         read = _first(consumer)
         total = 0
-        start = time.perf_counter()
+        start = _now()
         while read < count:
             for record in consumer.poll(1.0):
                 total += record.offset + len(record.value)
                 read += 1
-        return read, time.perf_counter() - start
+        return read, _since(start)
 
 
 def _first(consumer: Any) -> int:
@@ -64,13 +74,13 @@ def headrace_iteration(address: str, topic: str, count: int) -> Timed:
         consumer.assign([(topic, partition) for partition in range(PARTITIONS)])
         read = _first(consumer)
         total = 0
-        start = time.perf_counter()
+        start = _now()
         for record in consumer:
             total += record.offset + len(record.value)
             read += 1
             if read == count:
                 break
-        return read, time.perf_counter() - start
+        return read, _since(start)
 
 
 def headrace_columns(address: str, topic: str, count: int) -> Timed:
@@ -79,11 +89,11 @@ def headrace_columns(address: str, topic: str, count: int) -> Timed:
     with Consumer(_ours(address)) as consumer:
         consumer.assign([(topic, partition) for partition in range(PARTITIONS)])
         read = _first(consumer)
-        start = time.perf_counter()
+        start = _now()
         while read < count:
             for piece in consumer.poll_columns(1.0):
                 read += len(piece)
-        return read, time.perf_counter() - start
+        return read, _since(start)
 
 
 def headrace_arrow(address: str, topic: str, count: int) -> Timed:
@@ -94,10 +104,10 @@ def headrace_arrow(address: str, topic: str, count: int) -> Timed:
         read = _first(consumer)
         consumer.poll_arrow(0.0, max_records=1)
         read += 1
-        start = time.perf_counter()
+        start = _now()
         while read < count:
             read += consumer.poll_arrow(1.0).num_rows
-        return read, time.perf_counter() - start
+        return read, _since(start)
 
 
 def confluent_records(address: str, topic: str, count: int) -> Timed:
@@ -111,12 +121,12 @@ def confluent_records(address: str, topic: str, count: int) -> Timed:
     while not read:
         read = len(consumer.consume(1, 1.0))
     total = 0
-    start = time.perf_counter()
+    start = _now()
     while read < count:
         for message in consumer.consume(500, 1.0):
             total += message.offset() + len(message.value())
             read += 1
-    seconds = time.perf_counter() - start
+    seconds = _since(start)
     consumer.close()
     return read, seconds
 
@@ -132,13 +142,13 @@ def kafka_python_records(address: str, topic: str, count: int) -> Timed:
     while not read:
         read = sum(map(len, consumer.poll(1000, max_records=1).values()))
     total = 0
-    start = time.perf_counter()
+    start = _now()
     while read < count:
         for records in consumer.poll(1000).values():
             for record in records:
                 total += record.offset + len(record.value)
                 read += 1
-    seconds = time.perf_counter() - start
+    seconds = _since(start)
     consumer.close()
     return read, seconds
 
@@ -154,13 +164,13 @@ def aiokafka_records(address: str, topic: str, count: int) -> Timed:
         while not read:
             read = sum(map(len, (await consumer.getmany(timeout_ms=1000, max_records=1)).values()))
         total = 0
-        start = time.perf_counter()
+        start = _now()
         while read < count:
             for records in (await consumer.getmany(timeout_ms=1000, max_records=500)).values():
                 for record in records:
                     total += record.offset + len(record.value)
                     read += 1
-        seconds = time.perf_counter() - start
+        seconds = _since(start)
         await consumer.stop()
         return read, seconds
 
@@ -177,12 +187,12 @@ def headrace_aio_records(address: str, topic: str, count: int) -> Timed:
             while not read:
                 read = len(await consumer.poll(1.0, max_records=1))
             total = 0
-            start = time.perf_counter()
+            start = _now()
             while read < count:
                 for record in await consumer.poll(1.0):
                     total += record.offset + len(record.value)
                     read += 1
-            return read, time.perf_counter() - start
+            return read, _since(start)
 
     return asyncio.run(run())
 
@@ -234,19 +244,18 @@ def fill(address: str, topic: str, count: int, size: int, codec: str) -> None:
 
 
 def _child(way: str, address: str, topic: str, count: int, out: Any) -> None:
-    read, seconds = WAYS[way](address, topic, count)
-    out.put((read, seconds, time.process_time()))
+    out.put(WAYS[way](address, topic, count))
 
 
 def measure(way: str, address: str, topic: str, count: int, repeat: int) -> tuple[float, float]:
-    """Records per second, best of several; and per second of this client's own CPU time, start and end included."""
+    """Records per second, best of several; and per second of CPU time, which a busy machine disturbs less."""
     best = thrifty = 0.0
     context = multiprocessing.get_context("spawn")
     for _ in range(repeat):
         out = context.Queue()
         process = context.Process(target=_child, args=(way, address, topic, count, out))
         process.start()
-        read, seconds, cpu_seconds = out.get(timeout=300)
+        read, (seconds, cpu_seconds) = out.get(timeout=300)
         process.join()
         best = max(best, (read - 1) / seconds)
         thrifty = max(thrifty, read / cpu_seconds)

@@ -7,6 +7,7 @@ from tests.parallel.making import PARTITION, committed, core, do, record, record
 
 from headrace.parallel.errors import HandlerStalled, Poison, Reject, RetriesExhausted
 from headrace.parallel.finished import decode_finished
+from headrace.parallel.handling import Handling
 from headrace.parallel.options import Limits, Order, Pool, Retry, Window
 from headrace.parallel.retries import DUE_MS, ERROR, ORIGIN_OFFSET, Fate, diverted_headers, header
 from headrace.topics import TopicPartition
@@ -79,16 +80,39 @@ def test_records_without_a_key_wait_for_nobody() -> None:
     assert all(chunk is not None for chunk in chunks)
 
 
-def test_partition_order_begins_one_record_at_a_time() -> None:
+@pytest.mark.parametrize("seconds", [1.0, 0.0])
+def test_partition_order_has_one_worker_at_a_time(seconds: float) -> None:
+    """Slow records are handed out one by one, quick ones several at once; but never to two workers."""
     made = core(order=Order.PARTITION)
-    made.add(PARTITION, records(0, 3), 0.0, 0)
-    for offset in range(3):
-        chunk = made.take(0.0)
-        assert chunk is not None
-        assert [entry.offset for run in chunk.todo for entry in run.entries] == [offset]
-        assert made.take(0.0) is None
+    made.add(PARTITION, records(0, 30), 0.0, 0)
+    taken: list[int] = []
+    now = 0.0
+    while (chunk := made.take(now)) is not None:
+        offsets = [entry.offset for run in chunk.todo for entry in run.entries]
+        assert len(offsets) == 1 or not seconds
+        taken += offsets
+        assert made.take(now) is None
         do(chunk)
-        made.complete(chunk, 0.0)
+        now += seconds
+        made.complete(chunk, now)
+    assert taken == list(range(30))
+
+
+def test_a_run_is_cut_short_when_its_partition_goes() -> None:
+    made = core(order=Order.PARTITION)
+    made._record_s = 1e-6  # as after many quick records
+    made.add(PARTITION, records(0, 30), 0.0, 0)
+    chunk = made.take(0.0)
+    assert chunk is not None
+
+    def handle(record: object) -> None:
+        if record == records(4, 5)[0]:
+            made.begin_revoke([PARTITION])
+
+    Handling(handle, is_batch=False, stops_at_failure=True).prepare().work(chunk)
+    made.complete(chunk, 0.1)
+    assert made.is_drained([PARTITION])
+    assert committed(made) == (5, "")
 
 
 def test_a_failed_record_is_tried_again_after_its_backoff_and_its_key_waits() -> None:

@@ -158,7 +158,8 @@ class ParallelConsumer:
     async def run_async(self) -> None:
         """The same from within an event loop: `async def` handlers run on it, everything else elsewhere."""
         self._loop = asyncio.get_running_loop() if self.plan.kind is Kind.ASYNC else None
-        self.start()
+        # Starting asks the cluster whether the topics are there, which the loop must not wait for.
+        await asyncio.get_running_loop().run_in_executor(None, self.start)
         try:
             await asyncio.get_running_loop().run_in_executor(None, self._ended.wait)
         except asyncio.CancelledError:
@@ -343,6 +344,12 @@ def _check(plan: Plan, given: Mapping[str, Any]) -> None:
     for topic in (plan.retry.topic, plan.retry.dead_letters):
         if topic is not None and topic in plan.topics:
             problems["retry"] = f"{topic} is read as a topic and written as a retry or dead-letter topic: take another"
+    poll_interval_s = int(plan.config.get("max.poll.interval.ms", 300_000)) / 1000
+    if not 0 <= plan.times.drain_s < poll_interval_s:
+        problems["drain_s"] = (
+            f"drain_s={plan.times.drain_s} must be less than max.poll.interval.ms ({poll_interval_s:g} s): a rebalance "
+            "does not wait longer for a member"
+        )
     if isinstance(plan.model, Ranges):
         if plan.order is not Order.NONE:
             problems["order"] = "ranges of one partition are handled side by side: the range model needs order='none'"

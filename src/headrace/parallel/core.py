@@ -59,7 +59,9 @@ class ParallelCore:
         self.records = 0
         self.bytes = 0
         self._is_ordered = settings.order is not Order.NONE
-        self._queue = make_queue(settings.order, settings.run_max)
+        # Records of one lane go one after another anyway: where they are cheap, a worker takes several at once.
+        self._is_extensible = self._is_ordered and not settings.is_batch and not settings.by_slot
+        self._queue = make_queue(settings.order, settings.run_max, is_extensible=self._is_extensible)
         self._timers: list[tuple[float, int, _Wait, Entry, Outgoing | None]] = []
         self._numbers = itertools.count()
         self._record_s = 1.0
@@ -132,6 +134,9 @@ class ParallelCore:
     def _take_back_unbegun(self, gone: set[PartitionTracker]) -> None:
         """Out of the workers' hands what they have not begun; what belongs to `gone` is dropped."""
         for chunk in self.running:
+            current = chunk.current
+            if current is not None and current.tracker in gone:
+                current.cancelled = True
             if any(run.tracker in gone for run in tuple(chunk.todo)):
                 self._reclaim(chunk)
 
@@ -242,13 +247,13 @@ class ParallelCore:
             self._steal(now)
             if not self._queue:
                 return None
-        queue, runs = self._queue, self.chunk_runs
+        queue, budget = self._queue, self.chunk_runs
         todo: deque[Run] = deque()
-        while runs and queue:
-            run = queue.take()
+        while budget > 0 and queue:
+            run = queue.take(budget)
             run.tracker.in_flight += len(run.entries)
             todo.append(run)
-            runs -= 1
+            budget -= len(run.entries) if self._is_extensible else 1
         chunk = Chunk(todo, now)
         self.running.add(chunk)
         return chunk

@@ -31,6 +31,8 @@ _INLINE_S = 0.1
 """How long a poller that handles by itself does so before it polls again."""
 _COMMIT_TIMEOUT_S = 10.0
 _END_S = 5.0
+_HANGING_END_S = 0.1
+"""For workers that did not end while there was time to drain."""
 _WAKEUPS_MAX = 100
 
 T = TypeVar("T")
@@ -163,6 +165,8 @@ class Engine:
             given_up = core.tick(now)
             changes = core.pauses()
             member.announce()
+        if member.failure is not None:
+            raise member.failure
         self._set_paused(consumer, changes)
         for chunk in given_up:
             log.error("a handler did not come back within %s s and is given up", core.settings.stall_s)
@@ -312,14 +316,18 @@ class Engine:
         with self.member.lock:
             self._core.stop()
             partitions = list(self._core.trackers)
+        is_drained = False
         try:
             if is_orderly and not self._is_killed:
-                self.member.drain(partitions, self._settings.drain_s, self._keep_on)
+                is_drained = self.member.drain(partitions, self._settings.drain_s, self._keep_on)
                 self._commit_now(consumer, partitions)
         finally:
+            with self.member.lock:
+                # Nothing to wait for any more: closing the consumer would drain them once again.
+                self._core.end_revoke(partitions)
             self.member.close()
             if self._workers is not None:
-                self._workers.stop(_END_S if is_orderly else 0.0)
+                self._workers.stop(_END_S if is_drained else _HANGING_END_S)
             try:
                 consumer.close()
             except (KafkaError, HeadraceError) as error:

@@ -113,6 +113,8 @@ class Handling:
                 if chunk.abandoned:
                     return
                 run.done += 1
+            if run.cancelled:
+                return
 
     def do_batch(self, chunk: Chunk, run: Run) -> None:
         entries, records = self.readable(run)
@@ -154,6 +156,8 @@ class Handling:
                 if chunk.abandoned:
                     return
                 run.done += 1
+            if run.cancelled:
+                return
 
     async def _do_batch_async(self, chunk: Chunk, run: Run) -> None:
         entries, records = self.readable(run)

@@ -121,6 +121,7 @@ def serve_member(connection: Connection, plan: Any) -> None:
     # Ctrl-C reaches the whole group of processes; the parent decides what it means.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     consumer = ParallelConsumer.of(replace(plan, model=Consumers(), workers=1))
+    signal.signal(signal.SIGTERM, lambda number, frame: consumer.stop())
     consumer.start()
     try:
         while not consumer.has_ended(0.0):

@@ -38,6 +38,8 @@ class Member:
         """Tell so many idle workers (called with the lock held)."""
         self.wake_poller: Callable[[], None] = lambda: None
         self.poller_waits = False
+        self.failure: BaseException | None = None
+        """What a worker ended with, which should never happen: the poller raises it."""
         self._waiters = 0
 
     def _notify(self, count: int) -> None:
@@ -98,6 +100,12 @@ class Member:
             self.work_ended.notify_all()
         if self.core.resumable:
             self._wake_poller()
+
+    def broke(self, error: BaseException) -> None:
+        """A worker cannot go on, not because of its handler but because of us."""
+        log.error("a worker ended: %r", error)
+        self.failure = error
+        self.wake_poller()
 
     def _wake_poller(self) -> None:
         if self.poller_waits:

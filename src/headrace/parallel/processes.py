@@ -90,6 +90,8 @@ class _Leader:
                     if chunk.abandoned:
                         break
                     chunk.finished.append(run)
+        except Exception as error:  # noqa: BLE001 - a defect of ours: no worker must end unheard of
+            member.broke(error)
         finally:
             self._end_process()
 

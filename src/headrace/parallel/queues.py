@@ -10,6 +10,8 @@ from headrace.parallel.tracker import PartitionTracker
 from headrace.parallel.work import Entry, Run
 
 _WHOLE_PARTITION = object()
+_LANE_RUN_MAX = 64
+"""Records of a lane that a worker takes at once: what may be repeated after a crash stays little."""
 
 
 class Lane:
@@ -36,7 +38,8 @@ class Unordered:
     def add(self, tracker: PartitionTracker, entries: Sequence[Entry]) -> None:
         self._ready.extend(entries)
 
-    def take(self) -> Run:
+    def take(self, budget: int) -> Run:
+        """A run for a worker that has time for so many records."""
         ready = self._ready
         entry = ready.popleft()
         entries = [entry]
@@ -67,8 +70,9 @@ class Unordered:
 class Lanes:
     """One record of a lane at a time (one run), lanes side by side: what is slow holds up its own lane only."""
 
-    def __init__(self, run_max: int, *, by_key: bool) -> None:
+    def __init__(self, run_max: int, *, by_key: bool, is_extensible: bool = False) -> None:
         self._run_max = run_max
+        self._is_extensible = is_extensible
         self._by_key = by_key
         self._ready: deque[Lane] = deque()
 
@@ -89,13 +93,14 @@ class Lanes:
             entry.lane = lane
             lane.queue.append(entry)
 
-    def take(self) -> Run:
+    def take(self, budget: int) -> Run:
         lane = self._ready.popleft()
         queue = lane.queue
         entry = queue.popleft()
         entries = [entry]
-        if self._run_max > 1 and not entry.alone:
-            while len(entries) < self._run_max and queue and not queue[0].alone:
+        most = min(budget, _LANE_RUN_MAX) if self._is_extensible else self._run_max
+        if most > 1 and queue and not entry.alone:
+            while len(entries) < most and queue and not queue[0].alone:
                 entries.append(queue.popleft())
         return Run(entries, lane.tracker, lane)
 
@@ -136,5 +141,7 @@ class Lanes:
 Queue = Unordered | Lanes
 
 
-def make_queue(order: Order, run_max: int) -> Queue:
-    return Unordered(run_max) if order is Order.NONE else Lanes(run_max, by_key=order is Order.KEY)
+def make_queue(order: Order, run_max: int, *, is_extensible: bool = False) -> Queue:
+    if order is Order.NONE:
+        return Unordered(run_max)
+    return Lanes(run_max, by_key=order is Order.KEY, is_extensible=is_extensible)

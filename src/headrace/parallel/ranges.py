@@ -53,7 +53,6 @@ class RangeReaders:
         self._threads: list[threading.Thread] = []
         self.ends: dict[TopicPartition, int] = {}
         """Up to where each partition may be read now (set by the engine, under the lock)."""
-        self.failure: BaseException | None = None
 
     # --- as workers -------------------------------------------------------------------------------------------------
 
@@ -124,9 +123,8 @@ class RangeReaders:
                     self._member.send_diverted()
                 else:
                     self._do_range(consumer, *work)
-        except HeadraceError as error:
-            # Without its consumer a reader is of no use; the engine ends the member and says why.
-            self.failure = error
+        except Exception as error:  # noqa: BLE001 - without its consumer a reader is of no use: the poller says why
+            self._member.broke(error)
         finally:
             consumer.close()
 
@@ -277,8 +275,6 @@ class RangeEngine(Engine):
 
     def _turn(self, consumer: Consumer) -> None:
         super()._turn(consumer)
-        if self.readers.failure is not None:
-            raise self.readers.failure
         now = self._clock.monotonic()
         with self.member.lock:
             is_wanted = self.member.idle > 0 and now >= self._looked_at + _LOOK_S

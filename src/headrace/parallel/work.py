@@ -42,7 +42,7 @@ class Entry:
 class Run:
     """Records that one worker handles in a row. All are of one partition, and of one lane where there is order."""
 
-    __slots__ = ("done", "entries", "failures", "lane", "settled", "tracker")
+    __slots__ = ("cancelled", "done", "entries", "failures", "lane", "settled", "tracker")
 
     def __init__(self, entries: list[Entry], tracker: PartitionTracker, lane: Lane | None) -> None:
         self.entries = entries
@@ -51,6 +51,8 @@ class Run:
         self.done = 0
         """How many were handled, from the first on, well or not."""
         self.failures: list[tuple[Entry, BaseException]] | None = None
+        self.cancelled = False
+        """Set by the core when the partition goes: the worker is to end the record it is at, and begin no other."""
         self.settled = False
         """Whether the core has taken in what became of it."""
 

@@ -58,8 +58,11 @@ class Threads:
         member, handling = self._member, self._handling
         me = threading.current_thread()
         chunk: Chunk | None = None
-        while (chunk := member.exchange(chunk, me)) is not None:
-            handling.work(chunk)
+        try:
+            while (chunk := member.exchange(chunk, me)) is not None:
+                handling.work(chunk)
+        except Exception as error:  # noqa: BLE001 - a defect of ours: no worker must end unheard of
+            member.broke(error)
 
     def replace(self, chunk: Chunk) -> None:
         thread = chunk.worker
@@ -128,6 +131,12 @@ class Coroutines:
         task.add_done_callback(self._tasks.discard)
 
     async def _work(self) -> None:
+        try:
+            await self._work_on()
+        except Exception as error:  # noqa: BLE001 - a defect of ours: no worker must end unheard of
+            self._member.broke(error)
+
+    async def _work_on(self) -> None:
         member, handling = self._member, self._handling
         loop = asyncio.get_running_loop()
         me = asyncio.current_task()

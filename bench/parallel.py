@@ -1,0 +1,218 @@
+"""Parallel consuming: throughput of every model and order next to one plain consumer and to the ideal, in the same run.
+
+    python -m bench.parallel [--partitions 1,12,100] [--handlers 0,1,5] [--only pool,window,…] [--seconds 1]
+
+Keys follow Zipf's law over 10,000 keys: with all-distinct keys, order by key would cost nothing. The ideal is what the
+workers could do if nothing else took time: workers ÷ handler time; where order limits it, the longest chain of records
+that have to wait for one another × handler time. A handler's time is measured alone first (a sleep of 1 ms takes longer
+than that). At 0 ms there is no ideal: there the overhead per record counts, against the plain consumer.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import itertools
+import random
+import statistics
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from headrace import Admin, Consumer, NewTopic, Producer
+from headrace.parallel import Consumers, Model, ParallelConsumer, Pool, Ranges, Window
+from headrace.testing import BrokerProcess
+
+KEYS = 10_000
+VALUE = b"x" * 100
+RATE_MAX = 5_000
+"""Records a second that the ideal is set to, where a handler takes time."""
+ZERO_RECORDS = 100_000
+ZERO_WORKERS = 16
+_numbers = itertools.count()
+
+
+@dataclass(frozen=True)
+class Way:
+    """One model in one order, on threads or a loop."""
+
+    name: str
+    model: Model
+    order: str
+    is_async: bool = False
+
+
+WAYS = (
+    Way("consumers", Consumers(), "partition"),
+    Way("ranges", Ranges(size=200), "none"),
+    Way("pool", Pool(), "partition"),
+    Way("pool", Pool(), "key"),
+    Way("pool", Pool(), "none"),
+    Way("pool", Pool(), "key", is_async=True),
+    Way("pool", Pool(), "none", is_async=True),
+    Way("window", Window(slot=16, slots=512), "key"),
+    Way("window", Window(slot=16, slots=512), "none"),
+)
+
+
+class Clocked:
+    """Counts handled records, and says when the first began and the last ended."""
+
+    def __init__(self, count: int, wait_s: float) -> None:
+        self.count = count
+        self.wait_s = wait_s
+        self.began = self.ended = 0.0
+        self.through = threading.Event()
+        self._ticket: Iterator[int] = itertools.count(1)
+        self._done: Iterator[int] = itertools.count(1)
+
+    def __call__(self, record: Any) -> None:
+        if next(self._ticket) == 1:
+            self.began = time.perf_counter()
+        if self.wait_s:
+            time.sleep(self.wait_s)
+        if next(self._done) == self.count:
+            self.ended = time.perf_counter()
+            self.through.set()
+
+    async def handle(self, record: Any) -> None:
+        if next(self._ticket) == 1:
+            self.began = time.perf_counter()
+        if self.wait_s:
+            await asyncio.sleep(self.wait_s)
+        if next(self._done) == self.count:
+            self.ended = time.perf_counter()
+            self.through.set()
+
+    @property
+    def seconds(self) -> float:
+        return self.ended - self.began
+
+
+def fill(address: str, partitions: int, count: int) -> str:
+    """A topic with that many records."""
+    topic = f"bench-{next(_numbers)}-{partitions}"
+    with Admin({"bootstrap.servers": address}) as admin:
+        admin.create_topics([NewTopic(topic, partitions, 1)]).all()
+    weights = [1 / (rank + 1) for rank in range(KEYS)]
+    keys = [b"key-%d" % number for number in random.Random(1).choices(range(KEYS), weights, k=count)]
+    with Producer({"bootstrap.servers": address}) as producer:
+        for start in range(0, count, 10_000):
+            part = keys[start : start + 10_000]
+            producer.send_batch(topic, [VALUE] * len(part), part).result(60)
+    return topic
+
+
+def chains(address: str, topic: str, partitions: int, count: int) -> dict[str, int]:
+    """The most records that have to wait for one another, by order."""
+    by_key: Counter[Any] = Counter()
+    by_partition: Counter[int] = Counter()
+    read = 0
+    with Consumer({"bootstrap.servers": address, "auto.offset.reset": "earliest"}) as consumer:
+        consumer.assign([(topic, number) for number in range(partitions)])
+        while read < count:
+            for record in consumer.poll(1.0, max_records=10_000):
+                by_key[record.partition, record.key] += 1
+                by_partition[record.partition] += 1
+                read += 1
+    return {"none": 1, "key": max(by_key.values()), "partition": max(by_partition.values())}
+
+
+def plain(address: str, topic: str, count: int, wait_s: float) -> float:
+    """One consumer in the same kind of group, the handler called in its loop: seconds."""
+    clocked = Clocked(count, wait_s)
+    config = {"bootstrap.servers": address, "auto.offset.reset": "earliest", "group.id": f"plain-{next(_numbers)}"}
+    with Consumer(config) as consumer:
+        consumer.subscribe([topic])
+        while not clocked.through.is_set():
+            for record in consumer.poll(1.0):
+                clocked(record)
+    return clocked.seconds
+
+
+def parallel(address: str, topic: str, count: int, wait_s: float, way: Way, workers: int) -> tuple[float, float]:
+    """Seconds, and seconds of processor time."""
+    clocked = Clocked(count, wait_s)
+    handler: Callable[..., Any] = clocked.handle if way.is_async else clocked
+    consumer = ParallelConsumer(
+        handler,
+        topics=[topic],
+        group=f"parallel-{next(_numbers)}",
+        config={"bootstrap.servers": address, "auto.offset.reset": "earliest"},
+        model=way.model,
+        order=way.order,
+        workers=workers,
+    )
+    began = time.process_time()
+    consumer.start()
+    if not clocked.through.wait(180):
+        raise SystemExit(f"{way}: not through after 180 s: {consumer.snapshot().log_line()}")
+    used = time.process_time() - began
+    consumer.stop()
+    consumer.wait()
+    return clocked.seconds, used
+
+
+def alone_s(wait_s: float) -> float:
+    """How long a handler truly takes, when nothing else goes on."""
+    if not wait_s:
+        return 0.0
+    taken: list[float] = []
+    for _ in range(200):
+        began = time.perf_counter()
+        time.sleep(wait_s)
+        taken.append(time.perf_counter() - began)
+    # The median: on a machine that has other things to do, the mean is about those.
+    return statistics.median(taken)
+
+
+def measure(address: str, partitions: int, handler_ms: float, ways: list[Way], seconds: float) -> None:
+    wait_s = handler_ms / 1000
+    count = ZERO_RECORDS if not wait_s else int(RATE_MAX * seconds)
+    workers = ZERO_WORKERS if not wait_s else max(1, round(RATE_MAX * wait_s))
+    topic = fill(address, partitions, count)
+    chain = chains(address, topic, partitions, count)
+    taken_s = alone_s(wait_s)
+    sample = count if not wait_s else min(count, int(seconds / wait_s))
+    base_s = plain(address, topic, sample, wait_s) / sample
+    print(
+        f"\n{partitions} partitions, handler {handler_ms:g} ms (alone {taken_s * 1000:.2f}), {workers} workers, "
+        f"{count:,} records; one plain consumer: {1 / base_s:,.0f}/s",
+        flush=True,
+    )
+    titles = f"  {'model':<12}{'order':<11}{'on':<9}{'records/s':>11}{'x plain':>9}"
+    print(f"{titles}{'of ideal':>10}{'overhead µs':>13}{'CPU µs':>9}")
+    for way in ways:
+        hands = min(workers, partitions) if isinstance(way.model, Consumers) else workers
+        seconds_taken, used_s = parallel(address, topic, count, wait_s, way, hands)
+        each_s = seconds_taken / count
+        ideal_s = taken_s * max(count / hands, chain[way.order]) / count
+        ratio = f"{ideal_s / each_s:.2f}" if wait_s else "-"
+        overhead = f"{(each_s - base_s) * 1e6:.1f}" if not wait_s else "-"
+        where = "loop" if way.is_async else "threads"
+        row = f"  {way.name:<12}{way.order:<11}{where:<9}{1 / each_s:>11,.0f}{base_s / each_s:>9.1f}"
+        print(f"{row}{ratio:>10}{overhead:>13}{used_s / count * 1e6:>9.1f}", flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--partitions", default="1,12,100")
+    parser.add_argument("--handlers", default="0,1,5", help="milliseconds")
+    parser.add_argument("--only", default="", help="names of models")
+    parser.add_argument("--seconds", type=float, default=1.0, help="the ideal length of a run")
+    options = parser.parse_args()
+    wanted = set(filter(None, options.only.split(",")))
+    ways = [way for way in WAYS if not wanted or way.name in wanted]
+    with tempfile.TemporaryDirectory(prefix="bench-") as directory, BrokerProcess(Path(directory) / "data") as broker:
+        for partitions in map(int, options.partitions.split(",")):
+            for handler_ms in map(float, options.handlers.split(",")):
+                measure(broker.address, partitions, handler_ms, ways, options.seconds)
+
+
+if __name__ == "__main__":
+    main()

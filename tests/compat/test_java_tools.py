@@ -18,6 +18,7 @@ from .clients import PYTHON_CLIENTS, Message
 from .java_tools import JavaTools
 from .members import ConfluentMember, wait_until_shared_out
 from .served import Served
+from .waiting import eventually
 
 pytestmark = [
     pytest.mark.java,
@@ -73,9 +74,23 @@ class Transcript:
         self._cluster()
         self._mistakes()
 
-    def run(self, what: str, tool: str, *arguments: str, typed: str = "", at: str = "--bootstrap-server") -> None:
-        status, printed = self._tools.try_run(tool, at, self._address, *arguments, typed=typed)
-        self.told[what] = self._plain(f"status {status}\n{printed}")
+    def run(
+        self,
+        what: str,
+        tool: str,
+        *arguments: str,
+        typed: str = "",
+        shows: str = "",
+        hides: str | None = None,
+    ) -> None:
+        """Note what a tool prints, once it shows what it must: Apache Kafka's broker hears of changes a bit later."""
+
+        def told() -> str | None:
+            status, printed = self._tools.try_run(tool, "--bootstrap-server", self._address, *arguments, typed=typed)
+            is_there = shows in printed and (hides is None or hides not in printed)
+            return self._plain(f"status {status}\n{printed}") if is_there else None
+
+        self.told[what] = eventually(told, what=f"{shows or hides} in the output of {tool}") or ""
 
     def _plain(self, text: str) -> str:
         text = text.replace(self._address, "ADDRESS").replace(self._address.split(":")[1], "PORT")
@@ -100,7 +115,7 @@ class Transcript:
         self.run("create if not there", "kafka-topics", "--create", *topic, "--if-not-exists")
         self.run("add partitions", "kafka-topics", "--alter", *topic, "--partitions", "3")
         self.run("fewer partitions", "kafka-topics", "--alter", *topic, "--partitions", "1")
-        self.run("describe", "kafka-topics", "--describe", *topic)
+        self.run("describe", "kafka-topics", "--describe", *topic, shows="PartitionCount: 3")
         self.run("describe all", "kafka-topics", "--describe", "--exclude-internal")
         self.run("list", "kafka-topics", "--list")
         for problem in ("under-replicated-partitions", "unavailable-partitions", "under-min-isr-partitions"):
@@ -109,13 +124,13 @@ class Transcript:
 
     def _configs(self) -> None:
         topic = ("--entity-type", "topics", "--entity-name", "t")
-        self.run("configs", "kafka-configs", *topic, "--describe")
+        self.run("configs", "kafka-configs", *topic, "--describe", shows="retention.ms=-1")
         change = "segment.bytes=2000000,cleanup.policy=[compact,delete]"
         self.run("change configs", "kafka-configs", *topic, "--alter", "--add-config", change)
-        self.run("all configs", "kafka-configs", *topic, "--describe", "--all")
+        self.run("all configs", "kafka-configs", *topic, "--describe", "--all", shows="cleanup.policy=compact,delete")
         drop = "segment.bytes,cleanup.policy"
         self.run("drop configs", "kafka-configs", *topic, "--alter", "--delete-config", drop)
-        self.run("configs at the end", "kafka-configs", *topic, "--describe")
+        self.run("configs at the end", "kafka-configs", *topic, "--describe", hides="segment.bytes")
         self.run("bad config", "kafka-configs", *topic, "--alter", "--add-config", "retention.ms=soon")
         self.run("unknown config", "kafka-configs", *topic, "--alter", "--add-config", "no.such.thing=1")
         one, default = (
@@ -125,8 +140,10 @@ class Transcript:
         self.run("broker configs", "kafka-configs", *one, "--describe")
         self.run("broker default", "kafka-configs", *default, "--alter", "--add-config", "log.retention.ms=7200000")
         self.run("broker", "kafka-configs", *one, "--alter", "--add-config", "log.retention.ms=7300000")
-        self.run("broker default configs", "kafka-configs", *default, "--describe")
-        self.run("changed broker configs", "kafka-configs", *one, "--describe")
+        self.run("broker default configs", "kafka-configs", *default, "--describe", shows="log.retention.ms=7200000")
+        self.run(
+            "changed broker configs", "kafka-configs", *one, "--describe", shows="log.retention.ms=7300000 sensitive"
+        )
         self.run("broker reset", "kafka-configs", *one, "--alter", "--delete-config", "log.retention.ms")
         self.run("default reset", "kafka-configs", *default, "--alter", "--delete-config", "log.retention.ms")
         self.run("read-only", "kafka-configs", *one, "--alter", "--add-config", "log.dirs=/elsewhere")
@@ -236,8 +253,8 @@ class Transcript:
         self.run("too many replicas", "kafka-topics", "--create", "--topic", "x", "--replication-factor", "3")
         self.run("no such topic", "kafka-topics", "--describe", "--topic", "nowhere")
         self.run("delete", "kafka-topics", "--delete", "--topic", "t")
-        self.run("delete again", "kafka-topics", "--delete", "--topic", "t")
-        self.run("at the end", "kafka-topics", "--list")
+        self.run("delete topic again", "kafka-topics", "--delete", "--topic", "t")
+        self.run("at the end", "kafka-topics", "--list", hides="\nt\n")
 
 
 @contextlib.contextmanager

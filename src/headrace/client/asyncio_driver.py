@@ -16,6 +16,8 @@ from headrace.net.framing import FrameTooLarge
 from headrace.runtime import Runtime
 from headrace.runtime.errors import NetworkError as RuntimeNetworkError
 
+_CLOSE_WAIT_S = 0.25
+
 
 class _Protocol(asyncio.BufferedProtocol):
     """Receives straight into the connection's frame reader."""
@@ -141,6 +143,10 @@ class AsyncClient:
         self.core.close()
         if self._timer is not None:
             self._timer.cancel()
+        if self._connecting:
+            # Those about to succeed are let through and closed by `_connect`: asyncio's race between addresses loses a
+            # socket that is cancelled the moment it is connected.
+            await asyncio.wait(set(self._connecting), timeout=_CLOSE_WAIT_S)
         for task in list(self._connecting):
             task.cancel()
         if self._connecting:

@@ -109,7 +109,9 @@ def _one(kafka: Cluster, topic: str, joins: bool) -> None:
             consumer.poll(0.0)
 
 
-@pytest.mark.parametrize("count", [200, pytest.param(1000, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("count", [200, 1000])
 def test_many_consumers_made_and_closed_leave_nothing_behind(tmp_path: Path, count: int) -> None:
     # A broker in a process of its own: its sockets and files are not ours to count.
     with BrokerProcess(tmp_path / "data") as process:
@@ -149,6 +151,7 @@ def paused_broker(tmp_path: Path) -> Iterator[tuple[Cluster, BrokerProcess]]:
             os.kill(process.pid, signal.SIGCONT)
 
 
+@pytest.mark.slow
 def test_every_wait_ends_at_its_time_out_while_the_broker_is_paused(
     paused_broker: tuple[Cluster, BrokerProcess],
 ) -> None:
@@ -180,6 +183,7 @@ def test_every_wait_ends_at_its_time_out_while_the_broker_is_paused(
     assert time.monotonic() - begun < 3
 
 
+@pytest.mark.slow
 def test_a_consumer_goes_on_after_its_broker_was_restarted(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path / "data") as process:
         kafka = Cluster(process.address, True)

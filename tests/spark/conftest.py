@@ -1,0 +1,34 @@
+"""One Spark session and one broker for every module that asks for them: both are heavy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headrace.testing import BrokerProcess
+
+
+@pytest.fixture(scope="module")
+def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    with BrokerProcess(tmp_path_factory.mktemp("broker") / "data") as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def spark() -> Iterator[Any]:
+    pytest.importorskip("pyspark", reason="pyspark is not installed")
+    from headrace.spark import session
+
+    # Two cores and four tries, as in a cluster: plain local[2] never tries again, and would prove nothing.
+    made = session("tests", master="local[2,4]", config={"spark.sql.shuffle.partitions": "2"})
+    made.sparkContext.setLogLevel("ERROR")
+    yield made
+    made.stop()
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> str:
+    return str(tmp_path / "checkpoint")

@@ -1,0 +1,250 @@
+"""The driver's and the tasks' side of a transaction against a broker, without Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pyarrow as pa
+import pytest
+
+from headrace.client.admin import Admin, NewTopic
+from headrace.client.offsets import OffsetSpec
+from headrace.errors import InvalidTransactionTimeoutError
+from headrace.spark.cluster import Cluster
+from headrace.spark.columns import Shape
+from headrace.spark.connections import make_client
+from headrace.spark.foreach_batch import UnsafeSpark, abort_orphan, check_spark, transactional_id
+from headrace.spark.lanes import LANE, Lanes
+from headrace.spark.markers import Marker
+from headrace.spark.once import Fenced, Identity
+from headrace.spark.transaction import PROGRESS_TOPIC, Transaction
+from headrace.spark.writing import WriteJob, write_task
+from headrace.testing import EmbeddedBroker, broker
+from headrace.topics import TopicPartition
+from tests.spark.auditing import read_topic
+
+LANES = Lanes.of({"out": 3})
+OUT = LANES.partitions()
+SHAPE = Shape(("value", "key"), "out")
+
+
+@pytest.fixture(scope="module")
+def kafka() -> Iterator[EmbeddedBroker]:
+    with broker() as running:
+        yield running
+
+
+class Driver:
+    """One driver: its connections and its transaction."""
+
+    def __init__(self, address: str, name: str, **options: int) -> None:
+        self.kafka = {"bootstrap.servers": address}
+        self.client = make_client(self.kafka)
+        self.cluster = Cluster(self.kafka)
+        self.transaction = Transaction(
+            self.client,
+            self.cluster,
+            self.kafka,
+            name,
+            progress_topic=PROGRESS_TOPIC,
+            timeout_ms=options.get("timeout_ms", 60_000),
+        )
+
+    def write(self, identity: Identity, lane: int, values: list[bytes]) -> int:
+        job = WriteJob(self.kafka, SHAPE, LANES, self.transaction.transactional_id, identity, 0, None)
+        rows = pa.RecordBatch.from_pydict(
+            {
+                "value": pa.array(values, pa.binary()),
+                "key": pa.array([None] * len(values), pa.binary()),
+                LANE: pa.array([lane] * len(values), pa.int32()),
+            }
+        )
+        return write_task(iter([rows]), job, lane)
+
+    def close(self) -> None:
+        self.client.close()
+        self.cluster.close()
+
+
+@pytest.fixture
+def drivers(kafka: EmbeddedBroker) -> Iterator[list[Driver]]:
+    with Admin({"bootstrap.servers": kafka.address}) as admin:
+        if "out" in admin.list_topics():
+            admin.delete_topics(["out"]).all()
+        admin.create_topics([NewTopic("out", num_partitions=3, replication_factor=1)]).all()
+    made: list[Driver] = []
+    yield made
+    for one in made:
+        # A driver of a test that failed may have left a transaction open.
+        one.transaction.fence()
+        one.close()
+
+
+def values_of(kafka: EmbeddedBroker) -> list[bytes]:
+    return sorted(value for _, _, value in read_topic(kafka.address, "out") if value is not None)
+
+
+def begin(drivers: list[Driver], kafka: EmbeddedBroker, name: str, **options: int) -> Driver:
+    drivers.append(Driver(kafka.address, name, **options))
+    return drivers[-1]
+
+
+def test_rows_and_marker_become_visible_together(drivers: list[Driver], kafka: EmbeddedBroker) -> None:
+    driver = begin(drivers, kafka, "together")
+    identity = driver.transaction.fence()
+    assert driver.transaction.last_marker() is None
+    driver.transaction.enlist(identity, OUT)
+    assert driver.write(identity, 0, [b"1", b"2"]) == 2
+    driver.transaction.mark(identity, Marker(4, 2, 1))
+    assert values_of(kafka) == []
+    driver.transaction.commit(identity)
+    assert values_of(kafka) == [b"1", b"2"]
+    again = begin(drivers, kafka, "together")
+    again.transaction.fence()
+    assert again.transaction.last_marker() == Marker(4, 2, 1)
+
+
+def test_a_driver_that_died_leaves_nothing_once_another_has_begun(drivers: list[Driver], kafka: EmbeddedBroker) -> None:
+    dead = begin(drivers, kafka, "died")
+    identity = dead.transaction.fence()
+    dead.transaction.enlist(identity, OUT)
+    dead.write(identity, 1, [b"orphan"])
+    dead.transaction.mark(identity, Marker(0, 1, 1))
+    heir = begin(drivers, kafka, "died")
+    heir.transaction.fence()
+    assert heir.transaction.last_marker() is None
+    assert values_of(kafka) == []
+    ends = dict.fromkeys(OUT, OffsetSpec.latest())
+    with Admin({"bootstrap.servers": kafka.address}) as admin:
+        stable = admin.list_offsets(ends, isolation_level="read_committed").all()
+        assert {one: info.offset for one, info in stable.items()} == {
+            one: info.offset for one, info in admin.list_offsets(ends).all().items()
+        }
+
+
+@pytest.mark.parametrize("lane", [0, 1, 2])
+def test_a_task_of_an_older_epoch_writes_nowhere(drivers: list[Driver], kafka: EmbeddedBroker, lane: int) -> None:
+    driver = begin(drivers, kafka, f"zombie-{lane}")
+    old = driver.transaction.fence()
+    driver.transaction.enlist(old, OUT)
+    driver.write(old, 0, [b"old"])
+    new = driver.transaction.fence()
+    driver.transaction.enlist(new, OUT)
+    # Also where the old attempt had written nothing, and before the new one has.
+    with pytest.raises(Fenced):
+        driver.write(old, lane, [b"zombie"])
+    driver.write(new, lane, [b"new"])
+    driver.transaction.mark(new, Marker(0, 1, 1))
+    driver.transaction.commit(new)
+    assert values_of(kafka) == [b"new"]
+    with pytest.raises(Fenced):
+        driver.transaction.commit(old)
+
+
+def test_another_querys_open_transaction_hides_no_marker_and_is_not_waited_for(
+    drivers: list[Driver], kafka: EmbeddedBroker
+) -> None:
+    other = begin(drivers, kafka, "other")
+    theirs = other.transaction.fence()
+    other.transaction.last_marker()
+    other.transaction.enlist(theirs, [])
+    other.transaction.mark(theirs, Marker(0, 0, 1))
+    driver = begin(drivers, kafka, "hidden")
+    for batch in range(3):
+        identity = driver.transaction.fence()
+        found = driver.transaction.last_marker()
+        assert (-1 if found is None else found.batch) == batch - 1
+        driver.transaction.enlist(identity, OUT)
+        driver.transaction.mark(identity, Marker(batch, 0, 1))
+        driver.transaction.commit(identity)
+    heir = begin(drivers, kafka, "hidden")
+    heir.transaction.fence()
+    assert heir.transaction.last_marker() == Marker(2, 0, 1)
+
+
+def test_a_commit_asked_for_twice_is_one(drivers: list[Driver], kafka: EmbeddedBroker) -> None:
+    driver = begin(drivers, kafka, "twice")
+    identity = driver.transaction.fence()
+    driver.transaction.enlist(identity, OUT)
+    driver.write(identity, 2, [b"once"])
+    driver.transaction.commit(identity)
+    driver.transaction.commit(identity)
+    assert values_of(kafka) == [b"once"]
+
+
+def test_source_offsets_are_committed_with_the_output_or_not_at_all(
+    drivers: list[Driver], kafka: EmbeddedBroker
+) -> None:
+    driver = begin(drivers, kafka, "offsets")
+    source = TopicPartition("out", 0)
+    with Admin({"bootstrap.servers": kafka.address}) as admin:
+        for end, expected in ((False, None), (True, 8)):
+            identity = driver.transaction.fence()
+            driver.transaction.enlist(identity, OUT)
+            driver.transaction.commit_offsets(identity, "progress", {source: 8})
+            if end:
+                driver.transaction.commit(identity)
+            else:
+                driver.transaction.fence()
+            found = admin.list_partition_offsets("progress", [source]).get(source)
+            assert (None if found is None else found.offset) == expected
+
+
+def test_a_time_out_beyond_what_brokers_allow_says_what_to_do(drivers: list[Driver], kafka: EmbeddedBroker) -> None:
+    driver = Driver(kafka.address, "too-long", timeout_ms=86_400_000)
+    with pytest.raises(InvalidTransactionTimeoutError, match="transaction_timeout_ms"):
+        driver.transaction.fence()
+    driver.close()
+
+
+def test_an_orphan_can_be_aborted_by_hand(drivers: list[Driver], kafka: EmbeddedBroker) -> None:
+    driver = begin(drivers, kafka, transactional_id("gone", ["out"]))
+    identity = driver.transaction.fence()
+    driver.transaction.enlist(identity, OUT)
+    driver.write(identity, 0, [b"orphan"])
+    abort_orphan("gone", "out", kafka.address)
+    with pytest.raises(Fenced):
+        driver.transaction.commit(identity)
+    assert values_of(kafka) == []
+
+
+def test_large_tasks_are_written_in_order_without_gaps(drivers: list[Driver], kafka: EmbeddedBroker) -> None:
+    driver = begin(drivers, kafka, "large")
+    identity = driver.transaction.fence()
+    driver.transaction.enlist(identity, OUT)
+    values = [b"%07d" % number + bytes(500) for number in range(20_000)]
+    driver.write(identity, 1, values)
+    driver.transaction.commit(identity)
+    assert [value for _, _, value in read_topic(kafka.address, "out")] == values
+
+
+@pytest.mark.slow
+def test_epochs_that_are_used_up_are_followed_by_a_new_producer_id(
+    drivers: list[Driver], kafka: EmbeddedBroker
+) -> None:
+    driver = begin(drivers, kafka, "rotation")
+    first = driver.transaction.fence()
+    identity = first
+    # As many batches as fit into 16 bits: nine hours at one a second.
+    for _ in range(32_800):
+        before, identity = identity, driver.transaction.fence()
+        if identity.producer_id != first.producer_id:
+            break
+    assert before.epoch > 32_700
+    assert identity.producer_id != first.producer_id
+    driver.transaction.enlist(identity, OUT)
+    driver.write(identity, 0, [b"after"])
+    driver.transaction.mark(identity, Marker(1, 1, 1))
+    driver.transaction.commit(identity)
+    assert values_of(kafka) == [b"after"]
+    driver.transaction.fence()
+    assert driver.transaction.last_marker() == Marker(1, 1, 1)
+
+
+def test_a_spark_that_may_run_a_task_twice_is_refused() -> None:
+    safe = {"spark.stage.maxConsecutiveAttempts": "1", "spark.stage.maxAttempts": "1"}
+    check_spark(safe)
+    with pytest.raises(UnsafeSpark, match="maxConsecutiveAttempts=1"):
+        check_spark({})
+    with pytest.raises(UnsafeSpark, match="speculation=false"):
+        check_spark({**safe, "spark.speculation": "true"})

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from tests.parallel.churn import PARTITIONS, run_churn
 from tests.parallel.helpers import Seen, commits, config, fill, stop, wait_until
 
 from headrace import Consumer, Producer
@@ -208,48 +209,11 @@ def test_a_restart_repeats_only_what_was_unfinished(address: str, new_topic: Cal
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seconds", [6.0])
+@pytest.mark.parametrize("strategy", ["cooperative-sticky", "range"])
 def test_members_come_and_go_without_a_stall_or_a_lost_record(
-    address: str, new_topic: Callable[..., str], seconds: float
+    address: str, new_topic: Callable[..., str], strategy: str
 ) -> None:
-    topic = new_topic(6)
-    seen = Seen()
-
-    def handle(record: Any) -> None:
-        time.sleep(0.0005)
-        seen(record)
-
-    def join() -> ParallelConsumer:
-        made = ParallelConsumer(
-            handle, topics=[topic], group=topic, config=config(address, **{"heartbeat.interval.ms": 100}),
-            workers=4, commit_every_s=0.2,
-        )  # fmt: skip
-        made.start()
-        return made
-
-    members = [join()]
-    sent = 0
-    until = time.monotonic() + seconds
-    change_at = time.monotonic() + 0.5
-    with Producer({"bootstrap.servers": address}) as producer:
-        while time.monotonic() < until:
-            for _ in range(20):
-                producer.send(topic, b"%d" % sent, key=b"k%d" % (sent * sent % 37))
-                sent += 1
-            time.sleep(0.02)
-            if time.monotonic() > change_at:
-                change_at += 0.7
-                if len(members) < 3:
-                    members.append(join())
-                else:
-                    stop(members.pop(0))
-    wait_until(lambda: seen.distinct() == sent, f"all {sent} records")
-    for member in members:
-        stop(member)
-    repeats = len(seen.order) - sent
-    # Everybody left in order, so that everything was drained and committed: nothing is done twice.
-    assert repeats == 0, f"{repeats} records were handled twice"
-    seen.check_key_order()
+    run_churn(address, new_topic(PARTITIONS), 5.0, strategy)
 
 
 SCRIPT = """

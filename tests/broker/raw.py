@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from types import TracebackType
 from typing import Any
 
-from headrace.net.framing import FrameReader
+from headrace.net.frames import FrameReader, up_to
 from headrace.protocol import codec
 from headrace.protocol.api import ApiKey, api
 from headrace.protocol.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
@@ -168,7 +168,7 @@ class AsyncRawClient(asyncio.BufferedProtocol):
 
     def __init__(self) -> None:
         self._frames: deque[bytes | bytearray] = deque()
-        self._reader = FrameReader(FRAME_BYTES_MAX)
+        self._reader = FrameReader(up_to(FRAME_BYTES_MAX))
         self._waiter: asyncio.Future[None] | None = None
         self._transport: asyncio.Transport | None = None
         self._lost = False

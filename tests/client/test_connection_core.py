@@ -12,7 +12,7 @@ from headrace.client.backoff import Backoff
 from headrace.client.client_core import ANY_NODE, coordinator_key
 from headrace.client.connection_core import State
 from headrace.errors import ErrorCode, NetworkError, RequestTimedOutError, UnsupportedVersionError
-from headrace.net.framing import FrameReader, FrameTooLarge
+from headrace.net.frames import FrameReader, FrameRefused, up_to
 from headrace.protocol.api import ApiKey
 from headrace.protocol.messages.list_groups import ListGroupsRequest, ListGroupsResponse
 from headrace.protocol.messages.metadata import MetadataRequest
@@ -36,7 +36,7 @@ def test_frames_come_out_whole_however_the_bytes_arrive() -> None:
     rng = random.Random(5)
     frames = [rng.randbytes(rng.choice([0, 1, 3, 60, 64, 65, 200, 5000])) for _ in range(300)]
     stream = b"".join(struct.pack(">i", len(frame)) + frame for frame in frames)
-    reader = FrameReader(10_000, scratch_bytes=64)
+    reader = FrameReader(up_to(10_000), chunk_bytes=64)
     got, at = [], 0
     while at < len(stream):
         target = reader.buffer()
@@ -49,9 +49,9 @@ def test_frames_come_out_whole_however_the_bytes_arrive() -> None:
 
 @pytest.mark.parametrize("length", [-1, 10_001, 2**31 - 1])
 def test_a_frame_over_the_limit_is_refused(length: int) -> None:
-    reader = FrameReader(10_000)
+    reader = FrameReader(up_to(10_000))
     reader.buffer()[:4] = struct.pack(">i", length)
-    with pytest.raises(FrameTooLarge):
+    with pytest.raises(FrameRefused):
         reader.received(4)
 
 

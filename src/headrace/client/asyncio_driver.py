@@ -12,7 +12,7 @@ from headrace.client.client_core import ClientCore
 from headrace.client.configs import ConnectionConfig
 from headrace.client.connection_core import Call, Connection, OnDone, State
 from headrace.errors import RequestTimedOutError
-from headrace.net.framing import FrameTooLarge
+from headrace.net.frames import FrameRefused
 from headrace.runtime import Runtime
 from headrace.runtime.errors import NetworkError as RuntimeNetworkError
 
@@ -32,7 +32,7 @@ class _Protocol(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         try:
             frames = self._connection.reader.received(nbytes)
-        except FrameTooLarge as error:
+        except FrameRefused as error:
             self._client.close_connection(self._connection)
             self._client.core.disconnected(self._connection, error)
         else:

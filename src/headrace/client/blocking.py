@@ -21,7 +21,7 @@ from headrace.client.client_core import ClientCore
 from headrace.client.configs import ConnectionConfig
 from headrace.client.connection_core import Call, Connection, OnDone, State
 from headrace.errors import HeadraceError, NetworkError, RequestTimedOutError
-from headrace.net.framing import FrameTooLarge
+from headrace.net.frames import FrameRefused
 from headrace.runtime import Clock
 from headrace.runtime.real import RealClock
 
@@ -228,7 +228,7 @@ class BlockingClient:
                     self._write(connection)
                 if mask & selectors.EVENT_READ and connection.driver is link:
                     self._read(connection, link)
-        except (OSError, FrameTooLarge) as error:
+        except (OSError, FrameRefused) as error:
             self._fail(connection, error)
 
     def _finish_connect(self, connection: Connection, link: _Link) -> None:

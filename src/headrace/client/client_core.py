@@ -16,7 +16,6 @@ from headrace.client.cluster_view import ClusterView, Node
 from headrace.client.configs import ConnectionConfig
 from headrace.client.connection_core import Call, Connection, OnDone, State, lost
 from headrace.errors import ErrorCode, HeadraceError, NetworkError, RequestTimedOutError, error_for
-from headrace.net.framing import Frame
 from headrace.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from headrace.protocol.wire import MalformedMessage
 from headrace.runtime import Clock
@@ -286,7 +285,7 @@ class ClientCore:
         connection.connected(now, self.config.request_timeout_ms)
         self.transport.flush_connection(connection)
 
-    def received(self, connection: Connection, frame: Frame) -> None:
+    def received(self, connection: Connection, frame: memoryview) -> None:
         """One whole frame arrived."""
         if connection.state is State.CLOSED:
             return

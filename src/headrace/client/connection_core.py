@@ -15,13 +15,14 @@ from typing import Any
 from headrace._version import __version__
 from headrace.client.cluster_view import Node
 from headrace.errors import ErrorCode, HeadraceError, KafkaError, NetworkError, UnsupportedVersionError, error_for
-from headrace.net.framing import Frame, FrameReader
+from headrace.net.frames import FrameReader, up_to
 from headrace.protocol.api import ApiKey, api
 from headrace.protocol.codec import Buffer, decode, decode_response, encode_request
 from headrace.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from headrace.protocol.wire import MalformedMessage
 
 RESPONSE_BYTES_MAX = 2_147_483_647
+RECEIVE_CHUNK_BYTES = 64 * 1024
 _CORRELATION_MAX = 2_147_483_647
 _INT32 = struct.Struct(">i")
 _INT16 = struct.Struct(">h")
@@ -116,7 +117,7 @@ class Connection:
         self.throttled_until = 0.0
         self.in_flight: deque[Call] = deque()
         self.outgoing: deque[Buffer] = deque()
-        self.reader = FrameReader(RESPONSE_BYTES_MAX)
+        self.reader = FrameReader(up_to(RESPONSE_BYTES_MAX), chunk_bytes=RECEIVE_CHUNK_BYTES)
         self.versions: dict[int, tuple[int, int]] = {}
         self.features: dict[str, int] = {}
         self.bytes_sent = 0
@@ -183,7 +184,7 @@ class Connection:
             count -= len(part)
             self.outgoing.popleft()
 
-    def received(self, frame: Frame, now: float) -> Call | None:
+    def received(self, frame: memoryview, now: float) -> Call | None:
         """One whole answer. The finished call to report, or None when it was about the versions.
 
         Raises `MalformedMessage` for what cannot be an answer to the oldest request: the connection has to be closed.
@@ -208,7 +209,7 @@ class Connection:
             self.throttled_until = now + throttle_ms / 1000
         return call
 
-    def _take_versions(self, call: Call, frame: Frame, now: float) -> None:
+    def _take_versions(self, call: Call, frame: memoryview, now: float) -> None:
         # A refusal has a body of version 0, whatever was asked for; only the error code says so.
         refused = len(frame) >= 6 and _INT16.unpack_from(frame, 4)[0] == ErrorCode.UNSUPPORTED_VERSION
         response = decode(ApiVersionsResponse, 0 if refused else call.version, frame, 4)

@@ -9,6 +9,8 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable
 
+from headrace.errors import HeadraceError
+
 CHUNK_BYTES = 16 * 1024
 # How much of a large frame's announced size is set aside before any of it has come.
 FIRST_ALLOCATION_BYTES = 1024 * 1024
@@ -16,12 +18,26 @@ SPARE_BYTES_MAX = 4 * 1024 * 1024
 _LENGTH = struct.Struct(">i")
 
 
-class FrameRefused(Exception):
-    """A frame that must not be read: its size is wrong, or too much of it has come."""
+class FrameRefused(HeadraceError):
+    """A frame that must not be read: its size is wrong, or too much of it has come. What follows cannot be trusted."""
+
+
+def up_to(limit_bytes: int) -> Callable[[int], None]:
+    """A check of announced sizes: anything from nothing to the limit."""
+
+    def check(size: int) -> None:
+        if not 0 <= size <= limit_bytes:
+            raise FrameRefused(f"a frame of {size} bytes was announced; at most {limit_bytes} are allowed")
+
+    return check
+
+
+def _any_growth(arrived: int) -> None:
+    """For a reader that trusts its peer once the size is announced."""
 
 
 class FrameReader:
-    """For `asyncio.BufferedProtocol`: give it `buffer()` to fill, tell it what was `received`, take the frames.
+    """Whoever receives asks for `buffer()`, fills it, tells how much was `received`, and takes the frames.
 
     `check_size(announced)` and `check_growth(arrived)` raise `FrameRefused` where a frame is too large.
     """
@@ -38,10 +54,16 @@ class FrameReader:
         "_spare",
     )
 
-    def __init__(self, check_size: Callable[[int], None], check_growth: Callable[[int], None]) -> None:
+    def __init__(
+        self,
+        check_size: Callable[[int], None],
+        check_growth: Callable[[int], None] = _any_growth,
+        *,
+        chunk_bytes: int = CHUNK_BYTES,
+    ) -> None:
         self._check_size = check_size
         self._check_growth = check_growth
-        self._chunk = bytearray(CHUNK_BYTES)
+        self._chunk = bytearray(chunk_bytes)
         self._chunk_view = memoryview(self._chunk)
         self._filled = 0
         self._frame_view: memoryview | None = None  # a large frame under way
@@ -113,7 +135,7 @@ class FrameReader:
                 # because the log patches offsets into batches in place.
                 frames.append(memoryview(bytearray(self._chunk_view[start + 4 : end])))
                 start = end
-            elif size > CHUNK_BYTES - 4:
+            elif size > len(self._chunk) - 4:
                 self._begin(size, start + 4)
                 return frames
             else:

@@ -1,0 +1,337 @@
+"""One client process of the workload: `python -m tests.checker.clients ROLE ADDRESS DIRECTORY NAME INCARNATION SEED`.
+
+It works until it is killed, or until its standard input is closed; then it ends in an orderly way. Whatever happens to
+it is in its history before it goes on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import sys
+import threading
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import confluent_kafka
+
+from headrace import (
+    AbortableTransactionError,
+    Consumer,
+    FatalTransactionError,
+    Producer,
+    TransactionTimeout,
+    exactly_once,
+)
+from headrace.client.consumer_records import ConsumerRecords
+from headrace.errors import HeadraceError
+
+from .analysis import Moved
+from .history import Kind, Outcome, Recorder
+
+SOURCE, TARGET = "checker-in", "checker-out"
+PARTITIONS = 4
+MOVERS_GROUP, READERS_GROUP = "checker-movers", "checker-readers"
+TRANSACTION_TIMEOUT_MS = 6_000
+SESSION_TIMEOUT_MS = 3_000
+STEP = 4
+"""Values are multiples of this: those in between are what movers make of them."""
+VALUES_PER_INCARNATION = 10_000_000
+_ABORT_SHARE, _ROWS_MAX = 0.25, 6
+_COMMIT_TRIES = 20
+
+
+class Session:
+    """What every role has: where the broker is, its history, randomness, and whether it is to end."""
+
+    def __init__(self, address: str, directory: Path, name: str, incarnation: int, seed: int) -> None:
+        self.address, self.name, self.incarnation = address, name, incarnation
+        self.rng = random.Random(seed)
+        self.recorder = Recorder(directory / f"{name}.{incarnation}.jsonl", f"{name}.{incarnation}")
+        self.stopping = threading.Event()
+        self.on_stop: Callable[[], None] = lambda: None
+        self._next = 0
+        threading.Thread(target=self._wait_for_the_end, daemon=True).start()
+
+    def _wait_for_the_end(self) -> None:
+        sys.stdin.read()
+        self.stopping.set()
+        self.on_stop()
+
+    def values(self, count: int) -> list[int]:
+        """Integers that nobody else sends."""
+        slot = int(self.name.rpartition("-")[2])
+        base = (slot * 1000 + self.incarnation) * VALUES_PER_INCARNATION
+        first, self._next = self._next, self._next + count
+        return [(base + at) * STEP for at in range(first, first + count)]
+
+    def rest(self) -> None:
+        self.stopping.wait(self.rng.uniform(0.0, 0.03))
+
+
+# --- writers ----------------------------------------------------------------------------------------------------------
+
+
+def plan(session: Session) -> list[tuple[int, int]]:
+    """Partitions and values of the next writes."""
+    return [(session.rng.randrange(PARTITIONS), value) for value in session.values(session.rng.randint(1, _ROWS_MAX))]
+
+
+def told(writes: list[tuple[int, int]], offsets: list[int] | None = None) -> list[list[Any]]:
+    found = offsets or [-1] * len(writes)
+    return [[SOURCE, partition, value, offset] for (partition, value), offset in zip(writes, found)]
+
+
+def sender(session: Session) -> None:
+    """An idempotent producer without transactions."""
+    with Producer({"bootstrap.servers": session.address, "linger.ms": 0, "delivery.timeout.ms": 60_000}) as producer:
+        while not session.stopping.is_set():
+            writes = plan(session)
+            number = session.recorder.began(Kind.SEND, writes=told(writes))
+            deliveries = [producer.send(SOURCE, b"%d" % value, partition=partition) for partition, value in writes]
+            try:
+                offsets = [delivery.result(90).offset for delivery in deliveries]
+            except (HeadraceError, TimeoutError):
+                session.recorder.ended(number, Outcome.INFO)
+            else:
+                session.recorder.ended(number, Outcome.OK, writes=told(writes, offsets))
+            session.rest()
+
+
+def writer(session: Session) -> None:
+    """Transactions of our own producer, some of them aborted. A fenced one is made anew."""
+    config = {
+        "bootstrap.servers": session.address,
+        "transactional.id": session.name,
+        "transaction.timeout.ms": TRANSACTION_TIMEOUT_MS,
+        "linger.ms": 0,
+        "max.block.ms": 10_000,
+    }
+    while not session.stopping.is_set():
+        with Producer(config) as producer, contextlib.suppress(FatalTransactionError, TransactionTimeout):
+            producer.init_transactions(60)
+            while not session.stopping.is_set():
+                _write(session, producer)
+                session.rest()
+
+
+def _write(session: Session, producer: Producer) -> None:
+    writes = plan(session)
+    is_commit = session.rng.random() > _ABORT_SHARE
+    number = session.recorder.began(Kind.TRANSACTION, writes=told(writes))
+    try:
+        producer.begin_transaction()
+        deliveries = [producer.send(SOURCE, b"%d" % value, partition=partition) for partition, value in writes]
+        if session.rng.random() < 0.3:
+            producer.flush(60)
+        if not is_commit:
+            producer.abort_transaction(60)
+            session.recorder.ended(number, Outcome.FAIL)
+            return
+        session.recorder.note(number, "committing")
+        _commit(producer)
+    except AbortableTransactionError:
+        # Nothing was committed; the abort may still find that we were fenced.
+        producer.abort_transaction(60)
+        session.recorder.ended(number, Outcome.FAIL)
+    else:
+        offsets = [delivery.result(0).offset for delivery in deliveries]
+        session.recorder.ended(number, Outcome.OK, writes=told(writes, offsets))
+
+
+def _commit(producer: Producer) -> None:
+    for attempt in range(_COMMIT_TRIES):
+        try:
+            producer.commit_transaction()
+        except TransactionTimeout:
+            if attempt == _COMMIT_TRIES - 1:
+                raise
+        else:
+            return
+
+
+def foreign_writer(session: Session) -> None:
+    """The same with librdkafka, which speaks the older protocol."""
+    config = {
+        "bootstrap.servers": session.address,
+        "transactional.id": session.name,
+        "transaction.timeout.ms": TRANSACTION_TIMEOUT_MS,
+        "linger.ms": 0,
+        "log_level": 0,
+        "message.timeout.ms": TRANSACTION_TIMEOUT_MS,
+    }
+    while not session.stopping.is_set():
+        producer = confluent_kafka.Producer(config, logger=_silent())
+        with contextlib.suppress(confluent_kafka.KafkaException):
+            producer.init_transactions(60)
+            while not session.stopping.is_set():
+                _write_foreign(session, producer)
+                session.rest()
+
+
+def _silent() -> Any:
+    import logging
+
+    logger = logging.getLogger("librdkafka")
+    logger.addHandler(logging.NullHandler())
+    logger.propagate = False
+    return logger
+
+
+def _write_foreign(session: Session, producer: Any) -> None:
+    writes = plan(session)
+    is_commit = session.rng.random() > _ABORT_SHARE
+    number = session.recorder.began(Kind.TRANSACTION, writes=told(writes))
+    offsets: dict[int, int] = {}
+
+    def delivered(value: int) -> Callable[[Any, Any], None]:
+        def note(error: Any, message: Any) -> None:
+            offsets[value] = -1 if error is not None else message.offset()
+
+        return note
+
+    try:
+        producer.begin_transaction()
+        for partition, value in writes:
+            producer.produce(SOURCE, b"%d" % value, partition=partition, on_delivery=delivered(value))
+        if is_commit:
+            session.recorder.note(number, "committing")
+            producer.commit_transaction(60)
+        else:
+            producer.abort_transaction(60)
+    except confluent_kafka.KafkaException as error:
+        if not error.args[0].txn_requires_abort():
+            raise
+        producer.abort_transaction(60)
+        is_commit = False
+    found = [offsets.get(value, -1) for _, value in writes]
+    session.recorder.ended(number, Outcome.OK if is_commit else Outcome.FAIL, writes=told(writes, found))
+
+
+# --- readers ----------------------------------------------------------------------------------------------------------
+
+
+def consumer_config(session: Session, group: str | None = None) -> dict[str, Any]:
+    config: dict[str, Any] = {
+        "bootstrap.servers": session.address,
+        "isolation.level": "read_committed",
+        "auto.offset.reset": "earliest",
+        "enable.auto.commit": False,
+    }
+    if group is not None:
+        config |= {"group.id": group, "session.timeout.ms": SESSION_TIMEOUT_MS, "heartbeat.interval.ms": 300}
+    return config
+
+
+def _reads(records: ConsumerRecords) -> list[list[Any]]:
+    return [[record.topic, record.partition, record.offset, int(record.value)] for record in records]
+
+
+def _poll(session: Session, consumer: Consumer, number_of_session: int, *, assigned: bool) -> bool:
+    number = session.recorder.began(Kind.POLL, session=number_of_session, assigned=assigned)
+    try:
+        records = consumer.poll(0.2, session.rng.randint(1, 500))
+    except HeadraceError:
+        session.recorder.ended(number, Outcome.INFO)
+        return False
+    session.recorder.ended(number, Outcome.OK, reads=_reads(records))
+    return bool(records)
+
+
+def assigned_reader(session: Session) -> None:
+    """Reads all partitions, from the beginning or the end, and starts over now and then."""
+    places = [(topic, partition) for topic in (SOURCE, TARGET) for partition in range(PARTITIONS)]
+    with Consumer(consumer_config(session)) as consumer:
+        number = 0
+        while not session.stopping.is_set():
+            number += 1
+            consumer.assign(places)
+            if session.rng.random() < 0.3:
+                consumer.seek_to_beginning()
+            else:
+                consumer.seek_to_end()
+            for _ in range(session.rng.randint(50, 400)):
+                if session.stopping.is_set():
+                    break
+                _poll(session, consumer, number, assigned=True)
+
+
+def subscribed_reader(session: Session) -> None:
+    """A member of a group that commits some of what it reads. A rebalance begins another session."""
+    sessions = [0]
+
+    class Listener:
+        def on_partitions_assigned(self, partitions: Any) -> None:
+            sessions[0] += 1
+
+        def on_partitions_revoked(self, partitions: Any) -> None:
+            sessions[0] += 1
+
+        def on_partitions_lost(self, partitions: Any) -> None:
+            sessions[0] += 1
+
+    with Consumer(consumer_config(session, READERS_GROUP)) as consumer:
+        consumer.subscribe([SOURCE, TARGET], Listener())
+        while not session.stopping.is_set():
+            before = sessions[0]
+            number = session.recorder.began(Kind.POLL, session=before)
+            try:
+                records = consumer.poll(0.2, 500)
+                # What a poll returns was read after any rebalance in it.
+                session.recorder.ended(number, Outcome.OK, reads=_reads(records), session=sessions[0])
+                if session.rng.random() < 0.3:
+                    consumer.commit_sync(timeout=5)
+            except HeadraceError:
+                sessions[0] += 1
+
+
+# --- movers -----------------------------------------------------------------------------------------------------------
+
+
+def mover(session: Session) -> None:
+    """Consume, transform, produce: two results for each value, in two partitions, with the offsets."""
+    producer_config = {
+        "bootstrap.servers": session.address,
+        "transactional.id": session.name,
+        "transaction.timeout.ms": TRANSACTION_TIMEOUT_MS,
+        "linger.ms": 0,
+    }
+    while not session.stopping.is_set():
+        config = consumer_config(session, MOVERS_GROUP) | {"partition.assignment.strategy": "cooperative-sticky"}
+        with (
+            contextlib.suppress(HeadraceError),
+            Consumer(config) as consumer,
+            Producer(producer_config) as producer,
+        ):
+            consumer.subscribe([SOURCE])
+            batches = exactly_once(consumer, producer, max_records=session.rng.randint(5, 200), poll_timeout=0.2)
+            session.on_stop = batches.stop
+            batches.run(partial(_move, session, producer))
+
+
+def _move(session: Session, producer: Producer, records: ConsumerRecords) -> None:
+    writes = []
+    for record in records:
+        for at, output in enumerate(Moved.outputs(int(record.value))):
+            partition = (record.partition + at) % PARTITIONS
+            writes.append([TARGET, partition, output, -1])
+    # Whether it was committed is seen by the logs and the group's offsets; each attempt's own outcome stays open.
+    session.recorder.began(Kind.MOVE, writes=writes, reads=_reads(records))
+    for _, partition, output, _ in writes:
+        producer.send(TARGET, b"%d" % output, partition=partition)
+
+
+ROLES: dict[str, Callable[[Session], None]] = {
+    "sender": sender,
+    "writer": writer,
+    "foreign-writer": foreign_writer,
+    "assigned-reader": assigned_reader,
+    "subscribed-reader": subscribed_reader,
+    "mover": mover,
+}
+
+if __name__ == "__main__":
+    role, address, directory, name, incarnation, seed = sys.argv[1:]
+    ROLES[role](Session(address, Path(directory), name, int(incarnation), int(seed)))

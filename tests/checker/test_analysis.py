@@ -1,0 +1,155 @@
+"""The analysis finds each anomaly in a history that has it, and none in one that is sound."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from .analysis import Anomaly, Logs, Moved, analyse
+from .history import Kind, Operation, Outcome, Place, Recorder, read_history
+
+P0, P1, OUT = ("in", 0), ("in", 1), ("out", 0)
+
+
+def send(value: int, offset: int, place: Place = P0, process: str = "w", began: float = 1.0) -> Operation:
+    return Operation(process, Kind.SEND, Outcome.OK, began, began + 0.1, writes=[(place, value, offset)])
+
+
+def transaction(
+    writes: list[tuple[Place, int, int]], outcome: Outcome = Outcome.OK, began: float = 1.0, committing: float = 1.5
+) -> Operation:
+    return Operation("w", Kind.TRANSACTION, outcome, began, began + 1, committing, writes=writes)
+
+
+def poll(*reads: tuple[Place, int, int], began: float = 5.0, session: int = 1, assigned: bool = True) -> Operation:
+    return Operation(
+        "r", Kind.POLL, Outcome.OK, began, began + 0.1, reads=list(reads), session=session, is_assigned=assigned
+    )
+
+
+def names(operations: list[Operation], logs: Logs, moved: Moved | None = None) -> list[str]:
+    return [anomaly.name for anomaly in analyse(operations, logs, moved)]
+
+
+SOUND = [
+    send(100, 0),
+    send(104, 1, began=2.0),
+    transaction([(P0, 108, 2), (P1, 112, 0)], began=3.0, committing=3.5),
+    transaction([(P0, 116, 4), (P1, 120, 2)], Outcome.FAIL, began=4.0),
+    transaction([(P0, 124, -1), (P1, 128, -1)], Outcome.INFO, began=5.0, committing=5.5),
+    transaction([(P0, 132, -1), (P1, 136, -1)], Outcome.INFO, began=6.0, committing=6.5),
+    poll((P0, 0, 100), (P0, 1, 104), began=7.0),
+    poll((P0, 2, 108), (P1, 0, 112), began=8.0),
+    Operation("m", Kind.MOVE, Outcome.OK, 9.0, 9.5, writes=[(OUT, 101, 0), (OUT, 102, 1)], reads=[(P0, 0, 100)]),
+]
+LOGS: dict[Place, list[tuple[int, int]]] = {
+    P0: [(0, 100), (1, 104), (2, 108), (6, 124)],
+    P1: [(0, 112), (4, 128)],
+    OUT: [(0, 101), (1, 102)],
+}
+
+
+def test_a_sound_history_has_no_anomaly() -> None:
+    assert names(SOUND, LOGS, Moved("in", {P0: 1})) == []
+
+
+def test_a_lost_write_is_found() -> None:
+    assert "lost write" in names([send(100, 0)], {P0: []})
+    assert "lost write" in names([transaction([(P0, 100, 0), (P1, 104, 0)])], {P0: [], P1: []})
+    assert names([transaction([(P0, 100, 0)], Outcome.INFO)], {P0: []}) == []
+
+
+def test_a_duplicate_is_found() -> None:
+    assert "duplicate" in names([send(100, 0)], {P0: [(0, 100), (1, 100)]})
+    assert "duplicate" in names([send(100, 0)], {P0: [(0, 100)], P1: [(7, 100)]})
+
+
+def test_an_aborted_read_is_found_in_the_log_and_in_polls() -> None:
+    aborted = transaction([(P0, 100, 0)], Outcome.FAIL)
+    assert names([aborted], {P0: [(0, 100)]}) == ["aborted read"]
+    assert names([aborted, poll((P0, 0, 100))], {P0: []}) == ["aborted read"]
+
+
+def test_a_torn_transaction_is_found_whatever_its_outcome() -> None:
+    writes = [(P0, 100, 0), (P1, 104, 0)]
+    for outcome in (Outcome.OK, Outcome.INFO):
+        assert "torn transaction" in names([transaction(writes, outcome)], {P0: [(0, 100)], P1: []})
+
+
+def test_inconsistent_offsets_are_found() -> None:
+    operations = [send(100, 0), send(104, 1, began=2.0), poll((P0, 1, 100))]
+    assert "inconsistent offsets" in names(operations, {P0: [(0, 100), (1, 104)]})
+    assert "inconsistent offsets" in names([send(100, 5), send(104, 0, began=0.5)], {P0: [(0, 100), (1, 104)]})
+
+
+def test_a_phantom_is_found() -> None:
+    assert names([], {P0: [(0, 100)]}) == ["phantom"]
+
+
+def test_a_poll_that_goes_back_is_found_and_a_new_session_may() -> None:
+    log = {P0: [(0, 100), (1, 104)]}
+    sends = [send(100, 0), send(104, 1, began=2.0)]
+    back = [poll((P0, 0, 100), (P0, 1, 104)), poll((P0, 0, 100), began=6.0)]
+    assert names(sends + back, log) == ["nonmonotonic poll"]
+    back[1].session = 2
+    assert names(sends + back, log) == []
+
+
+def test_a_poll_that_skips_is_found_for_assigned_readers() -> None:
+    log = {P0: [(0, 100), (1, 104), (2, 108)]}
+    sends = [send(100, 0), send(104, 1, began=2.0), send(108, 2, began=3.0)]
+    assert names([*sends, poll((P0, 0, 100), (P0, 2, 108))], log) == ["poll skip"]
+    assert names([*sends, poll((P0, 0, 100), (P0, 2, 108), assigned=False)], log) == []
+    assert names([*sends, poll((P0, 1, 104))], log) == []
+
+
+def test_sends_out_of_order_are_found() -> None:
+    log = {P0: [(0, 104), (1, 100)]}
+    assert names([send(100, 1), send(104, 0, began=2.0)], log) == ["nonmonotonic send"]
+
+
+def test_a_read_before_the_commit_is_found() -> None:
+    operations = [transaction([(P0, 100, 0)], began=1.0, committing=9.0), poll((P0, 0, 100), began=5.0)]
+    assert names(operations, {P0: [(0, 100)]}) == ["precommitted read"]
+
+
+@pytest.mark.parametrize(
+    ("out", "committed", "expected"),
+    [
+        ([(0, 101)], 1, ["offsets without output"]),
+        ([], 1, ["offsets without output"]),
+        ([(0, 101), (1, 102)], 0, ["output without offsets"]),
+        ([(0, 101)], 0, ["output without offsets"]),
+        ([(0, 101), (1, 102)], 1, []),
+        ([], 0, []),
+    ],
+)
+def test_offsets_and_output_that_are_apart_are_found(
+    out: list[tuple[int, int]], committed: int, expected: list[str]
+) -> None:
+    move = Operation("m", Kind.MOVE, Outcome.INFO, 2.0, writes=[(OUT, 101, -1), (OUT, 102, -1)])
+    assert names([send(100, 0), move], {P0: [(0, 100)], OUT: out}, Moved("in", {P0: committed})) == expected
+
+
+def test_an_output_that_was_tried_again_is_no_aborted_read() -> None:
+    writes = [(OUT, 101, -1), (OUT, 102, -1)]
+    moves = [Operation("m", Kind.MOVE, outcome, 2.0, writes=writes) for outcome in (Outcome.FAIL, Outcome.OK)]
+    assert names([send(100, 0), *moves], {P0: [(0, 100)], OUT: [(0, 101), (3, 102)]}) == []
+
+
+def test_histories_are_read_as_they_were_written_also_when_a_kill_cut_them_off(tmp_path: Path) -> None:
+    path = tmp_path / "w.jsonl"
+    recorder = Recorder(path, "w")
+    first = recorder.began(Kind.TRANSACTION, writes=[["in", 0, 100, -1]])
+    recorder.note(first, "committing")
+    recorder.ended(first, Outcome.OK, writes=[["in", 0, 100, 17]])
+    recorder.began(Kind.POLL, session=3, assigned=True)
+    recorder.close()
+    with path.open("a") as file:
+        file.write('{"process": "w", "at"')
+    one, two = read_history([path])
+    assert (one.outcome, one.writes, one.kind) == (Outcome.OK, [(("in", 0), 100, 17)], Kind.TRANSACTION)
+    assert one.began <= one.committing <= one.ended < float("inf")
+    assert (two.outcome, two.session, two.is_assigned) == (Outcome.INFO, 3, True)
+    assert str(Anomaly("a", "b")) == "a: b"

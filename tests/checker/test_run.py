@@ -1,0 +1,23 @@
+"""The checker's short form: forty seconds of faults, and no anomaly."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from .history import Kind, Outcome
+from .run import Run
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_forty_seconds_of_faults_break_no_promise(tmp_path: Path) -> None:
+    report = Run(tmp_path, seed=20_261).go(40)
+    text = "\n".join(report.lines())
+    assert not report.anomalies, text
+    for kind in (Kind.SEND, Kind.TRANSACTION, Kind.POLL):
+        assert sum(one.kind is kind and one.outcome is Outcome.OK for one in report.operations) > 20, text
+    assert any(one.kind is Kind.TRANSACTION and one.outcome is Outcome.FAIL for one in report.operations), text
+    assert any(one.kind is Kind.MOVE for one in report.operations), text
+    assert len(report.faults) >= 3, text

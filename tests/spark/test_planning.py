@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from itertools import pairwise
 
 import pytest
 
@@ -123,7 +124,7 @@ def test_pieces_cover_the_ranges_without_overlap() -> None:
             assert sum(map(len, parts)) == len(whole)
             if parts:
                 assert (parts[0].start, parts[-1].end) == (whole.start, whole.end)
-                assert all(left.end == right.start for left, right in zip(parts, parts[1:], strict=False))
+                assert all(left.end == right.start for left, right in pairwise(parts))
         if most is not None:
             assert all(len(one) <= most for one in made)
 

@@ -6,14 +6,14 @@ import json
 from typing import Any
 
 import pytest
+from tests.spark.auditing import read_topic
+from tests.spark.topics import fill, make_topic, numbers, reader, stream, values_of
 
 from headrace.client.admin import Admin, NewPartitions
 from headrace.client.producer import Producer
 from headrace.errors import HeadraceError
 from headrace.testing import BrokerProcess
 from headrace.topics import TopicPartition
-from tests.spark.auditing import read_topic
-from tests.spark.topics import fill, make_topic, numbers, reader, stream, values_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 

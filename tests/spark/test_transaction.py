@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 import pytest
+from tests.spark.auditing import read_topic
 
 from headrace.client.admin import Admin, NewTopic
 from headrace.client.offsets import OffsetSpec
@@ -21,7 +22,6 @@ from headrace.spark.transaction import PROGRESS_TOPIC, Transaction
 from headrace.spark.writing import WriteJob, write_task
 from headrace.testing import EmbeddedBroker, broker
 from headrace.topics import TopicPartition
-from tests.spark.auditing import read_topic
 
 LANES = Lanes.of({"out": 3})
 OUT = LANES.partitions()

@@ -14,10 +14,16 @@ from headrace.client.blocking import BlockingClient
 from headrace.client.configs import COMMON_KEYS, ConnectionConfig, read_config
 from headrace.client.security import tls_context
 from headrace.config import ConfigDefinition
+from headrace.records import use_fast
 
 _COMMON = ConfigDefinition(COMMON_KEYS)
 _CLIENTS_MAX = 4
 _clients: dict[tuple[int, tuple[tuple[str, str], ...]], BlockingClient] = {}
+
+FAST_FROM_ROWS = 50_000
+"""Once a worker has so many rows behind or before it, a second to load the compiled kernels is soon earned back."""
+
+_rows = 0
 
 _TASK_DEFAULTS = {
     # The system's own choice grows with the connection; a fixed 64 KB would be a third of the speed.
@@ -46,6 +52,14 @@ def shared_client(kafka: Mapping[str, Any]) -> BlockingClient:
             _drop(next(iter(_clients)))
         client = _clients[key] = make_client(kafka)
     return client
+
+
+def expect_rows(count: int) -> None:
+    """So many rows more are to be coded in this process: load the compiled kernels when that pays."""
+    global _rows
+    if _rows < FAST_FROM_ROWS <= _rows + count:
+        use_fast()
+    _rows += count
 
 
 def forget(client: BlockingClient) -> None:

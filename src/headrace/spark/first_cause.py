@@ -5,10 +5,8 @@ Spark reports the last attempt's error. Where the last attempt only says that it
 
 from __future__ import annotations
 
-import contextlib
 import logging
-import uuid
-from collections.abc import Iterator
+import threading
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -19,39 +17,39 @@ log = logging.getLogger("headrace.spark")
 _GROUP = "spark.jobGroup.id"
 _TASKS_MAX = 1000
 _TEXT_MAX = 2000
+_LOOKS_MAX = 20
+_LOOK_S = 0.1
 
 
-@contextlib.contextmanager
-def job_group(spark: SparkSession, name: str) -> Iterator[str]:
-    """A group of its own for the jobs started within, to find them again."""
-    context = spark.sparkContext
-    before = context.getLocalProperty(_GROUP)
-    group = f"{name}-{uuid.uuid4()}"
-    context.setLocalProperty(_GROUP, group)
-    try:
-        yield group
-    finally:
-        # Spark's streaming engine cancels a query's jobs by its own group: put that back.
-        context._jsc.setLocalProperty(_GROUP, before)
+def job_ids(spark: SparkSession) -> frozenset[int]:
+    """The jobs that Spark knows in this thread's group. Jobs that are not among them later were started since."""
+    context: Any = spark.sparkContext
+    return frozenset(context.statusTracker().getJobIdsForGroup(context.getLocalProperty(_GROUP)))
 
 
-def first_cause(spark: SparkSession, group: str) -> str | None:
-    """The error of the earliest failed attempt among the group's tasks; None when Spark does not tell."""
+def first_cause(spark: SparkSession, before: frozenset[int]) -> str | None:
+    """The error of the earliest failed attempt in the jobs started since; None when Spark does not tell."""
     from py4j.protocol import Py4JError
 
+    pause = threading.Event()
     try:
-        return _first_cause(spark, group)
+        # Spark's books are kept by a thread of its own, which may be a moment behind.
+        for _ in range(_LOOKS_MAX):
+            found = _first_cause(spark, before)
+            if found is not None:
+                return found
+            pause.wait(_LOOK_S)
     except (Py4JError, AttributeError, TypeError) as error:
         log.info("the first cause cannot be read from Spark: %s", error)
-        return None
+    return None
 
 
-def _first_cause(spark: SparkSession, group: str) -> str | None:
+def _first_cause(spark: SparkSession, before: frozenset[int]) -> str | None:
     context: Any = spark.sparkContext
     tracker = context.statusTracker()
     store = context._jsc.sc().statusStore()
     failures: list[tuple[int, str]] = []
-    for job in tracker.getJobIdsForGroup(group):
+    for job in job_ids(spark) - before:
         info = tracker.getJobInfo(job)
         for stage in info.stageIds if info is not None else ():
             tasks = store.taskList(stage, 0, _TASKS_MAX)

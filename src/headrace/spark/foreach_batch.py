@@ -18,7 +18,7 @@ from headrace.runtime.real import RealClock
 from headrace.spark.cluster import Cluster
 from headrace.spark.columns import Shape, shape_of
 from headrace.spark.connections import make_client
-from headrace.spark.first_cause import first_cause, job_group
+from headrace.spark.first_cause import first_cause, job_ids
 from headrace.spark.lanes import Lanes
 from headrace.spark.markers import Marker
 from headrace.spark.once import ExactlyOnceError, Identity, Outcome, WriteFailed, run_batch
@@ -253,13 +253,11 @@ class _BatchSteps:
             self._batch_id * (owners or 1),
             owners,
         )
-        with job_group(spark, self._transaction.transactional_id) as group:
-            try:
-                self.records = run_job(self._rows, job)
-            except WriteFailed as error:
-                raise WriteFailed(_with_cause(str(error), first_cause(spark, group))) from error
-            except _spark_errors() as error:
-                raise WriteFailed(_with_cause(str(error), first_cause(spark, group))) from error
+        before = job_ids(spark)
+        try:
+            self.records = run_job(self._rows, job)
+        except _job_errors() as error:
+            raise WriteFailed(_with_cause(str(error), first_cause(spark, before))) from error
 
     def mark(self, identity: Identity) -> None:
         for group, offsets in self._source:
@@ -284,12 +282,12 @@ def _with_cause(text: str, cause: str | None) -> str:
     return text if cause is None or cause in text else f"{cause} (then: {text.splitlines()[0][:300]})"
 
 
-def _spark_errors() -> tuple[type[Exception], ...]:
-    """What Spark raises when a job fails."""
+def _job_errors() -> tuple[type[Exception], ...]:
+    """What a job that failed raises: here, or in Spark."""
     from py4j.protocol import Py4JJavaError
     from pyspark.errors import PySparkException
 
-    return (PySparkException, Py4JJavaError)
+    return (WriteFailed, PySparkException, Py4JJavaError)
 
 
 # --- batches ----------------------------------------------------------------------------------------------------------

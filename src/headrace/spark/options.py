@@ -69,6 +69,8 @@ _SOURCE_NAMES = (
 _SINK_NAMES = ("topic", "includeHeaders", "includeTimestamp", "kafka.bootstrap.servers")
 # Spark hands a writer's own settings down to the sink.
 _SPARKS_OWN = frozenset({"checkpointlocation", "queryname", "path"})
+# Families of settings of Java's clients of which only some are known here.
+_JAVAS_OWN = ("sasl.", "ssl.", "metric", "security.", "config.", "auto.include.")
 _DELAY = re.compile(r"(\d+)\s*(us|ms|s|m|min|h|d)?")
 _UNIT_MS = {"us": 0.001, "ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 _JAVA_GROUP = re.compile(r"\(\?<(?![=!])")
@@ -191,14 +193,22 @@ class _Given:
         return int(int(found[1]) * _UNIT_MS[found[2] or "ms"])
 
     def kafka(self, refused: Mapping[str, str], definition: ConfigDefinition) -> dict[str, str]:
-        """The `kafka.*` options without their prefix. Unknown ones are refused only when they look like a slip."""
+        """The `kafka.*` options without their prefix. Unknown ones are refused when they look like a slip.
+
+        Others go through: Kafka's Java clients know keys that mean nothing here, and a job may have them.
+        """
         found: dict[str, str] = {}
         for name, value in self.values.items():
             if not name.startswith("kafka."):
                 continue
+            plain = name.removeprefix("kafka.")
             if name in refused:
                 self.wrong(name, f"is not supported: {refused[name]}")
-            found[name.removeprefix("kafka.")] = value
+            elif plain not in definition and not plain.startswith(_JAVAS_OWN):
+                nearest = definition.nearest(plain)
+                if nearest is not None:
+                    self.wrong(name, f"is not a setting of Kafka's; did you mean kafka.{nearest}?")
+            found[plain] = value
         if not found.get("bootstrap.servers"):
             self.wrong("kafka.bootstrap.servers", "is missing: host:port of one or more brokers")
         try:

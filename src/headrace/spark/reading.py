@@ -26,7 +26,7 @@ from headrace.protocol.messages.list_offsets import ListOffsetsPartition, ListOf
 from headrace.protocol.schema import ZERO_UUID
 from headrace.records.arrow import columns_to_arrow
 from headrace.records.columns import Columns
-from headrace.spark.connections import forget, shared_client
+from headrace.spark.connections import expect_rows, forget, shared_client
 from headrace.spark.planning import DataLoss, Range
 
 log = logging.getLogger("headrace.spark")
@@ -279,6 +279,7 @@ class RangeFetcher:
 def read_arrow(plan: ReadPlan, wanted: Range, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     """The records of a range as Arrow batches with Spark's columns."""
     client = shared_client(plan.kafka)
+    expect_rows(len(wanted))
     finished = False
     try:
         for piece in RangeFetcher(client, plan, wanted).pieces():

@@ -14,6 +14,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from pyspark.sql.types import StructType
 
 from headrace.spark.columns import Shape, shape_of
+from headrace.spark.connections import expect_rows
 from headrace.spark.options import SinkOptions
 
 if TYPE_CHECKING:
@@ -68,6 +69,7 @@ def produce(batches: Iterator[pa.RecordBatch], shape: Shape, kafka: Mapping[str,
     waiting: deque[tuple[Any, int]] = deque()
     with Producer({**_PRODUCER_DEFAULTS, **kafka}) as producer:
         for batch in batches:
+            expect_rows(batch.num_rows)
             for topic, part in shape.by_topic(batch):
                 size = part.nbytes
                 while waiting and in_flight + size > IN_FLIGHT_BYTES:

@@ -173,6 +173,7 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
         self._target: Offsets | None = None
         self._patience = Patience(options.min_offsets or 0, options.max_delay_ms)
         self._committed: Offsets | None = None
+        self._newest: Offsets | None = None
 
     def initialOffset(self) -> dict[str, Any]:
         options = self.options
@@ -199,7 +200,7 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
         begun = self._checked(start)
         # Spark asks for the next end when the last batch is done: so far the query has come.
         self._show_progress(begun.offsets)
-        latest = self._latest()
+        latest = self._newest = self._latest()
         if self._target is not None:
             latest = capped(latest, self._target)
         new = latest.keys() - begun.offsets.keys()
@@ -215,7 +216,8 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
         return self._progress(latest).to_json()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        return self._progress(self._latest()).to_json()
+        # What the last batch was planned with: asking again would cost every batch a round trip.
+        return None if self._newest is None else self._progress(self._newest).to_json()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         begun, until = Progress.from_json(start).offsets, Progress.from_json(end).offsets

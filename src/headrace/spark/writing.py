@@ -19,7 +19,7 @@ from headrace.errors import HeadraceError
 from headrace.records.arrow import arrow_to_columns
 from headrace.runtime.real import RealClock
 from headrace.spark.columns import Shape
-from headrace.spark.connections import forget, shared_client
+from headrace.spark.connections import expect_rows, forget, shared_client
 from headrace.spark.lanes import LANE, Lanes, route
 from headrace.spark.once import Fenced, Identity, WriteFailed
 from headrace.spark.producing import TransactionalWriter, WriteSettings, record_sizes
@@ -94,6 +94,7 @@ def _router(job: WriteJob) -> Any:
         context = TaskContext.get()
         turn = job.turn + (0 if context is None else context.partitionId())
         for number, batch in enumerate(batches):
+            expect_rows(batch.num_rows)
             lanes = route(batch, job.lanes, job.shape.topic, turn + number)
             yield batch.append_column(LANE, pa.array(lanes, pa.int32()))
 
@@ -151,6 +152,7 @@ def write_task(batches: Iterator[pa.RecordBatch], job: WriteJob, task: int) -> i
         for number, batch in enumerate(batches):
             if not batch.num_rows:
                 continue
+            expect_rows(batch.num_rows)
             target = _target(batch, partitions, owned, number, routed=job.is_routed)
             columns = arrow_to_columns(batch.select(_record_columns(job.shape)), default_timestamp_ms=now_ms)
             writer.write(target, columns, record_sizes(columns))

@@ -1,0 +1,198 @@
+"""Spark to and from Kafka: our source and sinks next to Spark's own connector, in one session on one broker.
+
+    python -m bench.spark [--rows N] [--rounds N] [--broker HOST:PORT] [--quick]
+
+Spark's own connector takes part when HEADRACE_SPARK_KAFKA_JARS names its jars (comma-separated; they have to fit the
+version of pyspark). Each figure is the best of several rounds, because other work on a small machine only ever slows
+one down; the first round also warms up the JVM and the Python workers. `exactly once` is held against our own
+at-least-once sink too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import tempfile
+import time
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from headrace.client.admin import Admin, NewTopic
+from headrace.spark import exactly_once, session
+from headrace.testing import BrokerProcess
+
+JARS = "HEADRACE_SPARK_KAFKA_JARS"
+PARTITIONS = 4
+SIZES = (100, 1000)
+
+
+class Bench:
+    """A session, a broker, and what is measured with both."""
+
+    def __init__(self, spark: Any, servers: str, rows: int, rounds: int, formats: list[str]) -> None:
+        self.spark, self.servers, self.rows, self.rounds, self.formats = spark, servers, rows, rounds, formats
+        self.directory = tempfile.mkdtemp(prefix="bench-spark-")
+
+    def topic(self) -> str:
+        name = f"bench-{uuid.uuid4().hex[:8]}"
+        with Admin({"bootstrap.servers": self.servers}) as admin:
+            admin.create_topics([NewTopic(name, num_partitions=PARTITIONS, replication_factor=1)]).all()
+        return name
+
+    def drop(self, name: str) -> None:
+        with Admin({"bootstrap.servers": self.servers}) as admin:
+            admin.delete_topics([name]).all()
+
+    def records(self, size: int, rows: int) -> Any:
+        """Rows made by Spark: a key of 8 bytes, a value of `size` that differs from row to row."""
+        frame = self.spark.range(0, rows, 1, PARTITIONS)
+        return frame.selectExpr(
+            "cast(lpad(cast(id % 10000 as string), 8, '0') as binary) as key",
+            f"cast(rpad(cast(id as string), {size}, 'x') as binary) as value",
+        )
+
+    def options(self, made: Any, topic: str) -> Any:
+        return made.option("kafka.bootstrap.servers", self.servers).option("subscribe", topic)
+
+    # --- what is measured ---------------------------------------------------------------------------------------------
+
+    def batch_read(self, source: str, topic: str) -> None:
+        self.options(self.spark.read.format(source), topic).load().write.format("noop").mode("overwrite").save()
+
+    def stream_read(self, source: str, topic: str) -> None:
+        self._run(self._stream(source, topic).writeStream.format("noop"))
+
+    def batch_write(self, sink: str, frame: Any, topic: str) -> None:
+        writer = frame.write.format(sink).mode("append").option("kafka.bootstrap.servers", self.servers)
+        writer.option("topic", topic).save()
+
+    def stream_write(self, sink: str, source_topic: str, topic: str) -> None:
+        # The same source for all, so that sinks are compared.
+        rows = self._stream("headrace", source_topic).select("key", "value")
+        writer = rows.writeStream.format(sink).option("kafka.bootstrap.servers", self.servers)
+        self._run(writer.option("topic", topic))
+
+    def stream_once(self, source_topic: str, topic: str, *, keyed: bool) -> None:
+        rows = self._stream("headrace", source_topic).select(*(("key", "value") if keyed else ("value",)))
+        self._run(rows.writeStream.foreachBatch(exactly_once(topic, self.servers)))
+
+    def _stream(self, source: str, topic: str) -> Any:
+        return self.options(self.spark.readStream.format(source), topic).option("startingOffsets", "earliest").load()
+
+    def _run(self, writer: Any) -> None:
+        checkpoint = f"{self.directory}/{uuid.uuid4().hex}"
+        query = writer.option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
+        query.awaitTermination()
+
+    # --- measuring ----------------------------------------------------------------------------------------------------
+
+    def best(self, run: Callable[[], None]) -> float:
+        """Rows per second in the best round."""
+        times = []
+        for _ in range(self.rounds):
+            start = time.perf_counter()
+            run()
+            times.append(time.perf_counter() - start)
+        return self.rows / min(times)
+
+    def into_fresh(self, run: Callable[[str], None]) -> Callable[[], None]:
+        def round_() -> None:
+            topic = self.topic()
+            run(topic)
+            self.drop(topic)
+
+        return round_
+
+    def size(self, size: int) -> None:
+        source = self.topic()
+        self.batch_write("headrace", self.records(size, self.rows), source)
+        frame = self.records(size, self.rows).cache()
+        frame.count()
+        table: dict[str, dict[str, float]] = {}
+        for name in self.formats:
+            table.setdefault("batch read", {})[name] = self.best(lambda name=name: self.batch_read(name, source))
+            table.setdefault("stream read", {})[name] = self.best(lambda name=name: self.stream_read(name, source))
+            table.setdefault("batch write", {})[name] = self.best(
+                self.into_fresh(lambda topic, name=name: self.batch_write(name, frame, topic))
+            )
+            table.setdefault("stream write", {})[name] = self.best(
+                self.into_fresh(lambda topic, name=name: self.stream_write(name, source, topic))
+            )
+        for label, keyed in (("exactly once", True), ("  without keys", False)):
+            table[label] = {
+                "headrace": self.best(
+                    self.into_fresh(lambda topic, keyed=keyed: self.stream_once(source, topic, keyed=keyed))
+                )
+            }
+        frame.unpersist()
+        self.drop(source)
+        show(size, self.rows, table)
+
+    def latency(self) -> None:
+        """How long a small micro-batch takes, once warm."""
+        source = self.topic()
+        for label, start in (
+            ("at least once", lambda rows, topic: rows.writeStream.format("headrace").option("topic", topic)),
+            ("exactly once", lambda rows, topic: rows.writeStream.foreachBatch(exactly_once(topic, self.servers))),
+        ):
+            self.batch_write("headrace", self.records(100, 20_000), source)
+            made = self.options(self.spark.readStream.format("headrace"), source).option("startingOffsets", "earliest")
+            rows = made.option("maxOffsetsPerTrigger", 1000).load().select("key", "value")
+            writer = start(rows, self.topic()).option("kafka.bootstrap.servers", self.servers)
+            checkpoint = f"{self.directory}/{uuid.uuid4().hex}"
+            query = writer.option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
+            query.awaitTermination()
+            took = sorted(report["durationMs"]["triggerExecution"] for report in query.recentProgress[2:])
+            print(f"  a micro-batch of 1,000 rows, {label}: {took[len(took) // 2]} ms (median of {len(took)})")
+
+
+def show(size: int, rows: int, table: dict[str, dict[str, float]]) -> None:
+    print(f"\n{rows:,} rows of {size} B, rows/s, best round")
+    for label, found in table.items():
+        ours = found["headrace"]
+        line = f"  {label:<16} headrace {ours:>12,.0f}"
+        peer = found.get("kafka")
+        if peer is not None:
+            line += f"   Spark's own {peer:>12,.0f}   {ours / peer:5.2f}x"
+        elif "stream write" in table and label != "stream write" and not label.endswith(("read", "write")):
+            line += f"   of our at least once {ours / table['stream write']['headrace']:5.2f}x"
+        print(line, flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", type=int, default=2_000_000)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--broker", help="an address; a broker of its own without it")
+    parser.add_argument("--quick", action="store_true", help="few rows, two rounds")
+    given = parser.parse_args()
+    rows, rounds = (200_000, 2) if given.quick else (given.rows, given.rounds)
+    jars = os.environ.get(JARS)
+    config = {"spark.jars": jars} if jars else {}
+    spark = session("bench", master="local[2,4]", config={**config, "spark.driver.memory": "3g"})
+    spark.sparkContext.setLogLevel("ERROR")
+    formats = ["headrace", *(["kafka"] if jars else [])]
+    print(f"Spark {spark.version}, {PARTITIONS} partitions, 2 tasks at a time")
+    if not jars:
+        print(f"Spark's own connector is not measured: {JARS} names no jars")
+    with tempfile.TemporaryDirectory(prefix="bench-broker-") as directory:
+        if given.broker:
+            run(spark, given.broker, rows, rounds, formats)
+        else:
+            with BrokerProcess(Path(directory) / "data") as broker:
+                run(spark, broker.address, rows, rounds, formats)
+    spark.stop()
+
+
+def run(spark: Any, servers: str, rows: int, rounds: int, formats: list[str]) -> None:
+    for size in SIZES:
+        # About the same bytes for both sizes.
+        count = rows if size == SIZES[0] else max(rows // 5, 1000)
+        Bench(spark, servers, count, rounds, formats).size(size)
+    Bench(spark, servers, 0, 1, formats).latency()
+
+
+if __name__ == "__main__":
+    main()

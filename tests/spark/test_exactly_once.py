@@ -1,0 +1,218 @@
+"""Exactly once, audited by an independent reader: tasks that fail, a driver that dies, rows in another order each time.
+
+The same harness shows duplicates with the at-least-once sink: so the test can fail.
+"""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.spark.auditing import audit, read_topic
+from tests.spark.topics import make_topic, numbers, reader, stream
+
+from headrace.client.admin import Admin
+from headrace.spark.once import ExactlyOnceError, Outcome
+from headrace.testing import BrokerProcess
+from headrace.topics import TopicPartition
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+
+ROWS = 1000
+
+
+def filled(kafka: BrokerProcess, name: str) -> tuple[str, str, Counter[bytes]]:
+    source, sink = make_topic(kafka.address, f"{name}-in", 2), make_topic(kafka.address, f"{name}-out", 3)
+    values = numbers(ROWS)
+    with_keys(kafka.address, source, values)
+    return source, sink, Counter(values)
+
+
+def with_keys(servers: str, topic: str, values: list[bytes]) -> None:
+    from headrace.client.producer import Producer
+
+    with Producer({"bootstrap.servers": servers}) as producer:
+        for value in values:
+            producer.send(topic, value, key=value[-2:])
+
+
+def written(kafka: BrokerProcess, sink: str) -> list[bytes]:
+    return [value for _, _, value in read_topic(kafka.address, sink) if value is not None]
+
+
+def run(rows: Any, write: Any, checkpoint: str) -> None:
+    query = rows.writeStream.foreachBatch(write).option("checkpointLocation", checkpoint).trigger(availableNow=True)
+    started = query.start()
+    started.awaitTermination(600)
+
+
+class FailsOnce:
+    """Fails in the middle of a task, the first time that a batch is tried: a file remembers which were."""
+
+    def __init__(self, directory: Path, kind: str) -> None:
+        self.directory, self.kind = str(directory), kind
+
+    def __call__(self, batches: Iterator[Any]) -> Iterator[Any]:
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        assert context is not None
+        mark = Path(self.directory) / f"{self.kind}-{context.getLocalProperty('streaming.sql.batchId')}"
+        for number, batch in enumerate(batches):
+            yield batch
+            if number == 0 and context.partitionId() == 0 and not mark.exists():
+                mark.touch()
+                if self.kind == "exit":
+                    import os
+
+                    os._exit(1)
+                raise RuntimeError("injected: the first cause")
+
+
+def test_tasks_that_fail_are_healed_and_nothing_is_lost_or_doubled(
+    spark: Any, kafka: BrokerProcess, checkpoint: str, tmp_path: Path
+) -> None:
+    from headrace.spark import exactly_once
+
+    source, sink, expected = filled(kafka, "healed")
+    once = exactly_once(sink, kafka.address)
+    outcomes = []
+
+    def write(frame: Any, batch_id: int) -> None:
+        # The failure comes in the stage that writes: rows before it are in the log already.
+        failing = FailsOnce(tmp_path, "raise" if batch_id % 2 else "exit")
+        outcomes.append(once.write(frame.mapInArrow(failing, frame.schema), batch_id))
+
+    rows = stream(spark, kafka.address, source, maxOffsetsPerTrigger="400").select("value")
+    run(rows, write, checkpoint)
+    assert outcomes == [Outcome.COMMITTED] * 3
+    assert len(list(tmp_path.glob("raise-*"))) + len(list(tmp_path.glob("exit-*"))) == 3
+    assert audit(expected, written(kafka, sink)) == (0, 0)
+
+
+def test_a_failure_that_stays_carries_its_first_cause(spark: Any, kafka: BrokerProcess, tmp_path: Path) -> None:
+    from headrace.spark import write_once
+
+    sink = make_topic(kafka.address, "never", 2)
+
+    def broken(batches: Iterator[Any]) -> Iterator[Any]:
+        for _ in batches:
+            raise RuntimeError("injected: the first cause")
+        yield from ()
+
+    rows = spark.range(10).selectExpr("cast(id as string) as value")
+    with pytest.raises(ExactlyOnceError, match="injected: the first cause"):
+        write_once(rows.mapInArrow(broken, rows.schema), sink, kafka.address, attempts=2)
+    assert written(kafka, sink) == []
+
+
+def test_a_named_batch_is_written_once_however_often_it_is_run(spark: Any, kafka: BrokerProcess) -> None:
+    from headrace.spark import write_once
+
+    sinks = [make_topic(kafka.address, name, 2) for name in ("named-a", "named-b")]
+    rows = spark.range(100).selectExpr(
+        "cast(id as string) as value", "cast(id % 7 as string) as key", "if(id % 2 = 0, 'named-a', 'named-b') as topic"
+    )
+    outcomes = [write_once(rows, sinks, kafka.address, name="job") for _ in range(2)]
+    assert outcomes == [Outcome.COMMITTED, Outcome.SKIPPED]
+    found = {name: sorted(int(value) for value in written(kafka, name)) for name in sinks}
+    assert found == {"named-a": list(range(0, 100, 2)), "named-b": list(range(1, 100, 2))}
+    committed = reader(spark, kafka.address, "named-a", kafka__isolation__level="read_committed")
+    assert committed.count() == 50
+
+
+def test_the_group_shows_the_progress_together_with_the_output(
+    spark: Any, kafka: BrokerProcess, checkpoint: str
+) -> None:
+    from headrace.spark import exactly_once
+
+    source, sink, expected = filled(kafka, "grouped")
+    rows = stream(spark, kafka.address, source).select("key", "value")
+    run(rows, exactly_once(sink, kafka.address, group_id="atomic"), checkpoint)
+    assert audit(expected, written(kafka, sink)) == (0, 0)
+    with Admin({"bootstrap.servers": kafka.address}) as admin:
+        found = admin.list_partition_offsets("atomic", [TopicPartition(source, number) for number in range(2)])
+    assert sum(one.offset for one in found.values()) == ROWS
+
+
+# --- the driver dies --------------------------------------------------------------------------------------------------
+
+
+def start_job(kafka: BrokerProcess, source: str, sink: str, checkpoint: Path, *more: str) -> int:
+    command = [
+        sys.executable,
+        "-m",
+        "tests.spark.exactly_once_job",
+        kafka.address,
+        source,
+        sink,
+        str(checkpoint),
+        *more,
+    ]
+    log = checkpoint.parent / "job.log"
+    with log.open("ab") as out:
+        process = subprocess.run(command, stdout=out, stderr=out, timeout=400, check=False)
+    if process.returncode not in (0, -signal.SIGKILL):
+        raise AssertionError(log.read_text(errors="replace")[-4000:])
+    return process.returncode
+
+
+@pytest.mark.parametrize("point", ["during write", "after mark", "after commit"])
+def test_a_driver_killed_at_a_step_leaves_no_trace(kafka: BrokerProcess, tmp_path: Path, point: str) -> None:
+    source, sink, expected = filled(kafka, point.replace(" ", "-"))
+    checkpoint = tmp_path / "checkpoint"
+    assert start_job(kafka, source, sink, checkpoint, "once", point, "1") == -signal.SIGKILL
+    before = audit(expected, written_when_stable(kafka, sink))
+    assert before[1] == 0
+    assert start_job(kafka, source, sink, checkpoint, "once") == 0
+    assert audit(expected, written(kafka, sink)) == (0, 0)
+
+
+def written_when_stable(kafka: BrokerProcess, sink: str) -> list[bytes]:
+    """What is committed now: a transaction may be open, and the reader stops before it."""
+    import confluent_kafka
+
+    consumer = confluent_kafka.Consumer(
+        {"bootstrap.servers": kafka.address, "group.id": "peek", "isolation.level": "read_committed"}
+    )
+    try:
+        consumer.assign([confluent_kafka.TopicPartition(sink, number, 0) for number in range(3)])
+        rows: list[bytes] = []
+        quiet_since = time.monotonic()
+        while time.monotonic() - quiet_since < 2:
+            message = consumer.poll(0.2)
+            if message is not None and message.error() is None:
+                rows.append(message.value())
+                quiet_since = time.monotonic()
+        return rows
+    finally:
+        consumer.close()
+
+
+def test_the_at_least_once_sink_shows_duplicates_in_the_same_harness(kafka: BrokerProcess, tmp_path: Path) -> None:
+    source, sink, expected = filled(kafka, "doubled")
+    checkpoint = tmp_path / "checkpoint"
+    assert start_job(kafka, source, sink, checkpoint, "at-least-once", "after batch", "1") == -signal.SIGKILL
+    assert start_job(kafka, source, sink, checkpoint, "at-least-once") == 0
+    lost, doubled = audit(expected, written(kafka, sink))
+    assert lost == 0
+    assert doubled > 0
+
+
+def test_keys_are_where_kafkas_clients_would_put_them(spark: Any, kafka: BrokerProcess, checkpoint: str) -> None:
+    from headrace.spark import exactly_once
+
+    source, sink = make_topic(kafka.address, "placed-in", 2), make_topic(kafka.address, "placed-out", 3)
+    reference = make_topic(kafka.address, "placed-reference", 3)
+    values = numbers(300)
+    with_keys(kafka.address, source, values)
+    with_keys(kafka.address, reference, values)
+    run(stream(spark, kafka.address, source).select("key", "value"), exactly_once(sink, kafka.address), checkpoint)
+    assert sorted(read_topic(kafka.address, sink)) == sorted(read_topic(kafka.address, reference))

@@ -130,8 +130,11 @@ class AsyncClient:
         self._timer, self._timer_at = None, float("inf")
         if not self._closed:
             wait_s = min((hook() for hook in list(self.hooks)), default=60.0)
+            failures = self.core.failures
             # After the hooks, because they may have submitted something.
-            due = self.loop.time() + min(wait_s, self.core.tick())
+            wait_s = min(wait_s, self.core.tick())
+            # Calls that failed just now are news for the hooks.
+            due = self.loop.time() + (wait_s if self.core.failures == failures else 0.0)
             if due < self._timer_at:
                 self._set_timer(due)
 

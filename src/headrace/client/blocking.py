@@ -112,10 +112,13 @@ class BlockingClient:
 
     def poll(self, timeout_s: float) -> None:
         """Do what is due and move bytes, for at most that long; returns after the first events."""
+        failures = self.core.failures
         self._run_reports()
         due = self.core.tick()
         self._run_reports()
-        for selected, mask in self._selector.select(0 if self._reports else max(0.0, min(timeout_s, due))):
+        # Calls that failed just now are news for the caller, and what is due next may have changed with them.
+        wait_s = 0.0 if self.core.failures != failures else max(0.0, min(timeout_s, due))
+        for selected, mask in self._selector.select(wait_s):
             connection = selected.data
             if connection is None:
                 self._drain_wakeups()

@@ -74,6 +74,8 @@ class ClientCore:
         self.listeners: list[Callable[[ClusterView], None]] = []
         self.metadata_error: HeadraceError | None = None
         """Why the last attempt at metadata failed; None after a success."""
+        self.failures = 0
+        """Counts lost connections and calls that ended without an answer: a driver that sees it grow does not wait."""
         self.closed = False
         self._bootstrap = {-1 - i: Node(-1 - i, host, port) for i, (host, port) in enumerate(config.bootstrap)}
         self._bootstrapped = False
@@ -200,6 +202,7 @@ class ClientCore:
             try:
                 connection.send(call, now)
             except HeadraceError as error:
+                self.failures += 1
                 call.finish(None, error)
                 continue
             flushed = True
@@ -313,6 +316,7 @@ class ClientCore:
             self._drop(connection, error, self.clock.monotonic(), close=False)
 
     def _drop(self, connection: Connection, error: BaseException | None, now: float, *, close: bool = True) -> None:
+        self.failures += 1
         never_ready = connection.state in (State.CONNECTING, State.NEGOTIATING)
         calls = connection.closed()
         if close:
@@ -341,10 +345,10 @@ class ClientCore:
         if not self.closed:
             self._route(now)
 
-    @staticmethod
-    def _fail_waiting(state: _NodeState, error: HeadraceError) -> None:
+    def _fail_waiting(self, state: _NodeState, error: HeadraceError) -> None:
         waiting, state.waiting = state.waiting, []
         for call in waiting:
+            self.failures += 1
             call.finish(None, error)
 
     # --- time ---------------------------------------------------------------------------------------------------------
@@ -384,10 +388,12 @@ class ClientCore:
     def _expire(self, now: float) -> None:
         for call in [call for call in self._unrouted if call.deadline <= now]:
             self._unrouted.remove(call)
+            self.failures += 1
             call.finish(None, self._never_sent(call))
         for state in list(self._nodes.values()):
             for call in [call for call in state.waiting if call.deadline <= now]:
                 state.waiting.remove(call)
+                self.failures += 1
                 call.finish(None, self._never_sent(call))
             connection = state.connection
             if connection is None:

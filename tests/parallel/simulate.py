@@ -102,7 +102,12 @@ class Simulation:
             on_exhausted="skip",
         )
         self.settings = CoreSettings.of(
-            model, self.order, retry, Limits(rng.randint(5, 60), 20_000, rng.randint(5, 60), 5), batch
+            model,
+            self.order,
+            retry,
+            Limits(rng.randint(5, 60), 20_000, rng.randint(5, 60), 5),
+            batch,
+            rng.randint(1, 6),
         )
         self.workers_max = rng.randint(1, 6)
         self.fail_rate = rng.choice([0.0, 0.05, 0.3])

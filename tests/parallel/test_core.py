@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 from tests.parallel.making import PARTITION, committed, core, do, record, records
 
+from headrace.parallel.core import ParallelCore
 from headrace.parallel.errors import HandlerStalled, Poison, Reject, RetriesExhausted
 from headrace.parallel.finished import decode_finished
 from headrace.parallel.handling import Handling
-from headrace.parallel.options import Limits, Order, Pool, Retry, Window
+from headrace.parallel.options import CoreSettings, Limits, Order, Pool, Retry, Window
 from headrace.parallel.retries import DUE_MS, ERROR, ORIGIN_OFFSET, Fate, diverted_headers, header
 from headrace.topics import TopicPartition
 
@@ -359,3 +360,23 @@ def test_the_leader_epoch_of_the_last_finished_record_is_committed() -> None:
         if made.trackers[PARTITION].start == 1:
             break
     assert [commit.leader_epoch for commit in made.commits()] == [3]
+
+
+def test_a_long_lane_is_not_left_for_the_end_and_the_others_get_their_turns() -> None:
+    settings = CoreSettings.of(Pool(), Order.KEY, Retry(), Limits(), None, workers=4)
+    made = ParallelCore(settings)
+    made.assign(PARTITION, 0)
+    keys = [b"hot" if n % 2 else b"k%d" % n for n in range(200)]
+    made.add(PARTITION, [record(n, keys[n]) for n in range(200)], 0.0, 0)
+    turns: list[bool] = []
+    now = 0.0
+    while (chunk := made.take(now)) is not None:
+        turns += [run.entries[0].record.key == b"hot" for run in chunk.todo]
+        do(chunk)
+        now += 1.0
+        made.complete(chunk, now)
+    assert len(turns) == 200
+    # Once it has had its first turn it is served three times of four, until only it or only the others are left.
+    first = turns.index(True)
+    assert sum(turns[first : first + 100]) >= 70
+    assert not all(turns[first : first + 10])

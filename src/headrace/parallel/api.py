@@ -54,7 +54,8 @@ class Plan:
     times: EngineSettings = field(default_factory=EngineSettings)
 
     def core_settings(self) -> CoreSettings:
-        return CoreSettings.of(self.model, self.order, self.retry, self.limits, self.batch)
+        hands = 1 if isinstance(self.model, Consumers) else self.workers
+        return CoreSettings.of(self.model, self.order, self.retry, self.limits, self.batch, hands)
 
     def handling(self) -> Handling:
         return Handling(self.handler, self.batch is not None, self.order is not Order.NONE, self.config)

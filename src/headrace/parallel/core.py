@@ -28,6 +28,7 @@ from headrace.topics import TopicPartition
 log = logging.getLogger("headrace.parallel")
 
 CHUNK_RUNS_MAX = 256
+_CHEAP_S = 50e-6
 RECLAIM_S = 0.01
 """A worker that is longer than this in one record gives back what it has not begun."""
 _RECORD_OVERHEAD_BYTES = 200
@@ -61,7 +62,9 @@ class ParallelCore:
         self._is_ordered = settings.order is not Order.NONE
         # Records of one lane go one after another anyway: where they are cheap, a worker takes several at once.
         self._is_extensible = self._is_ordered and not settings.is_batch and not settings.by_slot
-        self._queue = make_queue(settings.order, settings.run_max, is_extensible=self._is_extensible)
+        self._queue = make_queue(
+            settings.order, settings.run_max, is_extensible=self._is_extensible, workers=settings.workers
+        )
         self._timers: list[tuple[float, int, _Wait, Entry, Outgoing | None]] = []
         self._numbers = itertools.count()
         self._record_s = 1.0
@@ -248,6 +251,9 @@ class ParallelCore:
             if not self._queue:
                 return None
         queue, budget = self._queue, self.chunk_runs
+        if self._record_s > _CHEAP_S:
+            # Each its share: nothing is to wait in one worker's hands while others have nothing to do.
+            budget = min(budget, max(1, len(queue) // self.settings.workers))
         todo: deque[Run] = deque()
         while budget > 0 and queue:
             run = queue.take(budget)
@@ -272,6 +278,7 @@ class ParallelCore:
             self.counters.zombies += 1
             return
         handled = 0
+        self._queue.total = self.records
         while chunk.finished:
             finished = chunk.finished.popleft()
             handled += finished.done

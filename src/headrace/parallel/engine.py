@@ -219,18 +219,30 @@ class Engine:
 
         consumer.commit_async(_offsets(commits), ended)
 
-    def _commit_now(self, consumer: Consumer, partitions: Collection[TopicPartition]) -> None:
-        """Commit these and wait: they are about to go."""
+    def _commit_now(self, consumer: Consumer, partitions: Collection[TopicPartition]) -> HeadraceError | None:
+        """Commit these and wait: they are about to go. What it failed with, if it did."""
         with self.member.lock:
             commits = self._core.commits(partitions)
         if not commits:
-            return
+            return None
+        failed: HeadraceError | None = None
         try:
             self._undisturbed(lambda: consumer.commit_sync(_offsets(commits), _COMMIT_TIMEOUT_S))
         except HeadraceError as error:
-            self._note_commit(commits, error)
-        else:
-            self._note_commit(commits, None)
+            failed = error
+        self._note_commit(commits, failed)
+        return failed
+
+    def _commit_last(self, consumer: Consumer) -> None:
+        """The commit before leaving. While the group rebalances it takes none, so that is gone through first."""
+        deadline = self._clock.monotonic() + _COMMIT_TIMEOUT_S
+        while self._clock.monotonic() < deadline:
+            with self.member.lock:
+                partitions = list(self._core.trackers)
+            if not isinstance(self._commit_now(consumer, partitions), RebalanceInProgressError):
+                return
+            # What this reads is not begun any more, and not committed: others will.
+            self._undisturbed(lambda: consumer.poll(_POLL_S, 1))
 
     def _note_commit(self, commits: list[Commit], error: HeadraceError | None) -> None:
         with self.member.lock:
@@ -238,7 +250,9 @@ class Engine:
                 self._core.committed(commits)
                 return
             self._core.counters.commit_failures += 1
-        if isinstance(error, (CommitFailedError, RebalanceInProgressError, RetriableCommitFailedError, RetriableError)):
+        if isinstance(error, RebalanceInProgressError):
+            log.info("a commit has to wait until the group has rebalanced")
+        elif isinstance(error, (CommitFailedError, RetriableCommitFailedError, RetriableError)):
             log.warning("a commit of %s partitions failed, which may repeat records: %s", len(commits), error)
         else:
             log.error("a commit of %s partitions was refused: %s", len(commits), error)
@@ -320,11 +334,11 @@ class Engine:
         try:
             if is_orderly and not self._is_killed:
                 is_drained = self.member.drain(partitions, self._settings.drain_s, self._keep_on)
-                self._commit_now(consumer, partitions)
+                self._commit_last(consumer)
         finally:
             with self.member.lock:
                 # Nothing to wait for any more: closing the consumer would drain them once again.
-                self._core.end_revoke(partitions)
+                self._core.end_revoke(list(self._core.trackers))
             self.member.close()
             if self._workers is not None:
                 self._workers.stop(_END_S if is_drained else _HANGING_END_S)

@@ -188,12 +188,15 @@ class CoreSettings:
     by_slot: bool = False
     """Whether results count only once their whole run is done (the window), and a worker has one run at a time."""
     stall_s: float | None = None
-    chunk_s: float = 0.001
-    """How much work (as measured) a worker takes at a time: enough to pay for the handing over."""
+    workers: int = 1
+    chunk_s: float = 0.004
+    """How much work (as measured) a worker takes at a time at most: enough to pay for the handing over."""
     retry_topics: frozenset[str] = frozenset()
 
     @classmethod
-    def of(cls, model: Model, order: Order, retry: Retry, limits: Limits, batch: int | None) -> CoreSettings:
+    def of(
+        cls, model: Model, order: Order, retry: Retry, limits: Limits, batch: int | None, workers: int = 1
+    ) -> CoreSettings:
         """The settings of a model."""
         by_slot = isinstance(model, Window)
         run_max = batch or 1
@@ -207,6 +210,7 @@ class CoreSettings:
             run_max=run_max,
             is_batch=batch is not None,
             by_slot=by_slot,
+            workers=workers,
             stall_s=model.stall_s if isinstance(model, (Pool, Window)) else None,
             retry_topics=frozenset() if retry.topic is None else frozenset({retry.topic}),
         )

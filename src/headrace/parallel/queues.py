@@ -10,6 +10,7 @@ from headrace.parallel.tracker import PartitionTracker
 from headrace.parallel.work import Entry, Run
 
 _WHOLE_PARTITION = object()
+_HOT_IN_A_ROW = 3
 _LANE_RUN_MAX = 64
 """Records of a lane that a worker takes at once: what may be repeated after a crash stays little."""
 
@@ -31,6 +32,7 @@ class Unordered:
     def __init__(self, run_max: int) -> None:
         self._run_max = run_max
         self._ready: deque[Entry] = deque()
+        self.total = 0
 
     def __len__(self) -> int:
         return len(self._ready)
@@ -68,16 +70,25 @@ class Unordered:
 
 
 class Lanes:
-    """One record of a lane at a time (one run), lanes side by side: what is slow holds up its own lane only."""
+    """One record of a lane at a time (one run), lanes side by side: what is slow holds up its own lane only.
 
-    def __init__(self, run_max: int, *, by_key: bool, is_extensible: bool = False) -> None:
+    A lane so long that all would wait for it in the end goes first when it is its turn again; but of every few turns
+    one is for the others.
+    """
+
+    def __init__(self, run_max: int, *, by_key: bool, is_extensible: bool = False, workers: int = 1) -> None:
         self._run_max = run_max
+        self._workers = workers
+        self._hot: deque[Lane] = deque()
+        self._hot_in_a_row = 0
+        self.total = 0
+        """All unfinished records, of all lanes; kept by the core."""
         self._is_extensible = is_extensible
         self._by_key = by_key
         self._ready: deque[Lane] = deque()
 
     def __len__(self) -> int:
-        return len(self._ready)
+        return len(self._ready) + len(self._hot)
 
     def add(self, tracker: PartitionTracker, entries: Sequence[Entry]) -> None:
         lanes, ready, by_key = tracker.lanes, self._ready, self._by_key
@@ -94,7 +105,7 @@ class Lanes:
             lane.queue.append(entry)
 
     def take(self, budget: int) -> Run:
-        lane = self._ready.popleft()
+        lane = self._next_lane()
         queue = lane.queue
         entry = queue.popleft()
         entries = [entry]
@@ -103,6 +114,13 @@ class Lanes:
             while len(entries) < most and queue and not queue[0].alone:
                 entries.append(queue.popleft())
         return Run(entries, lane.tracker, lane)
+
+    def _next_lane(self) -> Lane:
+        if self._hot and (self._hot_in_a_row < _HOT_IN_A_ROW or not self._ready):
+            self._hot_in_a_row += 1
+            return self._hot.popleft()
+        self._hot_in_a_row = 0
+        return self._ready.popleft()
 
     def put_back(self, run: Run, entries: Sequence[Entry]) -> None:
         lane = run.lane
@@ -128,12 +146,14 @@ class Lanes:
 
     def _go_on(self, lane: Lane) -> None:
         if lane.queue:
-            self._ready.append(lane)
+            is_hot = len(lane.queue) * 2 * self._workers >= self.total
+            (self._hot if is_hot else self._ready).append(lane)
         else:
             lane.tracker.lanes.pop(lane.key, None)
 
     def drop(self, trackers: set[PartitionTracker]) -> None:
         self._ready = deque(lane for lane in self._ready if lane.tracker not in trackers)
+        self._hot = deque(lane for lane in self._hot if lane.tracker not in trackers)
         for tracker in trackers:
             tracker.lanes.clear()
 
@@ -141,7 +161,7 @@ class Lanes:
 Queue = Unordered | Lanes
 
 
-def make_queue(order: Order, run_max: int, *, is_extensible: bool = False) -> Queue:
+def make_queue(order: Order, run_max: int, *, is_extensible: bool = False, workers: int = 1) -> Queue:
     if order is Order.NONE:
         return Unordered(run_max)
-    return Lanes(run_max, by_key=order is Order.KEY, is_extensible=is_extensible)
+    return Lanes(run_max, by_key=order is Order.KEY, is_extensible=is_extensible, workers=workers)

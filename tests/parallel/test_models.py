@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import threading
 import time
 from collections.abc import Callable
@@ -269,3 +271,30 @@ def test_memory_is_bounded_while_handlers_stand_still(address: str, new_topic: C
 def test_what_cannot_work_is_refused_at_once(options: dict[str, Any], words: str) -> None:
     with pytest.raises((ConfigError, ParallelError), match=words):
         ParallelConsumer(lambda record: None, topics=["orders"], group="g", **options)
+
+
+@pytest.mark.slow
+def test_a_consumer_process_that_is_killed_is_replaced(
+    address: str, new_topic: Callable[..., str], tmp_path: Path
+) -> None:
+    topic = new_topic(PARTITIONS)
+    fill(address, topic, 600)
+    path = str(tmp_path / "handled")
+    consumer = ParallelConsumer(
+        Writer(path, wait_s=0.01),
+        topics=[topic],
+        group=topic,
+        # The killed one's partitions are free when its session is over.
+        config=config(address, **{"session.timeout.ms": 1_000, "heartbeat.interval.ms": 200}),
+        model=Consumers(processes=True),
+        order="partition",
+        workers=1,
+    )
+    consumer.start()
+    wait_until(lambda: len(lines(path)) >= 50, "a first part")
+    killed = lines(path)[0][3]
+    os.kill(killed, signal.SIGKILL)
+    wait_until(lambda: len({(p, o) for p, o, *_ in lines(path)}) >= 600, "all records")
+    stop(consumer)
+    assert len({pid for *_, pid in lines(path)}) == 2
+    check_all_committed(address, topic, topic, 600)

@@ -1,0 +1,174 @@
+"""What transactions cost: transactional against plain idempotent throughput, on Headrace and on Apache Kafka.
+
+    python -m bench.transactions [--seconds 5] [--rounds 3] [--only headrace|kafka]
+
+A transaction is committed every 100 ms. The client is confluent-kafka on both brokers (then our own producer as well);
+what counts is the ratio of transactional to plain in the same run, and the time that a commit takes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from bench import peers
+from bench.broker import in_process
+from headrace.testing import BrokerProcess
+
+SIZE, PARTITIONS = 1_000, 4
+TRANSACTION_S = 0.1
+_BURST = 200
+
+
+def _confluent(address: str, topic: str, seconds: float, transactional: bool, out: Any) -> None:
+    from confluent_kafka import Producer
+
+    config = {
+        "bootstrap.servers": address,
+        "linger.ms": 5,
+        "queue.buffering.max.kbytes": 65_536,
+        "batch.size": 1_000_000,
+        "enable.idempotence": True,
+    }
+    if transactional:
+        config["transactional.id"] = f"bench-{time.time_ns()}"
+    producer = Producer(config)
+    producer.list_topics(topic, timeout=30)
+    if transactional:
+        producer.init_transactions(30)
+    value, sent, commits = b"v" * SIZE, 0, []
+    start = time.perf_counter()
+    while time.perf_counter() < start + seconds:
+        if transactional:
+            producer.begin_transaction()
+        end = time.perf_counter() + TRANSACTION_S
+        while time.perf_counter() < end:
+            for _ in range(_BURST):
+                try:
+                    producer.produce(topic, value)
+                except BufferError:
+                    producer.poll(0.005)
+                    continue
+                sent += 1
+            producer.poll(0)
+        if transactional:
+            before = time.perf_counter()
+            producer.flush(60)
+            flushed = time.perf_counter()
+            producer.commit_transaction(60)
+            commits.append((flushed - before, time.perf_counter() - flushed))
+    left = producer.flush(60)
+    out.put(_result(sent - left, time.perf_counter() - start, commits))
+
+
+def _headrace(address: str, topic: str, seconds: float, transactional: bool, out: Any) -> None:
+    from headrace import Producer
+
+    config: dict[str, Any] = {"bootstrap.servers": address, "linger.ms": 5, "batch.size": 1_000_000}
+    config["buffer.memory"] = 67_108_864
+    config["max.request.size"] = 4_000_000
+    if transactional:
+        config["transactional.id"] = f"bench-{time.time_ns()}"
+    with Producer(config) as producer:
+        producer.partitions_for(topic)
+        if transactional:
+            producer.init_transactions(30)
+        value, sent, commits = b"v" * SIZE, 0, []
+        start = time.perf_counter()
+        while time.perf_counter() < start + seconds:
+            if transactional:
+                producer.begin_transaction()
+            end = time.perf_counter() + TRANSACTION_S
+            while time.perf_counter() < end:
+                for _ in range(_BURST):
+                    producer.send(topic, value)
+                sent += _BURST
+            if transactional:
+                before = time.perf_counter()
+                producer.flush()
+                flushed = time.perf_counter()
+                producer.commit_transaction()
+                commits.append((flushed - before, time.perf_counter() - flushed))
+        producer.flush()
+        out.put(_result(sent, time.perf_counter() - start, commits))
+
+
+def _result(records: int, seconds: float, commits: list[tuple[float, float]]) -> dict[str, float]:
+    return {
+        "records": records,
+        "seconds": seconds,
+        "flush_ms": statistics.median(flush for flush, _ in commits) * 1000 if commits else 0.0,
+        "commit_ms": statistics.median(commit for _, commit in commits) * 1000 if commits else 0.0,
+    }
+
+
+@contextmanager
+def _broker(name: str, directory: Path) -> Iterator[str]:
+    if name == "headrace":
+        with BrokerProcess(directory / "headrace", {"num.partitions": str(PARTITIONS)}) as broker:
+            yield broker.address
+    else:
+        with peers.ApacheKafka(directory / "kafka") as kafka:
+            yield kafka.address
+
+
+def measure(address: str, client: Any, seconds: float, rounds: int) -> dict[str, float]:
+    """Medians over rounds, plain and transactional in turn."""
+    from confluent_kafka.admin import AdminClient, NewTopic
+
+    plain, transactional, commits, flushes = [], [], [], []
+    for number in range(rounds + 1):
+        topic = f"bench-{client.__name__}-{number}-{time.time_ns()}"
+        AdminClient({"bootstrap.servers": address}).create_topics([NewTopic(topic, PARTITIONS, 1)])[topic].result(30)
+        # The first round warms everything up, and is short.
+        length = seconds if number else min(seconds, 2.0)
+        one = in_process(client, address, topic, length, False)
+        two = in_process(client, address, topic, length, True)
+        if number:
+            plain.append(one["records"] / one["seconds"])
+            transactional.append(two["records"] / two["seconds"])
+            commits.append(two["commit_ms"])
+            flushes.append(two["flush_ms"])
+    return {
+        "plain": statistics.median(plain),
+        "transactional": statistics.median(transactional),
+        "ratio": statistics.median(two / one for one, two in zip(plain, transactional)),
+        "commit_ms": statistics.median(commits),
+        "flush_ms": statistics.median(flushes),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seconds", type=float, default=5.0)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--only", choices=["headrace", "kafka"])
+    options = parser.parse_args()
+    brokers = [options.only] if options.only else ["headrace", "kafka"]
+    if "kafka" in brokers and peers.kafka_libs() is None:
+        print(f"Apache Kafka is left out: {peers.why_no_kafka()}")
+        brokers.remove("kafka")
+    print(f"{SIZE}-byte records, {PARTITIONS} partitions, a transaction every {TRANSACTION_S * 1000:.0f} ms")
+    print(
+        f"{'broker':10}  {'client':16}  {'plain/s':>9}  {'in trans./s':>11}  {'ratio':>5}  {'flush':>8}  {'commit':>8}"
+    )
+    with tempfile.TemporaryDirectory(prefix="bench-") as directory:
+        for name in brokers:
+            with _broker(name, Path(directory)) as address:
+                for label, client in (("confluent-kafka", _confluent), ("headrace", _headrace)):
+                    found = measure(address, client, options.seconds, options.rounds)
+                    print(
+                        f"{name:10}  {label:16}  {found['plain']:9,.0f}  {found['transactional']:11,.0f}  "
+                        f"{found['ratio']:5.2f}  {found['flush_ms']:5.1f} ms  {found['commit_ms']:5.1f} ms",
+                        flush=True,
+                    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,90 @@
+"""Clients made and closed leave no socket, no thread and no task behind."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from headrace import Admin, Consumer, Producer, aio
+from headrace.testing import BrokerProcess
+
+COUNTS = [100, pytest.param(1000, marks=pytest.mark.slow)]
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    # A process of its own: its sockets are not ours to count.
+    with BrokerProcess(Path(tmp_path_factory.mktemp("leaks")) / "data") as broker:
+        with Producer(bootstrap_servers=broker.address) as producer:
+            producer.send("t", b"x").result(60)
+        yield broker.address
+
+
+def held() -> tuple[int, int]:
+    gc.collect()
+    return psutil.Process().num_fds(), threading.active_count()
+
+
+def assert_no_more_than(before: tuple[int, int]) -> None:
+    descriptors, threads = held()
+    assert descriptors <= before[0]
+    assert threads <= before[1]
+
+
+def use_blocking(address: str, number: int) -> None:
+    """One of each kind in turn, used."""
+    if number % 3 == 0:
+        with Producer(bootstrap_servers=address) as producer:
+            producer.send("t", b"x").result(60)
+    elif number % 3 == 1:
+        with Consumer(bootstrap_servers=address, group_id=None) as consumer:
+            consumer.assign([("t", 0)])
+            consumer.poll(0.0)
+    else:
+        with Admin(bootstrap_servers=address) as admin:
+            admin.list_topics()
+
+
+async def use_async(address: str, number: int) -> None:
+    if number % 3 == 0:
+        async with aio.Producer(bootstrap_servers=address) as producer:
+            await producer.send("t", b"x")
+    elif number % 3 == 1:
+        async with aio.Consumer(bootstrap_servers=address, group_id=None) as consumer:
+            consumer.assign([("t", 0)])
+            await consumer.poll(0.0)
+    else:
+        async with aio.Admin(bootstrap_servers=address) as admin:
+            await admin.list_topics()
+
+
+@pytest.mark.parametrize("count", COUNTS)
+def test_blocking_clients_leave_nothing_behind(address: str, count: int) -> None:
+    for number in range(3):
+        use_blocking(address, number)
+    before = held()
+    for number in range(count):
+        use_blocking(address, number)
+    assert_no_more_than(before)
+
+
+@pytest.mark.parametrize("count", COUNTS)
+def test_asyncio_clients_leave_nothing_behind(address: str, count: int) -> None:
+    async def main() -> None:
+        for number in range(3):
+            await use_async(address, number)
+        before = held()
+        for number in range(count):
+            await use_async(address, number)
+            assert asyncio.all_tasks() == {asyncio.current_task()}
+        # Transports close their sockets in callbacks of the loop.
+        await asyncio.sleep(0)
+        assert_no_more_than(before)
+
+    asyncio.run(main())

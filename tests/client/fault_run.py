@@ -60,7 +60,7 @@ class Sender:
 
     def _run(self) -> None:
         while not self._stop.is_set() and not self.errors:
-            if sum(self.sent) - self.acknowledged > UNACKED_MAX:
+            if self.is_ahead:
                 self._stop.wait(0.002)
                 continue
             for _ in range(BURST):
@@ -69,6 +69,10 @@ class Sender:
                     self.producer.send(self.topic, value, partition=partition, on_delivery=self._heard)
                     self.sent[partition] += 1
             self._stop.wait(0.001)
+
+    @property
+    def is_ahead(self) -> bool:
+        return sum(self.sent) - self.acknowledged > UNACKED_MAX
 
     def _heard(self, error: Any, _: Any) -> None:
         if error is not None:

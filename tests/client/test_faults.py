@@ -98,13 +98,13 @@ def test_refused_connections_and_a_pause_lose_nothing(faulty: Faulty) -> None:
             sender.progress(200)
             faulty.proxy.refuse()
             faulty.proxy.cut()
-            sent = sum(sender.sent)
-            fault_run.wait_for(lambda: bool(sender.errors), lambda s=sent: sum(sender.sent) > s, 30)
+            # Until it is as far ahead as it may be: then all of that waits for the fault to end.
+            fault_run.wait_for(lambda: bool(sender.errors), lambda: sender.is_ahead, 30)
             faulty.proxy.resume()
             sender.progress(200)
             faulty.proxy.pause()
-            sent = sum(sender.sent)
-            fault_run.wait_for(lambda: bool(sender.errors), lambda s=sent: sum(sender.sent) > s, 30)
+            # Until it is as far ahead as it may be: then all of that waits for the fault to end.
+            fault_run.wait_for(lambda: bool(sender.errors), lambda: sender.is_ahead, 30)
             faulty.proxy.resume()
     finally:
         faulty.proxy.resume()

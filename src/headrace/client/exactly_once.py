@@ -12,12 +12,13 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+import weakref
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace.client.consumer_records import ConsumerRecords, OffsetAndMetadata
-from headrace.client.errors import AbortableTransactionError, TransactionError, TransactionStateError
+from headrace.client.errors import AbortableTransactionError, TransactionStateError
 from headrace.client.transaction_core import TransactionState
 from headrace.config import ConfigError
 from headrace.errors import ErrorCode, HeadraceError, RetriableError
@@ -127,7 +128,8 @@ class ExactlyOnce:
         self._consumer, self._producer = consumer, producer
         self._rules = _Rules(consumer, producer, retries, idle_timeout)
         self._max_records, self._poll_timeout = max_records, poll_timeout
-        self._batches: Iterator[ConsumerRecords] | None = None
+        # Weak, so that the loop alone holds it: leaving the loop ends it at once, not when garbage is collected.
+        self._batches: weakref.ref[Generator[ConsumerRecords, None, None]] | None = None
 
     def stop(self) -> None:
         """End after this batch: it is committed, and no other follows."""
@@ -148,10 +150,11 @@ class ExactlyOnce:
 
     def __iter__(self) -> Iterator[ConsumerRecords]:
         self.close()
-        self._batches = self._run()
-        return self._batches
+        batches = self._run()
+        self._batches = weakref.ref(batches)
+        return batches
 
-    def _run(self) -> Iterator[ConsumerRecords]:
+    def _run(self) -> Generator[ConsumerRecords, None, None]:
         if _is_fresh(self._producer):
             self._producer.init_transactions()
         while not self._rules.is_stopping:
@@ -186,7 +189,7 @@ class ExactlyOnce:
     def _undo(self, starts: Mapping[TopicPartition, int]) -> None:
         try:
             self._producer.abort_transaction()
-        except TransactionError as error:
+        except HeadraceError as error:
             # What made it fail is on its way to the caller, or the next call to the producer says it again.
             log.warning("a transaction could not be aborted: %s", error)
         with contextlib.suppress(HeadraceError):
@@ -194,9 +197,9 @@ class ExactlyOnce:
 
     def close(self) -> None:
         """Abort a batch that was not finished; its records come again."""
-        batches, self._batches = self._batches, None
+        batches = None if self._batches is None else self._batches()
         if batches is not None:
-            batches.close()  # type: ignore[attr-defined]  # it is the generator above
+            batches.close()
 
     def __enter__(self) -> ExactlyOnce:
         return self
@@ -282,7 +285,7 @@ class AsyncExactlyOnce:
             return
         try:
             await self._producer.abort_transaction()
-        except TransactionError as error:
+        except HeadraceError as error:
             log.warning("a transaction could not be aborted: %s", error)
         with contextlib.suppress(HeadraceError):
             _rewind(self._consumer, _starts(records))

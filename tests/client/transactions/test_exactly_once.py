@@ -69,6 +69,7 @@ def test_a_batch_that_raises_comes_again_and_leaves_nothing(kafka: Cluster) -> N
                 failures += 1
                 if failures == 2:
                     raise ZeroDivisionError
+        assert not producer._on_transaction(lambda transaction: transaction.is_open), "the loop's end aborted it"
         for batch in batches:
             for record in batch:
                 producer.send(target, record.value)

@@ -4,8 +4,9 @@
 
 Keys follow Zipf's law over 10,000 keys: with all-distinct keys, order by key would cost nothing. The ideal is what the
 workers could do if nothing else took time: workers ÷ handler time; where order limits it, the longest chain of records
-that have to wait for one another × handler time. A handler's time is measured alone first (a sleep of 1 ms takes longer
-than that). At 0 ms there is no ideal: there the overhead per record counts, against the plain consumer.
+that have to wait for one another × handler time. A handler's time is measured just before each run, with as many
+workers that do nothing else (a sleep of 1 ms takes longer than that, most of all on a machine with other things to do).
+At 0 ms there is no ideal: there the overhead per record counts, against the plain consumer.
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ import argparse
 import asyncio
 import itertools
 import random
-import statistics
 import tempfile
 import threading
 import time
@@ -35,6 +35,9 @@ RATE_MAX = 5_000
 ZERO_RECORDS = 100_000
 ZERO_WORKERS = 16
 ZERO_TRIES = 3
+BARE_S = 0.5
+LONGEST = 3
+"""How many times `--seconds` a run may take where order allows little at once."""
 _numbers = itertools.count()
 
 
@@ -159,17 +162,32 @@ def parallel(address: str, topic: str, count: int, wait_s: float, way: Way, work
     return clocked.seconds, used
 
 
-def alone_s(wait_s: float) -> float:
-    """How long a handler truly takes, when nothing else goes on."""
-    if not wait_s:
-        return 0.0
-    taken: list[float] = []
-    for _ in range(200):
-        began = time.perf_counter()
-        time.sleep(wait_s)
-        taken.append(time.perf_counter() - began)
-    # The median: on a machine that has other things to do, the mean is about those.
-    return statistics.median(taken)
+def bare_s(wait_s: float, hands: int, is_async: bool) -> float:
+    """How long a handler takes when so many workers do nothing but call it: the clock, the scheduler, and what else the
+    machine has to do."""
+    calls = max(10, int(BARE_S / wait_s))
+
+    def work() -> None:
+        for _ in range(calls):
+            time.sleep(wait_s)
+
+    async def work_async() -> None:
+        for _ in range(calls):
+            await asyncio.sleep(wait_s)
+
+    async def all_async() -> None:
+        await asyncio.gather(*(work_async() for _ in range(hands)))
+
+    began = time.perf_counter()
+    if is_async:
+        asyncio.run(all_async())
+    else:
+        threads = [threading.Thread(target=work) for _ in range(hands)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    return (time.perf_counter() - began) / calls
 
 
 def measure(address: str, partitions: int, handler_ms: float, ways: list[Way], seconds: float) -> None:
@@ -178,11 +196,10 @@ def measure(address: str, partitions: int, handler_ms: float, ways: list[Way], s
     workers = ZERO_WORKERS if not wait_s else max(1, round(RATE_MAX * wait_s))
     topic = fill(address, partitions, count)
     chain = chains(address, topic, partitions, count)
-    taken_s = alone_s(wait_s)
     sample = count if not wait_s else min(count, int(seconds / wait_s))
     base_s = min(plain(address, topic, sample, wait_s) for _ in range(1 if wait_s else ZERO_TRIES)) / sample
     print(
-        f"\n{partitions} partitions, handler {handler_ms:g} ms (alone {taken_s * 1000:.2f}), {workers} workers, "
+        f"\n{partitions} partitions, handler {handler_ms:g} ms, {workers} workers, "
         f"{count:,} records; one plain consumer: {1 / base_s:,.0f}/s",
         flush=True,
     )
@@ -190,16 +207,19 @@ def measure(address: str, partitions: int, handler_ms: float, ways: list[Way], s
     print(f"{titles}{'of ideal':>10}{'overhead µs':>13}{'CPU µs':>9}")
     for way in ways:
         hands = min(workers, partitions) if isinstance(way.model, Consumers) else workers
+        taken_s = bare_s(wait_s, hands, way.is_async) if wait_s else 0.0
+        # What each record takes at least, given the hands and the longest chain.
+        ideal_s = taken_s * max(1 / hands, chain[way.order] / count)
+        part = count if not wait_s else min(count, int(LONGEST * seconds / ideal_s))
         # The best of a few where little is measured: other things on the machine only ever take time.
-        tries = [parallel(address, topic, count, wait_s, way, hands) for _ in range(1 if wait_s else ZERO_TRIES)]
+        tries = [parallel(address, topic, part, wait_s, way, hands) for _ in range(1 if wait_s else ZERO_TRIES)]
         seconds_taken, used_s = min(tries)
-        each_s = seconds_taken / count
-        ideal_s = taken_s * max(count / hands, chain[way.order]) / count
+        each_s = seconds_taken / part
         ratio = f"{ideal_s / each_s:.2f}" if wait_s else "-"
         overhead = f"{(each_s - base_s) * 1e6:.1f}" if not wait_s else "-"
         where = "loop" if way.is_async else "threads"
         row = f"  {way.name:<12}{way.order:<11}{where:<9}{1 / each_s:>11,.0f}{base_s / each_s:>9.1f}"
-        print(f"{row}{ratio:>10}{overhead:>13}{used_s / count * 1e6:>9.1f}", flush=True)
+        print(f"{row}{ratio:>10}{overhead:>13}{used_s / part * 1e6:>9.1f}", flush=True)
 
 
 def main() -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from tests.parallel.handlers import Writer, lines
-from tests.parallel.helpers import Seen, check_key_order, commits, config, fill, stop, wait_until
+from tests.parallel.helpers import Seen, check_key_order, commits, config, fill, stop, wait_until, zipf_keys
 
 from headrace.config import ConfigError
 from headrace.parallel import (
@@ -216,8 +216,6 @@ def test_a_slow_key_holds_up_only_itself(address: str, new_topic: Callable[..., 
     consumer = ParallelConsumer(handle, topics=[topic], group=topic, config=config(address), workers=3)
     consumer.start()
     try:
-        from tests.parallel.helpers import zipf_keys
-
         others = sum(key != b"k3" for key in zipf_keys(1_000, 20))
         wait_until(lambda: seen.distinct() == others, "every other key")
         assert consumer.snapshot().partitions[0].incomplete == 1_000 - others

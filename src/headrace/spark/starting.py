@@ -27,6 +27,8 @@ _DEFAULTS = {
     "spark.sql.session.timeZone": "UTC",
     # A record batch as large as a fetch: fewer, larger steps between the JVM and Python.
     "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",
+    # A busy machine takes longer than Spark's 15 s to start a Python worker.
+    "spark.python.authenticate.socketTimeout": "60s",
     # What the exactly-once sink needs (see foreach_batch.check_spark): Spark tries tasks again, but not whole stages.
     "spark.stage.maxConsecutiveAttempts": "1",
     "spark.stage.maxAttempts": "1",
@@ -82,5 +84,6 @@ def _prepare_environment(java: Java) -> None:
     # Otherwise workers run whatever `python3` is on the PATH, which need not be this one.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    os.environ.setdefault("SPARK_AUTH_SOCKET_TIMEOUT", "60")
     # A machine whose name does not resolve would otherwise have no address to give to its workers.
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")

@@ -1,8 +1,9 @@
-"""One broker for all tests of parallel consuming, and a topic for each."""
+"""One broker for all tests of parallel consuming (or the Kafka that HEADRACE_TEST_KAFKA names); topics for each."""
 
 from __future__ import annotations
 
-import itertools
+import os
+import uuid
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -10,11 +11,13 @@ from tests.parallel.helpers import make_topic
 
 from headrace.testing import broker
 
-_numbers = itertools.count()
-
 
 @pytest.fixture(scope="session")
 def address() -> Iterator[str]:
+    given = os.environ.get("HEADRACE_TEST_KAFKA")
+    if given:
+        yield given
+        return
     overrides = {"group.min.session.timeout.ms": "500"}
     with broker(overrides=overrides) as kafka:
         yield kafka.address
@@ -25,7 +28,7 @@ def new_topic(address: str) -> Callable[..., str]:
     """new_topic(partitions) → the name of a fresh topic."""
 
     def make(partitions: int = 1) -> str:
-        name = f"topic{next(_numbers)}"
+        name = f"topic-{uuid.uuid4().hex[:8]}"
         make_topic(address, name, partitions)
         return name
 

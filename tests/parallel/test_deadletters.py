@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.parallel.helpers import config, fill, stop, wait_until
+from tests.parallel.helpers import config, fill, make_topic, stop, wait_until
 
 from headrace.cli.app import run
 from headrace.parallel import Counters, ParallelConsumer, PartitionState, Reject, Retry, Snapshot
@@ -25,6 +25,7 @@ from headrace.topics import TopicPartition
 def letters(address: str, new_topic: Callable[..., str]) -> str:
     """A topic whose records 3, 4 and 7 are dead letters."""
     topic = new_topic(1)
+    make_topic(address, f"{topic}.dead", 1)
     fill(address, topic, 10)
 
     def handle(record: Any) -> None:

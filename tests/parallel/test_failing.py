@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from tests.parallel.churn import PARTITIONS, run_churn
-from tests.parallel.helpers import Seen, commits, config, fill, stop, wait_until
+from tests.parallel.helpers import Seen, commits, config, fill, make_topic, stop, wait_until
 
 from headrace import Consumer, Producer
 from headrace.parallel import Model, ParallelConsumer, Pool, Ranges, Reject, RetriesExhausted, Retry, Window
@@ -38,6 +38,7 @@ def test_a_failing_record_goes_round_the_retry_topic_and_then_to_the_dead_letter
 ) -> None:
     topic = new_topic(1)
     retries, dead = f"{topic}.retry", f"{topic}.dead"
+    make_topic(address, retries, 1)
     fill(address, topic, 50)
     tries: Counter[int] = Counter()
     early: list[int] = []

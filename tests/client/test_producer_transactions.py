@@ -210,7 +210,7 @@ def faulty(cluster: TransactionalCluster, rng: random.Random, share: float) -> A
     return script
 
 
-@pytest.mark.parametrize("seed", range(25))
+@pytest.mark.parametrize("seed", range(10))
 def test_faults_tear_no_transaction_lose_none_and_double_nothing(cluster: TransactionalCluster, seed: int) -> None:
     rng = random.Random(seed)
     # A short one makes records fail, so that the producer needs new epochs.

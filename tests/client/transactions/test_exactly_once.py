@@ -107,6 +107,7 @@ def test_what_cannot_work_is_said_before_anything_is_read(headrace_2: Cluster) -
             exactly_once(consumer, plain)
 
 
+@pytest.mark.slow
 def test_run_tries_again_what_passes_and_gives_up_on_what_does_not(headrace_2: Cluster) -> None:
     kafka = headrace_2
     source, target, group = kafka.topic(), kafka.topic(), kafka.name("group")

@@ -538,7 +538,7 @@ class TransactionCore:
             )
         self.error.__cause__ = cause
         self.state = TransactionState.FATAL_ERROR
-        log.error("%s", self.error)
+        log.warning("%s", self.error)
         self._fail_operations(self.error)
 
     def _fail_operations(self, error: HeadraceError) -> None:

@@ -208,12 +208,13 @@ def test_a_consumer_reads_on_where_it_was_after_cuts(faulty: Faulty) -> None:
     assert found.offset == 3_000
 
 
+@pytest.mark.timeout(240)
 def test_a_consumer_resumes_at_its_commit_after_broker_and_consumer_restarted(faulty: Faulty) -> None:
     topic = make_topic(faulty.address, "t", 1)
     fill(faulty, topic, 1_000)
     rng = random.Random(5)
     processed: list[int] = []
-    for turn in range(4):
+    for turn in range(2):
         with Consumer(consumer_config(faulty)) as consumer:
             consumer.subscribe([topic])
             pending: list[int] = []

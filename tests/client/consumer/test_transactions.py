@@ -2,17 +2,9 @@
 
 from __future__ import annotations
 
-import pytest
 from tests.client.consumer.conftest import Cluster, read
 
 from headrace import Consumer, RangeReader
-
-
-@pytest.fixture
-def transactional(kafka: Cluster) -> Cluster:
-    if kafka.is_headrace:
-        pytest.skip("Headrace's broker has no transactions yet")
-    return kafka
 
 
 def _fill(kafka: Cluster, topic: str) -> None:
@@ -37,10 +29,10 @@ def _fill(kafka: Cluster, topic: str) -> None:
         getattr(producer, f"{ends}_transaction")(30)
 
 
-def test_read_committed_skips_aborted_records_and_markers(transactional: Cluster) -> None:
-    topic = transactional.topic()
-    _fill(transactional, topic)
-    with Consumer(transactional.config(isolation_level="read_committed")) as consumer:
+def test_read_committed_skips_aborted_records_and_markers(kafka: Cluster) -> None:
+    topic = kafka.topic()
+    _fill(kafka, topic)
+    with Consumer(kafka.config(isolation_level="read_committed")) as consumer:
         consumer.assign([(topic, 0)])
         found = read(consumer, 10)
         assert not consumer.poll(0.3)
@@ -48,27 +40,27 @@ def test_read_committed_skips_aborted_records_and_markers(transactional: Cluster
     assert [record.value.decode() for record in found] == [f"{w}-{i}" for w in ("committed", "later") for i in range(5)]
 
 
-def test_read_uncommitted_sees_aborted_records_but_no_markers(transactional: Cluster) -> None:
-    topic = transactional.topic()
-    _fill(transactional, topic)
-    with Consumer(transactional.config()) as consumer:
+def test_read_uncommitted_sees_aborted_records_but_no_markers(kafka: Cluster) -> None:
+    topic = kafka.topic()
+    _fill(kafka, topic)
+    with Consumer(kafka.config()) as consumer:
         consumer.assign([(topic, 0)])
         assert len(read(consumer, 15)) == 15
         assert not consumer.poll(0.3)
 
 
-def test_read_committed_ends_before_an_open_transaction(transactional: Cluster) -> None:
+def test_read_committed_ends_before_an_open_transaction(kafka: Cluster) -> None:
     from confluent_kafka import Producer
 
-    topic = transactional.topic()
-    transactional.produce(topic, [b"first"])
-    producer = Producer({"bootstrap.servers": transactional.address, "transactional.id": f"{topic}-open"})
+    topic = kafka.topic()
+    kafka.produce(topic, [b"first"])
+    producer = Producer({"bootstrap.servers": kafka.address, "transactional.id": f"{topic}-open"})
     producer.init_transactions(30)
     producer.begin_transaction()
     producer.produce(topic, b"open")
     producer.flush(30)
-    transactional.produce(topic, [b"behind"])
-    with Consumer(transactional.config(isolation_level="read_committed")) as consumer:
+    kafka.produce(topic, [b"behind"])
+    with Consumer(kafka.config(isolation_level="read_committed")) as consumer:
         consumer.assign([(topic, 0)])
         assert [record.value for record in read(consumer, 1)] == [b"first"]
         assert not consumer.poll(0.3)
@@ -78,10 +70,10 @@ def test_read_committed_ends_before_an_open_transaction(transactional: Cluster) 
         assert [record.value for record in read(consumer, 2)] == [b"open", b"behind"]
 
 
-def test_a_range_with_markers_and_aborted_records_ends(transactional: Cluster) -> None:
-    topic = transactional.topic()
-    _fill(transactional, topic)
-    with RangeReader({"bootstrap.servers": transactional.address, "isolation.level": "read_committed"}) as reader:
+def test_a_range_with_markers_and_aborted_records_ends(kafka: Cluster) -> None:
+    topic = kafka.topic()
+    _fill(kafka, topic)
+    with RangeReader({"bootstrap.servers": kafka.address, "isolation.level": "read_committed"}) as reader:
         end = reader.end_offsets([(topic, 0)])[(topic, 0)]
         assert end == 18
         found = list(reader.read_records({(topic, 0): (0, end)}, timeout=10))

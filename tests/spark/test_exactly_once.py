@@ -53,27 +53,30 @@ def run(rows: Any, write: Any, checkpoint: str) -> None:
     started.awaitTermination(600)
 
 
-class FailsOnce:
-    """Fails in the middle of a task, the first time that a batch is tried: a file remembers which were."""
+def fails_once(directory: str, kind: str) -> Any:
+    """Fails in the middle of a task, the first time that a batch is tried: a file remembers which were.
 
-    def __init__(self, directory: Path, kind: str) -> None:
-        self.directory, self.kind = str(directory), kind
+    A function within a function travels to the workers by value: they cannot import the tests.
+    """
 
-    def __call__(self, batches: Iterator[Any]) -> Iterator[Any]:
+    def failing(batches: Iterator[Any]) -> Iterator[Any]:
+        import os
+
         from pyspark import TaskContext
 
         context = TaskContext.get()
         assert context is not None
-        mark = Path(self.directory) / f"{self.kind}-{context.getLocalProperty('streaming.sql.batchId')}"
+        mark = os.path.join(directory, f"{kind}-{context.getLocalProperty('streaming.sql.batchId')}")
         for number, batch in enumerate(batches):
             yield batch
-            if number == 0 and context.partitionId() == 0 and not mark.exists():
-                mark.touch()
-                if self.kind == "exit":
-                    import os
-
+            if number == 0 and context.partitionId() == 0 and not os.path.exists(mark):
+                with open(mark, "w"):
+                    pass
+                if kind == "exit":
                     os._exit(1)
                 raise RuntimeError("injected: the first cause")
+
+    return failing
 
 
 def test_tasks_that_fail_are_healed_and_nothing_is_lost_or_doubled(
@@ -87,7 +90,7 @@ def test_tasks_that_fail_are_healed_and_nothing_is_lost_or_doubled(
 
     def write(frame: Any, batch_id: int) -> None:
         # The failure comes in the stage that writes: rows before it are in the log already.
-        failing = FailsOnce(tmp_path, "raise" if batch_id % 2 else "exit")
+        failing = fails_once(str(tmp_path), "raise" if batch_id % 2 else "exit")
         outcomes.append(once.write(frame.mapInArrow(failing, frame.schema), batch_id))
 
     rows = stream(spark, kafka.address, source, maxOffsetsPerTrigger="400").select("value")

@@ -1,6 +1,6 @@
 """`make bench`: every benchmark of the repository, one after the other; or those that are named.
 
-    python -m bench [broker scale produce consume assignors codec records …]
+python -m bench [broker scale produce consume assignors codec records …]
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What every test may rely on: Apache Kafka's jars, where `make peers` has fetched them, named by HEADRACE_KAFKA_LIBS."""
+"""For every test: HEADRACE_KAFKA_LIBS names Apache Kafka's jars, where `make peers` has fetched them."""
 
 from __future__ import annotations
 

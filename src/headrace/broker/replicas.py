@@ -156,9 +156,8 @@ class Replicas:
                 known = self.partitions.get((topic.name, record.partition_id))
                 if known is not None:
                     known.lead(leadership(state))
-                elif self._node_id in state.replicas and self._is_open:
-                    if isinstance(record, PartitionRecord) or (topic.name, record.partition_id) not in self._offline:
-                        new.append((topic, record.partition_id, state))
+                elif self._node_id in state.replicas and self._is_open and self._may_make(topic.name, record):
+                    new.append((topic, record.partition_id, state))
             elif isinstance(record, ConfigRecord):
                 if record.resource_type == ResourceType.TOPIC:
                     reconfigured.add(record.resource_name)
@@ -169,6 +168,10 @@ class Replicas:
         await self._make(new)
         names = {topic for topic, _ in self.partitions} if all_reconfigured else reconfigured
         self._reconfigure(names)
+
+    def _may_make(self, topic: str, record: PartitionRecord | PartitionChangeRecord) -> bool:
+        """A log whose directory is offline is there all the same: a change of its partition must not make another."""
+        return isinstance(record, PartitionRecord) or (topic, record.partition_id) not in self._offline
 
     def _reconfigure(self, topics: set[str]) -> None:
         if not topics:

@@ -61,6 +61,11 @@ class Driver:
         )
         return write_task(iter([rows]), job, lane)
 
+    def commit(self, identity: Identity) -> None:
+        """Commit, and wait until every partition knows: a broker answers before that. Fencing waits for it."""
+        self.transaction.commit(identity)
+        self.transaction.fence()
+
     def close(self) -> None:
         self.client.close()
         self.cluster.close()
@@ -97,7 +102,7 @@ def test_rows_and_marker_become_visible_together(drivers: list[Driver], kafka: E
     assert driver.write(identity, 0, [b"1", b"2"]) == 2
     driver.transaction.mark(identity, Marker(4, 2, 1))
     assert values_of(kafka) == []
-    driver.transaction.commit(identity)
+    driver.commit(identity)
     assert values_of(kafka) == [b"1", b"2"]
     again = begin(drivers, kafka, "together")
     again.transaction.fence()
@@ -135,7 +140,7 @@ def test_a_task_of_an_older_epoch_writes_nowhere(drivers: list[Driver], kafka: E
         driver.write(old, lane, [b"zombie"])
     driver.write(new, lane, [b"new"])
     driver.transaction.mark(new, Marker(0, 1, 1))
-    driver.transaction.commit(new)
+    driver.commit(new)
     assert values_of(kafka) == [b"new"]
     with pytest.raises(Fenced):
         driver.transaction.commit(old)
@@ -168,7 +173,7 @@ def test_a_commit_asked_for_twice_is_one(drivers: list[Driver], kafka: EmbeddedB
     driver.transaction.enlist(identity, OUT)
     driver.write(identity, 2, [b"once"])
     driver.transaction.commit(identity)
-    driver.transaction.commit(identity)
+    driver.commit(identity)
     assert values_of(kafka) == [b"once"]
 
 
@@ -183,7 +188,7 @@ def test_source_offsets_are_committed_with_the_output_or_not_at_all(
             driver.transaction.enlist(identity, OUT)
             driver.transaction.commit_offsets(identity, "progress", {source: 8})
             if end:
-                driver.transaction.commit(identity)
+                driver.commit(identity)
             else:
                 driver.transaction.fence()
             found = admin.list_partition_offsets("progress", [source]).get(source)
@@ -204,7 +209,7 @@ def test_an_orphan_can_be_aborted_by_hand(drivers: list[Driver], kafka: Embedded
     driver.write(identity, 0, [b"orphan"])
     abort_orphan("gone", "out", kafka.address)
     with pytest.raises(Fenced):
-        driver.transaction.commit(identity)
+        driver.commit(identity)
     assert values_of(kafka) == []
 
 
@@ -214,7 +219,7 @@ def test_large_tasks_are_written_in_order_without_gaps(drivers: list[Driver], ka
     driver.transaction.enlist(identity, OUT)
     values = [b"%07d" % number + bytes(500) for number in range(20_000)]
     driver.write(identity, 1, values)
-    driver.transaction.commit(identity)
+    driver.commit(identity)
     assert [value for _, _, value in read_topic(kafka.address, "out")] == values
 
 
@@ -235,7 +240,7 @@ def test_epochs_that_are_used_up_are_followed_by_a_new_producer_id(
     driver.transaction.enlist(identity, OUT)
     driver.write(identity, 0, [b"after"])
     driver.transaction.mark(identity, Marker(1, 1, 1))
-    driver.transaction.commit(identity)
+    driver.commit(identity)
     assert values_of(kafka) == [b"after"]
     driver.transaction.fence()
     assert driver.transaction.last_marker() == Marker(1, 1, 1)

@@ -84,7 +84,8 @@ def frame(parts: list[Buffer]) -> list[Buffer]:
     joined: list[Buffer] = []
     small: list[Buffer] = [pack_int32(size)]
     for part in parts:
-        if len(part) > SMALL_PART_BYTES:
+        if len(part) > SMALL_PART_BYTES or not isinstance(part, (bytes, bytearray, memoryview)):
+            # A part that is still on disk stays one, however small: whoever sends it reads it.
             if small:
                 joined.append(b"".join(small))
                 small = []

@@ -1,11 +1,16 @@
-"""Clients made and closed leave no socket, no thread and no task behind."""
+"""Clients made and closed leave no socket, no thread and no task behind.
+
+Each test counts in a process of its own: the one of the suite has brokers of other tests, whose threads and files come
+and go as they like.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import gc
+import multiprocessing
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
@@ -64,18 +69,27 @@ async def use_async(address: str, number: int) -> None:
             await admin.list_topics()
 
 
-@pytest.mark.parametrize("count", COUNTS)
-def test_blocking_clients_leave_nothing_behind(address: str, count: int) -> None:
+def use_group(address: str, number: int) -> None:
+    """A consumer of a group, whose heartbeats have a thread."""
+    with Consumer(bootstrap_servers=address, group_id=f"group-{number}") as consumer:
+        consumer.subscribe(["t"])
+        for _ in range(600):
+            consumer.poll(0.1)
+            if consumer.assignment():
+                break
+        assert consumer.assignment()
+
+
+def count_blocking(address: str, count: int, use: Callable[[str, int], None]) -> None:
     for number in range(3):
-        use_blocking(address, number)
+        use(address, number)
     before = held()
     for number in range(count):
-        use_blocking(address, number)
+        use(address, number)
     assert_no_more_than(before)
 
 
-@pytest.mark.parametrize("count", COUNTS)
-def test_asyncio_clients_leave_nothing_behind(address: str, count: int) -> None:
+def count_async(address: str, count: int) -> None:
     async def main() -> None:
         for number in range(3):
             await use_async(address, number)
@@ -88,3 +102,33 @@ def test_asyncio_clients_leave_nothing_behind(address: str, count: int) -> None:
         assert_no_more_than(before)
 
     asyncio.run(main())
+
+
+def alone(function: Callable[..., None], *arguments: object) -> None:
+    """Run it in a new process, whose traceback is in the test's output when it fails."""
+    process = multiprocessing.get_context("spawn").Process(target=function, args=arguments)
+    process.start()
+    try:
+        process.join(300)
+        assert process.exitcode == 0
+    finally:
+        process.kill()
+        process.join()
+
+
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("count", COUNTS)
+def test_blocking_clients_leave_nothing_behind(address: str, count: int) -> None:
+    alone(count_blocking, address, count, use_blocking)
+
+
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("count", COUNTS)
+def test_asyncio_clients_leave_nothing_behind(address: str, count: int) -> None:
+    alone(count_async, address, count)
+
+
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("count", [10, pytest.param(200, marks=pytest.mark.slow)])
+def test_members_of_groups_leave_nothing_behind(address: str, count: int) -> None:
+    alone(count_blocking, address, count, use_group)

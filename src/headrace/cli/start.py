@@ -203,6 +203,10 @@ async def _serve(settings: dict[str, RawValue]) -> None:
             await broker.stop()
     finally:
         await runtime.close()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        # Nothing is left to interrupt: a signal that comes now must not turn a clean end into a traceback.
+        loop.remove_signal_handler(number)
+        signal.signal(number, signal.SIG_IGN)
     logging.getLogger("headrace").info("stopped cleanly")
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import signal
 import threading
@@ -10,7 +9,6 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import psutil
 import pytest
 from tests.client.consumer.conftest import Cluster, eventually, poll_until, read
 
@@ -84,39 +82,6 @@ def test_a_consumer_in_use_before_a_fork_says_so_in_the_child(kafka: Cluster) ->
     assert [record.value for record in read(used, 1)] == [b"y"]
     used.close()
     fresh.close()
-
-
-def _make_and_close(kafka: Cluster, topic: str, count: int) -> None:
-    process = psutil.Process()
-    for _ in range(3):
-        _one(kafka, topic, joins=True)
-    gc.collect()
-    sockets, threads = process.num_fds(), threading.active_count()
-    for i in range(count):
-        _one(kafka, topic, joins=i % 20 == 0)
-    gc.collect()
-    assert process.num_fds() <= sockets
-    assert threading.active_count() <= threads
-
-
-def _one(kafka: Cluster, topic: str, joins: bool) -> None:
-    with Consumer(kafka.config(group_id=kafka.group())) as consumer:
-        if joins:
-            consumer.subscribe([topic])
-            poll_until([consumer], lambda: consumer.assignment())
-        else:
-            consumer.assign([(topic, 0)])
-            consumer.poll(0.0)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(400)
-@pytest.mark.parametrize("count", [200, 1000])
-def test_many_consumers_made_and_closed_leave_nothing_behind(tmp_path: Path, count: int) -> None:
-    # A broker in a process of its own: its sockets and files are not ours to count.
-    with BrokerProcess(tmp_path / "data") as process:
-        kafka = Cluster(process.address, True)
-        _make_and_close(kafka, kafka.topic(), count)
 
 
 def test_no_thread_is_started_before_a_group_is_joined(kafka: Cluster) -> None:

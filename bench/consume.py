@@ -3,8 +3,9 @@
     python -m bench.consume [ADDRESS] [--records 400000] [--repeat 3] [--sizes 100,1000] [--codecs none,lz4]
 
 Without an address a Headrace broker is started in a process of its own. Each way of reading reads the same topic from
-its start, in a process of its own, after a first poll has connected it; the best of several runs counts. Ratios are to
-confluent-kafka reading record by record (`consume` of 500 at a time, value and offset looked at).
+its start, in a process of its own, after a first poll has connected it; the ways take turns, and the best of several
+runs counts. Ratios are to confluent-kafka reading record by record (`consume` of 500 at a time, value and offset looked
+at): of records per second, and of records per second of CPU time.
 """
 
 from __future__ import annotations
@@ -21,17 +22,19 @@ from typing import Any
 
 PARTITIONS = 4
 BASE = "confluent-kafka"
-Timed = tuple[int, tuple[float, float]]
-"""Records read, and the seconds and CPU seconds (of all threads) that took."""
+Seconds = tuple[float, float]
+"""Seconds, and CPU seconds of all threads."""
+Timed = tuple[int, Seconds]
+"""Records read, and what that took."""
 
 
-def _now() -> tuple[float, float]:
+def now() -> Seconds:
     return time.perf_counter(), time.process_time()
 
 
-def _since(start: tuple[float, float]) -> tuple[float, float]:
-    now = _now()
-    return now[0] - start[0], now[1] - start[1]
+def since(start: Seconds) -> Seconds:
+    seconds, cpu_seconds = now()
+    return seconds - start[0], cpu_seconds - start[1]
 
 
 def _common(address: str) -> dict[str, Any]:
@@ -52,12 +55,12 @@ def headrace_records(address: str, topic: str, count: int) -> Timed:
         consumer.assign([(topic, partition) for partition in range(PARTITIONS)])
         read = _first(consumer)
         total = 0
-        start = _now()
+        start = now()
         while read < count:
             for record in consumer.poll(1.0):
                 total += record.offset + len(record.value)
                 read += 1
-        return read, _since(start)
+        return read, since(start)
 
 
 def _first(consumer: Any) -> int:
@@ -74,13 +77,13 @@ def headrace_iteration(address: str, topic: str, count: int) -> Timed:
         consumer.assign([(topic, partition) for partition in range(PARTITIONS)])
         read = _first(consumer)
         total = 0
-        start = _now()
+        start = now()
         for record in consumer:
             total += record.offset + len(record.value)
             read += 1
             if read == count:
                 break
-        return read, _since(start)
+        return read, since(start)
 
 
 def headrace_columns(address: str, topic: str, count: int) -> Timed:
@@ -89,11 +92,11 @@ def headrace_columns(address: str, topic: str, count: int) -> Timed:
     with Consumer(_ours(address)) as consumer:
         consumer.assign([(topic, partition) for partition in range(PARTITIONS)])
         read = _first(consumer)
-        start = _now()
+        start = now()
         while read < count:
             for piece in consumer.poll_columns(1.0):
                 read += len(piece)
-        return read, _since(start)
+        return read, since(start)
 
 
 def headrace_arrow(address: str, topic: str, count: int) -> Timed:
@@ -104,10 +107,10 @@ def headrace_arrow(address: str, topic: str, count: int) -> Timed:
         read = _first(consumer)
         consumer.poll_arrow(0.0, max_records=1)
         read += 1
-        start = _now()
+        start = now()
         while read < count:
             read += consumer.poll_arrow(1.0).num_rows
-        return read, _since(start)
+        return read, since(start)
 
 
 def confluent_records(address: str, topic: str, count: int) -> Timed:
@@ -121,12 +124,12 @@ def confluent_records(address: str, topic: str, count: int) -> Timed:
     while not read:
         read = len(consumer.consume(1, 1.0))
     total = 0
-    start = _now()
+    start = now()
     while read < count:
         for message in consumer.consume(500, 1.0):
             total += message.offset() + len(message.value())
             read += 1
-    seconds = _since(start)
+    seconds = since(start)
     consumer.close()
     return read, seconds
 
@@ -142,13 +145,13 @@ def kafka_python_records(address: str, topic: str, count: int) -> Timed:
     while not read:
         read = sum(map(len, consumer.poll(1000, max_records=1).values()))
     total = 0
-    start = _now()
+    start = now()
     while read < count:
         for records in consumer.poll(1000).values():
             for record in records:
                 total += record.offset + len(record.value)
                 read += 1
-    seconds = _since(start)
+    seconds = since(start)
     consumer.close()
     return read, seconds
 
@@ -164,13 +167,13 @@ def aiokafka_records(address: str, topic: str, count: int) -> Timed:
         while not read:
             read = sum(map(len, (await consumer.getmany(timeout_ms=1000, max_records=1)).values()))
         total = 0
-        start = _now()
+        start = now()
         while read < count:
             for records in (await consumer.getmany(timeout_ms=1000, max_records=500)).values():
                 for record in records:
                     total += record.offset + len(record.value)
                     read += 1
-        seconds = _since(start)
+        seconds = since(start)
         await consumer.stop()
         return read, seconds
 
@@ -187,12 +190,12 @@ def headrace_aio_records(address: str, topic: str, count: int) -> Timed:
             while not read:
                 read = len(await consumer.poll(1.0, max_records=1))
             total = 0
-            start = _now()
+            start = now()
             while read < count:
                 for record in await consumer.poll(1.0):
                     total += record.offset + len(record.value)
                     read += 1
-            return read, _since(start)
+            return read, since(start)
 
     return asyncio.run(run())
 
@@ -247,23 +250,24 @@ def _child(way: str, address: str, topic: str, count: int, out: Any) -> None:
     out.put(WAYS[way](address, topic, count))
 
 
-def measure(way: str, address: str, topic: str, count: int, repeat: int) -> tuple[float, float]:
+def measure(ways: list[str], address: str, topic: str, count: int, repeat: int) -> dict[str, tuple[float, float]]:
     """Records per second, best of several; and per second of CPU time, which a busy machine disturbs less."""
-    best = thrifty = 0.0
+    best: dict[str, tuple[float, float]] = {}
     context = multiprocessing.get_context("spawn")
     for _ in range(repeat):
-        out = context.Queue()
-        process = context.Process(target=_child, args=(way, address, topic, count, out))
-        process.start()
-        read, (seconds, cpu_seconds) = out.get(timeout=300)
-        process.join()
-        best = max(best, (read - 1) / seconds)
-        thrifty = max(thrifty, read / cpu_seconds)
-    return best, thrifty
+        for way in ways:
+            out = context.Queue()
+            process = context.Process(target=_child, args=(way, address, topic, count // SLOW.get(way, 1), out))
+            process.start()
+            read, (seconds, cpu_seconds) = out.get(timeout=300)
+            process.join()
+            rate, thrift = best.get(way, (0.0, 0.0))
+            best[way] = max(rate, read / seconds), max(thrift, read / cpu_seconds)
+    return best
 
 
 @contextlib.contextmanager
-def _broker(address: str | None) -> Iterator[str]:
+def broker(address: str | None) -> Iterator[str]:
     if address is not None:
         yield address
         return
@@ -283,22 +287,19 @@ def main() -> None:
     parser.add_argument("--only", help="ways to read, separated by commas", default=",".join(WAYS))
     arguments = parser.parse_args()
     chosen = [way for way in WAYS if way in arguments.only.split(",") or way == BASE]
-    with _broker(arguments.address) as address:
+    with broker(arguments.address) as address:
         for size in map(int, arguments.sizes.split(",")):
             for codec in arguments.codecs.split(","):
                 count = arguments.records if size <= 100 else arguments.records // 4
                 topic = f"bench-{size}-{codec}-{time.time_ns()}"
                 fill(address, topic, count, size, codec)
-                print(f"\n{size} B, {codec}, {count} records")
-                base = 0.0
-                for way in chosen:
-                    some = count // SLOW.get(way, 1)
-                    rate, per_cpu = measure(way, address, topic, some, arguments.repeat)
-                    base = base or rate
-                    mb_s = rate * size / 1e6
+                print(f"\n{size} B, {codec}, {count} records (best of {arguments.repeat})")
+                best = measure(chosen, address, topic, count, arguments.repeat)
+                for way, (rate, thrift) in best.items():
                     print(
-                        f"  {way:24} {rate:>12,.0f} records/s {mb_s:>7,.0f} MB/s {rate / base:>7.2f} ×"
-                        f" {per_cpu:>12,.0f} records/CPU s",
+                        f"  {way:24} {rate:>11,.0f} records/s {rate * size / 1e6:>7,.0f} MB/s"
+                        f" {rate / best[BASE][0]:>6.2f} × {1e9 / thrift:>8,.0f} CPU ns/record"
+                        f" {thrift / best[BASE][1]:>6.2f} ×",
                         flush=True,
                     )
 

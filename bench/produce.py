@@ -1,10 +1,13 @@
 """Produce, next to confluent-kafka, kafka-python and aiokafka on the same broker, in the same run; prints ratios.
 
-    python bench/produce.py HOST:PORT [--records N] [--rounds N] [--quick]
+    python -m bench.produce [HOST:PORT] [--records N] [--rounds N] [--sizes 100,1000] [--codecs none,lz4]
 
-Per-record produce has a delivery callback per record (kafka-python and aiokafka: a future per record, as their API has
-it). Every client has the same batch size, linger, acks and idempotence where it can; everything is flushed before the
-clock stops. The best of several rounds counts, because other work on a small machine only ever slows one down.
+Without an address a Headrace broker is started in a process of its own. Per-record produce has a delivery callback per
+record (kafka-python and aiokafka: a future per record, as their API has it). Every client has the same batch size,
+linger, acks and idempotence where it can; everything is flushed before the clock stops. Every run is a process of its
+own, the ways take turns, and the best of several rounds counts, because other work on a small machine only ever slows
+one down. Two ratios are printed: of records per second, and of records per second of the client's CPU time (all its
+threads), which says more where client and broker share few cores.
 """
 
 from __future__ import annotations
@@ -12,16 +15,22 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import time
+import multiprocessing
+import statistics
 import uuid
 from collections.abc import Callable
 from typing import Any
 
+from bench.consume import Seconds, broker, now, since
+
 BATCH_BYTES = 1_000_000
 LINGER_MS = 5
 BUFFER_BYTES = 64 * 1024 * 1024
+WARM_UP_RECORDS = 20_000
+ROUND_TRIPS = 2_000
+BASE = "confluent-kafka, per record"
 
-Run = Callable[[str, str, list[bytes], str], float]
+Run = Callable[[str, str, list[bytes], str], Seconds]
 
 
 def _counter() -> tuple[list[int], Callable[[Any, Any], None]]:
@@ -50,47 +59,47 @@ def _ours(address: str, codec: str) -> Any:
     )
 
 
-def headrace_send(address: str, topic: str, values: list[bytes], codec: str) -> float:
+def headrace_send(address: str, topic: str, values: list[bytes], codec: str) -> Seconds:
     producer = _ours(address, codec)
-    producer.partitions_for(topic)
+    producer.send_batch(topic, values[:WARM_UP_RECORDS]).result(60)
     delivered, callback = _counter()
-    start = time.perf_counter()
+    start = now()
     for value in values:
         producer.send(topic, value, on_delivery=callback)
     producer.flush()
-    took = time.perf_counter() - start
+    took = since(start)
     assert delivered[0] == len(values)
     producer.close()
     return took
 
 
-def headrace_send_batch(address: str, topic: str, values: list[bytes], codec: str) -> float:
+def headrace_send_batch(address: str, topic: str, values: list[bytes], codec: str) -> Seconds:
     producer = _ours(address, codec)
-    producer.partitions_for(topic)
-    start = time.perf_counter()
+    producer.send_batch(topic, values[:WARM_UP_RECORDS]).result(60)
+    start = now()
     deliveries = [producer.send_batch(topic, values[at : at + 50_000]) for at in range(0, len(values), 50_000)]
     producer.flush()
-    took = time.perf_counter() - start
+    took = since(start)
     assert sum(entry.records for delivery in deliveries for entry in delivery.result()) == len(values)
     producer.close()
     return took
 
 
-def headrace_send_arrow(address: str, topic: str, values: list[bytes], codec: str) -> float:
+def headrace_send_arrow(address: str, topic: str, values: list[bytes], codec: str) -> Seconds:
     import pyarrow as pa
 
     table = pa.table({"value": values})
     producer = _ours(address, codec)
-    producer.partitions_for(topic)
-    start = time.perf_counter()
+    producer.send_arrow(topic, table.slice(0, WARM_UP_RECORDS)).result(60)
+    start = now()
     delivery = producer.send_arrow(topic, table)
     delivery.result(120)
-    took = time.perf_counter() - start
+    took = since(start)
     producer.close()
     return took
 
 
-def confluent(address: str, topic: str, values: list[bytes], codec: str) -> float:
+def confluent(address: str, topic: str, values: list[bytes], codec: str) -> Seconds:
     from confluent_kafka import Producer
 
     producer = Producer(
@@ -106,7 +115,7 @@ def confluent(address: str, topic: str, values: list[bytes], codec: str) -> floa
     )
     producer.list_topics(topic, timeout=20)
     delivered, callback = _counter()
-    start = time.perf_counter()
+    start = now()
     for at, value in enumerate(values):
         while True:
             try:
@@ -117,12 +126,12 @@ def confluent(address: str, topic: str, values: list[bytes], codec: str) -> floa
         if at % 200 == 0:
             producer.poll(0)
     producer.flush()
-    took = time.perf_counter() - start
+    took = since(start)
     assert delivered[0] == len(values)
     return took
 
 
-def kafka_python(address: str, topic: str, values: list[bytes], codec: str) -> float:
+def kafka_python(address: str, topic: str, values: list[bytes], codec: str) -> Seconds:
     from kafka import KafkaProducer
 
     producer = KafkaProducer(
@@ -134,19 +143,19 @@ def kafka_python(address: str, topic: str, values: list[bytes], codec: str) -> f
         acks="all",
     )
     producer.partitions_for(topic)
-    start = time.perf_counter()
+    start = now()
     for value in values:
         producer.send(topic, value)
     producer.flush()
-    took = time.perf_counter() - start
+    took = since(start)
     producer.close()
     return took
 
 
-def aiokafka(address: str, topic: str, values: list[bytes], codec: str) -> float:
+def aiokafka(address: str, topic: str, values: list[bytes], codec: str) -> Seconds:
     from aiokafka import AIOKafkaProducer
 
-    async def main() -> float:
+    async def main() -> Seconds:
         producer = AIOKafkaProducer(
             bootstrap_servers=address,
             compression_type=None if codec == "none" else codec,
@@ -156,19 +165,46 @@ def aiokafka(address: str, topic: str, values: list[bytes], codec: str) -> float
             enable_idempotence=True,
         )
         await producer.start()
-        start = time.perf_counter()
+        start = now()
         for value in values:
             await producer.send(topic, value)
         await producer.flush()
-        took = time.perf_counter() - start
+        took = since(start)
         await producer.stop()
         return took
 
     return asyncio.run(main())
 
 
+def headrace_round_trip(address: str, topic: str, _: list[bytes], codec: str) -> Seconds:
+    """One record at a time, each waited for."""
+    from headrace import Producer
+
+    with Producer(bootstrap_servers=address, compression_type=codec, linger_ms=0) as producer:
+        producer.send(topic, b"x" * 100).result(60)
+        start = now()
+        for _ in range(ROUND_TRIPS):
+            producer.send(topic, b"x" * 100).result(60)
+        return since(start)
+
+
+def confluent_round_trip(address: str, topic: str, _: list[bytes], codec: str) -> Seconds:
+    from confluent_kafka import Producer
+
+    producer = Producer(
+        {"bootstrap.servers": address, "compression.type": codec, "linger.ms": 0, "enable.idempotence": True}
+    )
+    producer.produce(topic, b"x" * 100)
+    producer.flush()
+    start = now()
+    for _ in range(ROUND_TRIPS):
+        producer.produce(topic, b"x" * 100)
+        producer.flush()
+    return since(start)
+
+
 RUNS: dict[str, tuple[Run, float]] = {
-    "confluent-kafka, per record": (confluent, 1.0),
+    BASE: (confluent, 1.0),
     "headrace send, per record": (headrace_send, 1.0),
     "headrace send_batch": (headrace_send_batch, 2.0),
     "headrace send_arrow": (headrace_send_arrow, 2.0),
@@ -176,6 +212,7 @@ RUNS: dict[str, tuple[Run, float]] = {
     "kafka-python, per record": (kafka_python, 0.1),
     "aiokafka, per record": (aiokafka, 0.1),
 }
+ROUND_TRIP_RUNS: dict[str, Run] = {"confluent-kafka": confluent_round_trip, "headrace": headrace_round_trip}
 
 
 @contextlib.contextmanager
@@ -192,37 +229,73 @@ def topic_on(address: str) -> Any:
         admin.delete_topics([name])[name].result(20)
 
 
-def measure(address: str, size: int, codec: str, records: int, rounds: int, only: str) -> None:
-    # Not one byte repeated, which compresses to nothing, nor random, which does not compress.
+def payloads(size: int, count: int) -> list[bytes]:
+    """Not one byte repeated, which compresses to nothing, nor random, which does not compress."""
     text = b" ".join(b"%d" % (i * 7919 % 1000) for i in range(size))
-    values = [text[i % size : i % size + size] for i in range(records * 2)]
-    values = [value.ljust(size, b".") for value in values]
-    rates: dict[str, float] = {}
+    return [text[i % size : i % size + size].ljust(size, b".") for i in range(count)]
+
+
+def _child(run: Run, address: str, topic: str, size: int, count: int, codec: str, out: Any) -> None:
+    out.put(run(address, topic, payloads(size, count), codec))
+
+
+def in_child(run: Run, address: str, size: int, count: int, codec: str) -> Seconds:
+    context = multiprocessing.get_context("spawn")
+    with topic_on(address) as topic:
+        out = context.Queue()
+        process = context.Process(target=_child, args=(run, address, topic, size, count, codec, out))
+        process.start()
+        took: Seconds = out.get(timeout=300)
+        process.join()
+    return took
+
+
+def measure(address: str, size: int, codec: str, records: int, rounds: int, only: str) -> None:
+    best: dict[str, tuple[float, float]] = {}
     for _ in range(rounds):
         for name, (run, share) in RUNS.items():
-            if only in name:
-                with topic_on(address) as topic:
-                    count = max(1, int(records * share))
-                    rates[name] = max(rates.get(name, 0.0), count / run(address, topic, values[:count], codec))
-    base = rates.get("confluent-kafka, per record")
+            if only in name or name == BASE:
+                count = max(1, int(records * share))
+                seconds, cpu_seconds = in_child(run, address, size, count, codec)
+                rate, thrift = best.get(name, (0.0, 0.0))
+                best[name] = max(rate, count / seconds), max(thrift, count / cpu_seconds)
     print(f"\n{size} B, {codec} ({records} records, best of {rounds})")
-    for name, rate in rates.items():
-        ratio = f"{rate / base:7.2f} x confluent-kafka" if base else ""
-        print(f"  {name:30} {rate:12,.0f} records/s {rate * size / 1e6:8.1f} MB/s {ratio}", flush=True)
+    for name, (rate, thrift) in best.items():
+        print(
+            f"  {name:28} {rate:>11,.0f} records/s {rate * size / 1e6:>7.1f} MB/s {rate / best[BASE][0]:>6.2f} ×"
+            f" {1e9 / thrift:>8,.0f} CPU ns/record {thrift / best[BASE][1]:>6.2f} ×",
+            flush=True,
+        )
+
+
+def measure_round_trips(address: str, rounds: int) -> None:
+    took: dict[str, list[Seconds]] = {}
+    for _ in range(rounds):
+        for name, run in ROUND_TRIP_RUNS.items():
+            took.setdefault(name, []).append(in_child(run, address, 100, 0, "none"))
+    print(f"\nround trip of one record of 100 B ({ROUND_TRIPS} one after the other, median of {rounds})")
+    for name, runs in took.items():
+        wall, cpu = (statistics.median(run[i] for run in runs) / ROUND_TRIPS * 1e6 for i in (0, 1))
+        print(f"  {name:28} {wall:>8,.0f} µs {cpu:>8,.0f} CPU µs", flush=True)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("address", help="host:port of the broker")
+    parser.add_argument("address", nargs="?", help="host:port of the broker")
     parser.add_argument("--records", type=int, default=300_000)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--quick", action="store_true", help="100 B without compression only")
-    parser.add_argument("--only", default="", help="only the runs whose name has this in it")
+    parser.add_argument("--sizes", default="100,1000")
+    parser.add_argument("--codecs", default="none,lz4")
+    parser.add_argument("--only", default="", help="only the runs whose name has this in it, and confluent-kafka")
+    parser.add_argument("--no-round-trip", action="store_true")
     arguments = parser.parse_args()
-    for size in (100,) if arguments.quick else (100, 1000):
-        for codec in ("none",) if arguments.quick else ("none", "lz4"):
-            records = arguments.records if size == 100 else arguments.records // 3
-            measure(arguments.address, size, codec, records, arguments.rounds, arguments.only)
+    with broker(arguments.address) as address:
+        for size in map(int, arguments.sizes.split(",")):
+            for codec in arguments.codecs.split(","):
+                records = arguments.records if size <= 100 else arguments.records // 3
+                measure(address, size, codec, records, arguments.rounds, arguments.only)
+        if not arguments.no_round_trip:
+            measure_round_trips(address, arguments.rounds)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,9 @@
 """What must not be in a history, after the anomalies that Jepsen's Kafka workload looks for.
 
 Given what clients saw and what the logs hold in the end (read committed, from the beginning), each function names what
-contradicts Kafka's promises. G0 (writes of two transactions interleave) is allowed by Kafka; polls of a group may skip
-or go back where a rebalance lies between; G1c is not looked for.
+contradicts Kafka's promises. Writes of two transactions may interleave (G0), so the order of offsets says nothing about
+the order of transactions, and cycles that need it are only counted; cycles of information flow (`cycles`) are not
+allowed. Polls of a group may skip or go back where a rebalance lies between.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+from .cycles import information_flow_cycles
 from .history import Kind, Operation, Outcome, Place
 
 Logs = Mapping[Place, Sequence[tuple[int, int]]]
@@ -48,6 +50,7 @@ def analyse(operations: Sequence[Operation], logs: Logs, moved: Moved | None = N
     found += skipped_polls(operations, logs)
     found += nonmonotonic_sends(operations)
     found += precommitted_reads(operations)
+    found += circular_information(operations)
     if moved is not None:
         found += moved_apart(logs, moved)
     return found
@@ -160,7 +163,8 @@ def _sessions(operations: Sequence[Operation]) -> dict[tuple[str, int, Place], l
     """What each session of a reader read of a partition, in the order of its polls."""
     polls: dict[tuple[str, int, Place], list[tuple[int, int]]] = defaultdict(list)
     for operation in sorted(operations, key=lambda one: one.began):
-        if operation.kind is Kind.POLL:
+        # What a mover read may come again, in the next attempt.
+        if operation.kind is not Kind.MOVE:
             for place, offset, value in operation.reads:
                 polls[operation.process, operation.session, place].append((offset, value))
     return polls
@@ -180,7 +184,7 @@ def nonmonotonic_polls(operations: Sequence[Operation]) -> Iterator[Anomaly]:
 
 def skipped_polls(operations: Sequence[Operation], logs: Logs) -> Iterator[Anomaly]:
     """A reader that assigned itself a partition passes over a committed record."""
-    assigned = [one for one in operations if one.kind is Kind.POLL and one.is_assigned]
+    assigned = [one for one in operations if one.is_assigned]
     for (process, session, place), read in _sessions(assigned).items():
         if not read:
             continue
@@ -220,11 +224,18 @@ def precommitted_reads(operations: Sequence[Operation]) -> Iterator[Anomaly]:
     for operation in operations:
         for place, offset, value in operation.reads:
             at, process = committing.get(value, (float("-inf"), ""))
-            if operation.kind is Kind.POLL and operation.ended < at:
+            if operation.ended < at:
                 yield Anomaly(
                     "precommitted read",
                     f"{operation.process} read {value} in {place} at {offset} before {process} committed it",
                 )
+
+
+def circular_information(operations: Sequence[Operation]) -> Iterator[Anomaly]:
+    """G1c: transactions that read each other's writes, at once or through others, or against the clock."""
+    for cycle in information_flow_cycles(operations):
+        shown = " → ".join(f"{one.process} ({one.kind.value} at {one.began:.3f})" for one in [*cycle, cycle[0]][:8])
+        yield Anomaly("circular information flow", f"{len(cycle)} operations: {shown}")
 
 
 def moved_apart(logs: Logs, moved: Moved) -> Iterator[Anomaly]:

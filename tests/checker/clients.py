@@ -33,7 +33,7 @@ from .history import Kind, Outcome, Recorder
 
 SOURCE, TARGET = "checker-in", "checker-out"
 PARTITIONS = 4
-MOVERS_GROUP, READERS_GROUP = "checker-movers", "checker-readers"
+MOVERS_GROUP, READERS_GROUP, MIXERS_GROUP = "checker-movers", "checker-readers", "checker-mixers"
 TRANSACTION_TIMEOUT_MS = 6_000
 SESSION_TIMEOUT_MS = 3_000
 STEP = 4
@@ -287,6 +287,69 @@ def subscribed_reader(session: Session) -> None:
                 sessions[0] += 1
 
 
+# --- mixers -----------------------------------------------------------------------------------------------------------
+
+
+def mixer(session: Session) -> None:
+    """Transactions that send, poll what others (and other mixers) committed, and send again."""
+    config = {
+        "bootstrap.servers": session.address,
+        "transactional.id": session.name,
+        "transaction.timeout.ms": TRANSACTION_TIMEOUT_MS,
+        "linger.ms": 0,
+        "max.block.ms": 10_000,
+    }
+    number = 0
+    while not session.stopping.is_set():
+        number += 1
+        is_assigned = session.rng.random() < 0.5
+        with (
+            contextlib.suppress(HeadraceError),
+            Producer(config) as producer,
+            Consumer(consumer_config(session, None if is_assigned else MIXERS_GROUP)) as consumer,
+        ):
+            producer.init_transactions(60)
+            if is_assigned:
+                consumer.assign([(SOURCE, partition) for partition in range(PARTITIONS)])
+                consumer.seek_to_end()
+            else:
+                consumer.subscribe([SOURCE])
+            for _ in range(session.rng.randint(50, 300)):
+                if session.stopping.is_set():
+                    break
+                _mix(session, producer, consumer, number, assigned=is_assigned)
+                session.rest()
+
+
+def _mix(session: Session, producer: Producer, consumer: Consumer, number_of_session: int, *, assigned: bool) -> None:
+    writes = plan(session)
+    is_commit = session.rng.random() > _ABORT_SHARE
+    half = session.rng.randrange(len(writes) + 1)
+    details = {"writes": told(writes), "session": number_of_session, "assigned": assigned}
+    number = session.recorder.began(Kind.TRANSACTION, **details)
+    try:
+        producer.begin_transaction()
+        deliveries = [producer.send(SOURCE, b"%d" % value, partition=partition) for partition, value in writes[:half]]
+        records = consumer.poll(0.1, session.rng.randint(1, 200))
+        # Rebalances begin sessions too, so a member of a group is held to no order here.
+        session.recorder.note(number, "read", reads=_reads(records), session=number_of_session if assigned else -number)
+        deliveries += [producer.send(SOURCE, b"%d" % value, partition=partition) for partition, value in writes[half:]]
+        if records and not assigned:
+            producer.send_offsets_to_transaction(records.next_offsets(), consumer.group_metadata())
+        if not is_commit:
+            producer.abort_transaction(60)
+            session.recorder.ended(number, Outcome.FAIL)
+            return
+        session.recorder.note(number, "committing")
+        _commit(producer)
+    except AbortableTransactionError:
+        producer.abort_transaction(60)
+        session.recorder.ended(number, Outcome.FAIL)
+    else:
+        offsets = [delivery.result(0).offset for delivery in deliveries]
+        session.recorder.ended(number, Outcome.OK, writes=told(writes, offsets))
+
+
 # --- movers -----------------------------------------------------------------------------------------------------------
 
 
@@ -329,6 +392,7 @@ ROLES: dict[str, Callable[[Session], None]] = {
     "foreign-writer": foreign_writer,
     "assigned-reader": assigned_reader,
     "subscribed-reader": subscribed_reader,
+    "mixer": mixer,
     "mover": mover,
 }
 

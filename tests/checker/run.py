@@ -18,6 +18,7 @@ from headrace.testing import BrokerProcess
 
 from .analysis import Anomaly, Moved, analyse
 from .clients import MOVERS_GROUP, PARTITIONS, SOURCE, TARGET
+from .cycles import write_order_cycles
 from .history import Kind, Operation, Place, read_history
 
 ROOT = Path(__file__).parents[2]
@@ -32,6 +33,8 @@ CREW = [
     ("subscribed-reader", "subscribed-reader-7"),
     ("mover", "mover-8"),
     ("mover", "mover-9"),
+    ("mixer", "mixer-10"),
+    ("mixer", "mixer-11"),
 ]
 BROKER_SETTINGS = {
     "offsets.topic.num.partitions": "4",
@@ -54,17 +57,20 @@ class Report:
     faults: Counter[str]
     records: int
     seconds: float
+    write_order_cycles: int
 
     def lines(self) -> list[str]:
         counts = Counter((operation.kind, operation.outcome) for operation in self.operations)
         kinds = ", ".join(f"{n} {kind.value} {outcome.value}" for (kind, outcome), n in sorted(counts.items(), key=str))
-        reads = sum(len(operation.reads) for operation in self.operations if operation.kind is Kind.POLL)
+        reads = sum(len(operation.reads) for operation in self.operations if operation.kind is not Kind.MOVE)
+        mixed = sum(operation.kind is Kind.TRANSACTION and bool(operation.reads) for operation in self.operations)
         faults = ", ".join(f"{n} × {name}" for name, n in sorted(self.faults.items()))
         names = Counter(anomaly.name for anomaly in self.anomalies)
         lines = [
             f"{self.seconds:.0f} s under faults: {faults or 'none'}",
             f"operations: {kinds}",
-            f"{self.records} records committed, {reads} read by polls",
+            f"{self.records} records committed, {reads} read by polls and in {mixed} transactions",
+            f"{self.write_order_cycles} cycles by the order of writes, which Kafka allows",
             f"anomalies: {', '.join(f'{n} × {name}' for name, n in names.items()) or 'none'}",
         ]
         return lines + [f"  {anomaly}" for anomaly in self.anomalies[:50]]
@@ -147,7 +153,8 @@ class Run:
         operations = read_history(histories.glob("*.jsonl"))
         anomalies = self.problems + analyse(operations, logs, Moved(SOURCE, committed))
         records = sum(len(log) for log in logs.values())
-        return Report(anomalies, operations, self.faults, records, under_faults)
+        cycles = write_order_cycles(operations, logs)
+        return Report(anomalies, operations, self.faults, records, under_faults, cycles)
 
     # --- faults
 
@@ -180,7 +187,7 @@ class Run:
         seconds = self.rng.choice([0.5, 2.0, 5.0, 9.0])
         self._did("client paused", f"{client.name} for {seconds} s")
         os.kill(client.process.pid, signal.SIGSTOP)
-        if client.role in ("writer", "foreign-writer", "mover") and self.rng.random() < 0.4:
+        if client.role in ("writer", "foreign-writer", "mixer", "mover") and self.rng.random() < 0.4:
             # Meanwhile another takes its place, under the same transactional id.
             zombie = client.process
             client.start()
@@ -217,7 +224,7 @@ class Run:
     def _make_peace(self) -> None:
         """Writers end; movers work off what is left; then all end."""
         self.say("peace")
-        writers = [client for client in self.clients if "writer" in client.role or client.role == "sender"]
+        writers = [client for client in self.clients if "writer" in client.role or client.role in ("sender", "mixer")]
         self._finish(writers)
         deadline = time.monotonic() + _PEACE_S
         while time.monotonic() < deadline:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from .analysis import Anomaly, Logs, Moved, analyse
+from .cycles import write_order_cycles
 from .history import Kind, Operation, Outcome, Place, Recorder, read_history
 
 P0, P1, OUT = ("in", 0), ("in", 1), ("out", 0)
@@ -112,6 +113,55 @@ def test_sends_out_of_order_are_found() -> None:
 def test_a_read_before_the_commit_is_found() -> None:
     operations = [transaction([(P0, 100, 0)], began=1.0, committing=9.0), poll((P0, 0, 100), began=5.0)]
     assert names(operations, {P0: [(0, 100)]}) == ["precommitted read"]
+
+
+def mixed(
+    process: str, writes: list[int], reads: list[int], began: float = 1.0, ended: float = 2.0, place: Place = P0
+) -> Operation:
+    return Operation(
+        process,
+        Kind.TRANSACTION,
+        Outcome.OK,
+        began,
+        ended,
+        began,
+        writes=[(place, value, -1) for value in writes],
+        reads=[(("in", value), 0, value) for value in reads],
+    )
+
+
+def test_transactions_that_read_each_others_writes_are_found() -> None:
+    log = {P0: [(0, 100), (1, 104), (2, 108)]}
+    two = [mixed("a", [100], [104]), mixed("b", [104], [100]), send(108, 2)]
+    assert names(two, log) == ["circular information flow"]
+    three = [mixed("a", [100], [108]), mixed("b", [104], [100]), mixed("c", [108], [104])]
+    assert names(three, log) == ["circular information flow"]
+    one_way = [mixed("a", [100], []), mixed("b", [104], [100]), mixed("c", [108], [100, 104])]
+    assert names(one_way, log) == []
+
+
+def test_a_transaction_that_reads_its_own_uncommitted_write_is_found() -> None:
+    assert names([mixed("a", [100], [100])], {P0: [(0, 100)]}) == ["circular information flow"]
+
+
+def test_information_that_flows_against_the_clock_is_found() -> None:
+    """b reads what c wrote, c began after a ended, and a read what b wrote."""
+    log = {P0: [(0, 100), (1, 104), (2, 108)]}
+    a, b, c = mixed("a", [100], [104]), mixed("b", [104], [108], ended=9.0), mixed("c", [108], [], began=3.0, ended=4.0)
+    assert names([a, b, c], log) == ["circular information flow"]
+    c.began = 2.0
+    assert names([a, b, c], log) == [], "what begins as another ends is in no order with it"
+    c.began, a.outcome = 3.0, Outcome.INFO
+    assert names([a, b, c], log) == [], "nobody knows when a ended"
+
+
+def test_cycles_that_need_the_order_of_writes_are_counted_and_allowed() -> None:
+    log = {P0: [(0, 100), (1, 104)], P1: [(0, 108)]}
+    b = mixed("b", [104], [])
+    b.writes.append((P1, 108, -1))
+    assert names([mixed("a", [100], [108]), b], log) == []
+    assert write_order_cycles([mixed("a", [100], [108]), b], log) == 1
+    assert write_order_cycles([mixed("a", [100], []), b], log) == 0
 
 
 @pytest.mark.parametrize(

@@ -19,5 +19,6 @@ def test_forty_seconds_of_faults_break_no_promise(tmp_path: Path) -> None:
     for kind in (Kind.SEND, Kind.TRANSACTION, Kind.POLL):
         assert sum(one.kind is kind and one.outcome is Outcome.OK for one in report.operations) > 20, text
     assert any(one.kind is Kind.TRANSACTION and one.outcome is Outcome.FAIL for one in report.operations), text
+    assert any(one.kind is Kind.TRANSACTION and one.reads for one in report.operations), text
     assert any(one.kind is Kind.MOVE for one in report.operations), text
     assert len(report.faults) >= 3, text

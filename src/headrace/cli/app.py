@@ -29,6 +29,7 @@ COMMANDS = {
     "parallel": ("parallel", "Run a handler over topics with many hands."),
     "deadletters": ("deadletters", "List, show, put back what could not be handled."),
     "transaction": ("transaction", "List, describe, abort transactions; find those that hang."),
+    "pipeline": ("pipeline", "Run ready-made pipelines on Spark, and see how far they are."),
     "config": ("config", "Get, set, delete configuration of topics, brokers, groups."),
     "cluster": ("cluster", "Describe the cluster, its brokers and disks."),
     "log": ("log", "Look into a data directory, without a broker."),

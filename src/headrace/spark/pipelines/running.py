@@ -1,0 +1,333 @@
+"""What pipelines share while they run: a session, a source, a gate for batches, progress, a clean stop, a restart.
+
+A pipeline is `with Run(name, OPTIONS, values, …) as run:`, in it a stream of `run.stream(topics)`
+that ends in `foreachBatch(run.gate.wrap(write))`, and `run.follow([run.started(writer)])`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import re
+import signal
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import TYPE_CHECKING, Any
+
+from headrace.config import parse_properties
+from headrace.runtime.real import RealClock
+from headrace.spark.pipelines import state as states
+from headrace.spark.pipelines.declaring import (
+    Option,
+    PipelineError,
+    PipelineStopped,
+    Snapshot,
+    Watch,
+    WrongOption,
+    run_name,
+)
+from headrace.spark.pipelines.state import Phase, State
+from headrace.spark.planning import Progress, is_ours
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+_POLL_S = 0.2
+_NOTED_EVERY_S = 1.0
+_SECRET = ("password", "secret", "sasl.jaas")
+_CAUSE = re.compile(r"^\s*(?:[\w.]+\.)?(\w*(?:Error|Exception|Failed|Loss|Cluster|Columns|Over|Spark)): (.+)$", re.M)
+_CAUSE_CHARS = 600
+
+BatchWriter = Callable[["DataFrame", int], "int | None"]
+
+
+class Gate:
+    """Lets one batch through at a time, and none once the pipeline is to stop: so a stop never cuts a batch in half."""
+
+    def __init__(self) -> None:
+        self.rows_out = 0
+        self._open = threading.Condition()
+        self._inside = 0
+        self._closed = False
+
+    def wrap(self, write: BatchWriter) -> Callable[[DataFrame, int], None]:
+        """For `foreachBatch`. What `write` returns is counted as rows out."""
+
+        def through(rows: DataFrame, batch_id: int) -> None:
+            with self._open:
+                if self._closed:
+                    raise PipelineStopped(f"batch {batch_id} is not begun: the pipeline is being stopped")
+                self._inside += 1
+            wrote: int | None = None
+            try:
+                wrote = write(rows, batch_id)
+            finally:
+                with self._open:
+                    self._inside -= 1
+                    self.rows_out += wrote or 0
+                    self._open.notify_all()
+
+        return through
+
+    def close(self, give_up: threading.Event) -> None:
+        """Let nothing in any more, and wait until what is inside is done, or until nobody wants to wait."""
+        with self._open:
+            self._closed = True
+            while self._inside and not give_up.is_set():
+                self._open.wait(_POLL_S)
+
+
+class Run:
+    """One run of a pipeline. As a context manager it also notes in the state how the run ended."""
+
+    def __init__(
+        self,
+        pipeline: str,
+        declared: Sequence[Option],
+        values: Mapping[str, Any],
+        *,
+        session: SparkSession | None = None,
+        watch: Watch | None = None,
+    ) -> None:
+        self.pipeline = pipeline
+        self.name = run_name(pipeline, declared, values)
+        self.values = values
+        self.servers = str(values.get("servers") or "")
+        self.kafka = kafka_config(self.servers, values.get("client_config"))
+        self.checkpoint = str(values.get("checkpoint") or states.default_root() / self.name)
+        if values.get("checkpoint") and states.is_local(self.checkpoint):
+            # A checkpoint of its own is a run of its own: its group must not be another run's.
+            self.name = f"{self.name}-{_short(str(states.directory_of(self.checkpoint)))}"
+        self.gate = Gate()
+        self.is_stopped = False
+        self._given_session = session
+        self._session: SparkSession | None = session
+        self._watch = watch
+        self._clock = RealClock()
+        self._began = self._clock.monotonic()
+        self._noted_at = self._began
+        self.snapshot = Snapshot(pipeline)
+        self.state = State(
+            self.name, pipeline, servers=self.servers, groups=[self.name], options=_without_secrets(values)
+        )
+
+    def __enter__(self) -> Run:
+        states.begin(self.checkpoint, self.state, self._clock.now_ms())
+        self.tell(note="starting Spark" if self._session is None else "")
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            self.state.phase = Phase.STOPPED if self.is_stopped else Phase.DONE
+        else:
+            self.state.phase = Phase.FAILED if isinstance(error, Exception) else Phase.STOPPED
+            self.state.error = str(error)
+        self.state.take(self.snapshot, self._clock.now_ms())
+        states.write(self.checkpoint, self.state)
+
+    # --- pieces ---------------------------------------------------------------------------------------------------
+
+    @property
+    def session(self) -> SparkSession:
+        """The session that was given, or one that is made now."""
+        if self._session is None:
+            from headrace.spark.starting import session
+
+            self._session = session(f"headrace-{self.name}", master=self.values.get("master"))
+            self._session.sparkContext.setLogLevel("ERROR")
+        return self._session
+
+    def stream(self, topics: Sequence[str], *, group: str | None = None, **options: Any) -> DataFrame:
+        """A stream of topics from their start, with the run's limits; its progress shows as a consumer group."""
+        limit = self.values.get("max_per_batch")
+        reader = self.session.readStream.format("headrace").option("subscribe", ",".join(topics))
+        reader = reader.option("startingOffsets", "earliest").option("kafka.isolation.level", "read_committed")
+        for name, value in self.kafka.items():
+            reader = reader.option(f"kafka.{name}", value)
+        reader = reader.option("kafka.group.id", group or self.name)
+        if limit:
+            reader = reader.option("maxOffsetsPerTrigger", str(limit))
+        for name, value in options.items():
+            reader = reader.option(name, str(value))
+        return reader.load()
+
+    def started(self, writer: DataStreamWriter, part: str = "query") -> StreamingQuery:
+        """Start a query with its own place in the checkpoint, once or for as long as it is not stopped."""
+        writer = writer.queryName(f"{self.name}-{part}").option("checkpointLocation", f"{self._place()}/{part}")
+        return writer.start() if self.values.get("continuous") else writer.trigger(availableNow=True).start()
+
+    def _place(self) -> str:
+        if not states.is_local(self.checkpoint):
+            return self.checkpoint.rstrip("/")
+        return str(states.directory_of(self.checkpoint))
+
+    # --- progress -------------------------------------------------------------------------------------------------
+
+    def tell(self, **changes: Any) -> None:
+        """Say how far it is, to who watches and (not too often) to the state beside the checkpoint."""
+        now = self._clock.monotonic()
+        values = {name: getattr(self.snapshot, name) for name in Snapshot.__slots__} | changes
+        self.snapshot = Snapshot(**values | {"elapsed_s": now - self._began})
+        if self._watch is not None:
+            self._watch(self.snapshot)
+        if now - self._noted_at >= _NOTED_EVERY_S:
+            self._noted_at = now
+            self.state.take(self.snapshot, self._clock.now_ms())
+            states.write(self.checkpoint, self.state)
+
+    def follow(self, queries: Sequence[StreamingQuery]) -> None:
+        """Wait until all queries have ended, telling progress. A signal (Ctrl-C) stops after the batch under way."""
+        counts = [_Counter(query) for query in queries]
+        with _stop_on_signals() as stop:
+            while not stop.asked.is_set() and any(query.isActive for query in queries):
+                self._tell_of(counts)
+                failed = next((query for query in queries if not query.isActive and query.exception()), None)
+                if failed is not None:
+                    break
+                stop.asked.wait(_POLL_S)
+            if stop.asked.is_set():
+                self.is_stopped = True
+                self.tell(note="stopping after this batch")
+                self.gate.close(stop.asked_again)
+            active = [query for query in queries if query.isActive]
+            for query in active:
+                query.stop()
+        self._tell_of(counts, last=True)
+        if not self.is_stopped:
+            for query in queries:
+                error = query.exception()
+                if error is not None:
+                    raise PipelineError(f"{self.pipeline} failed: {cause_of(str(error))}")
+
+    def _tell_of(self, counts: Sequence[_Counter], *, last: bool = False) -> None:
+        for one in counts:
+            one.look(last=last)
+        # Several queries may read the same topics: the first is the one whose rows are counted.
+        first = counts[0]
+        self.tell(
+            rows_in=first.rows, rows_out=self.gate.rows_out, batches=first.batches, rate_per_s=first.rate,
+            lag=first.lag, note="",
+        )  # fmt: skip
+
+
+class _Counter:
+    """Rows of one query, by Spark's reports of its micro-batches."""
+
+    def __init__(self, query: StreamingQuery) -> None:
+        self._query = query
+        self._seen = -1
+        self.rows = self.batches = 0
+        self.rate = 0.0
+        self.lag: int | None = None
+        self.observed: dict[str, Any] = {}
+
+    def look(self, *, last: bool = False) -> None:
+        newest = self._query.lastProgress
+        if newest is None:
+            return
+        reports = [newest]
+        if last or newest["batchId"] > self._seen + 1:
+            reports = self._query.recentProgress
+        for report in reports:
+            if report["batchId"] > self._seen:
+                self._take(json.loads(report.json))
+
+    def _take(self, report: dict[str, Any]) -> None:
+        rows = int(report.get("numInputRows") or 0)
+        self._seen = report["batchId"]
+        if rows:
+            self.rows += rows
+            self.batches += 1
+            self.rate = float(report.get("processedRowsPerSecond") or 0.0)
+        self.lag = _lag(report.get("sources") or [])
+
+
+def _lag(sources: Sequence[Mapping[str, Any]]) -> int | None:
+    """How many offsets are between the end of the batch and the end of the topics, as the source saw it."""
+    total: int | None = None
+    for source in sources:
+        end, latest = (_offsets(source.get(name)) for name in ("endOffset", "latestOffset"))
+        if end is None or latest is None:
+            continue
+        behind = sum(max(0, offset - end.offsets.get(one, 0)) for one, offset in latest.offsets.items())
+        total = (total or 0) + behind
+    return total
+
+
+def _offsets(given: Any) -> Progress | None:
+    if isinstance(given, str):
+        try:
+            given = json.loads(given)
+        except json.JSONDecodeError:
+            return None
+    return Progress.from_json(given) if is_ours(given) else None
+
+
+# --- stopping ---------------------------------------------------------------------------------------------------------
+
+
+class _Stop:
+    def __init__(self) -> None:
+        self.asked = threading.Event()
+        self.asked_again = threading.Event()
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        (self.asked_again if self.asked.is_set() else self.asked).set()
+
+
+@contextlib.contextmanager
+def _stop_on_signals() -> Iterator[_Stop]:
+    """SIGINT and SIGTERM ask to stop, a second one at once. Spark's own handler would cancel jobs in mid-batch."""
+    stop = _Stop()
+    if threading.current_thread() is not threading.main_thread():
+        yield stop
+        return
+    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def cause_of(text: str) -> str:
+    """The sentence that says why, in what Spark says of a query that failed (pages of Java's and Python's stacks)."""
+    python = text.split("Traceback (most recent call last)")[-1]
+    found = _CAUSE.findall(python)
+    kind, sentence = found[-1] if found else ("", text.strip().partition("\n")[0])
+    return f"{sentence[:_CAUSE_CHARS]} ({kind})" if kind else sentence[:_CAUSE_CHARS]
+
+
+# --- configuration ----------------------------------------------------------------------------------------------------
+
+
+def kafka_config(servers: str, properties: str | None) -> dict[str, str]:
+    """The clients' configuration: a properties file, and the servers."""
+    config: dict[str, str] = {}
+    if properties:
+        try:
+            config = dict(parse_properties(Path(properties).expanduser().read_text("utf-8")))
+        except OSError as error:
+            raise WrongOption(f"--client-config {properties} cannot be read: {error.strerror}") from error
+    if servers:
+        config["bootstrap.servers"] = servers
+    return config
+
+
+def _without_secrets(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        name: "…" if any(part in name for part in _SECRET) else value
+        for name, value in values.items()
+        if value is not None
+    }
+
+
+def _short(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:6]

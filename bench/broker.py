@@ -73,6 +73,8 @@ def _consumer(address: str, topic: str, records: int, out: Any) -> None:
             "enable.auto.commit": False,
             "fetch.message.max.bytes": 4_000_000,
             "queued.max.messages.kbytes": 262_144,
+            "queued.min.messages": 5_000_000,
+            "fetch.queue.backoff.ms": 10,
             "check.crcs": False,
         }
     )

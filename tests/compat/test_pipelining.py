@@ -41,7 +41,7 @@ def test_a_request_behind_a_fetch_that_waits_for_the_disk_is_answered(
         topic, _ = world.topic()
         # Too much to be read before the answer, and little enough to go to the kernel in one piece.
         world.append(topic, batch(b"x" * 50_000))
-        monkeypatch.setattr(RealFile, "read_nowait", lambda file, position, length: None)
+        monkeypatch.setattr(RealFile, "read_into_nowait", lambda file, position, buffer: None)
         monkeypatch.setattr(RealFile, "read", read_late)
         try:
             wire.send("fetch", 11, **fetch_of(topic, None))

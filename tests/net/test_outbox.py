@@ -32,8 +32,12 @@ class FakeFile:
     def read(self, position: int, length: int) -> bytes:
         return self.data[position : position + length]
 
-    def read_nowait(self, position: int, length: int) -> bytes | None:
-        return self.read(position, length) if self.in_memory else None
+    def read_into_nowait(self, position: int, buffer: memoryview) -> int | None:
+        if not self.in_memory:
+            return None
+        data = self.read(position, len(buffer))
+        buffer[: len(data)] = data
+        return len(data)
 
 
 class Sending:
@@ -113,3 +117,40 @@ def test_a_file_that_ends_too_early_is_told_once(in_memory: bool) -> None:
         assert sending.transport.written == b"short"
 
     asyncio.run(run())
+
+
+class SlowTransport(FakeTransport):
+    """Holds on to the buffers that are written, without a copy, until it has room: as asyncio does since 3.12."""
+
+    outbox: Outbox
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.held: list[Any] = []
+
+    def write(self, data: Any) -> None:
+        self.held.append(data)
+        self.outbox.pause()
+
+    def make_room(self) -> None:
+        for data in self.held:
+            self.written += data
+        self.held.clear()
+        self.outbox.resume()
+
+
+def test_a_buffer_is_not_used_again_while_a_transport_holds_it() -> None:
+    def unexpected(*_: Any) -> Any:
+        raise AssertionError("nothing is read off the loop, and nothing fails")
+
+    transports = [SlowTransport() for _ in range(3)]
+    for transport in transports:
+        transport.outbox = Outbox(transport, unexpected, unexpected, unexpected)  # type: ignore[arg-type]
+    contents = [bytes([65 + number]) * (2 * PIECE_BYTES + 7) for number in range(3)]
+    for transport, content in zip(transports, contents, strict=True):
+        transport.outbox.send([b"head", FilePart(FakeFile(content, in_memory=True), 0, len(content))])
+    while not all(transport.outbox.is_empty for transport in transports):
+        for transport in transports:
+            transport.make_room()
+    for transport, content in zip(transports, contents, strict=True):
+        assert transport.written == b"head" + content

@@ -13,7 +13,8 @@ class NoFile:
     def read(self, position: int, length: int) -> bytes:
         raise AssertionError("nothing is read while a frame is made")
 
-    read_nowait = read
+    def read_into_nowait(self, position: int, buffer: memoryview) -> int | None:
+        raise AssertionError("nothing is read while a frame is made")
 
 
 @pytest.mark.parametrize("size", [1, 4096, 4097, 1_000_000])

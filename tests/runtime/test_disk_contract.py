@@ -70,6 +70,9 @@ def test_read_nowait_gives_the_bytes_or_none(world):
     for position, length in [(0, 10), (2, 3), (8, 10), (10, 5), (70, 5)]:
         got = file.read_nowait(position, length)
         assert got is None or got == file.read(position, length)
+        buffer = bytearray(length)
+        count = file.read_into_nowait(position, buffer)
+        assert count is None or buffer[:count] == file.read(position, length)
     file.close()
 
 

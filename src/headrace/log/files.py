@@ -108,6 +108,9 @@ class LogFile:
     def read_nowait(self, position: int, length: int) -> bytearray | None:
         return self._with_handle(lambda handle: handle.read_nowait(position, length))
 
+    def read_into_nowait(self, position: int, buffer: bytearray | memoryview) -> int | None:
+        return self._with_handle(lambda handle: handle.read_into_nowait(position, buffer))
+
     def read_into(self, position: int, buffer: bytearray | memoryview) -> int:
         return self._with_handle(lambda handle: handle.read_into(position, buffer))
 

@@ -14,13 +14,16 @@ from typing import Protocol, TypeAlias
 from headrace.runtime import Buffer
 
 PIECE_BYTES = 256 * 1024
+# Buffers that no outbox uses at the moment. A new one each time would have to be zeroed for every piece.
+SPARE_BUFFERS = 8
+_spare: list[bytearray] = []
 
 
 class Readable(Protocol):
     """A file that can be read with and without waiting for the disk."""
 
     def read(self, position: int, length: int) -> Buffer: ...
-    def read_nowait(self, position: int, length: int) -> Buffer | None: ...
+    def read_into_nowait(self, position: int, buffer: memoryview) -> int | None: ...
 
 
 class FilePart:
@@ -49,7 +52,7 @@ class Outbox:
     to be closed, since half an answer cannot be taken back.
     """
 
-    __slots__ = ("_drained", "_failed", "_offload", "_parts", "_paused", "_reading", "_transport")
+    __slots__ = ("_buffer", "_drained", "_failed", "_offload", "_parts", "_paused", "_reading", "_transport")
 
     def __init__(
         self,
@@ -63,6 +66,7 @@ class Outbox:
         self._drained = drained
         self._failed = failed
         self._parts: deque[Part] = deque()
+        self._buffer: bytearray | None = None
         self._paused = False
         self._reading = False
         # Any byte that the kernel does not take at once pauses us: what waits stays here, in parts, not in a copy.
@@ -96,12 +100,30 @@ class Outbox:
                 transport.write(part)
                 continue
             length = min(PIECE_BYTES, part.length)
-            piece = part.file.read_nowait(part.position, length)
-            if piece is None:
+            piece = self._take_buffer()[:length]
+            count = part.file.read_into_nowait(part.position, piece)
+            if count is None:
                 self._reading = True
                 self._offload(part.file.read, part.position, length).add_done_callback(self._read)
                 return
-            self._send_piece(part, piece)
+            self._send_piece(part, piece[:count])
+        if not self._paused:
+            self._give_back()
+
+    def _take_buffer(self) -> memoryview:
+        if self._buffer is None:
+            try:
+                self._buffer = _spare.pop()
+            except IndexError:  # none left; asking first would be a race with another broker's thread
+                self._buffer = bytearray(PIECE_BYTES)
+        return memoryview(self._buffer)
+
+    def _give_back(self) -> None:
+        """Let others use the buffer. Not while paused: the transport may hold on to what it could not send of it."""
+        if self._buffer is not None:
+            if len(_spare) < SPARE_BUFFERS:
+                _spare.append(self._buffer)
+            self._buffer = None
 
     def _send_piece(self, part: FilePart, piece: Buffer) -> None:
         if len(piece) == 0:

@@ -72,6 +72,10 @@ class File(Protocol):
         """
         ...
 
+    def read_into_nowait(self, position: int, buffer: bytearray | memoryview) -> int | None:
+        """What `read_into` does, if all of it is in memory already; None as for `read_nowait`."""
+        ...
+
     def read_into(self, position: int, buffer: bytearray | memoryview) -> int:
         """Fill `buffer` and return the number of bytes read; fewer than its length only at the end of the file."""
         ...

@@ -92,15 +92,21 @@ class RealFile:
             raise DiskError.of(error, "read", self._path) from error
 
     def read_nowait(self, position: int, length: int) -> bytearray | None:
+        data = bytearray(length)
+        count = self.read_into_nowait(position, data)
+        if count is None:
+            return None
+        if count < length:
+            del data[count:]
+        return data
+
+    def read_into_nowait(self, position: int, buffer: bytearray | memoryview) -> int | None:
         if not self._nowait:
             return None
         descriptor = self._open("read")
-        data = bytearray(length)
         try:
-            count = os.preadv(descriptor.number, (data,), position, _RWF_NOWAIT)
-            if count == length:
-                return data
-            if position + count < os.fstat(descriptor.number).st_size:
+            count = os.preadv(descriptor.number, (buffer,), position, _RWF_NOWAIT)
+            if count < len(buffer) and position + count < os.fstat(descriptor.number).st_size:
                 return None  # only the first part is in memory
         except BlockingIOError:
             return None
@@ -109,8 +115,7 @@ class RealFile:
                 self._nowait = False  # this file system cannot tell: always read on a disk thread
                 return None
             raise DiskError.of(error, "read", self._path) from error
-        del data[count:]
-        return data
+        return count
 
     def read_into(self, position: int, buffer: bytearray | memoryview) -> int:
         descriptor = self._open("read")

@@ -94,6 +94,13 @@ class SimulatedFile:
             return None
         return self._node.data[position : position + length]
 
+    def read_into_nowait(self, position: int, buffer: bytearray | memoryview) -> int | None:
+        data = self.read_nowait(position, len(buffer))
+        if data is None:
+            return None
+        buffer[: len(data)] = data
+        return len(data)
+
     def read_into(self, position: int, buffer: bytearray | memoryview) -> int:
         data = self.read(position, len(buffer))
         buffer[: len(data)] = data

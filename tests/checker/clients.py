@@ -375,7 +375,7 @@ def mover(session: Session) -> None:
 
 
 def _move(session: Session, producer: Producer, records: ConsumerRecords) -> None:
-    writes = []
+    writes: list[list[Any]] = []
     for record in records:
         for at, output in enumerate(Moved.outputs(int(record.value))):
             partition = (record.partition + at) % PARTITIONS

@@ -6,6 +6,7 @@ import base64
 import subprocess
 from pathlib import Path
 from types import TracebackType
+from typing import Self
 
 from bench.peers import kafka_libs
 
@@ -38,15 +39,60 @@ def java(*arguments: str) -> list[str]:
     return ["java", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", f"{kafka_libs()}/*", *arguments]
 
 
-class JavaTools:
-    """The JVM with the tools."""
+class JavaProcess:
+    """One of our Java programs, as a process that is told on its standard input what to do."""
+
+    source = ""
 
     def __init__(self, errors: Path) -> None:
         self.errors = errors
         with errors.open("wb") as file:
             self._process = subprocess.Popen(
-                java(str(JAVA_DIRECTORY / "Tools.java")), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=file
+                java(str(JAVA_DIRECTORY / self.source)), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=file
             )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.close()
+        self._process.stdout.close()
+        try:
+            self._process.wait(10)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+
+class JavaTransactions(JavaProcess):
+    """Transactional producers and readers of committed records."""
+
+    source = "Transactions.java"
+
+    def run(self, *arguments: str) -> list[str]:
+        """The lines that a run prints."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(" ".join(arguments).encode() + b"\n")
+        self._process.stdin.flush()
+        printed: list[str] = []
+        for line in iter(self._process.stdout.readline, b""):
+            printed.append(line.decode().rstrip("\n"))
+            if printed[-1] == "done":
+                return printed[:-1]
+            if printed[-1].startswith("failed "):
+                break
+        raise AssertionError(f"{arguments}: {printed[-3:]}\n{self.errors.read_text()[-3000:]}")
+
+
+class JavaTools(JavaProcess):
+    """The JVM with the tools."""
+
+    source = "Tools.java"
 
     def try_run(self, tool: str, *arguments: str, typed: str = "") -> tuple[int, str]:
         """The exit status and all that was printed."""
@@ -66,19 +112,3 @@ class JavaTools:
         assert status == 0, printed
         assert "Exception" not in printed, printed
         return printed
-
-    def __enter__(self) -> JavaTools:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.close()
-        self._process.stdout.close()
-        try:
-            self._process.wait(10)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()

@@ -1,22 +1,24 @@
-"""Transactions in company: Java's and librdkafka's producers and readers of committed records, and ours, crosswise."""
+"""Transactions in company: Java's and librdkafka's producers and readers of committed records, and ours, crosswise, on
+Headrace and on Apache Kafka."""
 
 from __future__ import annotations
 
+import itertools
 import signal
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import confluent_kafka
 import pytest
-from bench.peers import kafka_libs, why_no_kafka
+from bench.peers import ApacheKafka, kafka_libs, why_no_kafka
 
 from headrace import Consumer, Producer, TransactionTimeout, exactly_once
 from headrace.testing import BrokerProcess, EmbeddedBroker
 
 from .clients import TIMEOUT_S, create_topic
-from .java_tools import JAVA_DIRECTORY, java
+from .java_tools import JAVA_DIRECTORY, JavaTransactions, java
 from .waiting import eventually
 
 needs_java = [pytest.mark.java, pytest.mark.slow, pytest.mark.skipif(kafka_libs() is None, reason=why_no_kafka())]
@@ -24,11 +26,32 @@ Fresh = Callable[[str], str]
 TRANSACTIONS, PER_TRANSACTION = 9, 10
 
 
-def java_run(*arguments: str) -> list[str]:
-    command = java(str(JAVA_DIRECTORY / "Transactions.java"), *arguments)
-    done = subprocess.run(command, capture_output=True, text=True, timeout=110, check=False)
-    assert done.returncode == 0, done.stderr
-    return done.stdout.splitlines()
+@pytest.fixture(scope="module")
+def apache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of an Apache Kafka, started for this file."""
+    settings = {"offsets.topic.num.partitions": "4", "transaction.state.log.num.partitions": "4"}
+    with ApacheKafka(tmp_path_factory.mktemp("apache"), settings) as running:
+        yield running.address
+
+
+@pytest.fixture(scope="module")
+def java_clients(tmp_path_factory: pytest.TempPathFactory) -> Iterator[JavaTransactions]:
+    """One JVM for all the runs of Java's clients in this file."""
+    with JavaTransactions(tmp_path_factory.mktemp("java") / "errors.txt") as running:
+        yield running
+
+
+@pytest.fixture
+def cast(request: pytest.FixtureRequest) -> Callable[[type[Any]], Any]:
+    """A client of the kind given; Java's come with the JVM that they share."""
+    return lambda kind: kind(request.getfixturevalue("java_clients")) if kind is Java else kind()
+
+
+@pytest.fixture
+def address(request: pytest.FixtureRequest) -> str:
+    """Of the broker that the parameters name."""
+    name: str = request.param
+    return request.getfixturevalue("kafka").address if name == "headrace" else str(request.getfixturevalue("apache"))
 
 
 def value_of(prefix: str, transaction: int, at: int) -> str:
@@ -188,65 +211,66 @@ class Java:
 
     name = "Java"
 
-    @staticmethod
-    def produce(address: str, topics: list[str], transactional_id: str, prefix: str) -> list[str]:
-        return java_run("produce", address, ",".join(topics), transactional_id, str(TRANSACTIONS), prefix)
+    def __init__(self, process: JavaTransactions) -> None:
+        self._run = process.run
 
-    @staticmethod
-    def read(address: str, topics: list[str], count: int, group: str) -> list[str]:
-        return java_run("read", address, ",".join(topics), str(count), group)
+    def produce(self, address: str, topics: list[str], transactional_id: str, prefix: str) -> list[str]:
+        return self._run("produce", address, ",".join(topics), transactional_id, str(TRANSACTIONS), prefix)
 
-    @staticmethod
-    def copy(address: str, source: str, target: str, group: str, transactional_id: str, count: int) -> None:
-        assert java_run("copy", address, source, target, group, transactional_id, str(count)) == [f"copied {count}"]
+    def read(self, address: str, topics: list[str], count: int, group: str) -> list[str]:
+        return self._run("read", address, ",".join(topics), str(count), group)
+
+    def copy(self, address: str, source: str, target: str, group: str, transactional_id: str, count: int) -> None:
+        printed = self._run("copy", address, source, target, group, transactional_id, str(count))
+        assert printed == [f"copied {count}"]
 
 
-CLIENTS = [
-    pytest.param(Ours, id="headrace"),
-    pytest.param(Confluent, id="confluent-kafka"),
-    pytest.param(Java, id="Java", marks=needs_java),
-]
+def crossings() -> Iterator[Any]:
+    """Every pair of clients on Headrace; on Apache Kafka, those of which one is ours."""
+    for first, second in itertools.product((Ours, Confluent, Java), repeat=2):
+        for name in ("headrace", "apache-kafka"):
+            if name == "headrace" or Ours in (first, second):
+                marks = needs_java if name == "apache-kafka" or Java in (first, second) else []
+                yield pytest.param(name, first, second, id=f"{first.name}-{second.name}-on-{name}", marks=marks)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("reader", CLIENTS)
-@pytest.mark.parametrize("writer", CLIENTS)
+@pytest.mark.parametrize(("address", "writer", "reader"), list(crossings()), indirect=["address"])
 def test_what_one_commits_the_other_reads_and_nothing_else(
-    kafka: EmbeddedBroker, fresh: Fresh, writer: Any, reader: Any
+    address: str, fresh: Fresh, cast: Callable[[Any], Any], writer: Any, reader: Any
 ) -> None:
     topics = [fresh("txn"), fresh("txn")]
     for topic in topics:
-        create_topic(kafka.address, topic, 3)
-    kept = writer.produce(kafka.address, topics, fresh("tid"), "value")
+        create_topic(address, topic, 3)
+    kept = cast(writer).produce(address, topics, fresh("tid"), "value")
     assert len(kept) == 120
-    found = reader.read(kafka.address, topics, len(kept), fresh("group"))
+    found = cast(reader).read(address, topics, len(kept), fresh("group"))
     assert sorted(found) == sorted(kept)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("second", CLIENTS)
-@pytest.mark.parametrize("first", CLIENTS)
+@pytest.mark.parametrize(("address", "first", "second"), list(crossings()), indirect=["address"])
 def test_one_goes_on_where_the_other_stopped_in_a_consume_transform_produce(
-    kafka: EmbeddedBroker, fresh: Fresh, first: Any, second: Any
+    address: str, fresh: Fresh, cast: Callable[[Any], Any], first: Any, second: Any
 ) -> None:
     source, target, group, transactional_id = fresh("in"), fresh("out"), fresh("group"), fresh("tid")
-    create_topic(kafka.address, source, 2)
-    create_topic(kafka.address, target, 2)
-    before = Ours.produce(kafka.address, [source], fresh("tid"), "before")
-    first.copy(kafka.address, source, target, group, transactional_id, len(before))
-    after = Ours.produce(kafka.address, [source], fresh("tid"), "after")
-    second.copy(kafka.address, source, target, group, transactional_id, len(after))
-    found = Ours.read(kafka.address, [target], len(before) + len(after), fresh("group"))
+    create_topic(address, source, 2)
+    create_topic(address, target, 2)
+    before = Ours.produce(address, [source], fresh("tid"), "before")
+    cast(first).copy(address, source, target, group, transactional_id, len(before))
+    after = Ours.produce(address, [source], fresh("tid"), "after")
+    cast(second).copy(address, source, target, group, transactional_id, len(after))
+    found = Ours.read(address, [target], len(before) + len(after), fresh("group"))
     assert sorted(line.split()[1] for line in found) == sorted(line.split()[1] for line in before + after)
 
 
 @pytest.mark.java
 @pytest.mark.slow
 @pytest.mark.skipif(kafka_libs() is None, reason=why_no_kafka())
-def test_a_fenced_java_producer_is_told_so(kafka: EmbeddedBroker, fresh: Fresh) -> None:
+def test_a_fenced_java_producer_is_told_so(kafka: EmbeddedBroker, fresh: Fresh, java_clients: JavaTransactions) -> None:
     topic = fresh("txn")
     create_topic(kafka.address, topic, 1)
-    assert java_run("fence", kafka.address, topic, fresh("tid")) == ["fenced"]
+    assert java_clients.run("fence", kafka.address, topic, fresh("tid")) == ["fenced"]
     assert Ours.read(kafka.address, [topic], 1, fresh("group")) == [f"{topic} heir"]
 
 

@@ -1,9 +1,15 @@
 // A transactional producer, a reader of committed records and a consume-transform-produce loop of Apache Kafka's own client.
 //
-// java Transactions.java produce BOOTSTRAP TOPICS ID COUNT PREFIX   every third transaction is aborted; prints the values that were committed
-// java Transactions.java read BOOTSTRAP TOPICS COUNT GROUP          by subscribe; prints the committed values it reads, COUNT of them
-// java Transactions.java copy BOOTSTRAP SOURCE TARGET GROUP ID COUNT   until COUNT records were copied
+// One JVM for all of them: a line on standard input is a run, and "done" (or "failed" and why) ends what it prints.
+//
+// produce BOOTSTRAP TOPICS ID COUNT PREFIX      every third transaction is aborted; prints the values that were committed
+// read BOOTSTRAP TOPICS COUNT GROUP             by subscribe; prints the committed values it reads, COUNT of them
+// copy BOOTSTRAP SOURCE TARGET GROUP ID COUNT   until COUNT records were copied
+// fence BOOTSTRAP TOPIC ID                      what a producer is told whose id another one took
 
+import java.io.BufferedReader;
+import java.io.InputStreamReader;
+import java.nio.charset.StandardCharsets;
 import java.time.Duration;
 import java.util.HashMap;
 import java.util.List;
@@ -129,7 +135,7 @@ public class Transactions {
         }
     }
 
-    public static void main(String[] given) {
+    static void run(String[] given) {
         String[] topics = given[2].split(",");
         switch (given[0]) {
             case "produce" -> produce(given[1], topics, given[3], Integer.parseInt(given[4]), given[5]);
@@ -137,6 +143,21 @@ public class Transactions {
             case "copy" -> copy(given[1], given[2], given[3], given[4], given[5], Integer.parseInt(given[6]));
             case "fence" -> fence(given[1], given[2], given[3]);
             default -> throw new IllegalArgumentException(given[0]);
+        }
+    }
+
+    public static void main(String[] given) throws Exception {
+        BufferedReader commands = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
+        for (String line = commands.readLine(); line != null; line = commands.readLine()) {
+            String answer = "done";
+            try {
+                run(line.split(" "));
+            } catch (RuntimeException error) {
+                error.printStackTrace();
+                answer = "failed " + error;
+            }
+            System.out.println(answer);
+            System.out.flush();
         }
     }
 }

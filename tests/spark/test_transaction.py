@@ -37,7 +37,7 @@ def kafka() -> Iterator[EmbeddedBroker]:
 class Driver:
     """One driver: its connections and its transaction."""
 
-    def __init__(self, address: str, name: str, **options: int) -> None:
+    def __init__(self, address: str, name: str, progress_topic: str = PROGRESS_TOPIC, **options: int) -> None:
         self.kafka = {"bootstrap.servers": address}
         self.client = make_client(self.kafka)
         self.cluster = Cluster(self.kafka)
@@ -46,7 +46,7 @@ class Driver:
             self.cluster,
             self.kafka,
             name,
-            progress_topic=PROGRESS_TOPIC,
+            progress_topic=progress_topic,
             timeout_ms=options.get("timeout_ms", 60_000),
         )
 
@@ -144,6 +144,19 @@ def test_a_task_of_an_older_epoch_writes_nowhere(drivers: list[Driver], kafka: E
     assert values_of(kafka) == [b"new"]
     with pytest.raises(Fenced):
         driver.transaction.commit(old)
+
+
+def test_partitions_are_added_also_by_a_driver_that_has_not_looked_for_its_marker(
+    drivers: list[Driver], kafka: EmbeddedBroker
+) -> None:
+    driver = Driver(kafka.address, "unlooked", progress_topic="progress-of-its-own")
+    drivers.append(driver)
+    identity = driver.transaction.fence()
+    # The topic of the markers does not exist yet: adding it would be refused until time is over.
+    driver.transaction.enlist(identity, OUT)
+    driver.transaction.mark(identity, Marker(0, 0, 1))
+    driver.commit(identity)
+    assert driver.transaction.last_marker() == Marker(0, 0, 1)
 
 
 def test_another_querys_open_transaction_hides_no_marker_and_is_not_waited_for(

@@ -241,6 +241,7 @@ class Transaction:
 
     def enlist(self, identity: Identity, partitions: list[TopicPartition]) -> None:
         """Add all partitions, and the marker's, to the transaction."""
+        self._make_progress_topic()
         wanted: dict[str, list[int]] = {}
         for topic, index in [*partitions, *([self._progress] if self._progress is not None else [])]:
             wanted.setdefault(topic, []).append(index)

@@ -10,6 +10,7 @@ and data on the same disk. The client runs in a process of its own and shares th
 from __future__ import annotations
 
 import argparse
+import compileall
 import contextlib
 import json
 import multiprocessing
@@ -22,6 +23,7 @@ from typing import Any
 
 import psutil
 
+import headrace
 from bench import peers
 from headrace.testing import BrokerProcess
 
@@ -145,6 +147,8 @@ def started(kind: str, directory: Path) -> Iterator[tuple[Any, float]]:
         broker.prepare()
     else:
         broker = BrokerProcess(directory / "data", {"num.partitions": str(PARTITIONS)})
+        # An installed package is compiled by pip; one that is run from its source may not be.
+        compileall.compile_dir(str(Path(headrace.__file__).parent), quiet=2)
     start = time.perf_counter()
     broker.start()
     _answers(broker.address)

@@ -6,6 +6,7 @@ numbers that reads as a sequence of `TopicPartition`; the tuples are made when s
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate, chain, repeat
@@ -63,9 +64,9 @@ class CompactPartitions(Sequence[TopicPartition]):
 
     __slots__ = ()
 
+    @abstractmethod
     def columns(self) -> tuple[Iterable[str], Iterable[int]]:
         """The topics, and the partitions within them."""
-        raise NotImplementedError
 
     def __iter__(self) -> Iterator[TopicPartition]:
         return map(TopicPartition, *self.columns())

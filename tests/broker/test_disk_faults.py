@@ -59,6 +59,16 @@ class World:
         answer: Any = await self.client.insist(MetadataRequest(topics=None), METADATA_VERSION)
         return {topic.name for topic in answer.topics}
 
+    async def leaders(self, topic: str) -> dict[int, tuple[int, int, list[int]]]:
+        """Per partition what Metadata tells: error, leader, offline replicas."""
+        answer: Any = await self.client.insist(MetadataRequest(topics=None), METADATA_VERSION)
+        return {
+            found.partition_index: (found.error_code, found.leader_id, found.offline_replicas)
+            for told in answer.topics
+            if told.name == topic
+            for found in told.partitions
+        }
+
     async def restart(self) -> None:
         self.client.close()
         if self.broker.host.alive:
@@ -124,6 +134,9 @@ def test_a_failing_directory_takes_only_its_own_partitions_offline(operation: st
             assert await world.read("t", index) == (STORAGE if places[index] == TWO else ErrorCode.NONE)
         described = await world.client.insist(DescribeLogDirsRequest(topics=None), DESCRIBE_LOG_DIRS_VERSION)
         assert {(found.log_dir, found.error_code) for found in described.results} == {(ONE, 0), (TWO, STORAGE)}
+        led: tuple[int, int, list[int]] = (ErrorCode.NONE, 1, [])
+        not_led: tuple[int, int, list[int]] = (ErrorCode.LEADER_NOT_AVAILABLE, -1, [1])
+        assert await world.leaders("t") == {index: not_led if places[index] == TWO else led for index in range(4)}
         # New partitions go where there is a disk.
         assert await world.create("new", 2) == 0
         assert {world.place_of("new", index) for index in range(2)} == {ONE}
@@ -131,6 +144,7 @@ def test_a_failing_directory_takes_only_its_own_partitions_offline(operation: st
         world.broker.host.disk.heal()
         await world.restart()
         await world.check()
+        assert await world.leaders("t") == dict.fromkeys(range(4), led)
         for index in range(4):
             assert await world.write("t", index, b"after") == 0
         await world.check()

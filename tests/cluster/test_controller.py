@@ -97,6 +97,20 @@ def ask_isr(cluster: OneBroker, name: str, isr: list[int], **changes: int) -> in
 # --- leaders and replicas ---------------------------------------------------------------------------------------------
 
 
+def test_partitions_in_a_failed_directory_are_led_by_others_or_by_no_one() -> None:
+    cluster = three_brokers()
+    create(cluster, "t", [[1, 2, 3], [1, 2, 3]])
+    create(cluster, "u", [[1]])
+    lost = [("t", 0), ("u", 0), ("gone", 0), ("t", 7)]
+    cluster.decide(cluster.controller.lose_logs(cluster.image, 1, lost))
+    shared, other = cluster.image.topics["t"].partitions
+    (alone,) = cluster.image.topics["u"].partitions
+    assert (shared.leader, shared.isr, shared.leader_epoch) == (2, (2, 3), 1)
+    # Only this one has all records: it leads again when its directory is back.
+    assert (alone.leader, alone.isr, alone.leader_epoch) == (-1, (1,), 1)
+    assert (other.leader, other.leader_epoch) == (1, 0)
+
+
 def test_a_fenced_leader_is_replaced_from_the_in_sync_replicas_and_gets_back_by_preferred_election() -> None:
     cluster = three_brokers()
     create(cluster, "t", [[1, 2, 3]])

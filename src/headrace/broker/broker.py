@@ -29,6 +29,7 @@ from headrace.cluster.image import Image, TopicImage
 from headrace.cluster.records import MetadataRecord
 from headrace.cluster.topic_names import CONSUMER_OFFSETS, TRANSACTION_STATE
 from headrace.config import ConfigValue, RawValue
+from headrace.errors import KafkaStorageError
 from headrace.groups import GroupConfig, GroupCoordinator
 from headrace.log import LogConfig, LogDirectories
 from headrace.log.cleaner import Workshop
@@ -157,12 +158,13 @@ class Broker:
             self.metadata.follow(self._follow)
             await self._listen()
             loop = asyncio.get_running_loop()
-            self.directories.on_offline = functools.partial(_tell, loop, self.replicas.directory_failed)
+            self.directories.on_offline = functools.partial(_tell, loop, self._directory_failed)
             logs = await startup.open_logs(self)
             self.broker_epoch = await self.metadata.change(
                 lambda: self.controller.register_broker(self.image, startup.registration(self), fenced=False)
             )
             await self.replicas.open_all(self.image, logs)
+            await self._give_up_offline()
             self.producer_ids = ProducerIds(
                 lambda: self.decide(self.controller.allocate_producer_ids, self.node_id, self.broker_epoch)
             )
@@ -178,6 +180,20 @@ class Broker:
         took_ms = (self.runtime.clock.monotonic() - began) * 1000
         partitions = len(self.replicas.partitions)
         log.info("broker %d is ready: %d partitions, started in %.0f ms", self.node_id, partitions, took_ms)
+
+    def _directory_failed(self, path: str, reason: str) -> None:
+        self.replicas.directory_failed(path, reason)
+        self.acceptor.keep(asyncio.get_running_loop().create_task(self._give_up_offline()))
+
+    async def _give_up_offline(self) -> None:
+        """Lead nothing whose log is in a directory that failed, so that clients are not sent here for it."""
+        if not self.replicas.offline:
+            return
+        try:
+            await self.decide(self.controller.lose_logs, self.node_id, self.replicas.offline)
+        except KafkaStorageError as error:
+            # The metadata was in that directory too: clients are refused one by one.
+            log.error("leaders of offline partitions stay as they were: %s", error)
 
     async def _listen(self) -> None:
         """Bind before the slow part, so that a port in use is said at once; clients wait until we are ready."""

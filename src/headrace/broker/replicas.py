@@ -271,6 +271,11 @@ class Replicas:
             pass
         return self.directories.finish_move(key)
 
+    @property
+    def offline(self) -> list[tuple[str, int]]:
+        """The partitions whose logs are in directories that cannot be used."""
+        return list(self._offline)
+
     def directory_failed(self, directory: str, reason: str) -> None:
         """The disk below a log directory failed: its partitions are offline, the others go on."""
         for (topic, index), partition in list(self.partitions.items()):

@@ -116,7 +116,13 @@ class Answers:
 
     def _offline(self, partition: PartitionImage) -> list[int]:
         brokers = self.image.brokers
-        return [node_id for node_id in partition.replicas if node_id not in brokers or brokers[node_id].fenced]
+        # An in-sync replica of a live broker would lead, if its log were not on a disk that failed.
+        lost = partition.isr if partition.leader == NO_LEADER else ()
+        return [
+            node_id
+            for node_id in partition.replicas
+            if node_id in lost or node_id not in brokers or brokers[node_id].fenced
+        ]
 
     def metadata(self, request: MetadataRequest, version: int, listener: str) -> MetadataResponse:
         """Version 0 asks for all topics with an empty list, later ones with null. Unknown topics are told as such."""

@@ -7,7 +7,7 @@ same epoch must never name other records.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from headrace.cluster.decision import Decision
@@ -130,9 +130,24 @@ def fence(image: Image, node_id: int, unclean_allowed: Callable[[str], bool] = l
     broker = _registered(image, node_id)
     if broker.fenced:
         return Decision(None)
-    records = _without(image, node_id, unclean_allowed)
+    records = _without(image, node_id, unclean_allowed, _partitions(image))
     records.append(BrokerRegistrationChangeRecord(broker_id=node_id, broker_epoch=broker.epoch, fenced=Fencing.FENCE))
     return Decision(None, records)
+
+
+def lose_logs(
+    image: Image,
+    node_id: int,
+    lost: Iterable[tuple[str, int]],
+    unclean_allowed: Callable[[str], bool] = lambda topic: False,
+) -> Decision[None]:
+    """A log directory of a broker failed: the partitions in it are led by others, or by no one, until it is back."""
+    found = (
+        (topic, index, topic.partitions[index])
+        for name, index in lost
+        if (topic := image.topics.get(name)) is not None and index < len(topic.partitions)
+    )
+    return Decision(None, _without(image, node_id, unclean_allowed, found))
 
 
 def unfence(image: Image, node_id: int, unclean_allowed: Callable[[str], bool] = lambda topic: False) -> Decision[None]:
@@ -156,7 +171,7 @@ def unfence(image: Image, node_id: int, unclean_allowed: Callable[[str], bool] =
 def shut_down(image: Image, node_id: int) -> Decision[bool]:
     """A broker wants to stop: hand its leaderships over. The answer is whether it leads nothing any more."""
     broker = _registered(image, node_id)
-    records = _without(image, node_id, lambda topic: False)
+    records = _without(image, node_id, lambda topic: False, _partitions(image))
     if not broker.in_controlled_shutdown:
         records.append(
             BrokerRegistrationChangeRecord(
@@ -171,7 +186,7 @@ def shut_down(image: Image, node_id: int) -> Decision[bool]:
 def unregister(image: Image, node_id: int) -> Decision[None]:
     """Forget a broker for good; its replicas stay assigned to it, without a leader among them."""
     broker = _registered(image, node_id)
-    records = _without(image, node_id, lambda topic: False)
+    records = _without(image, node_id, lambda topic: False, _partitions(image))
     records.append(UnregisterBrokerRecord(broker_id=node_id, broker_epoch=broker.epoch))
     return Decision(None, records)
 
@@ -203,11 +218,16 @@ def _partitions(image: Image) -> Iterator[tuple[TopicImage, int, PartitionImage]
             yield topic, index, partition
 
 
-def _without(image: Image, node_id: int, unclean_allowed: Callable[[str], bool]) -> list[MetadataRecord]:
-    """The partitions of a broker that goes: out of their in-sync replicas, and led by another if there is one."""
+def _without(
+    image: Image,
+    node_id: int,
+    unclean_allowed: Callable[[str], bool],
+    partitions: Iterable[tuple[TopicImage, int, PartitionImage]],
+) -> list[MetadataRecord]:
+    """These partitions without a broker that goes: not among the in-sync replicas, led by another if there is one."""
     can_lead = _Eligible(image, {node_id: False})
     records: list[MetadataRecord] = []
-    for topic, index, partition in _partitions(image):
+    for topic, index, partition in partitions:
         if node_id in partition.isr or partition.leader == node_id:
             left = [member for member in partition.isr if member != node_id]
             election = Election.UNCLEAN if unclean_allowed(topic.name) else Election.ONLINE

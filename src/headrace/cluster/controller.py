@@ -8,7 +8,7 @@ when that is done.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from headrace.cluster import brokers, config_changes, features, leadership, quotas, security, topics
 from headrace.cluster.broker_config import BrokerConfig
@@ -166,6 +166,9 @@ class Controller:
 
     def fence_broker(self, image: Image, node_id: int) -> Decision[None]:
         return brokers.fence(image, node_id, self._unclean_allowed(image))
+
+    def lose_logs(self, image: Image, node_id: int, lost: Iterable[tuple[str, int]]) -> Decision[None]:
+        return brokers.lose_logs(image, node_id, lost, self._unclean_allowed(image))
 
     def unfence_broker(self, image: Image, node_id: int) -> Decision[None]:
         return brokers.unfence(image, node_id, self._unclean_allowed(image))

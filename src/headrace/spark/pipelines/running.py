@@ -185,7 +185,7 @@ class Run:
     def follow(self, queries: Sequence[StreamingQuery]) -> None:
         """Wait until all queries have ended, telling progress. A signal (Ctrl-C) stops after the batch under way."""
         counts = [_Counter(query) for query in queries]
-        with _stop_on_signals() as stop:
+        with stop_on_signals() as stop:
             while not stop.asked.is_set() and any(query.isActive for query in queries):
                 self._tell_of(counts)
                 failed = next((query for query in queries if not query.isActive and query.exception()), None)
@@ -283,7 +283,7 @@ class _Stop:
 
 
 @contextlib.contextmanager
-def _stop_on_signals() -> Iterator[_Stop]:
+def stop_on_signals() -> Iterator[_Stop]:
     """SIGINT and SIGTERM ask to stop, a second one at once. Spark's own handler would cancel jobs in mid-batch."""
     stop = _Stop()
     if threading.current_thread() is not threading.main_thread():

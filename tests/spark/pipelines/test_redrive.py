@@ -1,0 +1,146 @@
+"""Dead letters go back to their topics: those that fit, each once, with their own headers."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+from tests.spark.topics import make_topic
+
+from headrace.client.admin import Admin
+from headrace.client.producer import Producer
+from headrace.parallel.deadletters import DeadLetters
+from headrace.spark.pipelines.declaring import PipelineError, WrongOption, parsed
+from headrace.spark.pipelines.redrive import OPTIONS, REDRIVEN, Ledger, run, settle
+from headrace.testing import BrokerProcess
+
+# --- what was put back ------------------------------------------------------------------------------------------------
+
+
+def test_a_ledger_moves_its_base_over_what_is_done_and_over_offsets_without_letters() -> None:
+    there = [0, 1, 2, 5, 6, 9]
+    fitting, ledger = settle(Ledger(), there, [0, 1, 2, 5])
+    assert (fitting, ledger) == ([0, 1, 2, 5], Ledger(6))
+    _, ledger = settle(ledger, there, [9])
+    assert ledger == Ledger(6, ((7, 10),))
+    assert [ledger.has(offset) for offset in (5, 6, 9, 10)] == [True, False, True, False]
+    assert Ledger.of(ledger.note()[0], 0) == ledger
+
+
+def test_deleted_letters_count_as_done() -> None:
+    assert Ledger.of(None, 40) == Ledger(40)
+    note, _ = Ledger(6, ((7, 10),)).note()
+    assert Ledger.of(note, 7) == Ledger(10)
+
+
+def test_letters_that_no_note_has_room_for_are_left() -> None:
+    picks = random.Random(7)
+    there = list(range(60_000))
+    wanted = sorted(picks.sample(there[1:], 20_000))
+    fitting, ledger = settle(Ledger(), there, wanted)
+    assert 2_000 < len(fitting) < len(wanted)
+    assert fitting == wanted[: len(fitting)]
+    assert ledger.note()[1]
+    assert all(ledger.has(offset) for offset in fitting)
+
+
+def test_options_that_choose_nothing_or_mean_nothing_are_refused() -> None:
+    with pytest.raises(WrongOption, match="say which letters"):
+        run(parsed(OPTIONS, {"topic": "dead"}))
+    with pytest.raises(WrongOption, match="--since is a time"):
+        run(parsed(OPTIONS, {"topic": "dead", "since": "yesterday"}))
+    with pytest.raises(WrongOption, match="dead-letter topic itself"):
+        run(parsed(OPTIONS, {"topic": "dead", "everything": True, "to": "dead"}))
+
+
+# --- with a broker ----------------------------------------------------------------------------------------------------
+
+
+def _letter(number: int, reason: str, error: str, origin: str | None, **more: str) -> list[tuple[str, bytes]]:
+    facts = {"headrace.reason": reason, "headrace.error": error, "headrace.failed-ms": str(1_000 + number), **more}
+    if origin is not None:
+        facts["headrace.origin-topic"] = origin
+    return [("trace", b"t%d" % number), *((name, text.encode()) for name, text in facts.items())]
+
+
+def _read(servers: str, topic: str) -> list[Any]:
+    from headrace.client.consumer import Consumer
+    from headrace.topics import TopicPartition
+
+    found: list[Any] = []
+    with Consumer({"bootstrap.servers": servers, "isolation.level": "read_committed"}) as consumer:
+        partitions = [TopicPartition(topic, view.index) for view in consumer.partitions_for(topic)]
+        ends = consumer.end_offsets(partitions)
+        consumer.assign(partitions)
+        consumer.seek_to_beginning(partitions)
+        while any(consumer.position(one) < ends[one] for one in partitions):
+            found += consumer.poll(0.2)
+    return found
+
+
+@pytest.fixture(autouse=True)
+def _own_state(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+
+
+@pytest.mark.slow
+def test_letters_that_fit_go_back_once_and_the_command_line_knows(spark: Any, kafka: BrokerProcess) -> None:
+    servers = kafka.address
+    dead = make_topic(servers, "orders.dead", partitions=2)
+    for name in ("orders", "refunds"):
+        make_topic(servers, name)
+    with Producer({"bootstrap.servers": servers}) as producer:
+        for number in range(40):
+            headers = _letter(
+                number, "failed" if number % 2 else "poison", f"E{number % 4}", "orders" if number % 8 else "refunds"
+            )
+            producer.send(dead, b"v%d" % number, b"k%d" % (number % 5), headers=headers, partition=number % 2)
+    base = {"topic": dead, "servers": servers}
+
+    dry = run(parsed(OPTIONS, {**base, "reason": "failed", "dry_run": True}), spark)
+    assert (dry.document["fit"], dry.document["put_back"]) == (20, 0)
+    assert _read(servers, "orders") == []
+
+    done = run(parsed(OPTIONS, {**base, "reason": "failed", "error": "E3", "since": "1020", "per_step": "3"}), spark)
+    wanted = {b"v%d" % number for number in range(20, 40) if number % 4 == 3}
+    assert done.document["put_back"] == len(wanted) == 5
+    back = _read(servers, "orders")
+    assert {record.value for record in back} == wanted
+    assert all(
+        [name for name, _ in record.headers] == ["trace", REDRIVEN] and record.headers[1][1] == b"1" for record in back
+    )
+    again = run(parsed(OPTIONS, {**base, "reason": "failed", "error": "E3", "since": "1020"}), spark)
+    assert (again.document["put_back"], again.document["put_back_before"]) == (0, 5)
+
+    # What the pipeline put back, the command line leaves alone, and the other way round.
+    with DeadLetters({"bootstrap.servers": servers}, dead) as letters:
+        assert len(list(letters.letters())) == 35
+        assert letters.redrive(lambda letter: letter.record.value == b"v1") == 1
+    rest = run(parsed(OPTIONS, {**base, "everything": True}), spark)
+    assert (rest.document["put_back"], rest.document["to"]) == (34, {"orders": 29, "refunds": 5})
+    everything = sorted(record.value for topic in ("orders", "refunds") for record in _read(servers, topic))
+    assert everything == sorted(b"v%d" % number for number in range(40))
+    with Admin({"bootstrap.servers": servers}) as admin:
+        offsets = admin.list_group_offsets([f"{dead}.redriven"])[f"{dead}.redriven"]
+    assert [(one.offset, one.metadata) for one in offsets.values()] == [(20, ""), (20, "")]
+
+
+@pytest.mark.slow
+def test_letters_put_back_too_often_and_those_without_an_origin_stay(spark: Any, kafka: BrokerProcess) -> None:
+    servers = kafka.address
+    dead = make_topic(servers, "jobs.dead", partitions=1)
+    make_topic(servers, "jobs")
+    with Producer({"bootstrap.servers": servers}) as producer:
+        producer.send(dead, b"often", headers=[*_letter(0, "failed", "E", "jobs"), (REDRIVEN, b"3")])
+        producer.send(dead, b"once", headers=[*_letter(1, "failed", "E", "jobs"), (REDRIVEN, b"1")])
+        producer.send(dead, b"lost", headers=_letter(2, "failed", "lost", None))
+    base = {"topic": dead, "servers": servers}
+    with pytest.raises(PipelineError, match=r"jobs.dead-0 at offset 2 has no header"):
+        run(parsed(OPTIONS, {**base, "everything": True}), spark)
+    done = run(parsed(OPTIONS, {**base, "max_attempts": 3, "origin": "jobs"}), spark)
+    assert done.document["put_back"] == 1
+    (record,) = _read(servers, "jobs")
+    assert (record.value, dict(record.headers)[REDRIVEN]) == (b"once", b"2")
+    with pytest.raises(WrongOption, match="there is no topic nowhere"):
+        run(parsed(OPTIONS, {**base, "topic": "nowhere", "everything": True}), spark)

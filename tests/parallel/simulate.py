@@ -65,11 +65,11 @@ class WatchedCore(ParallelCore):
         self._on_skip = on_skip
         self._skips_seen = 0
 
-    def _pass(self, entry: Entry) -> None:
+    def passed(self, entry: Entry) -> None:
         if self.counters.skipped > self._skips_seen:
             self._skips_seen = self.counters.skipped
             self._on_skip(entry)
-        super()._pass(entry)
+        super().passed(entry)
 
 
 class Member:
@@ -126,6 +126,8 @@ class Simulation:
         self.handled_values: set[bytes] = set()
         self.done_by: defaultdict[PartitionTracker, set[int]] = defaultdict(set)
         self.ending = False
+        self.transactional = rng.random() < 0.4
+        self.arrivals: Counter[tuple[bytes, Fate, int]] = Counter()
         for partition in self.logs:
             if partition.topic == MAIN:
                 self.append(partition, rng.randint(0, 60))
@@ -200,10 +202,30 @@ class Simulation:
             if owner is gone:
                 self.give_away(partition)
 
+    def transact(self, member: Member, fails: bool | None) -> None:
+        """What is diverted and the offsets that pass it: both, or neither."""
+        transaction = member.core.failures.begin_transaction()
+        if transaction is None:
+            return
+        if not self.ending and (self.rng.random() < 0.3 if fails is None else fails):
+            member.core.failures.end_transaction(transaction, TimeoutError("aborted"), self.now)
+            return
+        for outgoing in transaction.outgoing:
+            self.arrive(outgoing)
+        self.take_commits(member, transaction.commits)
+        member.core.failures.end_transaction(transaction, None, self.now)
+
     def commit(self, member: Member, partitions: list[TopicPartition] | None = None, fails: bool | None = None) -> None:
+        if self.transactional:
+            self.transact(member, fails)
+            return
         commits = member.core.commits(partitions)
         if not commits or (self.rng.random() < 0.2 if fails is None else fails):
             return
+        self.take_commits(member, commits)
+        member.core.committed(commits)
+
+    def take_commits(self, member: Member, commits: list[Commit]) -> None:
         for commit in commits:
             partition = commit.tracker.partition
             log = self.logs[partition]
@@ -211,7 +233,6 @@ class Simulation:
             self.check_commit(log, commit.offset, commit.note)
             self.check_note_has_all(commit)
             log.committed, log.note = commit.offset, commit.note
-        member.core.committed(commits)
 
     def check_commit(self, log: Log, offset: int, note: str) -> None:
         unfinished = log.open_offsets()
@@ -247,9 +268,9 @@ class Simulation:
                 member.positions[partition] = found[-1].offset + 1
                 member.core.add(partition, found, self.now, self.now_ms)
         slack = 10 * len(self.logs)
-        assert member.core.records <= self.settings.limits.records + slack
-        assert member.core.records >= 0
-        assert member.core.bytes >= 0
+        assert member.core.pressure.records <= self.settings.limits.records + slack
+        assert member.core.pressure.records >= 0
+        assert member.core.pressure.bytes >= 0
         for tracker in member.core.trackers.values():
             assert len(tracker.entries) <= self.settings.limits.ahead + 10
 
@@ -338,17 +359,27 @@ class Simulation:
 
     def deliver(self, member: Member) -> None:
         """The producer takes what is diverted, and acknowledges or refuses it."""
-        member.producing.extend(member.core.outbox)
-        member.core.outbox.clear()
+        if self.transactional:
+            return
+        member.producing.extend(member.core.failures.outbox)
+        member.core.failures.outbox.clear()
         if not member.producing or self.rng.random() < 0.3:
             return
         outgoing = member.producing.pop(self.rng.randrange(len(member.producing)))
         if not self.ending and self.rng.random() < 0.2:
-            member.core.produced(outgoing, TimeoutError("refused"), self.now)
+            member.core.failures.produced(outgoing, TimeoutError("refused"), self.now)
             return
+        self.arrive(outgoing)
+        member.core.failures.produced(outgoing, None, self.now)
+
+    def arrive(self, outgoing: Outgoing) -> None:
+        """A diverted record is in its topic."""
         record = outgoing.entry.record
         partition = outgoing.entry.tracker.partition
         headers = tuple(diverted_headers(outgoing, "group", self.now_ms))
+        place = (record.value, outgoing.verdict.fate, outgoing.verdict.attempt)
+        self.arrivals[place] += 1
+        assert not self.transactional or self.arrivals[place] == 1, f"{place} was diverted again"
         if outgoing.verdict.fate is Fate.RETRY_TOPIC:
             log = self.logs[TopicPartition(RETRY, 0)]
             log.records.append(self.record(TopicPartition(RETRY, 0), log.end, record.key, record.value, headers))
@@ -357,7 +388,6 @@ class Simulation:
             self.dead.append(record._replace(headers=headers))
         if outgoing.entry.tracker.alive:
             self.logs[partition].finished.add(record.offset)
-        member.core.produced(outgoing, None, self.now)
 
     # --- running ----------------------------------------------------------------------------------------------------
 

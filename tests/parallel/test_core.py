@@ -144,17 +144,17 @@ def test_a_record_that_fails_every_try_is_produced_before_the_commit_passes_it()
     assert chunk is not None
     do(chunk, fails=ValueError("broken"))
     made.complete(chunk, 0.0)
-    outgoing = made.outbox.popleft()
+    outgoing = made.failures.outbox.popleft()
     assert (outgoing.topic, outgoing.verdict.fate, outgoing.verdict.attempt) == ("orders.retry", Fate.RETRY_TOPIC, 1)
     headers = diverted_headers(outgoing, "billing", 1_000)
     assert header(headers, DUE_MS) == "6000"
     assert header(headers, ERROR) == "broken"
     assert header(headers, ORIGIN_OFFSET) == "0"
     assert committed(made) in (None, (0, ""))
-    made.produced(outgoing, TimeoutError("refused"), 0.0)
+    made.failures.produced(outgoing, TimeoutError("refused"), 0.0)
     assert committed(made) in (None, (0, ""))
     made.tick(0.1)
-    made.produced(made.outbox.popleft(), None, 0.2)
+    made.failures.produced(made.failures.outbox.popleft(), None, 0.2)
     assert committed(made) == (1, "")
     assert made.counters.retry_topic == 1
 
@@ -167,7 +167,7 @@ def test_a_record_of_the_retry_topic_waits_until_it_is_due_and_dies_after_its_la
     headers = ((DUE_MS, b"5000"), ("headrace.attempt", b"2"), ("headrace.origin-topic", b"orders"), ("mine", b"x"))
     made.add(partition, [record(0, b"k", partition, headers=headers)], now=100.0, now_ms=2_000)
     assert made.take(100.0) is None
-    assert made.due_at() == 103.0
+    assert made.failures.due_at() == 103.0
     made.tick(102.9)
     assert made.take(102.9) is None
     made.tick(103.0)
@@ -175,7 +175,7 @@ def test_a_record_of_the_retry_topic_waits_until_it_is_due_and_dies_after_its_la
     assert chunk is not None
     do(chunk, fails=ValueError("still"))
     made.complete(chunk, 103.0)
-    outgoing = made.outbox.popleft()
+    outgoing = made.failures.outbox.popleft()
     assert outgoing.topic == "orders.dead"
     sent = diverted_headers(outgoing, "billing", 0)
     assert header(sent, "headrace.origin-topic") == "orders"
@@ -191,7 +191,7 @@ def test_what_no_retry_can_mend_goes_to_the_dead_letters_at_once(error: Exceptio
     assert chunk is not None
     do(chunk, fails=error)
     made.complete(chunk, 0.0)
-    assert made.outbox.popleft().topic == "orders.dead"
+    assert made.failures.outbox.popleft().topic == "orders.dead"
 
 
 def test_without_a_place_for_it_a_failed_record_stops_everything() -> None:
@@ -218,7 +218,7 @@ def test_a_stalled_slot_is_given_up_and_the_rest_of_it_goes_on() -> None:
     assert made.tick(14.9) == []
     assert made.tick(15.0) == [chunk]
     assert chunk.abandoned
-    outgoing = made.outbox.popleft()
+    outgoing = made.failures.outbox.popleft()
     assert outgoing.entry.offset == 2
     assert isinstance(outgoing.entry.error, HandlerStalled)
     rest = made.take(15.0)
@@ -226,7 +226,7 @@ def test_a_stalled_slot_is_given_up_and_the_rest_of_it_goes_on() -> None:
     assert [entry.offset for entry in rest.todo[0].entries] == [3, 4]
     do(rest)
     made.complete(rest, 16.0)
-    made.produced(outgoing, None, 16.0)
+    made.failures.produced(outgoing, None, 16.0)
     assert committed(made) == (5, "")
     # The one that hung comes back after all.
     run.done = 5
@@ -249,7 +249,7 @@ def test_a_batch_that_fails_is_tried_record_by_record_and_only_the_bad_one_dies(
     run.done = 4
     chunk.finished.append(run)
     made.complete(chunk, 0.0)
-    assert not made.outbox
+    assert not made.failures.outbox
     made.tick(0.1)
     while (alone := made.take(0.1)) is not None:
         while (one := alone.next_run()) is not None:
@@ -259,7 +259,7 @@ def test_a_batch_that_fails_is_tried_record_by_record_and_only_the_bad_one_dies(
             one.done = 1
             alone.finished.append(one)
         made.complete(alone, 0.2)
-    assert [outgoing.entry.offset for outgoing in made.outbox] == [2]
+    assert [outgoing.entry.offset for outgoing in made.failures.outbox] == [2]
 
 
 def test_on_revoke_what_runs_may_end_and_nothing_new_is_begun() -> None:
@@ -275,8 +275,8 @@ def test_on_revoke_what_runs_may_end_and_nothing_new_is_begun() -> None:
     assert made.take(0.1) is None
     assert made.trackers[PARTITION].start == made.counters.handled
     made.end_revoke([PARTITION])
-    assert made.records == 0
-    assert made.bytes == 0
+    assert made.pressure.records == 0
+    assert made.pressure.bytes == 0
 
 
 def test_a_result_after_the_partition_went_is_dropped_and_counted() -> None:
@@ -324,7 +324,7 @@ def test_a_stuck_record_stops_its_partition_before_memory_does() -> None:
     while (chunk := made.take(0.0)) is not None:
         do(chunk)
         made.complete(chunk, 0.0)
-    assert made.records == 1
+    assert made.pressure.records == 1
     assert made.pauses() == [(PARTITION, True)]
 
 

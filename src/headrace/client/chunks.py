@@ -33,6 +33,9 @@ from headrace.topics import TopicPartition
 DECODE_BYTES_MAX = 4 * 1024 * 1024
 """Batches are decoded together up to this size (as fetched): few calls, and a bound on what is held decoded."""
 
+_DAMAGED_OFFSETS_MAX = 1_000_000
+"""A damaged batch that claims to hold more offsets than this lies about its end."""
+
 _ABORT = 0
 
 Buffer = bytes | bytearray | memoryview
@@ -136,8 +139,7 @@ class Chunk:
                 group.bytes += header.size
                 self.leader_epoch = header.leader_epoch
         except HeadraceError as error:
-            self._error = RecordDeserializationError(self.partition, self.next_offset, str(error))
-            self._error.__cause__ = error
+            self._error = _unreadable(self.partition, self.next_offset, Batch(memoryview(records)[end:]), None, error)
 
     @property
     def is_done(self) -> bool:
@@ -204,15 +206,16 @@ class Chunk:
     def _until_bad(self, group: _Group, error: HeadraceError) -> Columns:
         """The good batches before a bad one come first; its error stands where it was, for whoever asks again."""
         good: list[Batch] = []
-        for batch in group.batches:
+        following: list[int | None] = [batch.base_offset for batch in group.batches[1:]]
+        following.append(self._groups[0].batches[0].base_offset if self._groups else None)
+        for batch, next_base in zip(group.batches, following):
             try:
                 if self._check_crcs:
                     check(batch)
                 decode_columns(batch)
             except HeadraceError as found:
                 at = max(self.position, batch.base_offset)
-                self._error = RecordDeserializationError(self.partition, at, str(found))
-                self._error.__cause__ = found
+                self._error = _unreadable(self.partition, at, batch, next_base, found)
                 break
             good.append(batch)
         else:
@@ -237,6 +240,22 @@ def _with_bytes(columns: Columns) -> Columns:
     assert keys is not None
     assert values is not None
     return Columns(columns.offsets, columns.timestamps, keys, values, headers)
+
+
+def _unreadable(
+    partition: TopicPartition, offset: int, batch: Batch, next_base: int | None, cause: HeadraceError
+) -> RecordDeserializationError:
+    """What stands in the place of a damaged batch. Its header may lie, so the next batch's beginning bounds its end."""
+    last = offset
+    if len(batch.buffer) >= HEADER_BYTES:
+        header = batch.header()
+        if 0 < header.last_offset - header.base_offset < _DAMAGED_OFFSETS_MAX:
+            last = max(offset, header.last_offset)
+    if next_base is not None and next_base > offset:
+        last = min(last, next_base - 1)
+    error = RecordDeserializationError(partition, offset, str(cause), last_offset=last, raw=bytes(batch.buffer))
+    error.__cause__ = cause
+    return error
 
 
 def _ends_abort(batch: Batch) -> bool:

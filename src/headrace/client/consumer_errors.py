@@ -75,14 +75,27 @@ class RetriableCommitFailedError(HeadraceError):
 class RecordDeserializationError(HeadraceError):
     """A record cannot be read: its bytes are not what the deserializer takes, or its batch is damaged.
 
-    The position is still at that record: `seek(partition, offset + 1)` goes on behind it.
+    The position is still at that record: `seek(partition, offset + 1)` goes on behind it. Of a damaged batch,
+    `last_offset` is where it ends, as far as can be told, and `raw` are its bytes; `seek(partition, last_offset + 1)`.
     """
 
-    def __init__(self, partition: TopicPartition, offset: int, why: str, part: str = "batch") -> None:
-        self.partition, self.offset, self.part = partition, offset, part
+    def __init__(
+        self,
+        partition: TopicPartition,
+        offset: int,
+        why: str,
+        part: str = "batch",
+        *,
+        last_offset: int | None = None,
+        raw: bytes = b"",
+    ) -> None:
+        self.partition, self.offset, self.part, self.why = partition, offset, part, why
+        self.last_offset = offset if last_offset is None else max(offset, last_offset)
+        self.raw = raw
+        what = f"at offset {offset}" if self.last_offset == offset else f"at offsets {offset} to {self.last_offset}"
         super().__init__(
-            f"the {part} of {partition} at offset {offset} cannot be read: {why}. "
-            f"To skip it: seek({partition!r}, {offset + 1})"
+            f"the {part} of {partition} {what} cannot be read: {why}. "
+            f"To skip it: seek({partition!r}, {self.last_offset + 1})"
         )
 
 

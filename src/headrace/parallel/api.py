@@ -7,6 +7,7 @@ import contextlib
 import logging
 import signal
 import threading
+import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import FrameType
@@ -24,6 +25,7 @@ from headrace.parallel.metrics import Snapshot, combine
 from headrace.parallel.options import Consumers, CoreSettings, Limits, Model, Order, Pool, Ranges, Retry, Window
 from headrace.parallel.processes import Processes
 from headrace.parallel.ranges import RangeEngine, RangeReaders
+from headrace.parallel.transactions import Transactions
 from headrace.parallel.workers import Coroutines, Threads, Workers
 from headrace.runtime import Clock
 from headrace.runtime.real import RealClock
@@ -33,6 +35,9 @@ log = logging.getLogger("headrace.parallel")
 WORKERS_MAX = 10_000
 _FORCED = {"enable.auto.commit": False}
 _DEFAULTS = {"partition.assignment.strategy": "cooperative-sticky"}
+_TRANSACTIONAL_DEFAULTS = {"isolation.level": "read_committed"}
+_TRANSACTION_TIMEOUT = {"transaction.timeout.ms": 10_000}
+"""A transaction takes milliseconds; whoever takes over the partitions of a killed member waits for this."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +57,7 @@ class Plan:
     retry: Retry
     limits: Limits
     times: EngineSettings = field(default_factory=EngineSettings)
+    transactional: bool = False
 
     def core_settings(self) -> CoreSettings:
         hands = 1 if isinstance(self.model, Consumers) else self.workers
@@ -60,9 +66,27 @@ class Plan:
     def handling(self) -> Handling:
         return Handling(self.handler, self.batch is not None, self.order is not Order.NONE, self.config)
 
-    def consumer_config(self) -> dict[str, Any]:
-        """For the consumers: records stay bytes, workers deserialise them."""
-        return {name: value for name, value in self.config.items() if name not in DESERIALIZERS}
+    def consumer_config(self, number: int = 0) -> dict[str, Any]:
+        """For one of the consumers: records stay bytes, workers deserialise them. Static members have their numbers."""
+        own = {name: value for name, value in self.config.items() if name not in DESERIALIZERS}
+        instance = own.get("group.instance.id")
+        if instance is not None and isinstance(self.model, Consumers) and self.workers > 1:
+            own["group.instance.id"] = f"{instance}-{number}"
+        return own
+
+    def transactions(self, number: int, clock: Clock) -> Transactions | None:
+        """The transactional producer of one member, by the name of the group and of the member.
+
+        A static member that comes back takes its name over, and what it had left open is ended at once. Any other has a
+        name of its own: the group's generation fences it, and its time-out ends what it leaves open.
+        """
+        if not self.transactional:
+            return None
+        instance = self.consumer_config(number).get("group.instance.id") or uuid.uuid4().hex
+        name = self.producer_config.get("transactional.id") or self.group
+        return Transactions(
+            {**_TRANSACTION_TIMEOUT, **self.producer_config, "transactional.id": f"{name}-{instance}"}, clock
+        )
 
 
 class ParallelConsumer:
@@ -74,7 +98,8 @@ class ParallelConsumer:
         consumer.run()
 
     The handler takes one record, or with `batch=N` a list of up to N. A plain function runs on threads (or, with
-    `on="processes"`, in processes), an `async def` on an event loop. Every record is handled at least once.
+    `on="processes"`, in processes), an `async def` on an event loop. Every record is handled at least once; with
+    `transactional=True` it goes to the retry topic or the dead letters exactly once, for those who read committed.
     """
 
     def __init__(
@@ -99,18 +124,19 @@ class ParallelConsumer:
         clock: Clock | None = None,
         **keywords: Any,
     ) -> None:
-        if transactional:
-            raise ParallelError(
-                "transactional=True (diverted records and offsets in one transaction) needs a transactional producer, "
-                "which this version of Headrace does not have; without it a crash may divert a record twice"
-            )
         given = merge(config, keywords)
         retry = retry or Retry()
         self.plan = Plan(
             handler=handler,
             topics=(topics,) if isinstance(topics, str) else tuple(topics),
             group=group,
-            config={**_DEFAULTS, **given, **_FORCED, "group.id": group},
+            config={
+                **_DEFAULTS,
+                **(_TRANSACTIONAL_DEFAULTS if transactional else {}),
+                **given,
+                **_FORCED,
+                "group.id": group,
+            },
             producer_config=_producer_config(given, producer_config),
             model=model or Pool(),
             order=_order(order, model),
@@ -120,6 +146,7 @@ class ParallelConsumer:
             retry=retry,
             limits=limits or Limits(),
             times=EngineSettings(drain_s, commit_every_s, log_every_s),
+            transactional=transactional,
         )
         _check(self.plan, given)
         self._set_up(clock or RealClock())
@@ -182,7 +209,7 @@ class ParallelConsumer:
             return
         self._producer = _make_producer(plan)
         count = plan.workers if isinstance(plan.model, Consumers) else 1
-        self._engines = [self._make_engine() for _ in range(count)]
+        self._engines = [self._make_engine(number) for number in range(count)]
         self._left = count
         for number, engine in enumerate(self._engines):
             thread = threading.Thread(
@@ -244,18 +271,19 @@ class ParallelConsumer:
 
     # --- inside -----------------------------------------------------------------------------------------------------
 
-    def _make_engine(self) -> Engine:
+    def _make_engine(self, number: int) -> Engine:
         plan = self.plan
         settings = plan.core_settings()
         is_own = isinstance(plan.model, Consumers)
         count = 1 if is_own else plan.workers
         member = Member(ParallelCore(settings), self._clock, plan.group, self._producer, count)
-        handling, config = plan.handling(), plan.consumer_config()
+        handling, config = plan.handling(), plan.consumer_config(number)
+        transactions = plan.transactions(number, self._clock)
         topics = [*plan.topics, *settings.retry_topics]
         if isinstance(plan.model, Ranges):
             batch = plan.batch or 1
             readers = RangeReaders(member, handling, count, plan.model.size, config, batch)
-            engine = RangeEngine(member, topics, config, plan.times, readers, handling)
+            engine = RangeEngine(member, topics, config, plan.times, readers, handling, transactions)
             engine.readers = readers
             return engine
         workers: Workers | None
@@ -267,7 +295,7 @@ class ParallelConsumer:
             workers = Processes(member, handling, count)
         else:
             workers = Threads(member, handling, count, plan.limits.hanging)
-        return Engine(member, topics, config, plan.times, workers, handling)
+        return Engine(member, topics, config, plan.times, workers, handling, transactions)
 
     def _run_engine(self, engine: Engine) -> None:
         error: BaseException | None = None
@@ -360,6 +388,17 @@ def _check(plan: Plan, given: Mapping[str, Any]) -> None:
         problems["batch"] = f"in the window model a batch is a slot: batch is {plan.model.slot}, as slot, or None"
     if isinstance(plan.model, Consumers) and plan.kind is Kind.PROCESSES and not plan.model.processes:
         problems["on"] = "for a consumer per process take model=Consumers(processes=True)"
+    if plan.transactional:
+        if plan.retry.topic is None and plan.retry.dead_letters is None:
+            problems["transactional"] = (
+                "transactional=True makes one step of diverting a record and committing its offset: give Retry a topic "
+                "or dead_letters to divert to"
+            )
+        if plan.config.get("isolation.level") != "read_committed":
+            problems["isolation.level"] = (
+                "transactional=True needs isolation.level=read_committed, or a new owner of a partition would take up "
+                "its offset before the old one's transaction has ended"
+            )
     if problems:
         raise ConfigError(problems)
 
@@ -376,11 +415,15 @@ def _make_producer(plan: Plan) -> Producer | None:
     topics = [topic for topic in (plan.retry.topic, plan.retry.dead_letters) if topic is not None]
     if not topics:
         return None
-    producer = Producer(plan.producer_config)
+    producer = Producer({name: value for name, value in plan.producer_config.items() if name != "transactional.id"})
     try:
         for topic in topics:
             producer.partitions_for(topic)
     except BaseException:
         producer.close(0)
         raise
+    if plan.transactional:
+        # Members have their own, which produce in transactions.
+        producer.close(0)
+        return None
     return producer

@@ -7,20 +7,19 @@ partition's start, and only that is committed.
 
 from __future__ import annotations
 
-import heapq
-import itertools
 import logging
 from collections import deque
 from collections.abc import Iterable, Sequence
-from enum import Enum
 from typing import Any
 
-from headrace.parallel.errors import HandlerStalled, RetriesExhausted
+from headrace.parallel.errors import Damaged, HandlerStalled, RetriesExhausted
+from headrace.parallel.failures import Failures
 from headrace.parallel.finished import decode_finished
 from headrace.parallel.metrics import Counters, PartitionState
 from headrace.parallel.options import CoreSettings, Order
+from headrace.parallel.pressure import Pressure
 from headrace.parallel.queues import make_queue
-from headrace.parallel.retries import Fate, Outgoing, Verdict, due_ms_of, judge
+from headrace.parallel.retries import due_ms_of
 from headrace.parallel.tracker import Commit, PartitionTracker
 from headrace.parallel.work import Chunk, Entry, Run
 from headrace.topics import TopicPartition
@@ -32,17 +31,6 @@ _CHEAP_S = 50e-6
 RECLAIM_S = 0.01
 """A worker that is longer than this in one record gives back what it has not begun."""
 _RECORD_OVERHEAD_BYTES = 200
-_PRODUCE_BACKOFF_S = (0.1, 10.0)
-_RESUME_PARTS = (7, 10)
-"""Reading goes on when this part of a bound is left."""
-
-
-class _Wait(Enum):
-    """What an entry in the timer's heap waits for."""
-
-    TRY = 0
-    DUE = 1
-    PRODUCE = 2
 
 
 class ParallelCore:
@@ -53,25 +41,19 @@ class ParallelCore:
         self.counters = Counters() if counters is None else counters
         self.trackers: dict[TopicPartition, PartitionTracker] = {}
         self.running: set[Chunk] = set()
-        self.outbox: deque[Outgoing] = deque()
+        self.pressure = Pressure(settings.limits)
+        self.failures = Failures(self)
         self.fatal: RetriesExhausted | None = None
         """Set when a record failed for good and has nowhere to go."""
         self.stopping = False
-        self.records = 0
-        self.bytes = 0
         self._is_ordered = settings.order is not Order.NONE
         # Records of one lane go one after another anyway: where they are cheap, a worker takes several at once.
         self._is_extensible = self._is_ordered and not settings.is_batch and not settings.by_slot
         self._queue = make_queue(
             settings.order, settings.run_max, is_extensible=self._is_extensible, workers=settings.workers
         )
-        self._timers: list[tuple[float, int, _Wait, Entry, Outgoing | None]] = []
-        self._numbers = itertools.count()
         self._record_s = 1.0
         """How long a handler takes: a guess that falls at once and rises slowly, as waiting for a turn adds to it."""
-        self._is_full = False
-        self.resumable = False
-        """Whether a partition that is paused need not be any more: the poller should look at `pauses`."""
 
     # --- partitions that come and go --------------------------------------------------------------------------------
 
@@ -128,8 +110,8 @@ class ParallelCore:
             return gone
         for tracker in gone:
             tracker.alive = False
-            self.records -= tracker.unfinished - tracker.held
-            self.bytes -= tracker.bytes
+            self.pressure.records -= tracker.unfinished - tracker.held
+            self.pressure.bytes -= tracker.bytes
         self._take_back_unbegun(set(gone))
         self._queue.drop(set(gone))
         return gone
@@ -164,33 +146,39 @@ class ParallelCore:
         tracker.next_offset = max(records[-1].offset + 1, next_offset or 0)
         tracker.dirty = True
         tracker.entries.extend(made)
-        tracker.unfinished += len(made)
-        size = sum([entry.size for entry in made])
-        tracker.bytes += size
-        self.bytes += size
-        self.records += len(made)
+        self._count(tracker, made)
         if tracker.is_retry:
             made = self._hold(tracker, made, now, now_ms)
         self._queue.add(tracker, made)
 
+    def _count(self, tracker: PartitionTracker, made: list[Entry]) -> None:
+        size = sum([entry.size for entry in made])
+        tracker.unfinished += len(made)
+        tracker.bytes += size
+        self.pressure.bytes += size
+        self.pressure.records += len(made)
+
     def _entries(self, tracker: PartitionTracker, records: Sequence[Any], now: float) -> list[Entry]:
+        """Of those that are not finished yet, according to the note of the commit that the partition came with."""
         if tracker.restored:
             kept = [record for record in records if not tracker.is_restored(record.offset)]
             self.counters.restored += len(records) - len(kept)
             records = kept
-        made: list[Entry] = []
-        for record in records:
-            offset = record[2]
-            key, value, headers = record[5], record[6], record[7]
-            size = _RECORD_OVERHEAD_BYTES
-            if key is not None:
-                size += len(key)
-            if value is not None:
-                size += len(value)
-            if headers:
-                size += sum(len(name) + len(data or b"") for name, data in headers)
-            made.append(Entry(record, offset, offset + 1, size, tracker, now))
-        return made
+        return make_entries(tracker, records, now)
+
+    def add_damaged(self, damage: Damaged, record: Any, now: float) -> None:
+        """A batch that cannot be read, as one record with its bytes: it has failed before it was begun."""
+        tracker = self.trackers.get(damage.partition)
+        if tracker is None or tracker.draining:
+            return
+        self.counters.polled += 1
+        tracker.next_offset = max(tracker.next_offset or 0, damage.last_offset + 1)
+        tracker.dirty = True
+        for entry in self._entries(tracker, [record], now):
+            entry.end = damage.last_offset + 1
+            tracker.entries.append(entry)
+            self._count(tracker, [entry])
+            self.failures.failed(entry, damage, now)
 
     def _hold(self, tracker: PartitionTracker, made: list[Entry], now: float, now_ms: int) -> list[Entry]:
         """Keep back what is not due yet; the rest is returned."""
@@ -201,8 +189,8 @@ class ParallelCore:
                 due_now.append(entry)
                 continue
             tracker.held += 1
-            self.records -= 1
-            self._wait(now + wait_ms / 1000, _Wait.DUE, entry)
+            self.pressure.records -= 1
+            self.failures.hold(entry, now + wait_ms / 1000)
         return due_now
 
     def add_range(self, partition: TopicPartition, start: int, end: int, now: float) -> Entry | None:
@@ -216,11 +204,11 @@ class ParallelCore:
         tracker.in_flight += 1
         tracker.next_offset = end
         tracker.dirty = True
-        self.records += 1
+        self.pressure.records += 1
         return entry
 
     def range_advanced(self, entry: Entry, offset: int) -> bool:
-        """All before this offset of a range is finished; says whether the range is still ours."""
+        """All before this offset of a range is taken care of; says whether the range is still ours."""
         tracker = entry.tracker
         if not tracker.alive:
             return False
@@ -230,6 +218,24 @@ class ParallelCore:
             tracker.in_flight -= 1
             self._finish(entry)
         return tracker.alive and not tracker.draining
+
+    def range_failed(self, within: Entry, failures: Sequence[tuple[Any, BaseException]], upto: int, now: float) -> None:
+        """Records of a range failed: each is tracked by itself from now on, and the range goes on at `upto`."""
+        tracker = within.tracker
+        if not tracker.alive:
+            return
+        # Several failed in one call and nobody knows which one it was: each is tried by itself before it is blamed.
+        is_blamed = not (self.settings.is_batch and len(failures) > 1)
+        made = make_entries(tracker, [record for record, _ in failures], now)
+        self._count(tracker, made)
+        within.offset = upto
+        tracker.dirty = True
+        for entry, (_, error) in zip(made, failures):
+            if isinstance(error, Damaged):
+                entry.end = error.last_offset + 1
+            tracker.entries.insert(tracker.entries.index(within), entry)
+            if not tracker.draining:
+                self.failures.failed(entry, error, now, is_blamed=is_blamed)
 
     def range_dropped(self, entry: Entry) -> None:
         """A reader gave its range up; it stays unfinished from where it got to."""
@@ -278,7 +284,7 @@ class ParallelCore:
             self.counters.zombies += 1
             return
         handled = 0
-        self._queue.total = self.records
+        self._queue.total = self.pressure.records
         while chunk.finished:
             finished = chunk.finished.popleft()
             handled += finished.done
@@ -313,15 +319,15 @@ class ParallelCore:
                 entry.done = True
                 entry.record = None
                 size += entry.size
-            self.records -= len(entries)
-            self.bytes -= size
+            self.pressure.records -= len(entries)
+            self.pressure.bytes -= size
             tracker.bytes -= size
             tracker.unfinished -= len(entries)
             self.counters.handled += len(entries)
             if tracker.entries[0].done:
                 tracker.advance()
-            if tracker.paused and not self._stays_paused(tracker):
-                self.resumable = True
+            if tracker.paused and not self.pressure.keeps_paused(tracker):
+                self.pressure.resumable = True
             if not tracker.draining:
                 self._queue.release(run)
             return
@@ -352,7 +358,7 @@ class ParallelCore:
         if not failures:
             self._queue.release(run)
         for entry, error in failures:
-            self._failed(entry, error, now, is_blamed)
+            self.failures.failed(entry, error, now, is_blamed=is_blamed)
 
     def _put_back_part(self, run: Run, rest: list[Entry]) -> None:
         if run.lane is not None:
@@ -364,95 +370,41 @@ class ParallelCore:
         tracker = entry.tracker
         entry.done = True
         entry.record = entry.error = None
-        self.records -= 1
-        self.bytes -= entry.size
+        self.pressure.records -= 1
+        self.pressure.bytes -= entry.size
         tracker.bytes -= entry.size
         tracker.unfinished -= 1
         tracker.dirty = True
         if tracker.entries[0].done:
             tracker.advance()
-        if tracker.paused and not self._stays_paused(tracker):
-            self.resumable = True
+        if tracker.paused and not self.pressure.keeps_paused(tracker):
+            self.pressure.resumable = True
 
-    # --- failures ---------------------------------------------------------------------------------------------------
+    # --- what failed (see `failures`) -------------------------------------------------------------------------------
 
-    def _failed(self, entry: Entry, error: BaseException, now: float, is_blamed: bool = True) -> None:
-        entry.error = error
-        entry.alone = True
-        self.counters.failures += 1
-        if not is_blamed:
-            self._try_again(entry, now + self.settings.retry.local_wait_s(1))
-            return
-        entry.tries += 1
-        verdict = judge(self.settings.retry, entry, error)
-        if verdict.fate is Fate.HERE:
-            log.info("%s at offset %s failed (try %s): %r", entry.tracker.partition, entry.offset, entry.tries, error)
-            self._try_again(entry, now + verdict.delay_s)
-        elif verdict.fate is Fate.SKIP:
-            log.error("%s at offset %s is skipped: %r", entry.tracker.partition, entry.offset, error)
-            self.counters.skipped += 1
-            self._pass(entry)
-        elif verdict.fate is Fate.STOP:
-            self.fatal = RetriesExhausted(entry.tracker.partition, entry.offset, entry.tries, error)
-            self.stop()
-        else:
-            self._divert(entry, verdict, error)
-
-    def _divert(self, entry: Entry, verdict: Verdict, error: BaseException) -> None:
-        retry = self.settings.retry
-        topic = retry.topic if verdict.fate is Fate.RETRY_TOPIC else retry.dead_letters
-        assert topic is not None
-        log.warning("%s at offset %s goes to %s: %r", entry.tracker.partition, entry.offset, topic, error)
-        entry.tracker.diverting += 1
-        self.outbox.append(Outgoing(entry, topic, verdict))
-
-    def produced(self, outgoing: Outgoing, error: BaseException | None, now: float) -> None:
-        """How producing to the retry or dead-letter topic went. It is tried until it works: nothing else is safe."""
-        entry, tracker = outgoing.entry, outgoing.entry.tracker
-        if not tracker.alive:
-            self.counters.zombies += 1
-            return
-        if error is not None:
-            outgoing.failures += 1
-            self.counters.produce_failures += 1
-            first, most = _PRODUCE_BACKOFF_S
-            delay_s = min(most, first * 2 ** min(20, outgoing.failures - 1))
-            log.error("%s cannot be written (try %s): %r", outgoing.topic, outgoing.failures, error)
-            heapq.heappush(self._timers, (now + delay_s, next(self._numbers), _Wait.PRODUCE, entry, outgoing))
-            return
-        tracker.diverting -= 1
-        if outgoing.verdict.fate is Fate.RETRY_TOPIC:
-            self.counters.retry_topic += 1
-        else:
-            self.counters.dead_letters += 1
-        self._pass(entry)
-
-    def _pass(self, entry: Entry) -> None:
+    def passed(self, entry: Entry) -> None:
         """A failed record is taken care of; who waited for it goes on."""
-        tracker = entry.tracker
         self._finish(entry)
-        if not tracker.draining:
+        if not entry.tracker.draining:
             self._queue.passed(entry)
 
-    def _try_again(self, entry: Entry, at: float) -> None:
-        self.counters.local_retries += 1
-        self._wait(at, _Wait.TRY, entry)
+    def again(self, entry: Entry) -> None:
+        """A failed record's next try is due."""
+        self._queue.again(entry)
 
-    def _wait(self, until: float, why: _Wait, entry: Entry) -> None:
-        heapq.heappush(self._timers, (until, next(self._numbers), why, entry, None))
+    def due(self, entry: Entry) -> None:
+        """A record of the retry topic is due."""
+        entry.tracker.held -= 1
+        self.pressure.records += 1
+        if not entry.tracker.draining:
+            self._queue.add(entry.tracker, [entry])
 
     # --- time -------------------------------------------------------------------------------------------------------
-
-    def due_at(self) -> float | None:
-        """When `tick` has something to do, if nothing else happens."""
-        return self._timers[0][0] if self._timers else None
 
     def tick(self, now: float) -> list[Chunk]:
         """Do what is due. Chunks that come back were given up: their workers hang."""
         self.harvest(now)
-        while self._timers and self._timers[0][0] <= now:
-            _, _, why, entry, outgoing = heapq.heappop(self._timers)
-            self._woken(why, entry, outgoing)
+        self.failures.wake(now)
         given_up: list[Chunk] = []
         for chunk in tuple(self.running):
             if chunk.has_moved():
@@ -463,24 +415,6 @@ class ParallelCore:
             elif chunk.todo and now - chunk.since >= RECLAIM_S:
                 self._reclaim(chunk)
         return given_up
-
-    def _woken(self, why: _Wait, entry: Entry, outgoing: Outgoing | None) -> None:
-        tracker = entry.tracker
-        if not tracker.alive:
-            return
-        if why is _Wait.PRODUCE:
-            assert outgoing is not None
-            self.outbox.append(outgoing)
-            return
-        if why is _Wait.DUE:
-            tracker.held -= 1
-            self.records += 1
-        if tracker.draining:
-            return
-        if why is _Wait.DUE:
-            self._queue.add(tracker, [entry])
-        else:
-            self._queue.again(entry)
 
     def _abandon(self, chunk: Chunk, now: float) -> None:
         chunk.abandoned = True
@@ -536,6 +470,10 @@ class ParallelCore:
 
     # --- commits ----------------------------------------------------------------------------------------------------
 
+    def pauses(self) -> list[tuple[TopicPartition, bool]]:
+        """Partitions whose reading is to be paused (True) or to go on (False): changes only."""
+        return self.pressure.changes(self.trackers.values())
+
     def commits(self, partitions: Iterable[TopicPartition] | None = None) -> list[Commit]:
         """What to commit, of every partition where that changed."""
         self.harvest()
@@ -560,43 +498,6 @@ class ParallelCore:
         for commit in commits:
             commit.tracker.committed = (commit.offset, commit.note)
 
-    # --- back-pressure ----------------------------------------------------------------------------------------------
-
-    def room(self) -> int:
-        """How many records may come now."""
-        return max(0, self.settings.limits.records - self.records)
-
-    def pauses(self) -> list[tuple[TopicPartition, bool]]:
-        """Partitions whose reading is to be paused (True) or to go on (False): changes only."""
-        limits = self.settings.limits
-        self.resumable = False
-        if self._is_full:
-            self._is_full = self._stays_full()
-        else:
-            self._is_full = self.records >= limits.records or self.bytes >= limits.bytes
-        changes: list[tuple[TopicPartition, bool]] = []
-        for name, tracker in self.trackers.items():
-            ahead, held = len(tracker.entries), tracker.held
-            if tracker.paused:
-                wanted = self._stays_paused(tracker)
-            else:
-                wanted = self._is_full or ahead >= limits.ahead or held >= limits.held
-            if wanted != tracker.paused:
-                tracker.paused = wanted
-                changes.append((name, wanted))
-        return changes
-
-    def _stays_full(self) -> bool:
-        limits, (part, whole) = self.settings.limits, _RESUME_PARTS
-        return self.records > limits.records * part // whole or self.bytes > limits.bytes * part // whole
-
-    def _stays_paused(self, tracker: PartitionTracker) -> bool:
-        limits, (part, whole) = self.settings.limits, _RESUME_PARTS
-        is_full = self._is_full and self._stays_full()
-        return (
-            is_full or len(tracker.entries) > limits.ahead * part // whole or tracker.held > limits.held * part // whole
-        )
-
     # --- looking ----------------------------------------------------------------------------------------------------
 
     def states(self, now: float) -> list[PartitionState]:
@@ -613,3 +514,20 @@ class ParallelCore:
             )
             for name, tracker in sorted(self.trackers.items())
         ]
+
+
+def make_entries(tracker: PartitionTracker, records: Sequence[Any], now: float) -> list[Entry]:
+    """An entry for each record, with what it takes of the bound on bytes."""
+    made: list[Entry] = []
+    for record in records:
+        offset = record[2]
+        key, value, headers = record[5], record[6], record[7]
+        size = _RECORD_OVERHEAD_BYTES
+        if key is not None:
+            size += len(key)
+        if value is not None:
+            size += len(value)
+        if headers:
+            size += sum(len(name) + len(data or b"") for name, data in headers)
+        made.append(Entry(record, offset, offset + 1, size, tracker, now))
+    return made

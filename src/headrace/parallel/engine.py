@@ -12,13 +12,21 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from headrace.client.consumer import Consumer
-from headrace.client.consumer_errors import CommitFailedError, RetriableCommitFailedError, WakeupError
+from headrace.client.consumer_errors import (
+    CommitFailedError,
+    RecordDeserializationError,
+    RetriableCommitFailedError,
+    WakeupError,
+)
 from headrace.client.consumer_records import ConsumerRecords
 from headrace.client.offsets import OffsetAndMetadata
 from headrace.errors import HeadraceError, KafkaError, RebalanceInProgressError, RetriableError
+from headrace.parallel.failures import Transaction
 from headrace.parallel.handling import Handling
 from headrace.parallel.member import Member
+from headrace.parallel.retries import damage_of, diverted_headers
 from headrace.parallel.tracker import Commit
+from headrace.parallel.transactions import Outcome, Transactions
 from headrace.parallel.workers import Workers
 from headrace.topics import TopicPartition
 
@@ -30,6 +38,10 @@ _POLL_RECORDS_MAX = 2_000
 _INLINE_S = 0.1
 """How long a poller that handles by itself does so before it polls again."""
 _COMMIT_TIMEOUT_S = 10.0
+_TRANSACTION_LINGER_S = 0.1
+"""How long a diverted record waits for others before a transaction takes it."""
+_TRANSACTION_WAIT_S = 2.0
+"""How long the poller waits for a transaction's end before it polls again; it goes on with it at its next turn."""
 _END_S = 5.0
 _HANGING_END_S = 0.1
 """For workers that did not end while there was time to drain."""
@@ -58,6 +70,7 @@ class Engine:
         settings: EngineSettings,
         workers: Workers | None,
         handling: Handling,
+        transactions: Transactions | None = None,
     ) -> None:
         self.member = member
         self._core = member.core
@@ -67,6 +80,10 @@ class Engine:
         self._settings = settings
         self._workers = workers
         self._handling = handling
+        self._transactions = transactions
+        self._transaction: Transaction | None = None
+        """The one that is under way."""
+        member.is_transactional = transactions is not None
         self._stop_asked = threading.Event()
         self._consumer: Consumer | None = None
         self._commit_at = 0.0
@@ -125,11 +142,14 @@ class Engine:
         member, core = self.member, self._core
         with member.lock:
             timeout = self._wait_s()
-            records_max = max(1, min(_POLL_RECORDS_MAX, core.room()))
+            records_max = max(1, min(_POLL_RECORDS_MAX, core.pressure.room()))
             member.poller_waits = timeout > 0
         try:
             records = consumer.poll(timeout, records_max)
         except WakeupError:
+            return
+        except RecordDeserializationError as error:
+            self._pass_damage(consumer, error)
             return
         finally:
             member.poller_waits = False
@@ -147,12 +167,29 @@ class Engine:
                 self._core.add(partition, rows, now, now_ms, following[partition].offset)
             self.member.announce()
 
+    def _pass_damage(self, consumer: Consumer, error: RecordDeserializationError) -> None:
+        """A batch that cannot be read is one failed record; reading goes on behind it."""
+        partition = error.partition
+        # Its header may be damaged too: reading must not be sent beyond the end.
+        end = self._undisturbed(lambda: consumer.end_offsets([partition]))[partition]
+        error.last_offset = max(error.offset, min(error.last_offset, end - 1))
+        log.error("%s", error)
+        damage, record = damage_of(error)
+        consumer.seek(partition, damage.last_offset + 1)
+        with self.member.lock:
+            self._core.add_damaged(damage, record, self._clock.monotonic())
+            self.member.announce()
+
     def _wait_s(self) -> float:
         """How long a poll may wait for records."""
         core = self._core
-        if core.outbox or core.resumable or (self._workers is None and core.ready):
+        if core.pressure.resumable or (self._workers is None and core.ready):
             return 0.0
-        due_at = core.due_at()
+        due_at = core.failures.due_at()
+        if core.failures.outbox:
+            if self._transactions is None:
+                return 0.0
+            due_at = self._commit_at if due_at is None else min(due_at, self._commit_at)
         if due_at is None:
             return _POLL_S
         return min(_POLL_S, max(0.0, due_at - self._clock.monotonic()))
@@ -173,7 +210,10 @@ class Engine:
             if self._workers is not None:
                 self._workers.replace(chunk)
         member.send_diverted()
-        if now >= self._commit_at:
+        if self._transactions is not None and core.failures.outbox:
+            # Who waits behind such a record should not wait for long; a few at once are one transaction.
+            self._commit_at = min(self._commit_at, now + _TRANSACTION_LINGER_S)
+        if now >= self._commit_at or self._transaction is not None:
             self._commit_at = now + self._settings.commit_every_s
             self._commit_soon(consumer)
         if now >= self._log_at:
@@ -205,6 +245,9 @@ class Engine:
 
     def _commit_soon(self, consumer: Consumer) -> None:
         """Commit without waiting. One at a time: a later one has all that this one has."""
+        if self._transactions is not None:
+            self._transact(consumer, self._transactions)
+            return
         if self._committing:
             return
         with self.member.lock:
@@ -221,6 +264,10 @@ class Engine:
 
     def _commit_now(self, consumer: Consumer, partitions: Collection[TopicPartition]) -> HeadraceError | None:
         """Commit these and wait: they are about to go. What it failed with, if it did."""
+        if self._transactions is not None:
+            if self._transaction is not None:
+                self._transact(consumer, self._transactions, _COMMIT_TIMEOUT_S)
+            return self._transact(consumer, self._transactions, _COMMIT_TIMEOUT_S)
         with self.member.lock:
             commits = self._core.commits(partitions)
         if not commits:
@@ -232,6 +279,47 @@ class Engine:
             failed = error
         self._note_commit(commits, failed)
         return failed
+
+    def _transact(
+        self, consumer: Consumer, transactions: Transactions, seconds: float = _TRANSACTION_WAIT_S
+    ) -> HeadraceError | None:
+        """Produce what is diverted and commit, as one. What it failed with, if it did: then all is tried again."""
+        member, transaction = self.member, self._transaction
+        if transaction is None:
+            with member.lock:
+                transaction = self._core.failures.begin_transaction()
+            if transaction is None:
+                return None
+            now_ms = self._clock.now_ms()
+            messages = [
+                (one.topic, one.entry.record.value, one.entry.record.key, diverted_headers(one, member.group, now_ms))
+                for one in transaction.outgoing
+            ]
+            transactions.begin(messages, _offsets(transaction.commits), consumer.group_metadata())
+            self._transaction = transaction
+        outcome = transactions.settle(seconds)
+        if outcome is Outcome.UNKNOWN:
+            return None
+        self._transaction = None
+        is_committed = outcome is Outcome.COMMITTED
+        if outcome is Outcome.ASK_GROUP:
+            is_committed = self._is_committed(consumer, transaction.commits)
+        error = None if is_committed else transactions.error
+        if error is not None:
+            log.warning("a transaction of %s records was aborted: %s", len(transaction.outgoing), error)
+        with member.lock:
+            self._core.failures.end_transaction(transaction, error, self._clock.monotonic())
+            member.announce()
+        return error
+
+    def _is_committed(self, consumer: Consumer, commits: list[Commit]) -> bool:
+        """Whether these offsets are the group's: tells how a transaction ended that was lost sight of."""
+        wanted = _offsets(commits)
+        found = self._undisturbed(lambda: consumer.committed(list(wanted)))
+        return bool(wanted) and all(
+            (one := found.get(name)) is not None and (one.offset, one.metadata) == (offset.offset, offset.metadata)
+            for name, offset in wanted.items()
+        )
 
     def _commit_last(self, consumer: Consumer) -> None:
         """The commit before leaving. While the group rebalances it takes none, so that is gone through first."""
@@ -316,7 +404,11 @@ class Engine:
 
     def _keep_on(self) -> None:
         """While draining: what is diverted has to be sent, who hangs has to be given up."""
-        self.member.send_diverted()
+        if self._transactions is None:
+            self.member.send_diverted()
+        elif self._core.failures.outbox or self._transaction is not None:
+            assert self._consumer is not None
+            self._transact(self._consumer, self._transactions)
         with self.member.lock:
             given_up = self._core.tick(self._clock.monotonic())
             self.member.announce()
@@ -342,6 +434,8 @@ class Engine:
             self.member.close()
             if self._workers is not None:
                 self._workers.stop(_END_S if is_drained else _HANGING_END_S)
+            if self._transactions is not None:
+                self._transactions.close()
             try:
                 consumer.close()
             except (KafkaError, HeadraceError) as error:

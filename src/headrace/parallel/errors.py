@@ -18,9 +18,14 @@ class RetriesExhausted(ParallelError):
 
     def __init__(self, partition: TopicPartition, offset: int, tries: int, error: BaseException) -> None:
         self.partition, self.offset, self.tries, self.error = partition, offset, tries, error
+        what = (
+            f"{partition} at offset {offset} cannot be read"
+            if isinstance(error, Poison)
+            else (f"the handler failed {tries} times on {partition} at offset {offset}")
+        )
         super().__init__(
-            f"the handler failed {tries} times on {partition} at offset {offset} ({error!r}); nothing from there on is "
-            "committed. Mend it and start again, or give Retry a topic or dead_letters, or on_exhausted='skip'"
+            f"{what} ({error!r}); nothing from there on is committed. Mend it and start "
+            "again, or give Retry a topic or dead_letters, or on_exhausted='skip'"
         )
 
 
@@ -46,6 +51,15 @@ class Poison(ParallelError):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Poison, (self.partition, self.offset, self.part, ValueError(repr(self._error)))
+
+
+class Damaged(Poison):
+    """A batch of the log that cannot be read: its checksum is wrong, or its records cannot be decoded."""
+
+    def __init__(self, partition: TopicPartition, offset: int, last_offset: int, why: str, raw_bytes: int = 0) -> None:
+        super().__init__(partition, offset, "batch", ValueError(why))
+        self.last_offset, self.raw_bytes = last_offset, raw_bytes
+        self.args = (f"the batch of {partition} at offsets {offset} to {last_offset} cannot be read: {why}",)
 
 
 # --- raised by handlers -----------------------------------------------------------------------------------------------

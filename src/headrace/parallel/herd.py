@@ -28,6 +28,7 @@ class Herd:
         self._plan = plan
         self._on_end = on_end
         self._children: dict[Connection, Any] = {}
+        self._numbers: dict[Connection, int] = {}
         self._latest: dict[Connection, Snapshot] = {}
         self._before: list[Snapshot] = []
         """The last words of processes that are gone."""
@@ -44,17 +45,18 @@ class Herd:
                 f"the handler or the configuration cannot be sent to other processes ({error}): define it at the top "
                 "of a module, and give deserializers by name, as classes or as functions of a module"
             ) from error
-        for _ in range(self._plan.workers):
-            self._start_one()
+        for number in range(self._plan.workers):
+            self._start_one(number)
         self._thread.start()
 
-    def _start_one(self) -> None:
+    def _start_one(self, number: int) -> None:
         context = multiprocessing.get_context("spawn")
         ours, theirs = context.Pipe()
-        process = context.Process(target=serve_member, args=(theirs, self._plan), daemon=True)
+        process = context.Process(target=serve_member, args=(theirs, self._plan, number), daemon=True)
         process.start()
         theirs.close()
         self._children[ours] = process
+        self._numbers[ours] = number
 
     def stop(self) -> None:
         self._stopping = True
@@ -88,7 +90,7 @@ class Herd:
         self._on_end(self._error)
 
     def _gone(self, connection: Connection) -> None:
-        process = self._children.pop(connection)
+        process, number = self._children.pop(connection), self._numbers.pop(connection)
         connection.close()
         process.join(_GRACE_S)
         last = self._latest.pop(connection, None)
@@ -105,22 +107,24 @@ class Herd:
             self.stop()
             return
         log.error("a consumer process ended with exit code %s; another takes its place", process.exitcode)
-        self._start_one()
+        self._start_one(number)
 
 
 # --- in the process ---------------------------------------------------------------------------------------------------
 
 
-def serve_member(connection: Connection, plan: Any) -> None:
+def serve_member(connection: Connection, plan: Any, number: int) -> None:
     """One consumer of the group, in a process of its own, until the parent says so or is gone."""
     from dataclasses import replace
 
     from headrace.parallel.api import ParallelConsumer
+    from headrace.parallel.handling import DESERIALIZERS
     from headrace.parallel.options import Consumers
 
     # Ctrl-C reaches the whole group of processes; the parent decides what it means.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    consumer = ParallelConsumer.of(replace(plan, model=Consumers(), workers=1))
+    config = plan.consumer_config(number) | {name: plan.config[name] for name in DESERIALIZERS if name in plan.config}
+    consumer = ParallelConsumer.of(replace(plan, model=Consumers(), workers=1, config=config))
     signal.signal(signal.SIGTERM, lambda number, frame: consumer.stop())
     consumer.start()
     try:

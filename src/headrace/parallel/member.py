@@ -29,6 +29,8 @@ class Member:
         self.group = group
         self.producer = producer
         self.workers = workers
+        self.is_transactional = False
+        """Whether the poller produces what is diverted, together with the offsets that pass it."""
         self.lock = threading.Lock()
         self.work_came = threading.Condition(self.lock)
         self.work_ended = threading.Condition(self.lock)
@@ -55,7 +57,7 @@ class Member:
                 if done.abandoned:
                     # Somebody else has this worker's place.
                     return None
-            if not self.core.outbox:
+            if self.is_transactional or not self.core.failures.outbox:
                 return self._wait_for_work(worker)
         # What is diverted is sent outside the lock: sending may wait for room in the producer.
         self.send_diverted()
@@ -89,7 +91,7 @@ class Member:
             else:
                 chunk.worker = worker
                 self._share()
-            if self.core.outbox:
+            if self.core.failures.outbox:
                 # Sending may wait, which a loop must not: the poller does it.
                 self._wake_poller()
         return chunk
@@ -98,7 +100,7 @@ class Member:
         self.core.complete(chunk, self.clock.monotonic())
         if self._waiters:
             self.work_ended.notify_all()
-        if self.core.resumable:
+        if self.core.pressure.resumable:
             self._wake_poller()
 
     def broke(self, error: BaseException) -> None:
@@ -127,11 +129,12 @@ class Member:
 
     def send_diverted(self) -> None:
         """Produce what goes to the retry topic or the dead letters. Any thread may call this."""
-        while True:
+        outbox = self.core.failures.outbox
+        while not self.is_transactional:
             with self.lock:
-                if not self.core.outbox:
+                if not outbox:
                     return
-                outgoing = self.core.outbox.popleft()
+                outgoing = outbox.popleft()
                 record = outgoing.entry.record
             if record is not None:
                 self._send(outgoing, record)
@@ -141,7 +144,7 @@ class Member:
 
         def delivered(error: BaseException | None, _: Any) -> None:
             with self.lock:
-                self.core.produced(outgoing, error, self.clock.monotonic())
+                self.core.failures.produced(outgoing, error, self.clock.monotonic())
                 self.announce()
                 if self._waiters:
                     self.work_ended.notify_all()
@@ -186,8 +189,8 @@ class Member:
                 group=self.group,
                 workers=self.workers,
                 busy=len(self.core.running),
-                buffered_records=self.core.records,
-                buffered_bytes=self.core.bytes,
+                buffered_records=self.core.pressure.records,
+                buffered_bytes=self.core.pressure.bytes,
                 counters=type(self.core.counters)(**_values(self.core.counters)),
                 partitions=self.core.states(now),
             )

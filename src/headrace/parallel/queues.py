@@ -141,8 +141,8 @@ class Lanes:
         self._go_on(run.lane)
 
     def passed(self, entry: Entry) -> None:
-        assert entry.lane is not None
-        self._go_on(entry.lane)
+        if entry.lane is not None:
+            self._go_on(entry.lane)
 
     def _go_on(self, lane: Lane) -> None:
         if lane.queue:

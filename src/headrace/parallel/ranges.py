@@ -8,19 +8,19 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
 from headrace.client.consumer import Consumer
+from headrace.client.consumer_errors import RecordDeserializationError
 from headrace.client.consumer_records import ConsumerRecord
-from headrace.client.errors import ClientClosed
-from headrace.errors import HeadraceError
+from headrace.parallel.core import make_entries
 from headrace.parallel.engine import Engine
-from headrace.parallel.errors import RetriesExhausted
 from headrace.parallel.finished import Interval
 from headrace.parallel.handling import Handling
 from headrace.parallel.member import Member
-from headrace.parallel.retries import Fate, Outgoing, Verdict, diverted_headers, judge
+from headrace.parallel.retries import damage_of
 from headrace.parallel.tracker import PartitionTracker
 from headrace.parallel.work import Chunk, Entry, Run
 from headrace.topics import TopicPartition
@@ -31,7 +31,8 @@ _POLL_S = 0.2
 _POLL_RECORDS = 500
 _LOOK_S = 0.05
 """How often the ends of the partitions are asked for while readers have nothing to do."""
-_PRODUCE_WAIT_S = 30.0
+_FETCH_BYTES = 64 * 1024
+"""Asked for at a time, unless it is configured: what lies behind a range's end is fetched for nothing."""
 
 
 class RangeReaders:
@@ -49,7 +50,7 @@ class RangeReaders:
         # A range lies before the partition's end, so there is no reason to wait for data; a fetch that waits at the end
         # would only stand before the next range's.
         own = {name: value for name, value in config.items() if name not in ("group.id", "group.instance.id")}
-        self._config = {**own, "fetch.max.wait.ms": 1}
+        self._config = {"max.partition.fetch.bytes": _FETCH_BYTES, **own, "fetch.max.wait.ms": 1}
         self._threads: list[threading.Thread] = []
         self.ends: dict[TopicPartition, int] = {}
         """Up to where each partition may be read now (set by the engine, under the lock)."""
@@ -85,7 +86,7 @@ class RangeReaders:
             behind = end - tracker.next_offset
             if behind > most and len(tracker.entries) < 2 * self._count:
                 best, most = tracker, behind
-        if best is None or best.next_offset is None or self._core.stopping:
+        if best is None or best.next_offset is None or self._core.stopping or not self._core.pressure.room():
             return None
         start = best.next_offset
         end = min(start + self._size, self.ends[best.partition])
@@ -117,10 +118,7 @@ class RangeReaders:
         try:
             while (work := self._next()) is not None:
                 if isinstance(work, Chunk):
-                    self._handling.work(work)
-                    with self._member.lock:
-                        self._core.complete(work, self._member.clock.monotonic())
-                    self._member.send_diverted()
+                    self._do(work)
                 else:
                     self._do_range(consumer, *work)
         except Exception as error:  # noqa: BLE001 - without its consumer a reader is of no use: the poller says why
@@ -128,16 +126,21 @@ class RangeReaders:
         finally:
             consumer.close()
 
+    def _do(self, chunk: Chunk) -> None:
+        """What is not a range: another try of a record that failed, or a record of the retry topic."""
+        self._handling.work(chunk)
+        with self._member.lock:
+            self._core.complete(chunk, self._member.clock.monotonic())
+        self._member.send_diverted()
+
     def _do_range(self, consumer: Consumer, entry: Entry, skip: list[Interval]) -> None:
+        is_done = False
         try:
             is_done = self._read_range(consumer, entry, skip)
-        except BaseException:
-            with self._member.lock:
-                self._core.range_dropped(entry)
-            raise
-        if not is_done:
-            with self._member.lock:
-                self._core.range_dropped(entry)
+        finally:
+            if not is_done:
+                with self._member.lock:
+                    self._core.range_dropped(entry)
 
     def _read_range(self, consumer: Consumer, entry: Entry, skip: list[Interval]) -> bool:
         """Whether the range was finished; otherwise it is not ours any more."""
@@ -145,114 +148,90 @@ class RangeReaders:
         consumer.assign([partition])
         consumer.seek(partition, position)
         while position < end:
-            found = consumer.poll(_POLL_S, max_records=min(_POLL_RECORDS, end - position)).records(partition)
-            wanted = [record for record in found if record.offset < end]
-            for first in range(0, len(wanted), self._batch):
-                records = wanted[first : first + self._batch]
-                if not self._handle(entry, [one for one in records if not _is_within(one.offset, skip)]):
-                    return False
-                if not self._advance(entry, min(end, records[-1].offset + 1)):
-                    return False
+            found: list[ConsumerRecord] = []
+            try:
+                found = consumer.poll(_POLL_S, max_records=min(_POLL_RECORDS, end - position)).records(partition)
+            except RecordDeserializationError as error:
+                self._pass_damage(consumer, entry, error)
+            wanted = [one for one in found if one.offset < end and not (skip and _is_within(one.offset, skip))]
+            if wanted and not self._handle(entry, wanted):
+                return False
             # Where the log has no records (compaction, transactions) only the position says so.
             position = max(position, consumer.position(partition))
-            if not self._advance(entry, min(end, position)):
+            with self._member.lock:
+                is_ours = self._core.range_advanced(entry, min(end, position))
+                if entry.done:
+                    return True
+                chunk = self._core.take(self._member.clock.monotonic()) if is_ours and self._core.ready else None
+            if not is_ours:
                 return False
-        return True
+            if chunk is not None:
+                # All readers may be within ranges, and somebody has to do what is tried again.
+                self._do(chunk)
+            self._member.send_diverted()
+        return entry.done
 
-    def _advance(self, entry: Entry, offset: int) -> bool:
-        """Write down how far the range is; False when it is not to be gone on with."""
-        if offset == entry.offset and offset < entry.end:
-            return entry.tracker.alive and not entry.tracker.draining
+    def _pass_damage(self, consumer: Consumer, entry: Entry, error: RecordDeserializationError) -> None:
+        """A batch that cannot be read is one failed record; the part of it that lies in other ranges is theirs."""
+        error.last_offset = min(error.last_offset, entry.end - 1)
+        log.error("%s", error)
+        damage, record = damage_of(error)
         with self._member.lock:
-            if entry.done:
-                return True
-            return self._core.range_advanced(entry, offset) or entry.done
+            now = self._member.clock.monotonic()
+            self._core.range_failed(entry, [(record, damage)], damage.last_offset + 1, now)
+        consumer.seek(error.partition, damage.last_offset + 1)
 
     # --- handling ---------------------------------------------------------------------------------------------------
 
-    def _handle(self, within: Entry, records: list[ConsumerRecord]) -> bool:
-        """Have records handled, with all their retries; False when the range was taken away meanwhile."""
-        if not records:
-            return True
-        now = self._member.clock.monotonic()
-        entries = [Entry(one, one.offset, one.offset + 1, 0, within.tracker, now) for one in records]
-        failures = self._call(entries)
-        is_blamed = not (self._handling.is_batch and len(failures) > 1)
-        return all(self._retry(entry, error, is_blamed) for entry, error in failures)
+    def _handle(self, entry: Entry, records: list[ConsumerRecord]) -> bool:
+        """Have records handled; False when the range was taken away meanwhile.
 
-    def _call(self, entries: list[Entry]) -> list[tuple[Entry, BaseException]]:
-        run = Run(entries, entries[0].tracker, None)
-        chunk = Chunk(_NOTHING, 0.0)
-        (self._handling.do_batch if self._handling.is_batch else self._handling.do_records)(chunk, run)
-        failures = run.failures or []
-        with self._member.lock:
-            self._core.counters.polled += len(entries)
-            self._core.counters.handled += len(entries) - len(failures)
-            self._core.counters.failures += len(failures)
-        return failures
-
-    def _retry(self, entry: Entry, error: BaseException, is_blamed: bool) -> bool:
-        counters, tracker = self._core.counters, entry.tracker
-        retry = self._core.settings.retry
-        while True:
-            entry.error = error
-            entry.tries += int(is_blamed)
-            verdict = judge(retry, entry, error) if is_blamed else Verdict(Fate.HERE, retry.local_wait_s(1))
-            if verdict.fate is Fate.SKIP:
-                counters.skipped += 1
+        How far it got is written into the entry record by record, without the lock: a number that only this thread
+        changes.
+        """
+        handled = 0
+        try:
+            if self._handling.is_batch:
+                for first in range(0, len(records), self._batch):
+                    if entry.tracker.draining or not entry.tracker.alive:
+                        return False
+                    handled += self._call_batch(entry, records[first : first + self._batch])
                 return True
-            if verdict.fate is Fate.STOP:
-                with self._member.lock:
-                    self._core.fatal = RetriesExhausted(tracker.partition, entry.offset, entry.tries, error)
-                    self._core.stop()
-                return False
-            if verdict.fate is not Fate.HERE:
-                return self._divert(entry, verdict)
-            counters.local_retries += 1
-            if not self._sleep(tracker, verdict.delay_s):
-                return False
-            failures = self._call([entry])
-            if not failures:
-                return True
-            error, is_blamed = failures[0][1], True
-
-    def _divert(self, entry: Entry, verdict: Verdict) -> bool:
-        """Put a record to the other topic and wait until it is there."""
-        member, retry = self._member, self._core.settings.retry
-        topic = retry.topic if verdict.fate is Fate.RETRY_TOPIC else retry.dead_letters
-        assert member.producer is not None
-        assert topic is not None
-        record = entry.record
-        while True:
-            headers = diverted_headers(Outgoing(entry, topic, verdict), member.group, member.clock.now_ms())
-            try:
-                member.producer.send(topic, record.value, record.key, headers=headers).result(_PRODUCE_WAIT_S)
-            except ClientClosed:
-                return False
-            except (HeadraceError, TimeoutError) as error:
-                log.error("%s cannot be written: %r", topic, error)
-                self._core.counters.produce_failures += 1
-                if not self._sleep(entry.tracker, 1.0):
+            handler = self._handling.handler
+            deserialised = None if self._handling.is_plain else self._handling.deserialised
+            tracker = entry.tracker
+            for record in records:
+                if tracker.draining or not tracker.alive:
                     return False
-                continue
-            with member.lock:
-                if verdict.fate is Fate.RETRY_TOPIC:
-                    self._core.counters.retry_topic += 1
+                try:
+                    handler(record if deserialised is None else deserialised(record))
+                except BaseException as error:  # noqa: BLE001 - whatever a handler raises is its record's failure
+                    self._failed(entry, [(record, error)], record.offset + 1)
                 else:
-                    self._core.counters.dead_letters += 1
+                    handled += 1
+                    entry.offset = record.offset + 1
             return True
+        finally:
+            with self._member.lock:
+                self._core.counters.polled += len(records)
+                self._core.counters.handled += handled
+                entry.tracker.dirty = True
 
-    def _sleep(self, tracker: PartitionTracker, seconds: float) -> bool:
-        """Wait, unless the partition goes; False then."""
-        member = self._member
-        until = member.clock.monotonic() + seconds
-        with member.lock:
-            while tracker.alive and not tracker.draining and not member.is_closed:
-                left = until - member.clock.monotonic()
-                if left <= 0:
-                    return True
-                member.work_ended.wait(min(left, _LOOK_S))
-        return False
+    def _call_batch(self, entry: Entry, records: list[ConsumerRecord]) -> int:
+        """One call with many records; how many of them went well."""
+        run = Run(make_entries(entry.tracker, records, 0.0), entry.tracker, None)
+        self._handling.do_batch(Chunk(deque(), 0.0), run)
+        following = records[-1].offset + 1
+        failures = [(one.record, error) for one, error in run.failures or ()]
+        if failures:
+            self._failed(entry, failures, following)
+        else:
+            entry.offset = following
+        return len(records) - len(failures)
+
+    def _failed(self, entry: Entry, failures: list[tuple[ConsumerRecord, BaseException]], upto: int) -> None:
+        with self._member.lock:
+            self._core.range_failed(entry, failures, upto, self._member.clock.monotonic())
 
 
 class RangeEngine(Engine):
@@ -290,6 +269,3 @@ class RangeEngine(Engine):
 
 def _is_within(offset: int, intervals: list[Interval]) -> bool:
     return any(first <= offset < last for first, last in intervals)
-
-
-_NOTHING: Any = ()

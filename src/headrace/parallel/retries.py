@@ -10,9 +10,12 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from headrace.parallel.errors import HandlerStalled, Poison, Reject, RetryLater, WorkerDied
+from headrace.client.consumer_errors import RecordDeserializationError
+from headrace.client.consumer_records import ConsumerRecord
+from headrace.parallel.errors import Damaged, HandlerStalled, Poison, Reject, RetryLater, WorkerDied
 from headrace.parallel.options import Exhausted, Retry
 from headrace.parallel.work import Entry
+from headrace.records import TimestampType
 
 PREFIX = "headrace."
 ATTEMPT = "headrace.attempt"
@@ -26,6 +29,11 @@ ORIGIN_TOPIC = "headrace.origin-topic"
 ORIGIN_PARTITION = "headrace.origin-partition"
 ORIGIN_OFFSET = "headrace.origin-offset"
 ORIGIN_TIMESTAMP = "headrace.origin-timestamp"
+ORIGIN_LAST_OFFSET = "headrace.origin-last-offset"
+RAW_BYTES = "headrace.raw-bytes"
+DAMAGED = "damaged"
+RAW_BYTES_MAX = 900_000
+"""Of a damaged batch that go along as a dead letter's value; what is larger would not fit a topic's default bound."""
 _ORIGIN = (ORIGIN_TOPIC, ORIGIN_PARTITION, ORIGIN_OFFSET, ORIGIN_TIMESTAMP)
 _ERROR_TEXT_MAX = 1_000
 
@@ -86,6 +94,8 @@ def _give_up(retry: Retry, rounds: int) -> Verdict:
 
 def reason_of(error: BaseException) -> str:
     """One word for why a record is among the dead letters."""
+    if isinstance(error, Damaged):
+        return DAMAGED
     if isinstance(error, Poison):
         return "poison"
     if isinstance(error, Reject):
@@ -151,7 +161,18 @@ def diverted_headers(outgoing: Outgoing, group: str, now_ms: int) -> list[Header
         ERROR: "" if error is None else str(error)[:_ERROR_TEXT_MAX],
         REASON: "" if error is None else reason_of(error),
     }
+    if isinstance(error, Damaged):
+        facts[ORIGIN_LAST_OFFSET] = str(error.last_offset)
+        facts[RAW_BYTES] = str(error.raw_bytes)
     if outgoing.verdict.fate is Fate.RETRY_TOPIC:
         facts[DUE_MS] = str(now_ms + round(outgoing.verdict.delay_s * 1000))
     made.extend((name, text.encode("utf-8", "replace")) for name, text in facts.items())
     return made
+
+
+def damage_of(error: RecordDeserializationError) -> tuple[Damaged, ConsumerRecord]:
+    """A batch that cannot be read, as a failure and as a record with the batch's bytes (if they fit a record)."""
+    damage = Damaged(error.partition, error.offset, error.last_offset, error.why, len(error.raw))
+    raw = error.raw if len(error.raw) <= RAW_BYTES_MAX else None
+    topic, partition = error.partition
+    return damage, ConsumerRecord(topic, partition, error.offset, -1, TimestampType.CREATE_TIME, None, raw)

@@ -86,15 +86,22 @@ class PartitionTracker:
 
     @property
     def start(self) -> int | None:
-        """The first offset that is not finished: what may be committed."""
+        """The first offset that is not finished."""
         return self.entries[0].offset if self.entries else self.next_offset
+
+    def _passable(self) -> int | None:
+        """What may be committed: the first offset that is not finished, nor leaves with this commit."""
+        for entry in self.entries:
+            if not (entry.done or entry.leaving):
+                return entry.offset
+        return self.next_offset
 
     def finished_beyond(self, start: int) -> list[Interval]:
         """Offsets after the start that need no handling: finished, or without a record."""
         intervals: list[Interval] = []
         position = start
         for entry in self.entries:
-            if not entry.done:
+            if not (entry.done or entry.leaving):
                 if entry.offset > position:
                     intervals.append((position, entry.offset))
                 position = entry.end
@@ -113,7 +120,7 @@ class PartitionTracker:
 
     def commit(self) -> Commit | None:
         """What to commit now; None if that is committed already."""
-        start = self.start
+        start = self._passable()
         if start is None:
             return None
         note, is_whole = encode_finished(start, self.finished_beyond(start))

@@ -17,7 +17,20 @@ if TYPE_CHECKING:
 class Entry:
     """One unfinished record (or, in the range model, one range of offsets)."""
 
-    __slots__ = ("added_at", "alone", "done", "end", "error", "lane", "offset", "record", "size", "tracker", "tries")
+    __slots__ = (
+        "added_at",
+        "alone",
+        "done",
+        "end",
+        "error",
+        "lane",
+        "leaving",
+        "offset",
+        "record",
+        "size",
+        "tracker",
+        "tries",
+    )
 
     def __init__(
         self, record: Any, offset: int, end: int, size: int, tracker: PartitionTracker, added_at: float
@@ -31,6 +44,8 @@ class Entry:
         self.done = False
         self.alone = False
         """To be handed out by itself: it failed together with others, or before."""
+        self.leaving = False
+        """In a transaction that is under way: what is committed with it passes this record."""
         self.tries = 0
         self.lane: Lane | None = None
         self.error: BaseException | None = None

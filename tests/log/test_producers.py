@@ -168,6 +168,37 @@ def test_a_marker_with_a_higher_epoch_begins_it() -> None:
     send(log, 1, 1, 0, transactional=True)
 
 
+def end_of_version_2(log: Log, producer_id: int, epoch: int) -> Appended:
+    records = marker(producer_id, commit=True, epoch=epoch)
+    return log.append(records, leader_epoch=0, origin=Origin.COORDINATOR, now_ms=NOW_MS, transaction_version=2)
+
+
+def test_a_late_end_of_the_newer_protocol_does_not_end_the_next_transaction() -> None:
+    """There the end of a transaction has an epoch of its own, above that of its records."""
+    log = open_log(make_host())
+    send(log, 1, 0, 0, transactional=True)
+    with pytest.raises(InvalidProducerEpochError, match="higher"):
+        end_of_version_2(log, 1, 0)
+    end_of_version_2(log, 1, 1)
+    assert end_of_version_2(log, 1, 1).base_offset == 2, "the same end again, with nothing open, does no harm"
+    send(log, 1, 1, 0, transactional=True)
+    with pytest.raises(InvalidProducerEpochError, match="higher"):
+        end_of_version_2(log, 1, 1)
+    log.update_high_watermark(log.end_offset)
+    assert log.last_stable_offset == 3
+    end(log, 1, commit=True, epoch=1)  # the older protocol ends it in its own epoch
+    log.update_high_watermark(log.end_offset)
+    assert log.last_stable_offset == 5
+
+
+def test_the_last_epoch_of_a_producer_is_ended_in_itself() -> None:
+    log = open_log(make_host())
+    send(log, 1, 32_767, 0, transactional=True)
+    end_of_version_2(log, 1, 32_767)
+    log.update_high_watermark(log.end_offset)
+    assert log.last_stable_offset == 2
+
+
 def test_a_transaction_must_be_verified_with_the_guard_of_its_own() -> None:
     log = open_log(make_host())
     with pytest.raises(InvalidTxnStateError):

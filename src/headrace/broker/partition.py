@@ -130,6 +130,7 @@ class Partition:
         origin: Origin = Origin.CLIENT,
         acks: int = -1,
         verification: Verification | None = None,
+        transaction_version: int = 0,
     ) -> Appended | Awaitable[Appended]:
         """Append a client's batch. Gives the result at once, or something to wait for when the disk is busy.
 
@@ -138,7 +139,14 @@ class Partition:
         if self._held is not None:
             return self._hold_back(
                 self._held,
-                functools.partial(self.append, records, origin=origin, acks=acks, verification=verification),
+                functools.partial(
+                    self.append,
+                    records,
+                    origin=origin,
+                    acks=acks,
+                    verification=verification,
+                    transaction_version=transaction_version,
+                ),
             )
         self.check_leader()
         log = self.log
@@ -155,6 +163,7 @@ class Partition:
             leader_epoch=self.leadership.leader_epoch,
             origin=origin,
             verification=verification,
+            transaction_version=transaction_version,
         )
         try:
             appended = self.writer.try_inline(work)

@@ -86,6 +86,7 @@ class TransactionService(CoordinatorDriver):
             request.coordinator_epoch,
             request.commit,
             request.partitions,
+            request.transaction_version,
         )
         self.apply(self.coordinator.markers_written(request, errors, self.now_ms()))
 
@@ -96,11 +97,19 @@ class TransactionService(CoordinatorDriver):
         coordinator_epoch: int,
         commit: bool,
         partitions: Iterable[TopicPartition],
+        transaction_version: int = 0,
     ) -> dict[TopicPartition, ErrorCode]:
-        """Append the marker that ends a transaction to each of these partitions; what became of each."""
+        """Append the marker that ends a transaction to each of these partitions; what became of each.
+
+        `transaction_version` is the protocol of the transaction: from 2 on its end has an epoch of its own.
+        """
         errors: dict[TopicPartition, ErrorCode] = {}
         waits: list[tuple[TopicPartition, Awaitable[Appended]]] = []
         for key in partitions:
+            if key.topic == CONSUMER_OFFSETS and not self.broker.groups.coordinator.is_loaded(key.partition):
+                # The marker would overtake the offsets that it ends, which are still being read: to be asked again.
+                errors[key] = ErrorCode.NOT_LEADER_OR_FOLLOWER
+                continue
             batch = control_batch(
                 ControlType.COMMIT if commit else ControlType.ABORT,
                 producer_id=producer_id,
@@ -109,7 +118,8 @@ class TransactionService(CoordinatorDriver):
                 timestamp=self.now_ms(),
             )
             try:
-                appended = self.broker.partition(*key).append(batch, origin=Origin.COORDINATOR)
+                partition = self.broker.partition(*key)
+                appended = partition.append(batch, origin=Origin.COORDINATOR, transaction_version=transaction_version)
             except HeadraceError as error:
                 errors[key] = _code(error)
                 continue

@@ -121,6 +121,11 @@ class GroupCoordinator:
             self._administration.cancel_expiry(out, shard)
         return out
 
+    def is_loaded(self, partition: int) -> bool:
+        """Whether this coordinator knows all that the partition holds."""
+        shard = self._shards.get(partition)
+        return shard is not None and shard.loader is None
+
     def complete_transaction(self, partition: int, producer_id: int, committed: bool) -> None:
         """A marker that ends this producer's transaction is in the partition's log (or is replayed from it)."""
         shard = self._shards.get(partition)

@@ -227,9 +227,11 @@ class Log:
         origin: Origin = Origin.CLIENT,
         now_ms: int | None = None,
         verification: Verification | None = None,
+        transaction_version: int = 0,
     ) -> Appended:
         """Append a leader's one batch: check it, give it offsets and epoch in place, write it.
 
+        `transaction_version` is that of the transaction which a marker ends.
         Pass a bytearray, or a view of one: its bytes are patched, not copied. Raises a KafkaError when the batch is
         refused and a DiskError when the disk fails; then nothing of it is readable, now or after a restart.
         """
@@ -245,7 +247,7 @@ class Log:
             if header.is_control:
                 marker = read_marker(Batch(checked.view))
                 if marker is not None:
-                    self.producers.check_marker(header, marker, base_offset)
+                    self.producers.check_marker(header, marker, base_offset, transaction_version)
             else:
                 if origin is Origin.CLIENT:
                     duplicate = self.producers.find_duplicate(header)

@@ -18,6 +18,9 @@ from headrace.records.batch import MAX_SEQUENCE, NO_PRODUCER_EPOCH, NO_PRODUCER_
 from headrace.topics import TopicPartition
 
 BATCHES_KEPT = 5
+MAX_PRODUCER_EPOCH = 32_767
+EPOCH_BUMP_VERSION = 2
+"""The `transaction.version` from which on the end of every transaction bumps the producer's epoch (KIP-890)."""
 DEFAULT_EXPIRATION_MS = 86_400_000
 
 
@@ -172,10 +175,23 @@ class ProducerState:
                     f"{self._partition}: the batch of producer {header.producer_id} is not part of an open transaction"
                 )
 
-    def check_marker(self, header: BatchHeader, marker: EndMarker, offset: int) -> None:
+    def check_marker(self, header: BatchHeader, marker: EndMarker, offset: int, transaction_version: int = 0) -> None:
         """Raise unless this end of a transaction may be written at `offset`."""
         producer = self.producers.get(header.producer_id)
         self._check_epoch(producer, header, offset)
+        if (
+            transaction_version >= EPOCH_BUMP_VERSION
+            and producer is not None
+            and header.producer_epoch == producer.epoch
+            and producer.in_transaction
+            and header.producer_epoch != MAX_PRODUCER_EPOCH
+        ):
+            # Each end has an epoch of its own there, so this one ended an earlier transaction and comes late. With no
+            # transaction open it is the same end once more, which does no harm; the last epoch has none above it.
+            raise InvalidProducerEpochError(
+                f"{self._partition}: the end of a transaction of producer {header.producer_id} at offset {offset} has "
+                f"epoch {header.producer_epoch}, in which another transaction is open: it must be higher"
+            )
         if producer is not None and producer.coordinator_epoch > marker.coordinator_epoch:
             raise TransactionCoordinatorFencedError(
                 f"{self._partition}: marker for producer {header.producer_id} at offset {offset} has coordinator epoch "

@@ -1,7 +1,7 @@
 """WriteTxnMarkers (key 27): end a transaction in these partitions. For coordinators, and for ending hanging ones by
 hand.
 
-Serves versions 1-2. 2 tells the protocol of the transaction.
+Serves versions 1-2. 2 tells the protocol of the transaction, from which follows what epoch the marker must have.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ async def _write(broker: Broker, marker: WritableTxnMarker) -> WritableTxnMarker
         marker.coordinator_epoch,
         marker.transaction_result,
         [TopicPartition(topic.name, index) for topic in marker.topics for index in topic.partition_indexes],
+        marker.transaction_version,
     )
     result = WritableTxnMarkerResult(producer_id=marker.producer_id)
     for topic in marker.topics:

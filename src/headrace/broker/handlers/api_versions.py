@@ -2,6 +2,7 @@
 
 Serves versions 0-4. A request of a newer version is answered in version 0 with UNSUPPORTED_VERSION and the range of
 ApiVersions itself, so that any client can step down. From version 3 on the client's name and version are checked.
+Below version 4, features that may be at level 0 are not told: Java's clients up to 3.8 fail on them (KAFKA-17492).
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from headrace.broker.broker import Broker
 
 VERSION_MAX = 4
+FEATURES_FROM_ZERO_VERSION = 4
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
 
@@ -46,6 +48,7 @@ def api_versions(broker: Broker, context: RequestContext, request: ApiVersionsRe
     response.supported_features = [
         SupportedFeatureKey(name=name, min_version=low, max_version=high)
         for name, (low, high) in SUPPORTED_FEATURES.items()
+        if low > 0 or context.api_version >= FEATURES_FROM_ZERO_VERSION
     ]
     response.finalized_features_epoch = broker.image.offset - 1
     response.finalized_features = [

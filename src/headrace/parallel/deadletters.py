@@ -20,6 +20,7 @@ from headrace.parallel.errors import ParallelError
 from headrace.parallel.finished import Interval, decode_finished, encode_finished, merge
 from headrace.parallel.retries import (
     ATTEMPT,
+    DAMAGED,
     ERROR,
     ERROR_TYPE,
     FAILED_MS,
@@ -85,6 +86,8 @@ class DeadLetters:
         self.topic = topic
         own = {name: value for name, value in config.items() if name not in ("key.deserializer", "value.deserializer")}
         self._config = own
+        # What an aborted transaction wrote is no dead letter.
+        own = {"isolation.level": "read_committed", **own}
         self._consumer = Consumer({**own, "group.id": f"{topic}.redriven", "enable.auto.commit": False})
         self._redriven: dict[TopicPartition, tuple[int, list[Interval]]] = {}
 
@@ -130,7 +133,8 @@ class DeadLetters:
     ) -> int:
         """Put letters back to the topic they came from first (or another); how many. Their own headers are kept, what
         the retries added is not, so that they start afresh."""
-        chosen = list(self.letters(select=select))
+        # Of a damaged batch there is no record to put back: its bytes are for whoever looks into it.
+        chosen = [letter for letter in self.letters(select=select) if letter.reason != DAMAGED]
         targets = [to or letter.origin_topic for letter in chosen]
         for letter, target in zip(chosen, targets):
             if target is None:

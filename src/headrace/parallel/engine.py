@@ -114,6 +114,8 @@ class Engine:
         self.member.wake_poller = consumer.wakeup
         is_orderly = False
         try:
+            if self._transactions is not None:
+                self._transactions.start()
             consumer.subscribe(self._topics, self)
             if self._workers is not None:
                 self._workers.start()

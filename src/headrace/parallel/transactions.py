@@ -25,6 +25,7 @@ from headrace.topics import TopicPartition
 log = logging.getLogger("headrace.parallel")
 
 _CLOSE_S = 2.0
+_START_S = 60.0
 
 Message = tuple[str, bytes | None, bytes | None, list[Header]]
 """Topic, value, key, headers."""
@@ -53,6 +54,11 @@ class Transactions:
         self._is_lost = False
         self.error: HeadraceError | None = None
         """Why the last transaction was aborted."""
+
+    def start(self) -> None:
+        """Before the group is joined: whoever had this name before is fenced, and what it left open is ended, so that
+        nobody has to wait for that to time out."""
+        self._init(_START_S)
 
     def begin(
         self,

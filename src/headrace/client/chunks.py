@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from headrace.client.compiled import count_rows
 from headrace.client.consumer_errors import RecordDeserializationError
-from headrace.client.consumer_records import PartitionColumns, slice_columns
+from headrace.client.consumer_records import PartitionColumns
 from headrace.errors import HeadraceError
 from headrace.protocol.messages.fetch import AbortedTransaction
 from headrace.records import (
@@ -146,11 +146,10 @@ class Chunk:
         """Whether everything was handed out (an error that stands at the end was not)."""
         return self._columns is None and not self._groups and self._error is None
 
-    def peek(self, rows_max: int, *, for_objects: bool = False) -> PartitionColumns | None:
+    def peek(self, rows_max: int) -> PartitionColumns | None:
         """The next records, at most that many; None when none are left. Raises what stands in their place.
 
-        They stay until `advance` says that they were handed out. `for_objects`: records will be made of them, so their
-        bytes are copied out of the frame as a whole, once, and cut from there.
+        They stay until `advance` says that they were handed out.
         """
         while self._columns is None:
             if not self._groups:
@@ -160,13 +159,11 @@ class Chunk:
                 return None
             self._decode()
         columns = self._columns
-        if for_objects and type(columns.values.data) is not bytes:
-            columns = self._columns = _with_bytes(columns)
         end = min(len(columns), self._row + rows_max)
         is_last = end == len(columns) and not self._groups and self._error is None
         next_offset = self.next_offset if is_last else columns.offsets[end - 1] + 1
         return PartitionColumns(
-            self.partition, slice_columns(columns, self._row, end), self.leader_epoch, self._kind, next_offset
+            self.partition, columns.rows(self._row, end), self.leader_epoch, self._kind, next_offset
         )
 
     def advance(self, rows: int) -> None:
@@ -229,17 +226,6 @@ class Chunk:
             return _NOTHING
         self._groups.clear()
         return decode_columns(good) if good else _NOTHING
-
-
-def _with_bytes(columns: Columns) -> Columns:
-    data = bytes(columns.values.data)
-    keys, values, headers = (
-        None if column is None else BytesColumn(data, column.starts, column.lengths)
-        for column in (columns.keys, columns.values, columns.headers)
-    )
-    assert keys is not None
-    assert values is not None
-    return Columns(columns.offsets, columns.timestamps, keys, values, headers)
 
 
 def _unreadable(

@@ -20,6 +20,7 @@ from headrace.protocol.api import ApiKey, api
 from headrace.protocol.codec import Buffer, decode, decode_response, encode_request
 from headrace.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from headrace.protocol.wire import MalformedMessage
+from headrace.records.buffers import SHARED
 
 RESPONSE_BYTES_MAX = 2_147_483_647
 RECEIVE_CHUNK_BYTES = 64 * 1024
@@ -117,7 +118,7 @@ class Connection:
         self.throttled_until = 0.0
         self.in_flight: deque[Call] = deque()
         self.outgoing: deque[Buffer] = deque()
-        self.reader = FrameReader(up_to(RESPONSE_BYTES_MAX), chunk_bytes=RECEIVE_CHUNK_BYTES)
+        self.reader = FrameReader(up_to(RESPONSE_BYTES_MAX), chunk_bytes=RECEIVE_CHUNK_BYTES, pool=SHARED)
         self.versions: dict[int, tuple[int, int]] = {}
         self.features: dict[str, int] = {}
         self.bytes_sent = 0

@@ -212,7 +212,8 @@ class ConsumerCore:
 
     def prefetch(self) -> None:
         """Ask for what comes after the records that are handed out now."""
-        self.fetcher.send(self.core.clock.monotonic())
+        if self.fetcher.has_room:
+            self.fetcher.send(self.core.clock.monotonic())
 
     def due_s(self) -> float:
         """Seconds until `advance` has something to do, if nothing arrives before."""
@@ -429,7 +430,7 @@ class ConsumerCore:
         try:
             self.fetcher.raise_errors()
             while left > 0:
-                found = self.fetcher.next_piece(left, for_objects=True)
+                found = self.fetcher.next_piece(left)
                 if found is None:
                     break
                 state, chunk, piece = found
@@ -463,7 +464,7 @@ class ConsumerCore:
         try:
             self.fetcher.raise_errors()
             while left > 0:
-                found = self.fetcher.next_piece(left, for_objects=False)
+                found = self.fetcher.next_piece(left)
                 if found is None:
                     break
                 state, chunk, piece = found
@@ -478,7 +479,7 @@ class ConsumerCore:
     def next_for_iteration(self) -> tuple[PartitionState, Chunk, list[ConsumerRecord]] | None:
         """Records to be handed out one by one; each is taken when it is given to the application."""
         self.fetcher.raise_errors()
-        found = self.fetcher.next_piece(self.settings.max_poll_records, for_objects=True)
+        found = self.fetcher.next_piece(self.settings.max_poll_records)
         if found is None:
             return None
         state, chunk, piece = found

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, cast, overload
 from headrace.client.consumer_errors import RecordDeserializationError
 from headrace.client.offsets import OffsetAndMetadata as OffsetAndMetadata
 from headrace.client.serializers import Deserializer
-from headrace.records import BytesColumn, Columns, TimestampType
+from headrace.records import Columns, TimestampType
 from headrace.records.columns import Headers, decode_headers
 from headrace.topics import TopicPartition
 
@@ -73,19 +73,7 @@ class PartitionColumns:
 
 def slice_columns(columns: Columns, start: int, end: int) -> Columns:
     """Rows `start` to `end`; everything is shared."""
-    if start == 0 and end == len(columns):
-        return columns
-    return Columns(
-        columns.offsets[start:end],
-        columns.timestamps[start:end],
-        _slice(columns.keys, start, end),
-        _slice(columns.values, start, end),
-        None if columns.headers is None else _slice(columns.headers, start, end),
-    )
-
-
-def _slice(column: BytesColumn, start: int, end: int) -> BytesColumn:
-    return BytesColumn(column.data, column.starts[start:end], column.lengths[start:end])
+    return columns.rows(start, end)
 
 
 def make_records(piece: PartitionColumns) -> list[ConsumerRecord]:
@@ -108,8 +96,7 @@ def make_records(piece: PartitionColumns) -> list[ConsumerRecord]:
 
 def _headers(columns: Columns) -> Iterable[Headers]:
     section = columns.headers
-    # One byte is the count 0.
-    if section is None or max(section.lengths.tolist(), default=1) <= 1:
+    if section is None or not columns.has_headers:
         return repeat(())
     return [
         () if length <= 1 else decode_headers(section.data, start)

@@ -72,11 +72,14 @@ class Fetcher:
         self._seen_version = -1
         self._errors: dict[TopicPartition, tuple[PartitionState, int, HeadraceError]] = {}
         self._current: PartitionState | None = None
+        self.has_room = False
+        """Whether something was handed out to its end since brokers were last asked, so that more may be asked for."""
 
     # --- asking -----------------------------------------------------------------------------------------------------
 
     def send(self, now: float) -> float:
         """Ask every broker that can be asked. When to look again, if nothing arrives before."""
+        self.has_room = False
         self._check_leaders()
         wanted: dict[int, dict[TopicPartition, PartitionState]] = {}
         full: set[int] = set()
@@ -327,14 +330,14 @@ class Fetcher:
     def has_data(self) -> bool:
         return bool(self._errors) or any(state.chunks and state.is_fetchable for state in self._subscriptions.states())
 
-    def next_piece(self, rows_max: int, *, for_objects: bool) -> tuple[PartitionState, Chunk, PartitionColumns] | None:
+    def next_piece(self, rows_max: int) -> tuple[PartitionState, Chunk, PartitionColumns] | None:
         """The next records of some partition, not yet handed out (see `take`): one chunk after the other, in turn."""
         while True:
             state = self._pick()
             if state is None:
                 return None
             chunk = state.chunks[0]
-            piece = chunk.peek(rows_max, for_objects=for_objects)
+            piece = chunk.peek(rows_max)
             if piece is not None:
                 return state, chunk, piece
             # Only markers and aborted records: there is nothing to hand out, but the position moves on.
@@ -354,6 +357,7 @@ class Fetcher:
         if chunk.leader_epoch != NO_EPOCH:
             state.offset_epoch = chunk.leader_epoch
         self.metrics.bytes_consumed += chunk.byte_count
+        self.has_room = True
         if state.chunks and state.chunks[0] is chunk:
             state.chunks.popleft()
         self._subscriptions.move_to_end(state)

@@ -1,7 +1,8 @@
 """Cutting frames out of a stream of bytes, received straight into buffers of ours.
 
 Small frames share a chunk and are copied out of it. A large frame gets a buffer of its own, which grows with what has
-really arrived, so that a peer cannot make us allocate more than it sends; that buffer is used again for the next one.
+really arrived, so that a peer cannot make us allocate more than it sends; that buffer is used again for the next one:
+when its user gives it back (`recycle`), or, with a pool, when nobody looks at it any more.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import struct
 from collections.abc import Callable
 
 from headrace.errors import HeadraceError
+from headrace.records.buffers import BufferPool
 
 CHUNK_BYTES = 16 * 1024
 # How much of a large frame's announced size is set aside before any of it has come.
@@ -51,6 +53,8 @@ class FrameReader:
         "_frame_filled",
         "_frame_size",
         "_frame_view",
+        "_largest",
+        "_pool",
         "_spare",
     )
 
@@ -60,6 +64,7 @@ class FrameReader:
         check_growth: Callable[[int], None] = _any_growth,
         *,
         chunk_bytes: int = CHUNK_BYTES,
+        pool: BufferPool | None = None,
     ) -> None:
         self._check_size = check_size
         self._check_growth = check_growth
@@ -70,6 +75,8 @@ class FrameReader:
         self._frame_size = 0
         self._frame_filled = 0
         self._spare: bytearray | None = None
+        self._pool = pool
+        self._largest = FIRST_ALLOCATION_BYTES  # what a frame may be given at once: as much as one really had
 
     @property
     def is_mid_frame(self) -> bool:
@@ -105,6 +112,7 @@ class FrameReader:
         if self._frame_filled < self._frame_size:
             return []
         self._frame_view = None
+        self._largest = max(self._largest, self._frame_size)
         return [view]
 
     def recycle(self, frame: memoryview) -> None:
@@ -149,16 +157,22 @@ class FrameReader:
     def _begin(self, size: int, start: int) -> None:
         """A frame that does not fit the chunk: from here on its bytes go into its own buffer."""
         spare, self._spare = self._spare, None
-        if spare is not None and len(spare) >= size:
+        pooled = None if self._pool is None else self._pool.reuse(size)
+        if pooled is not None:
+            view = pooled
+        elif spare is not None and len(spare) >= size:
             view = memoryview(spare)[:size]
         else:
-            view = memoryview(bytearray(min(size, FIRST_ALLOCATION_BYTES)))
+            view = self._allocate(min(size, FIRST_ALLOCATION_BYTES if self._pool is None else self._largest))
         arrived = self._filled - start
         view[:arrived] = self._chunk_view[start : self._filled]
         self._frame_view, self._frame_size, self._frame_filled, self._filled = view, size, arrived, 0
 
     def _grow(self, view: memoryview) -> memoryview:
-        grown = memoryview(bytearray(min(self._frame_size, 2 * len(view))))
+        grown = self._allocate(min(self._frame_size, 2 * len(view)))
         grown[: self._frame_filled] = view[: self._frame_filled]
         self._frame_view = grown
         return grown
+
+    def _allocate(self, size: int) -> memoryview:
+        return memoryview(bytearray(size)) if self._pool is None else self._pool.take(size)

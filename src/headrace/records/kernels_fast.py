@@ -14,6 +14,7 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 from headrace.records.batch import Buffer
+from headrace.records.buffers import SHARED
 from headrace.records.columns import BytesColumn, joined
 from headrace.records.kernels_plain import MIN_BODY_BYTES, NO_STAMP, TABLE_WIDTH, Decoded, Fault, Survey
 
@@ -41,6 +42,9 @@ _CUT, _SIZE, _STRUCTURE = int(Fault.CUT), int(Fault.SIZE), int(Fault.STRUCTURE)
 _HEADER_COUNT, _HEADER_KEY = int(Fault.HEADER_COUNT), int(Fault.HEADER_KEY)
 _MISMATCH, _REMAINING, _COUNT = int(Fault.MISMATCH), int(Fault.REMAINING), int(Fault.COUNT)
 
+
+_ROW_BYTES = 40
+"""What a decoded row takes: two numbers of 64 bits, six of 32."""
 
 _OPTIONS: dict[str, Any] = {"nogil": True, "boundscheck": False, "error_model": "numpy"}
 
@@ -220,11 +224,18 @@ def _decode(
 
 def decode_records(data: Buffer, table: Sequence[int], capacity: int) -> Decoded:
     """Decode the batches that `table` describes. `capacity` bounds the rows."""
-    longs = [np.empty(capacity, np.int64) for _ in range(2)]
-    ints = [np.empty(capacity, np.int32) for _ in range(6)]
+    numbers = _take(capacity * _ROW_BYTES, np.int64)
+    longs = [numbers[start : start + capacity] for start in (0, capacity)]
+    halves = numbers[2 * capacity :].view(np.int32)
+    ints = [halves[start : start + capacity] for start in range(0, 6 * capacity, max(1, capacity))] or [halves] * 6
     rows, fault, at = _decode(_view(data, np.uint8), np.array(table, np.int64), *longs, *ints)
     columns = [memoryview(column[:rows]) for column in (*longs, *ints)]
     return Decoded._make((*columns, fault, at))
+
+
+def _take(size: int, dtype: Any) -> _Array:
+    """Room for so many bytes, from the pool: fresh memory for every batch would cost more than decoding it."""
+    return np.empty(0, dtype) if size == 0 else np.frombuffer(SHARED.take(size), dtype)
 
 
 def _view(numbers: Any, dtype: Any) -> _Array:
@@ -435,8 +446,8 @@ def _gather(data: Any, starts: Any, lengths: Any, ends: Any, out: Any) -> Any:
 def gather(column: BytesColumn) -> tuple[bytes | memoryview, memoryview]:
     """The column's bytes end to end, and n + 1 positions: Arrow's layout. Null rows are empty."""
     data, starts, lengths = _column(column)
-    ends = np.empty(len(lengths) + 1, np.int32)
-    out = np.empty(_ends(lengths, ends), np.uint8)
+    ends = _take(4 * (len(lengths) + 1), np.int32)
+    out = _take(_ends(lengths, ends), np.uint8)
     _gather(data, starts, lengths, ends, out)
     return memoryview(out), memoryview(ends)
 

@@ -131,9 +131,9 @@ def _columns(data: Buffer, decoded: Decoded) -> Columns:
     return Columns(
         decoded.offsets,
         decoded.timestamps,
-        BytesColumn(data, decoded.key_starts, decoded.key_lengths),
-        BytesColumn(data, decoded.value_starts, decoded.value_lengths),
-        BytesColumn(data, decoded.header_starts, decoded.header_lengths),
+        BytesColumn(data, decoded.key_starts, decoded.key_lengths, is_ordered=True),
+        BytesColumn(data, decoded.value_starts, decoded.value_lengths, is_ordered=True),
+        BytesColumn(data, decoded.header_starts, decoded.header_lengths, is_ordered=True),
     )
 
 
@@ -173,7 +173,7 @@ def _records(header: BatchHeader, data: Buffer, decoded: Decoded) -> list[Record
 def _objects(columns: Columns, sequences: Iterable[int]) -> list[Record]:
     headers: Iterable[Headers] = repeat(())
     section = columns.headers
-    if section is not None and max(section.lengths.tolist(), default=1) > 1:
+    if section is not None and columns.has_headers:
         raw = section.data if type(section.data) is bytes else bytes(section.data)
         headers = [
             () if length <= 1 else decode_headers(raw, start)

@@ -65,8 +65,8 @@ class BytesColumn:
         starts, lengths = self.starts.tolist(), self.lengths.tolist()
         if type(self.data) is bytes:
             return _cut(self.data, starts, lengths, 0, nulls)
-        # A slice of bytes is bytes; of a view it is a view first. So the rows' stretch of the buffer is copied before it
-        # is cut, in blocks that stay in the processor's cache rather than at once into a megabyte of fresh memory.
+        # A slice of bytes is bytes; of a view it is a view first. So the rows' stretch of the buffer is copied and then
+        # cut, in blocks that stay in the processor's cache rather than at once into a megabyte of fresh memory.
         view = memoryview(self.data)
         if not self.is_ordered:
             return [None if n < 0 else bytes(view[start : start + n]) for start, n in zip(starts, lengths)]

@@ -110,7 +110,7 @@ def writer(session: Session) -> None:
         "max.block.ms": 10_000,
     }
     while not session.stopping.is_set():
-        with Producer(config) as producer, contextlib.suppress(FatalTransactionError, TransactionTimeout):
+        with Producer(config) as producer, contextlib.suppress(FatalTransactionError, TransactionTimeout, TimeoutError):
             producer.init_transactions(60)
             while not session.stopping.is_set():
                 _write(session, producer)

@@ -43,6 +43,9 @@ def command(
     retry_topic: Annotated[str | None, typer.Option("--retry-topic")] = None,
     attempts: Annotated[int, typer.Option("--attempts", min=1, help="Rounds through the retry topic.")] = 5,
     dead_letters: Annotated[str | None, typer.Option("--dead-letters", metavar="TOPIC")] = None,
+    transactional: Annotated[
+        bool, typer.Option("--transactional", help="Divert a record and commit its offset in one transaction.")
+    ] = False,
     settings: Annotated[
         list[str] | None, typer.Option("--config", "-c", metavar="KEY=VALUE", help="Of the consumer; several times.")
     ] = None,
@@ -69,6 +72,7 @@ def command(
         workers=workers,
         batch=batch,
         retry=Retry(local=local, topic=retry_topic, attempts=attempts, dead_letters=dead_letters),
+        transactional=transactional,
     )
     with contextlib.ExitStack() as stack:
         if metrics_port is not None:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from headrace.net.outbox import PIECE_BYTES, FilePart, Outbox
+from headrace.net.outbox import KERNEL_BYTES, PIECE_BYTES, FilePart, Outbox
+from headrace.runtime import real_runtime
 
 
 class FakeTransport:
@@ -19,6 +22,9 @@ class FakeTransport:
 
     def set_write_buffer_limits(self, high: int) -> None:
         assert high == 0
+
+    def get_extra_info(self, name: str) -> None:
+        return None
 
     def write(self, data: Any) -> None:
         self.written += data
@@ -38,6 +44,9 @@ class FakeFile:
         data = self.read(position, len(buffer))
         buffer[: len(data)] = data
         return len(data)
+
+    def send_nowait(self, position: int, length: int, socket_number: int) -> int | None:
+        raise AssertionError("this transport has no socket")
 
 
 class Sending:
@@ -154,3 +163,65 @@ def test_a_buffer_is_not_used_again_while_a_transport_holds_it() -> None:
             transport.make_room()
     for transport, content in zip(transports, contents, strict=True):
         assert transport.written == b"head" + content
+
+
+class _Answering(asyncio.Protocol):
+    """A server's side of a connection that has one answer to give."""
+
+    def __init__(self, parts: list[Any]) -> None:
+        self.parts = parts
+        self.errors: list[BaseException] = []
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        runtime = real_runtime()
+        self.outbox = Outbox(transport, runtime.offload, lambda: None, self.errors.append)  # type: ignore[arg-type]
+        self.outbox.send(self.parts)
+
+    def pause_writing(self) -> None:
+        self.outbox.pause()
+
+    def resume_writing(self) -> None:
+        self.outbox.resume()
+
+
+@pytest.mark.parametrize("without", [None, "in kernel", "in memory"])
+def test_a_real_socket_gets_every_byte_in_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, without: str | None
+) -> None:
+    content = b"".join(number.to_bytes(4, "big") for number in range(3 * KERNEL_BYTES // 4 + 5))
+    (tmp_path / "file").write_bytes(content)
+    file = real_runtime().disk.open(str(tmp_path / "file"))
+    kind, sent_in_kernel = type(file), 0
+    in_kernel = kind.send_nowait
+
+    def counted(self: Any, position: int, length: int, number: int) -> int | None:
+        nonlocal sent_in_kernel
+        if without is not None:
+            return 0 if without == "in kernel" else None
+        count = in_kernel(self, position, length, number)
+        sent_in_kernel += count or 0
+        return count
+
+    monkeypatch.setattr(kind, "send_nowait", counted)
+    if without == "in memory":
+        monkeypatch.setattr(kind, "read_into_nowait", lambda self, position, buffer: None)
+
+    async def run() -> bytes:
+        ours, theirs = socket.socketpair()
+        theirs.setblocking(False)
+        parts = [b"head", FilePart(file, 7, len(content) - 7), b"middle", FilePart(file, 0, 3), b"tail"]
+        expected = sum(map(len, parts))
+        transport, answering = await asyncio.get_running_loop().create_connection(lambda: _Answering(parts), sock=ours)
+        received = bytearray()
+        while len(received) < expected:
+            received += await asyncio.get_running_loop().sock_recv(theirs, 100_000)
+        assert answering.outbox.is_empty
+        assert not answering.errors
+        transport.abort()
+        theirs.close()
+        return bytes(received)
+
+    received = asyncio.run(run())
+    file.close()
+    assert received == b"head" + content[7:] + b"middle" + content[:3] + b"tail"
+    assert (sent_in_kernel > len(content) // 2) == (without is None)

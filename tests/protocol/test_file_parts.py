@@ -16,6 +16,9 @@ class NoFile:
     def read_into_nowait(self, position: int, buffer: memoryview) -> int | None:
         raise AssertionError("nothing is read while a frame is made")
 
+    def send_nowait(self, position: int, length: int, socket_number: int) -> int | None:
+        raise AssertionError("nothing is sent while a frame is made")
+
 
 @pytest.mark.parametrize("size", [1, 4096, 4097, 1_000_000])
 def test_a_part_of_a_file_is_not_joined(size: int) -> None:

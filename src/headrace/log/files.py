@@ -111,6 +111,9 @@ class LogFile:
     def read_into_nowait(self, position: int, buffer: bytearray | memoryview) -> int | None:
         return self._with_handle(lambda handle: handle.read_into_nowait(position, buffer))
 
+    def send_nowait(self, position: int, length: int, socket_number: int) -> int | None:
+        return self._with_handle(lambda handle: handle.send_nowait(position, length, socket_number))
+
     def read_into(self, position: int, buffer: bytearray | memoryview) -> int:
         return self._with_handle(lambda handle: handle.read_into(position, buffer))
 

@@ -1,12 +1,14 @@
 """Sending answers made of parts, some of which are still on disk, no faster than the peer takes them.
 
-A part on disk (`FilePart`) is read piece by piece while the peer reads, so that a fetch of megabytes needs no memory of
-that size and its bytes are sent from a small buffer that is still in the processor's cache.
+A part on disk (`FilePart`) goes from the file to the socket within the kernel where that is possible (no TLS between
+them). Otherwise, and for what does not fit into the socket at once, it is read piece by piece while the peer reads, so
+that a fetch of megabytes needs no memory of that size.
 """
 
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Protocol, TypeAlias
@@ -14,6 +16,10 @@ from typing import Protocol, TypeAlias
 from headrace.runtime import Buffer
 
 PIECE_BYTES = 256 * 1024
+# How much the kernel is asked to send at once: enough that the calls do not count, little enough for the loop's others.
+KERNEL_BYTES = 1024 * 1024
+# What is read when the socket has no room, so that the transport waits for room and tells us when there is some.
+WAITING_BYTES = 16 * 1024
 # Buffers that no outbox uses at the moment. A new one each time would have to be zeroed for every piece.
 SPARE_BUFFERS = 8
 _spare: list[bytearray] = []
@@ -24,6 +30,7 @@ class Readable(Protocol):
 
     def read(self, position: int, length: int) -> Buffer: ...
     def read_into_nowait(self, position: int, buffer: memoryview) -> int | None: ...
+    def send_nowait(self, position: int, length: int, socket_number: int) -> int | None: ...
 
 
 class FilePart:
@@ -52,7 +59,7 @@ class Outbox:
     to be closed, since half an answer cannot be taken back.
     """
 
-    __slots__ = ("_buffer", "_drained", "_failed", "_offload", "_parts", "_paused", "_reading", "_transport")
+    __slots__ = ("_buffer", "_drained", "_failed", "_offload", "_parts", "_paused", "_reading", "_socket", "_transport")
 
     def __init__(
         self,
@@ -69,6 +76,8 @@ class Outbox:
         self._buffer: bytearray | None = None
         self._paused = False
         self._reading = False
+        is_plain = transport.get_extra_info("sslcontext") is None
+        self._socket: socket.socket | None = transport.get_extra_info("socket") if is_plain else None
         # Any byte that the kernel does not take at once pauses us: what waits stays here, in parts, not in a copy.
         transport.set_write_buffer_limits(high=0)
 
@@ -99,16 +108,33 @@ class Outbox:
                 parts.popleft()
                 transport.write(part)
                 continue
-            length = min(PIECE_BYTES, part.length)
+            sent = self._send_in_kernel(part)
+            if sent:
+                self._advance(part, sent)
+                continue
+            length = min(PIECE_BYTES if sent is None else WAITING_BYTES, part.length)
             piece = self._take_buffer()[:length]
             count = part.file.read_into_nowait(part.position, piece)
             if count is None:
-                self._reading = True
-                self._offload(part.file.read, part.position, length).add_done_callback(self._read)
+                self._read_off_the_loop(part)
                 return
             self._send_piece(part, piece[:count])
         if not self._paused:
             self._give_back()
+
+    def _send_in_kernel(self, part: FilePart) -> int | None:
+        """How much of a part went from the file to the socket: 0 if there is no room, None if it has to be read."""
+        if self._socket is None or self._transport.is_closing() or self._transport.get_write_buffer_size():
+            return None
+        number = self._socket.fileno()
+        if number < 0:
+            return None
+        return part.file.send_nowait(part.position, min(KERNEL_BYTES, part.length), number)
+
+    def _read_off_the_loop(self, part: FilePart) -> None:
+        self._reading = True
+        length = min(PIECE_BYTES, part.length)
+        self._offload(part.file.read, part.position, length).add_done_callback(self._read)
 
     def _take_buffer(self) -> memoryview:
         if self._buffer is None:
@@ -130,11 +156,14 @@ class Outbox:
             self._parts.clear()
             self._failed(EOFError(f"a file ended {part.length} bytes too early"))
             return
-        part.position += len(piece)
-        part.length -= len(piece)
+        self._advance(part, len(piece))
+        self._transport.write(piece)
+
+    def _advance(self, part: FilePart, count: int) -> None:
+        part.position += count
+        part.length -= count
         if part.length == 0:
             self._parts.popleft()
-        self._transport.write(piece)
 
     def _read(self, done: asyncio.Future[Buffer]) -> None:
         self._reading = False

@@ -76,6 +76,13 @@ class File(Protocol):
         """What `read_into` does, if all of it is in memory already; None as for `read_nowait`."""
         ...
 
+    def send_nowait(self, position: int, length: int, socket_number: int) -> int | None:
+        """Send bytes from here to a socket without a copy of them in this process, as many as it has room for.
+
+        None when the file would have to be waited for, 0 when the socket has no room, or this cannot be done at all.
+        """
+        ...
+
     def read_into(self, position: int, buffer: bytearray | memoryview) -> int:
         """Fill `buffer` and return the number of bytes read; fewer than its length only at the end of the file."""
         ...

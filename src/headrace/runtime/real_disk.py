@@ -117,6 +117,21 @@ class RealFile:
             raise DiskError.of(error, "read", self._path) from error
         return count
 
+    def send_nowait(self, position: int, length: int, socket_number: int) -> int | None:
+        # What lies between two bytes in memory was written or read ahead together with them.
+        for byte in (position, position + length - 1):
+            if self.read_into_nowait(byte, bytearray(1)) is None:
+                return None
+        descriptor = self._open("send")
+        try:
+            return os.sendfile(socket_number, descriptor.number, position, length)
+        except (BlockingIOError, ConnectionError):
+            return 0  # of a lost connection its transport learns by the next write
+        except OSError as error:
+            if error.errno in (errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL):
+                return 0
+            raise DiskError.of(error, "send", self._path) from error
+
     def read_into(self, position: int, buffer: bytearray | memoryview) -> int:
         descriptor = self._open("read")
         total = 0

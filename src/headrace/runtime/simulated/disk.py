@@ -101,6 +101,9 @@ class SimulatedFile:
         buffer[: len(data)] = data
         return len(data)
 
+    def send_nowait(self, position: int, length: int, socket_number: int) -> int | None:
+        return 0  # a simulated file has nothing that a real socket could send
+
     def read_into(self, position: int, buffer: bytearray | memoryview) -> int:
         data = self.read(position, len(buffer))
         buffer[: len(data)] = data

@@ -1,100 +1,102 @@
-"""A Spark driver that writes a stream to a topic, and dies where it is told to: run as a process by the tests.
+"""A Spark driver that writes a stream to a topic, and dies or has its tasks fail where it is told to.
 
-    python -m tests.spark.exactly_once_job SERVERS SOURCE SINK CHECKPOINT MODE [CRASH_POINT [BATCH]]
+    python -m tests.spark.exactly_once_job '{"servers": …, "source": …, "sink": …, "checkpoint": …, …}'
 
-MODE is `once` or `at-least-once`. The driver kills itself (SIGKILL) at the crash point of that batch: one of POINTS.
+Run as a process by the tests and by `tests.spark.prove`. See `Plan` for what it is told.
 """
 
 from __future__ import annotations
 
-import os
-import signal
+import json
 import sys
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
 
-POINTS = (
-    "before fence",
-    "after fence",
-    "after last_committed",
-    "after enlist",
-    "during write",
-    "after write",
-    "after mark",
-    "before commit",
-    "after commit",
-    "after batch",
-)
+from tests.spark.faults import NEXT, WRITTEN, arm_requests, arm_tasks, die, shuffled
+
+ONCE, AT_LEAST_ONCE = "once", "at-least-once"
 
 
-def die() -> None:
-    os.kill(os.getpid(), signal.SIGKILL)
+@dataclass(frozen=True)
+class Plan:
+    servers: str
+    source: str
+    sink: str
+    checkpoint: str
+    mode: str = ONCE
+    master: str = "local[2,4]"
+    per_batch: int = 200
+    group: str = "progress"
+    point: str = ""
+    """Where the driver dies, in its first batch; one of `faults.POINTS`."""
+    faults: list[str] = field(default_factory=list)
+    """How tasks fail, `step: kind`; batch after batch, round and round."""
+    spark: dict[str, str] = field(default_factory=dict)
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self))
+
+    @property
+    def marks(self) -> Path:
+        """Where tasks note the faults that have happened."""
+        return Path(self.checkpoint).parent / f"{Path(self.checkpoint).name}.marks"
 
 
-def arm(point: str, batch: int) -> None:
-    """Have the driver die at a step of that batch."""
-    from headrace.spark import foreach_batch
-
-    when, _, name = point.partition(" ")
-    if name == "batch":
-        return
-    if when == "during":
-        # The tasks run in other processes; the driver dies while they write.
-        name = "write"
-    plain = getattr(foreach_batch._BatchSteps, name)
-
-    def dying(self: Any, *args: Any) -> Any:
-        due = self._batch_id == batch
-        if due and when == "before":
-            die()
-        if due and when == "during":
-            import threading
-
-            threading.Timer(0.5, die).start()
-        result = plain(self, *args)
-        if due and when in ("after", "during"):
-            die()
-        return result
-
-    setattr(foreach_batch._BatchSteps, name, dying)
+def fault_of(plan: Plan, batch_id: int) -> tuple[str, str] | None:
+    if plan.point.startswith("task "):
+        return plan.point.removeprefix("task "), "driver"
+    if not plan.faults:
+        return None
+    step, _, kind = plan.faults[batch_id % len(plan.faults)].partition(": ")
+    return step, kind
 
 
-def main() -> None:
-    servers, source, sink, checkpoint, mode, *crash = sys.argv[1:]
+def run(plan: Plan) -> None:
     from headrace.spark import exactly_once, session
 
-    point, batch = (crash[0], int(crash[1]) if len(crash) > 1 else 1) if crash else ("", -1)
-    if point and mode == "once":
-        arm(point, batch)
-    spark = session("exactly-once-job", master="local[2,4]", config={"spark.sql.shuffle.partitions": "2"})
+    plan.marks.mkdir(exist_ok=True)
+    batch_in_hand = [-1]
+    if plan.mode == ONCE:
+        if plan.point not in ("", WRITTEN, NEXT) and not plan.point.startswith("task "):
+            arm_requests(plan.point)
+        arm_tasks(lambda: fault_of(plan, batch_in_hand[0]), str(plan.marks))
+    spark = session("exactly-once-job", master=plan.master, config={"spark.sql.shuffle.partitions": "2", **plan.spark})
     spark.sparkContext.setLogLevel("ERROR")
     rows = (
         spark.readStream.format("headrace")
-        .option("kafka.bootstrap.servers", servers)
-        .option("subscribe", source)
+        .option("kafka.bootstrap.servers", plan.servers)
+        .option("subscribe", plan.source)
         .option("startingOffsets", "earliest")
-        .option("maxOffsetsPerTrigger", "400")
+        .option("maxOffsetsPerTrigger", str(plan.per_batch))
         .load()
         .select("key", "value")
     )
-    once = exactly_once(sink, servers)
+    once = exactly_once(plan.sink, plan.servers, group_id=plan.group)
+    done: list[int] = []
 
     def write(frame: Any, batch_id: int) -> None:
-        # Rows in another order every time: a replay is not the same sequence of rows.
-        frame = frame.orderBy("value" if os.getpid() % 2 else "key")
-        if mode == "once":
+        if plan.point == NEXT and done:
+            die()
+        batch_in_hand[0] = batch_id
+        # A replay is not the same sequence of rows. Rows with keys are shuffled to their partition, others stay.
+        frame = frame.mapInArrow(shuffled(), frame.schema)
+        if batch_id % 3 == 2 and not (fault_of(plan, batch_id) or ("", ""))[0].startswith("route"):
+            frame = frame.select("value")
+        if plan.mode == ONCE:
             once(frame, batch_id)
         else:
-            plain = frame.write.format("headrace").mode("append").option("kafka.bootstrap.servers", servers)
-            plain.option("topic", sink).save()
-        if batch_id == batch and (point == "after batch" or mode != "once"):
+            plain = frame.write.format("headrace").mode("append").option("kafka.bootstrap.servers", plan.servers)
+            plain.option("topic", plan.sink).save()
+        print(f"batch {batch_id} done", flush=True)
+        done.append(batch_id)
+        if plan.point == WRITTEN or (plan.point and plan.point != NEXT and plan.mode != ONCE):
             die()
 
-    query = (
-        rows.writeStream.foreachBatch(write).option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
-    )
-    query.awaitTermination()
+    query = rows.writeStream.foreachBatch(write).option("checkpointLocation", plan.checkpoint)
+    query.trigger(availableNow=True).start().awaitTermination()
     spark.stop()
 
 
 if __name__ == "__main__":
-    main()
+    run(Plan(**json.loads(sys.argv[1])))

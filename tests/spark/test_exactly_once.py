@@ -5,10 +5,6 @@ The same harness shows duplicates with the at-least-once sink: so the test can f
 
 from __future__ import annotations
 
-import signal
-import subprocess
-import sys
-import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +12,8 @@ from typing import Any
 
 import pytest
 from tests.spark.auditing import audit, read_topic
+from tests.spark.prove import Place, prove_control, prove_drivers, prove_tasks
+from tests.spark.standalone import Standalone
 from tests.spark.topics import make_topic, numbers, reader, stream
 
 from headrace.client.admin import Admin
@@ -145,68 +143,33 @@ def test_the_group_shows_the_progress_together_with_the_output(
     assert sum(one.offset for one in found.values()) == ROWS
 
 
-# --- the driver dies --------------------------------------------------------------------------------------------------
+# --- the proof, in short (the long form is `python -m tests.spark.prove`) ---------------------------------------------
 
 
-def start_job(kafka: BrokerProcess, source: str, sink: str, checkpoint: Path, *more: str) -> int:
-    command = [
-        sys.executable,
-        "-m",
-        "tests.spark.exactly_once_job",
-        kafka.address,
-        source,
-        sink,
-        str(checkpoint),
-        *more,
-    ]
-    log = checkpoint.parent / "job.log"
-    with log.open("ab") as out:
-        process = subprocess.run(command, stdout=out, stderr=out, timeout=400, check=False)
-    if process.returncode not in (0, -signal.SIGKILL):
-        raise AssertionError(log.read_text(errors="replace")[-4000:])
-    return process.returncode
-
-
-@pytest.mark.parametrize("point", ["during write", "after mark", "after commit"])
-def test_a_driver_killed_at_a_step_leaves_no_trace(kafka: BrokerProcess, tmp_path: Path, point: str) -> None:
-    source, sink, expected = filled(kafka, point.replace(" ", "-"))
-    checkpoint = tmp_path / "checkpoint"
-    assert start_job(kafka, source, sink, checkpoint, "once", point, "1") == -signal.SIGKILL
-    before = audit(expected, written_when_stable(kafka, sink))
-    assert before[1] == 0
-    assert start_job(kafka, source, sink, checkpoint, "once") == 0
-    assert audit(expected, written(kafka, sink)) == (0, 0)
-
-
-def written_when_stable(kafka: BrokerProcess, sink: str) -> list[bytes]:
-    """What is committed now: a transaction may be open, and the reader stops before it."""
-    import confluent_kafka
-
-    consumer = confluent_kafka.Consumer(
-        {"bootstrap.servers": kafka.address, "group.id": "peek", "isolation.level": "read_committed"}
-    )
-    try:
-        consumer.assign([confluent_kafka.TopicPartition(sink, number, 0) for number in range(3)])
-        rows: list[bytes] = []
-        quiet_since = time.monotonic()
-        while time.monotonic() - quiet_since < 2:
-            message = consumer.poll(0.2)
-            if message is not None and message.error() is None:
-                rows.append(message.value())
-                quiet_since = time.monotonic()
-        return rows
-    finally:
-        consumer.close()
+@pytest.mark.parametrize("points", [("sent EndTxn", "task sent", "answered TxnOffsetCommit", "batch written")])
+def test_a_driver_killed_again_and_again_loses_and_doubles_nothing(
+    kafka: BrokerProcess, tmp_path: Path, points: tuple[str, ...]
+) -> None:
+    count = prove_drivers(Place(kafka.address, tmp_path), len(points), "killed", points)
+    assert count.kills == len(points)
+    # Also in between: nothing was there twice, and the group's offsets were those of the output that could be read.
+    assert count.is_exact, count
 
 
 def test_the_at_least_once_sink_shows_duplicates_in_the_same_harness(kafka: BrokerProcess, tmp_path: Path) -> None:
-    source, sink, expected = filled(kafka, "doubled")
-    checkpoint = tmp_path / "checkpoint"
-    assert start_job(kafka, source, sink, checkpoint, "at-least-once", "after batch", "1") == -signal.SIGKILL
-    assert start_job(kafka, source, sink, checkpoint, "at-least-once") == 0
-    lost, doubled = audit(expected, written(kafka, sink))
-    assert lost == 0
-    assert doubled > 0
+    count = prove_control(Place(kafka.address, tmp_path), 1)
+    assert count.lost == 0
+    assert count.doubled > 0
+
+
+def test_a_cluster_whose_executor_and_worker_are_killed_loses_and_doubles_nothing(
+    kafka: BrokerProcess, tmp_path: Path
+) -> None:
+    with Standalone(tmp_path / "spark") as cluster:
+        place = Place(kafka.address, tmp_path, cluster)
+        count = prove_tasks(place, "cluster", ("sent: executor", "acknowledged: raise"), worker_kills=1)
+    assert count.faults >= 2
+    assert count.is_exact, count
 
 
 def test_keys_are_where_kafkas_clients_would_put_them(spark: Any, kafka: BrokerProcess, checkpoint: str) -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pyarrow as pa
 import pytest
 from tests.spark.auditing import read_topic
 
+from headrace.broker.broker import Broker
 from headrace.client.admin import Admin, NewTopic
 from headrace.client.offsets import OffsetSpec
 from headrace.errors import InvalidTransactionTimeoutError
@@ -17,7 +20,7 @@ from headrace.spark.connections import make_client
 from headrace.spark.foreach_batch import UnsafeSpark, abort_orphan, check_spark, transactional_id
 from headrace.spark.lanes import LANE, Lanes
 from headrace.spark.markers import Marker
-from headrace.spark.once import Fenced, Identity
+from headrace.spark.once import BatchTooSlow, Fenced, Identity, run_batch
 from headrace.spark.transaction import PROGRESS_TOPIC, Transaction
 from headrace.spark.writing import WriteJob, write_task
 from headrace.testing import EmbeddedBroker, broker
@@ -236,27 +239,94 @@ def test_large_tasks_are_written_in_order_without_gaps(drivers: list[Driver], ka
     assert [value for _, _, value in read_topic(kafka.address, "out")] == values
 
 
-@pytest.mark.slow
 def test_epochs_that_are_used_up_are_followed_by_a_new_producer_id(
     drivers: list[Driver], kafka: EmbeddedBroker
 ) -> None:
     driver = begin(drivers, kafka, "rotation")
     first = driver.transaction.fence()
-    identity = first
-    # As many batches as fit into 16 bits: nine hours at one a second.
-    for _ in range(32_800):
-        before, identity = identity, driver.transaction.fence()
-        if identity.producer_id != first.producer_id:
-            break
-    assert before.epoch > 32_700
-    assert identity.producer_id != first.producer_id
-    driver.transaction.enlist(identity, OUT)
-    driver.write(identity, 0, [b"after"])
-    driver.transaction.mark(identity, Marker(1, 1, 1))
-    driver.commit(identity)
-    assert values_of(kafka) == [b"after"]
+
+    # Nine hours at a batch a second later (`tests.spark.prove --part rotation` goes all the way).
+    def use_up(running: Broker) -> None:
+        entry = running.transactions.coordinator._shards.find("rotation")
+        assert entry is not None
+        entry.current = replace(entry.current, producer_epoch=32_760)
+
+    kafka.call(use_up)
+    met = set()
+    for batch in range(8):
+        identity = driver.transaction.fence()
+        met.add(identity.producer_id)
+        found = driver.transaction.last_marker()
+        assert (-1 if found is None else found.batch) == batch - 1
+        driver.transaction.enlist(identity, OUT)
+        driver.write(identity, 0, [b"%d" % batch])
+        driver.transaction.mark(identity, Marker(batch, 1, 1))
+        # Every other one by an heir, who has to fence an open transaction near the end of the epochs.
+        if batch % 2:
+            heir = begin(drivers, kafka, "rotation")
+            met.add(heir.transaction.fence().producer_id)
+            with pytest.raises(Fenced):
+                driver.transaction.commit(identity)
+            identity = driver.transaction.fence()
+            driver.transaction.enlist(identity, OUT)
+            driver.write(identity, 0, [b"%d" % batch])
+            driver.transaction.mark(identity, Marker(batch, 1, 1))
+        driver.transaction.commit(identity)
+    assert len(met - {first.producer_id}) == 1
     driver.transaction.fence()
-    assert driver.transaction.last_marker() == Marker(1, 1, 1)
+    assert driver.transaction.last_marker() == Marker(7, 1, 1)
+    assert values_of(kafka) == [b"%d" % batch for batch in range(8)]
+
+
+class LateSteps:
+    """A batch whose tasks outlive the transaction: the broker has ended it when they are done."""
+
+    def __init__(self, driver: Driver, kafka: EmbeddedBroker) -> None:
+        self.driver, self.kafka = driver, kafka
+        self.fence = driver.transaction.fence
+        self.commit = driver.transaction.commit
+        self.released = False
+
+    def last_committed(self) -> int | None:
+        found = self.driver.transaction.last_marker()
+        return None if found is None else found.batch
+
+    def enlist(self, identity: Identity) -> None:
+        self.driver.transaction.enlist(identity, OUT)
+
+    def write(self, identity: Identity) -> None:
+        self.driver.write(identity, 0, [b"late"])
+        deadline = time.monotonic() + 60
+        with Admin(self.driver.kafka) as admin:
+            while True:
+                state = admin.describe_transactions([self.driver.transaction.transactional_id]).all()
+                if next(iter(state.values())).state == "CompleteAbort":
+                    return
+                assert time.monotonic() < deadline, state
+                time.sleep(0.05)
+
+    def mark(self, identity: Identity) -> None:
+        self.driver.transaction.mark(identity, Marker(0, 1, 1))
+
+    def release(self) -> None:
+        self.released = True
+
+
+def test_a_batch_that_outlives_the_transactions_time_out_says_so_and_leaves_nothing() -> None:
+    with broker(overrides={"transaction.abort.timed.out.transaction.cleanup.interval.ms": "100"}) as quick:
+        with Admin({"bootstrap.servers": quick.address}) as admin:
+            admin.create_topics([NewTopic("out", num_partitions=3, replication_factor=1)]).all()
+        driver = Driver(quick.address, "late", timeout_ms=500)
+        try:
+            steps = LateSteps(driver, quick)
+            with pytest.raises(BatchTooSlow, match=r"longer than transaction.timeout.ms=500.*maxOffsetsPerTrigger"):
+                run_batch(steps, 0, attempts_max=4, timeout_ms=500, monotonic=time.monotonic)
+            assert values_of(quick) == []
+            # A query that is started again finds nothing in its way.
+            driver.transaction.fence()
+            assert driver.transaction.last_marker() is None
+        finally:
+            driver.close()
 
 
 def test_a_spark_that_may_run_a_task_twice_is_refused() -> None:

@@ -125,7 +125,7 @@ def test_a_handler_runs_from_the_command_line(
     assert run([*arguments, "-b", address]) == 0
     printed = capsys.readouterr()
     assert "handled 20" in printed.err
-    assert "PARTITION" in printed.out
+    assert f"group {topic}" in printed.out
 
 
 @pytest.mark.parametrize(("handler", "words"), [("nothing", "MODULE:FUNCTION"), ("nowhere:f", "cannot be loaded")])
@@ -148,6 +148,19 @@ def test_the_view_has_rates_and_the_worst_partitions_first() -> None:
     assert shown[4].startswith("orders-29 ")
     assert shown[-1] == "… and 25 more"
     assert len(shown) == 10
+
+
+def test_the_view_fits_a_narrow_terminal_and_says_what_it_waits_for() -> None:
+    shown = lines(snapshot(1_500), None, 2.0, width=80, height=12)
+    assert all(len(line) <= 80 for line in shown)
+    assert "rebalances 0" in "\n".join(shown)
+    assert "no partitions" in lines(Snapshot("billing", 8, 0, 0, 0, Counters()), None, 1.0)[-1]
+
+
+def test_a_topic_that_is_not_there_is_said_and_not_made(address: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["deadletters", "list", "no-such-topic", "-b", address]) == 1
+    assert "no topic no-such-topic" in capsys.readouterr().err
+    assert run(["deadletters", "list", "no-such-topic", "-b", address]) == 1
 
 
 def test_watch_draws_until_it_is_stopped() -> None:

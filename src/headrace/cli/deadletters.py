@@ -23,7 +23,7 @@ from headrace.parallel.deadletters import DeadLetter, DeadLetters
 app = typer.Typer(no_args_is_help=True)
 
 Topic = Annotated[str, typer.Argument(metavar="TOPIC", help="The dead-letter topic.")]
-Reason = Annotated[str | None, typer.Option("--reason", help="Only these: failed, stalled, poison, rejected, crashed.")]
+Reason = Annotated[str | None, typer.Option("--reason", help="failed, stalled, poison, damaged, rejected or crashed.")]
 Error = Annotated[str | None, typer.Option("--error", metavar="TEXT", help="Only letters whose error has this text.")]
 Group = Annotated[str | None, typer.Option("--group", "-g", help="Only letters of this group.")]
 _TEXT_MAX = 60
@@ -128,13 +128,17 @@ def redrive(
             for letter in letters.letters(select=select):
                 tell(letter, to or letter.origin_topic or "?")
                 count += 1
-            note(f"{count} letters would be put back.")
+            note(f"{_letters(count)} would be put back.")
             return
         count = letters.redrive(select, to=to, on_each=tell)
-    note(f"{count} letters were put back." if count else "No letter fits.")
+    note(f"{_letters(count)} put back." if count else "No letter fits (damaged batches cannot be put back).")
 
 
 # --- rows -------------------------------------------------------------------------------------------------------------
+
+
+def _letters(number: int) -> str:
+    return "1 letter" if number == 1 else f"{number:,} letters"
 
 
 def _row(letter: DeadLetter) -> dict[str, Any]:

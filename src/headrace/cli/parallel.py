@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import logging
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Annotated, Any
 
 import typer
@@ -79,9 +80,28 @@ def command(
             page = stack.enter_context(MetricsPage(consumer.prometheus, metrics_port))
             note(f"metrics at http://127.0.0.1:{page.port}/metrics")
         if watch:
+            # Log lines between the pictures would tear them apart; what they tell is counted in the view.
             stack.enter_context(Watch(consumer.snapshot))
+        else:
+            stack.enter_context(_log_lines())
         consumer.run()
     note(consumer.snapshot().log_line())
+
+
+@contextlib.contextmanager
+def _log_lines() -> Iterator[None]:
+    """What happens to records, on standard error: failures, dead letters, a summary a minute, what Ctrl-C does."""
+    logger = logging.getLogger("headrace.parallel")
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    before = logger.level
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
+        logger.removeHandler(handler)
 
 
 def load(name: str) -> Callable[..., Any]:

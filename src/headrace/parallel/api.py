@@ -263,7 +263,7 @@ class ParallelConsumer:
             found: list[Snapshot] = self._herd.snapshots()
         else:
             found = [engine.member.snapshot() for engine in self._engines]
-        return combine(found)
+        return combine(found, self.plan.group)
 
     def prometheus(self) -> str:
         """The snapshot as Prometheus scrapes it."""

@@ -87,7 +87,7 @@ class DeadLetters:
         own = {name: value for name, value in config.items() if name not in ("key.deserializer", "value.deserializer")}
         self._config = own
         # What an aborted transaction wrote is no dead letter.
-        own = {"isolation.level": "read_committed", **own}
+        own = {"isolation.level": "read_committed", **own, "allow.auto.create.topics": False}
         self._consumer = Consumer({**own, "group.id": f"{topic}.redriven", "enable.auto.commit": False})
         self._redriven: dict[TopicPartition, tuple[int, list[Interval]]] = {}
 

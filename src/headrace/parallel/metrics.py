@@ -151,13 +151,13 @@ def _escaped(text: str) -> str:
     return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 
-def combine(snapshots: list[Snapshot]) -> Snapshot:
+def combine(snapshots: list[Snapshot], group: str = "") -> Snapshot:
     """Several members of one group in one process, seen as one."""
     counters = Counters()
     for one in snapshots:
         counters.add(one.counters)
     return Snapshot(
-        group=snapshots[0].group if snapshots else "",
+        group=snapshots[0].group if snapshots else group,
         workers=sum(one.workers for one in snapshots),
         busy=sum(one.busy for one in snapshots),
         buffered_records=sum(one.buffered_records for one in snapshots),

@@ -13,43 +13,70 @@ from headrace.parallel.metrics import PartitionState, Snapshot
 
 _CLEAR = "\x1b[H\x1b[J"
 _BAR = 20
-_TITLES = (
-    f"{'PARTITION':<32} {'START':>12} {'END':>12} {'UNFINISHED':>10} {'RUNNING':>8} {'HELD':>6} {'OLDEST':>8}  WINDOW"
-)
+_NAME_MAX = 32
 
 
 def lines(now: Snapshot, before: Snapshot | None, seconds: float, *, width: int = 100, height: int = 40) -> list[str]:
     """The view's lines: totals and rates, then the partitions that are furthest behind."""
     c = now.counters
     rate = 0.0 if before is None or seconds <= 0 else (c.handled - before.counters.handled) / seconds
-    busy = f"{now.busy}/{now.workers}"
-    shown = [
-        f"group {now.group}   handled {c.handled:,} ({rate:,.0f}/s)   workers busy {busy}   "
-        f"unfinished {now.incomplete:,} ({now.buffered_bytes / 1e6:.1f} MB)   oldest {now.oldest_age_s:.1f} s",
-        f"failures {c.failures:,}   local retries {c.local_retries:,}   to retry topic {c.retry_topic:,}   "
-        f"dead letters {c.dead_letters:,}   stalls {c.stalls:,}   zombies {c.zombies:,}   commits {c.commits:,} "
-        f"({c.commit_failures:,} failed)   rebalances {c.rebalances:,}",
-        "",
-        _TITLES,
-    ]
+    shown = _wrapped(
+        [
+            f"group {now.group}",
+            f"handled {c.handled:,} ({rate:,.0f}/s)",
+            f"workers busy {now.busy}/{now.workers}",
+            f"unfinished {now.incomplete:,} ({now.buffered_bytes / 1e6:.1f} MB)",
+            f"oldest {now.oldest_age_s:.1f} s",
+        ],
+        width,
+    )
+    shown += _wrapped(
+        [
+            f"failures {c.failures:,}",
+            f"local retries {c.local_retries:,}",
+            f"to retry topic {c.retry_topic:,}",
+            f"dead letters {c.dead_letters:,}",
+            f"stalls {c.stalls:,}",
+            f"zombies {c.zombies:,}",
+            f"commits {c.commits:,} ({c.commit_failures:,} failed)",
+            f"rebalances {c.rebalances:,}",
+        ],
+        width,
+    )
+    if not now.partitions:
+        return [*shown, "", "no partitions: the group has not shared them out yet, or has more members than partitions"]
+    name = min(_NAME_MAX, max(len("PARTITION"), *(len(str(one.partition)) for one in now.partitions)))
+    titles = f"{'PARTITION':<{name}} {'START':>11} {'END':>11} {'OPEN':>7} {'RUN':>5} {'HELD':>5} {'OLDEST':>8}  WINDOW"
+    shown += ["", titles]
     worst = sorted(now.partitions, key=lambda one: (-one.incomplete, one.partition))
     room = max(1, height - len(shown) - 1)
-    most = max((one.incomplete for one in worst), default=0)
-    shown += [_partition_line(one, most) for one in worst[:room]]
+    most = max(one.incomplete for one in worst)
+    shown += [_partition_line(one, most, name) for one in worst[:room]]
     if len(worst) > room:
         shown.append(f"… and {len(worst) - room} more")
     return [line[:width] for line in shown]
 
 
-def _partition_line(one: PartitionState, most: int) -> str:
+def _wrapped(parts: list[str], width: int) -> list[str]:
+    """The parts in as many lines as they need."""
+    made = [parts[0]]
+    for part in parts[1:]:
+        if len(made[-1]) + 3 + len(part) <= width:
+            made[-1] += f"   {part}"
+        else:
+            made.append(part)
+    return made
+
+
+def _partition_line(one: PartitionState, most: int, name: int) -> str:
     filled = round(_BAR * one.incomplete / most) if most else 0
     bar = "█" * filled + "·" * (_BAR - filled)
     paused = " paused" if one.paused else ""
     start = "-" if one.start is None else f"{one.start:,}"
     end = "-" if one.end is None else f"{one.end:,}"
     return (
-        f"{one.partition!s:<32} {start:>12} {end:>12} {one.incomplete:>10,} {one.in_flight:>8,} {one.held:>6,} "
-        f"{one.oldest_age_s:>7.1f}s  {bar}{paused}"
+        f"{str(one.partition)[-name:]:<{name}} {start:>11} {end:>11} {one.incomplete:>7,} {one.in_flight:>5,} "
+        f"{one.held:>5,} {one.oldest_age_s:>7.1f}s  {bar}{paused}"
     )
 
 

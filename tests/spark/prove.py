@@ -315,7 +315,7 @@ def main() -> int:
         servers = stack.enter_context(brokers(given.on, directory))
         cluster = stack.enter_context(Standalone(directory / "spark")) if given.master == "standalone" else None
         place = Place(servers, directory, cluster)
-        if "drivers" in parts:
+        if "drivers" in parts and "SPARK_SUBMIT_OPTS" not in os.environ:
             os.environ["SPARK_SUBMIT_OPTS"] = archive_classes(servers, directory)
         return 0 if run_parts(parts, place, given.restarts, f"{given.on}, {given.master}") else 1
 

@@ -1,7 +1,8 @@
-"""Apache Kafka itself, as the peer that Headrace is measured and checked against.
+"""Apache Kafka itself, and Spark's own connector to it: the peers that Headrace is measured and checked against.
 
-Its jars come from Maven's registry once (`make peers`, or `python -m bench.peers`) into a cache, or from the directory
-that HEADRACE_KAFKA_LIBS names. Without Java or jars everything that needs them says so and is left out.
+Their jars come from Maven's registry once (`make peers`, or `python -m bench.peers`) into a cache, or from where
+HEADRACE_KAFKA_LIBS (a directory) and HEADRACE_SPARK_KAFKA_JARS (files, comma-separated) say. Without Java or jars
+everything that needs them says so and is left out.
 """
 
 from __future__ import annotations
@@ -17,6 +18,15 @@ from collections.abc import Mapping
 from pathlib import Path
 
 KAFKA_VERSION = "4.3.1"
+SPARK_CONNECTOR_VERSION = "4.2.0"
+"""The newest that Maven's registry has; it also runs in Spark 4.3."""
+
+_SPARK_JARS = (
+    ("org.apache.spark", "spark-sql-kafka-0-10_2.13", SPARK_CONNECTOR_VERSION),
+    ("org.apache.spark", "spark-token-provider-kafka-0-10_2.13", "4.0.0"),
+    ("org.apache.kafka", "kafka-clients", "3.9.2"),
+    ("org.apache.commons", "commons-pool2", "2.12.1"),
+)
 START_TIMEOUT_S = 60.0
 
 _POM = """<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion>
@@ -47,9 +57,13 @@ group.initial.rebalance.delay.ms=0
 """
 
 
-def cache_directory() -> Path:
+def _cache(name: str) -> Path:
     base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    return Path(base) / "headrace" / f"kafka-{KAFKA_VERSION}"
+    return Path(base) / "headrace" / name
+
+
+def cache_directory() -> Path:
+    return _cache(f"kafka-{KAFKA_VERSION}")
 
 
 def kafka_libs() -> Path | None:
@@ -88,6 +102,49 @@ def fetch() -> Path | None:
         timeout=900,
     )
     return kafka_libs()
+
+
+def spark_jars() -> str | None:
+    """The jars of Spark's own Kafka connector, comma-separated as `spark.jars` wants them, if all are here."""
+    named = os.environ.get("HEADRACE_SPARK_KAFKA_JARS")
+    if named:
+        return named
+    libs = _cache(f"spark-kafka-{SPARK_CONNECTOR_VERSION}") / "libs"
+    jars = [libs / f"{name}-{version}.jar" for _, name, version in _SPARK_JARS]
+    return ",".join(map(str, jars)) if all(jar.exists() for jar in jars) else None
+
+
+def why_no_spark_jars() -> str:
+    return "no jars of Spark's own Kafka connector: run `make peers` (needs Maven), or set HEADRACE_SPARK_KAFKA_JARS"
+
+
+def fetch_spark() -> str | None:
+    """Get the jars of Spark's own connector by Maven, once. None, with the reason printed, where it cannot be done."""
+    found = spark_jars()
+    if found is not None:
+        return found
+    if shutil.which("mvn") is None:
+        print("peers: Maven is needed to fetch Spark's own Kafka connector; what needs it will be skipped")
+        return None
+    libs = _cache(f"spark-kafka-{SPARK_CONNECTOR_VERSION}") / "libs"
+    libs.mkdir(parents=True, exist_ok=True)
+    print(f"peers: fetching Spark's own Kafka connector {SPARK_CONNECTOR_VERSION} into {libs}")
+    for group, name, version in _SPARK_JARS:
+        # One by one and without what they depend on: not every version that they name is to be had.
+        subprocess.run(
+            [
+                "mvn",
+                "-q",
+                "-B",
+                "dependency:copy",
+                f"-Dartifact={group}:{name}:{version}",
+                f"-DoutputDirectory={libs}",
+            ],
+            cwd=libs,
+            check=True,
+            timeout=300,
+        )
+    return spark_jars()
 
 
 def tool_command(class_name: str, *arguments: str) -> list[str]:
@@ -174,4 +231,5 @@ class ApacheKafka:
 
 
 if __name__ == "__main__":
-    sys.exit(0 if fetch() else 1)
+    fetched = fetch(), fetch_spark()
+    sys.exit(0 if all(fetched) else 1)

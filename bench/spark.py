@@ -2,37 +2,49 @@
 
     python -m bench.spark [--rows N] [--rounds N] [--broker HOST:PORT] [--quick]
 
-Spark's own connector takes part when HEADRACE_SPARK_KAFKA_JARS names its jars (comma-separated; they have to fit the
-version of pyspark). Each figure is the best of several rounds, because other work on a small machine only ever slows
-one down; the first round also warms up the JVM and the Python workers. `exactly once` is held against our own
-at-least-once sink too.
+Spark's own connector takes part when its jars are here (`make peers`; they also run in a newer Spark). Rounds alternate
+between the two, after one that warms up the JVM and the Python workers. Each figure is that of the best round, because
+other work on a small machine only ever slows one down. Beside rows per second stands the processor time that a million
+rows cost (driver, JVM and Python workers, not the broker), which is the same on a busy machine. `exactly once` is held
+against our own at-least-once sink.
 """
 
 from __future__ import annotations
 
 import argparse
-import os
 import tempfile
 import time
 import uuid
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from bench.family import Family
+from bench.peers import spark_jars, why_no_spark_jars
 from headrace.client.admin import Admin, NewTopic
 from headrace.spark import exactly_once, session
 from headrace.testing import BrokerProcess
 
-JARS = "HEADRACE_SPARK_KAFKA_JARS"
 PARTITIONS = 4
 SIZES = (100, 1000)
+ONCE, ONCE_KEYLESS = "exactly once", "exactly once, no keys"
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """The best of some rounds: seconds on the clock, and of processors."""
+
+    clock_s: float
+    cpu_s: float
 
 
 class Bench:
     """A session, a broker, and what is measured with both."""
 
-    def __init__(self, spark: Any, servers: str, rows: int, rounds: int, formats: list[str]) -> None:
+    def __init__(self, spark: Any, servers: str, rows: int, rounds: int, formats: list[str], family: Family) -> None:
         self.spark, self.servers, self.rows, self.rounds, self.formats = spark, servers, rows, rounds, formats
+        self.family = family
         self.directory = tempfile.mkdtemp(prefix="bench-spark-")
 
     def topic(self) -> str:
@@ -88,14 +100,17 @@ class Bench:
 
     # --- measuring ----------------------------------------------------------------------------------------------------
 
-    def best(self, run: Callable[[], None]) -> float:
-        """Rows per second in the best round."""
-        times = []
-        for _ in range(self.rounds):
-            start = time.perf_counter()
-            run()
-            times.append(time.perf_counter() - start)
-        return self.rows / min(times)
+    def alternate(self, runs: dict[str, Callable[[], None]]) -> dict[str, Cost]:
+        """What each costs, run in turn: one round to warm up, then the rounds that count."""
+        clocks: dict[str, list[float]] = {name: [] for name in runs}
+        cpus: dict[str, list[float]] = {name: [] for name in runs}
+        for _ in range(self.rounds + 1):
+            for name, run_one in runs.items():
+                cpu_s, start = self.family.seconds(), time.perf_counter()
+                run_one()
+                clocks[name].append(time.perf_counter() - start)
+                cpus[name].append(self.family.seconds() - cpu_s)
+        return {name: Cost(min(clocks[name][1:]), min(cpus[name][1:])) for name in runs}
 
     def into_fresh(self, run: Callable[[str], None]) -> Callable[[], None]:
         def round_() -> None:
@@ -110,25 +125,27 @@ class Bench:
         self.batch_write("headrace", self.records(size, self.rows), source)
         frame = self.records(size, self.rows).cache()
         frame.count()
-        table: dict[str, dict[str, float]] = {}
-        for name in self.formats:
-            table.setdefault("batch read", {})[name] = self.best(lambda name=name: self.batch_read(name, source))
-            table.setdefault("stream read", {})[name] = self.best(lambda name=name: self.stream_read(name, source))
-            table.setdefault("batch write", {})[name] = self.best(
-                self.into_fresh(lambda topic, name=name: self.batch_write(name, frame, topic))
-            )
-            table.setdefault("stream write", {})[name] = self.best(
-                self.into_fresh(lambda topic, name=name: self.stream_write(name, source, topic))
-            )
-        for label, keyed in (("exactly once", True), ("  without keys", False)):
-            table[label] = {
-                "headrace": self.best(
-                    self.into_fresh(lambda topic, keyed=keyed: self.stream_once(source, topic, keyed=keyed))
-                )
+        table = {
+            "batch read": {name: lambda name=name: self.batch_read(name, source) for name in self.formats},
+            "stream read": {name: lambda name=name: self.stream_read(name, source) for name in self.formats},
+            "batch write": {
+                name: self.into_fresh(lambda topic, name=name: self.batch_write(name, frame, topic))
+                for name in self.formats
+            },
+            "stream write": {
+                name: self.into_fresh(lambda topic, name=name: self.stream_write(name, source, topic))
+                for name in self.formats
             }
+            | {
+                label: self.into_fresh(lambda topic, keyed=keyed: self.stream_once(source, topic, keyed=keyed))
+                for label, keyed in ((ONCE, True), (ONCE_KEYLESS, False))
+            },
+        }
+        print(f"\n{self.rows:,} rows of {size} B: rows/s, and processor seconds for a million")
+        for label, runs in table.items():
+            show(label, self.rows, self.alternate(runs))
         frame.unpersist()
         self.drop(source)
-        show(size, self.rows, table)
 
     def latency(self) -> None:
         """How long a small micro-batch takes, once warm."""
@@ -148,17 +165,24 @@ class Bench:
             print(f"  a micro-batch of 1,000 rows, {label}: {took[len(took) // 2]} ms (median of {len(took)})")
 
 
-def show(size: int, rows: int, table: dict[str, dict[str, float]]) -> None:
-    print(f"\n{rows:,} rows of {size} B, rows/s, best round")
-    for label, found in table.items():
-        ours = found["headrace"]
-        line = f"  {label:<16} headrace {ours:>12,.0f}"
-        peer = found.get("kafka")
-        if peer is not None:
-            line += f"   Spark's own {peer:>12,.0f}   {ours / peer:5.2f}x"
-        elif "stream write" in table and label != "stream write" and not label.endswith(("read", "write")):
-            line += f"   of our at least once {ours / table['stream write']['headrace']:5.2f}x"
-        print(line, flush=True)
+def show(label: str, rows: int, found: dict[str, Cost]) -> None:
+    ours, peer = found["headrace"], found.get("kafka")
+    line = f"  {label:<22} headrace {figures(rows, ours)}"
+    if peer is not None:
+        line += f"   Spark's own {figures(rows, peer)}   {ratios(peer, ours)}"
+    print(line, flush=True)
+    for name in (ONCE, ONCE_KEYLESS):
+        if name in found:
+            print(f"  {name:<22} headrace {figures(rows, found[name])}   of at least once {ratios(ours, found[name])}")
+
+
+def figures(rows: int, cost: Cost) -> str:
+    return f"{rows / cost.clock_s:>10,.0f} {cost.cpu_s / rows * 1e6:>6.2f} s"
+
+
+def ratios(base: Cost, ours: Cost) -> str:
+    """How many times as fast, by the clock and by processor time."""
+    return f"{base.clock_s / ours.clock_s:5.2f}x, by processor time {base.cpu_s / ours.cpu_s:5.2f}x"
 
 
 def main() -> None:
@@ -169,29 +193,31 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="few rows, two rounds")
     given = parser.parse_args()
     rows, rounds = (200_000, 2) if given.quick else (given.rows, given.rounds)
-    jars = os.environ.get(JARS)
+    jars = spark_jars()
     config = {"spark.jars": jars} if jars else {}
     spark = session("bench", master="local[2,4]", config={**config, "spark.driver.memory": "3g"})
     spark.sparkContext.setLogLevel("ERROR")
     formats = ["headrace", *(["kafka"] if jars else [])]
     print(f"Spark {spark.version}, {PARTITIONS} partitions, 2 tasks at a time")
     if not jars:
-        print(f"Spark's own connector is not measured: {JARS} names no jars")
+        print(f"Spark's own connector is not measured: {why_no_spark_jars()}")
     with tempfile.TemporaryDirectory(prefix="bench-broker-") as directory:
         if given.broker:
-            run(spark, given.broker, rows, rounds, formats)
+            run(spark, given.broker, rows, rounds, formats, frozenset())
         else:
             with BrokerProcess(Path(directory) / "data") as broker:
-                run(spark, broker.address, rows, rounds, formats)
+                run(spark, broker.address, rows, rounds, formats, frozenset({broker.pid}))
     spark.stop()
 
 
-def run(spark: Any, servers: str, rows: int, rounds: int, formats: list[str]) -> None:
-    for size in SIZES:
-        # About the same bytes for both sizes.
-        count = rows if size == SIZES[0] else max(rows // 5, 1000)
-        Bench(spark, servers, count, rounds, formats).size(size)
-    Bench(spark, servers, 0, 1, formats).latency()
+def run(spark: Any, servers: str, rows: int, rounds: int, formats: list[str], without: frozenset[int]) -> None:
+    family = Family(without)
+    with family.watched():
+        for size in SIZES:
+            # About the same bytes for both sizes.
+            count = rows if size == SIZES[0] else max(rows // 5, 1000)
+            Bench(spark, servers, count, rounds, formats, family).size(size)
+        Bench(spark, servers, 0, 1, formats, family).latency()
 
 
 if __name__ == "__main__":

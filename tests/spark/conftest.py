@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from bench.peers import spark_jars
 
 from headrace.testing import BrokerProcess
 
@@ -23,7 +24,12 @@ def spark() -> Iterator[Any]:
     from headrace.spark import session
 
     # Two cores and four tries, as in a cluster: plain local[2] never tries again, and would prove nothing.
-    made = session("tests", master="local[2,4]", config={"spark.sql.shuffle.partitions": "2"})
+    config = {"spark.sql.shuffle.partitions": "2"}
+    jars = spark_jars()
+    if jars is not None:
+        # Spark's own connector, to compare with. One Java serves all modules, so it has to have the jars from its start
+        config["spark.jars"] = jars
+    made = session("tests", master="local[2,4]", config=config)
     made.sparkContext.setLogLevel("ERROR")
     yield made
     made.stop()

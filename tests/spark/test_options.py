@@ -118,7 +118,8 @@ def test_an_unknown_option_is_refused_with_the_nearest_name() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["kafka.auto.offset.reset", "kafka.key.deserializer", "kafka.enable.auto.commit", "kafka.group.protocol"]
+    "name",
+    ["kafka.auto.offset.reset", "kafka.key.deserializer", "kafka.enable.auto.commit", "kafka.interceptor.classes"],
 )
 def test_what_cannot_be_had_is_refused_with_the_reason(name: str) -> None:
     assert "is not supported" in problems({**BASE, name: "x"})[name]

@@ -8,10 +8,12 @@ from itertools import pairwise
 import pytest
 
 from headrace.spark.planning import (
+    BackwardRange,
     DataLoss,
     Patience,
     Progress,
     Range,
+    batch_ranges,
     capped,
     check_losses,
     group_of,
@@ -105,6 +107,12 @@ def test_special_offsets_are_replaced() -> None:
     assert resolved({A0: -1, A1: -2, B0: 4}, {A0: 1, A1: 2, B0: 0}, {A0: 10, A1: 20, B0: 30}) == {A0: 10, A1: 2, B0: 4}
 
 
+def test_a_batch_reads_forward() -> None:
+    assert batch_ranges([A0, A1], {A0: 3, A1: 4}, {A0: 9, A1: 4}) == [Range(A0, 3, 9)]
+    with pytest.raises(BackwardRange, match="a-1 starts at offset 4, after its end 2"):
+        batch_ranges([A0, A1], {A0: 3, A1: 4}, {A0: 9, A1: 2})
+
+
 def test_pieces_cover_the_ranges_without_overlap() -> None:
     rng = random.Random(11)
     for _ in range(300):
@@ -135,3 +143,6 @@ def test_min_partitions_cuts_the_large_ones() -> None:
     assert made[-1] == Range(A1, 0, 10)
     assert pieces([Range(A0, 0, 3)], 10, None) == [Range(A0, 0, 1), Range(A0, 1, 2), Range(A0, 2, 3)]
     assert pieces([Range(A0, 5, 5)], 4, None) == []
+    # Spark's own counts: 1.33 of 4 rounds to a whole one, 2.5 of 5 goes up.
+    assert [len(one) for one in pieces([Range(A0, 0, 40), Range(A1, 0, 40), Range(B0, 0, 40)], 4, None)] == [40] * 3
+    assert len(pieces([Range(A0, 0, 50), Range(A1, 0, 50)], 5, None)) == 6

@@ -128,7 +128,10 @@ class Cluster:
             times = dict.fromkeys(partitions, bound.time_ms)
         _check_cover(times, partitions, f"{option}ByTimestamp")
         specs = {partition: OffsetSpec.for_timestamp(time) for partition, time in times.items()}
-        found = {one: info.offset for one, info in self.admin.list_offsets(specs).all().items()}
+        # Times are looked up within what may be read: a record of an open transaction is not found by read_committed.
+        isolation = "read_committed" if read_committed else "read_uncommitted"
+        answers = self.admin.list_offsets(specs, isolation_level=isolation).all()
+        found = {one: info.offset for one, info in answers.items()}
         unmatched = sorted(one for one, offset in found.items() if offset < 0)
         if unmatched and no_match is NoMatch.ERROR:
             raise StartNotFound(

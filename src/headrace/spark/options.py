@@ -33,8 +33,6 @@ _REFUSED_SOURCE = {
     "kafka.key.deserializer": _BYTES,
     "kafka.value.deserializer": _BYTES,
     "kafka.interceptor.classes": "interceptors may change keys and values, which the source gives as they are",
-    "kafka.group.protocol": "the source reads the offsets that the driver plans; it never joins a group",
-    "kafka.partition.assignment.strategy": "the source reads what the driver plans; it never joins a group",
 }
 _REFUSED_SINK = {
     "kafka.key.serializer": _BYTES,

@@ -25,6 +25,10 @@ class DataLoss(HeadraceError):
     """Records that were to be read are not there any more (`failOnDataLoss`)."""
 
 
+class BackwardRange(HeadraceError):
+    """A batch was told to end before it starts."""
+
+
 @dataclass(frozen=True, slots=True)
 class Range:
     """Offsets of one partition, `end` not included."""
@@ -148,6 +152,19 @@ def ranges_between(start: Offsets, end: Offsets, earliest: Offsets) -> tuple[lis
     return ranges, losses
 
 
+def batch_ranges(partitions: Iterable[TopicPartition], start: Offsets, end: Offsets) -> list[Range]:
+    """What a batch reads of each partition. A start after its end is a mistake, as in Spark's own source."""
+    ranges: list[Range] = []
+    for one in partitions:
+        if start[one] > end[one]:
+            raise BackwardRange(
+                f"{one} starts at offset {start[one]}, after its end {end[one]}: exchange the two, or let one be latest"
+            )
+        if start[one] < end[one]:
+            ranges.append(Range(one, start[one], end[one]))
+    return ranges
+
+
 def pieces(ranges: Iterable[Range], min_partitions: int | None, max_records: int | None) -> list[Range]:
     """One piece per task: a range each, cut further for `maxRecordsPerPartition` and `minPartitions`."""
     whole = [one for one in ranges if len(one) > 0]
@@ -156,15 +173,21 @@ def pieces(ranges: Iterable[Range], min_partitions: int | None, max_records: int
     if min_partitions is None or min_partitions <= len(whole):
         return whole
     total = sum(map(len, whole))
-    # Small ones stay whole; the large ones share what is left of the count by size.
-    limit = total / min_partitions
-    large = [one for one in whole if len(one) > limit]
-    left = min_partitions - (len(whole) - len(large))
+    # Small ones stay whole; the large ones share what is left of the count by size. Rounded as Spark's own source does,
+    # so that a job has the same tasks with both.
+    large = [one for one in whole if _share(len(one), total, min_partitions) > 1]
+    left = max(1, min_partitions - (len(whole) - len(large)))
     size = sum(map(len, large))
     made: list[Range] = []
     for one in whole:
-        made += _cut(one, max(1, round(len(one) * left / size))) if len(one) > limit else [one]
+        is_large = _share(len(one), total, min_partitions) > 1
+        made += _cut(one, _share(len(one), size, left)) if is_large else [one]
     return made
+
+
+def _share(size: int, total: int, count: int) -> int:
+    """So many of `count` tasks for its part of the whole; at least one. Halves go up."""
+    return max(1, math.floor(size / total * count + 0.5))
 
 
 def _cut(one: Range, count: int) -> list[Range]:

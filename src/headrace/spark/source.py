@@ -42,6 +42,7 @@ from headrace.spark.planning import (
     Patience,
     Progress,
     Range,
+    batch_ranges,
     capped,
     check_losses,
     limited,
@@ -160,8 +161,7 @@ class BatchReader(_Reading, DataSourceReader):
         finally:
             cluster.close()
             self._cluster = None
-        # Ends before their starts are ranges without records, as in Spark's own source.
-        return self.tasks([Range(one, start[one], end[one]) for one in found if end[one] > start[one]])
+        return self.tasks(batch_ranges(found, start, end))
 
 
 class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow):

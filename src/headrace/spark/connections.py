@@ -1,24 +1,34 @@
 """Connections of a Spark task: one client per configuration and process, kept for the tasks that follow.
 
 A Python worker of Spark runs many tasks one after the other; connecting anew for each would cost more than a small
-task does. There is no thread: bytes move while a task waits for them.
+task does. A client has no thread: bytes move while a task waits for them. A producer has one, which sleeps meanwhile.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
 from headrace.client.blocking import BlockingClient
 from headrace.client.configs import COMMON_KEYS, ConnectionConfig, read_config
 from headrace.client.security import tls_context
 from headrace.config import ConfigDefinition
 from headrace.records import use_fast
+from headrace.runtime.real import RealClock
+
+if TYPE_CHECKING:
+    from headrace.client.producer import Producer
 
 _COMMON = ConfigDefinition(COMMON_KEYS)
 _CLIENTS_MAX = 4
 _clients: dict[tuple[int, tuple[tuple[str, str], ...]], BlockingClient] = {}
+
+PRODUCER_IDLE_MAX_S = 300.0
+"""A producer that was not used for longer is made anew: brokers close idle connections, and forget producers."""
+
+_producers: dict[tuple[int, tuple[tuple[str, str], ...]], tuple[Producer, float]] = {}
 
 FAST_FROM_ROWS = 50_000
 """Once a worker has so many rows behind or before it, a second to load the compiled kernels is soon earned back."""
@@ -52,6 +62,39 @@ def shared_client(kafka: Mapping[str, Any]) -> BlockingClient:
             _drop(next(iter(_clients)))
         client = _clients[key] = make_client(kafka)
     return client
+
+
+@contextmanager
+def lent_producer(kafka: Mapping[str, Any]) -> Iterator[Producer]:
+    """A producer for the length of one task, kept for the next one if all went well.
+
+    Whoever has it waits for every delivery. After an error it is closed: nothing of a failed task is sent later.
+    """
+    from headrace.client.producer import Producer
+
+    key = (os.getpid(), tuple(sorted((name, str(value)) for name, value in kafka.items())))
+    clock = RealClock()
+    producer, used = _producers.pop(key, (None, 0.0))
+    if producer is not None and clock.monotonic() - used > PRODUCER_IDLE_MAX_S:
+        producer.close(timeout=0)
+        producer = None
+    if producer is None:
+        producer = Producer(dict(kafka))
+    finished = False
+    try:
+        yield producer
+        finished = True
+    finally:
+        if finished:
+            while key in _producers or len(_producers) >= _CLIENTS_MAX:
+                other = key if key in _producers else next(iter(_producers))
+                unused, _ = _producers.pop(other)
+                if other[0] == os.getpid():
+                    # One of before a fork belongs to the other process.
+                    unused.close(timeout=0)
+            _producers[key] = (producer, clock.monotonic())
+        else:
+            producer.close(timeout=0)
 
 
 def expect_rows(count: int) -> None:

@@ -14,7 +14,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from pyspark.sql.types import StructType
 
 from headrace.spark.columns import Shape, shape_of
-from headrace.spark.connections import expect_rows
+from headrace.spark.connections import expect_rows, lent_producer
 from headrace.spark.options import SinkOptions
 
 if TYPE_CHECKING:
@@ -63,11 +63,9 @@ class StreamWriter(_Writing, DataSourceStreamArrowWriter):
 
 def produce(batches: Iterator[pa.RecordBatch], shape: Shape, kafka: Mapping[str, Any]) -> int:
     """Send every row and wait until all are acknowledged; how many there were. Raises the first failure."""
-    from headrace.client.producer import Producer
-
     rows = in_flight = 0
     waiting: deque[tuple[Any, int]] = deque()
-    with Producer({**_PRODUCER_DEFAULTS, **kafka}) as producer:
+    with lent_producer({**_PRODUCER_DEFAULTS, **kafka}) as producer:
         for batch in batches:
             expect_rows(batch.num_rows)
             for topic, part in shape.by_topic(batch):

@@ -1,0 +1,54 @@
+"""Producers that tasks of one worker share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from headrace import testing
+from headrace.spark import connections
+from headrace.spark.connections import lent_producer
+
+
+@pytest.fixture
+def config() -> Iterator[dict[str, str]]:
+    with testing.broker() as kafka:
+        yield {"bootstrap.servers": kafka.address}
+        for producer, _ in connections._producers.values():
+            producer.close()
+        connections._producers.clear()
+
+
+def test_a_producer_is_kept_for_the_next_task(config: dict[str, str]) -> None:
+    with lent_producer(config) as first:
+        first.send("t", b"1").result()
+    with lent_producer(config) as second:
+        second.send("t", b"2").result()
+    assert second is first
+    with lent_producer({**config, "acks": "1"}) as other:
+        assert other is not first
+
+
+def test_a_producer_is_not_used_by_two_at_a_time(config: dict[str, str]) -> None:
+    with lent_producer(config) as outer, lent_producer(config) as inner:
+        assert inner is not outer
+
+
+def test_a_failed_task_leaves_nothing_behind(config: dict[str, str]) -> None:
+    with pytest.raises(ZeroDivisionError), lent_producer(config) as first:  # noqa: PT012
+        first.send("t", b"1").result()
+        raise ZeroDivisionError
+    with lent_producer(config) as second:
+        assert second is not first
+        second.send("t", b"2").result()
+
+
+def test_a_producer_that_was_idle_for_long_is_made_anew(
+    config: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with lent_producer(config) as first:
+        first.send("t", b"1").result()
+    monkeypatch.setattr(connections, "PRODUCER_IDLE_MAX_S", -1.0)
+    with lent_producer(config) as second:
+        assert second is not first

@@ -149,8 +149,8 @@ class RangeFetcher:
         version_max = _VERSION_WITHOUT_TOPIC_IDS if view.topic_id == ZERO_UUID else None
         return self._client.submit(leader.id, request, version_max=version_max)
 
-    def _answer(self, call: Call | None) -> Chunk | None:
-        """The records that a fetch brought; None to ask again."""
+    def _data(self, call: Call | None) -> PartitionData | None:
+        """What a fetch brought, with at least one batch; None to ask again."""
         if call is None:
             self._wait_for_leader()
             return None
@@ -168,6 +168,14 @@ class RangeFetcher:
         if not data.records:
             self._nothing_came(data)
             return None
+        return data
+
+    def _answer(self, call: Call | None) -> Chunk | None:
+        """The records that a fetch brought; None to ask again."""
+        data = self._data(call)
+        if data is None:
+            return None
+        assert data.records is not None
         chunk = Chunk(
             self._wanted.partition,
             self._position,

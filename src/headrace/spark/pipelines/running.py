@@ -39,6 +39,10 @@ if TYPE_CHECKING:
 
 _POLL_S = 0.2
 _NOTED_EVERY_S = 1.0
+ROWS_OUT = "rows_out"
+"""The name of a metric (`DataFrame.observe`) of the first query that is counted as rows out."""
+TOO_LATE = "too_late"
+"""The name under which updates that came after their window was closed are counted."""
 _SECRET = ("password", "secret", "sasl.jaas")
 _CAUSE = re.compile(r"^\s*(?:[\w.]+\.)?(\w*(?:Error|Exception|Failed|Loss|Cluster|Columns|Over|Spark)): (.+)$", re.M)
 _CAUSE_CHARS = 600
@@ -105,6 +109,8 @@ class Run:
             self.name = f"{self.name}-{_short(str(states.directory_of(self.checkpoint)))}"
         self.gate = Gate()
         self.is_stopped = False
+        self.observed: dict[str, int] = {}
+        """The queries' metrics (`DataFrame.observe`), summed over the micro-batches of this run."""
         self._given_session = session
         self._session: SparkSession | None = session
         self._watch = watch
@@ -211,10 +217,10 @@ class Run:
             one.look(last=last)
         # Several queries may read the same topics: the first is the one whose rows are counted.
         first = counts[0]
-        self.tell(
-            rows_in=first.rows, rows_out=self.gate.rows_out, batches=first.batches, rate_per_s=first.rate,
-            lag=first.lag, note="",
-        )  # fmt: skip
+        self.observed = {name: number for one in counts for name, number in one.observed.items()}
+        rows_out = self.gate.rows_out + first.observed.get(ROWS_OUT, 0)
+        progress = {"rows_in": first.rows, "rows_out": rows_out, "batches": first.batches, "lag": first.lag}
+        self.tell(rate_per_s=first.rate, note="", **progress)
 
 
 class _Counter:
@@ -226,7 +232,7 @@ class _Counter:
         self.rows = self.batches = 0
         self.rate = 0.0
         self.lag: int | None = None
-        self.observed: dict[str, Any] = {}
+        self.observed: dict[str, int] = {}
 
     def look(self, *, last: bool = False) -> None:
         newest = self._query.lastProgress
@@ -246,6 +252,12 @@ class _Counter:
             self.rows += rows
             self.batches += 1
             self.rate = float(report.get("processedRowsPerSecond") or 0.0)
+        for metrics in (report.get("observedMetrics") or {}).values():
+            for name, number in metrics.items():
+                self.observed[name] = self.observed.get(name, 0) + int(number or 0)
+        for operator in report.get("stateOperators") or []:
+            dropped = int(operator.get("numRowsDroppedByWatermark") or 0)
+            self.observed[TOO_LATE] = self.observed.get(TOO_LATE, 0) + dropped
         self.lag = _lag(report.get("sources") or [])
 
 

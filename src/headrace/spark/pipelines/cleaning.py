@@ -1,0 +1,105 @@
+"""JSON records to typed columns, and for each record that does not fit the reasons why. Expressions of Spark only.
+
+A record is parsed once, with every field as text, and each text is then cast: so one bad field is known by its name,
+where a typed parser only says that something was wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from headrace.spark.pipelines.declaring import WrongOption
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+    from pyspark.sql.types import DataType, StructField, StructType
+
+DEFAULT_SCHEMA = (
+    "id STRING, at TIMESTAMP NOT NULL, event STRING NOT NULL, user STRING, page STRING, duration_ms BIGINT, "
+    "host STRING, value DOUBLE"
+)
+"""User activity (who did what where, for how long) and system metrics (what was measured on which host) in one."""
+
+ROW = "row"
+PROBLEM = "problem"
+_TEXTS = "_texts"
+_BROKEN = "_broken"
+_SHOWN_CHARS = 40
+_SECONDS_DIGITS_MAX = 11
+
+
+def schema_of(ddl: str) -> StructType:
+    """A schema in Spark's words: `name TYPE [NOT NULL], …`."""
+    from pyspark.errors import PySparkException
+    from pyspark.sql.types import StructType
+
+    try:
+        schema = StructType.fromDDL(ddl)
+    except PySparkException as error:
+        raise WrongOption(f"--schema {ddl!r} is not Spark's `name TYPE [NOT NULL], …`: {error}") from error
+    if not isinstance(schema, StructType) or not schema.fields:
+        raise WrongOption(f"--schema {ddl!r} has no columns")
+    for field in schema.fields:
+        if field.name == _BROKEN:
+            raise WrongOption(f"--schema has a column {_BROKEN}, which is used here: name it otherwise")
+    return schema
+
+
+def cleaned(rows: DataFrame, schema: StructType) -> DataFrame:
+    """Rows of a topic with two columns more: `row`, the typed values, and `problem`, why they are none (null: none)."""
+    from pyspark.sql import functions as F
+    from pyspark.sql.types import StringType, StructField, StructType
+
+    texts = StructType(
+        [*(StructField(one.name, StringType()) for one in schema.fields), StructField(_BROKEN, StringType())]
+    )
+    options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _BROKEN}
+    text = F.try_validate_utf8(F.col("value").cast("string"))
+    parsed = rows.withColumn("_text", text).withColumn(_TEXTS, F.from_json("_text", texts, options))
+    typed = F.struct(*(_typed(_field(one.name), one.dataType).alias(one.name) for one in schema.fields))
+    return parsed.withColumn(ROW, typed).withColumn(PROBLEM, _problem(schema.fields)).drop("_text", _TEXTS)
+
+
+def _field(name: str) -> Column:
+    from pyspark.sql import functions as F
+
+    return F.col(_TEXTS).getField(name)
+
+
+def _typed(text: Column, wanted: DataType) -> Column:
+    from pyspark.sql import functions as F
+    from pyspark.sql.types import ArrayType, MapType, StringType, StructType, TimestampType
+
+    if isinstance(wanted, StringType):
+        return text
+    if isinstance(wanted, ArrayType | MapType | StructType):
+        return F.from_json(text, wanted)
+    if isinstance(wanted, TimestampType):
+        number = text.try_cast("bigint")
+        # Seconds until the year 5138 have at most 11 digits; with more they are milliseconds.
+        counted = F.when(F.length(text) > _SECONDS_DIGITS_MAX, F.timestamp_millis(number)).otherwise(
+            F.timestamp_seconds(number)
+        )
+        return F.when(number.isNotNull(), counted).otherwise(text.try_cast(wanted))
+    return text.try_cast(wanted)
+
+
+def _problem(fields: Sequence[StructField]) -> Column:
+    """All that is wrong with a record, in a sentence each; null when nothing is."""
+    from pyspark.sql import functions as F
+
+    def of(field: StructField) -> Column:
+        text, value = _field(field.name), F.col(ROW).getField(field.name)
+        kind = field.dataType.simpleString()
+        shown = F.substring(text, 1, _SHOWN_CHARS)
+        wrong = F.when(text.isNotNull() & value.isNull(), F.concat(F.lit(f"{field.name} is not a {kind}: "), shown))
+        return wrong if field.nullable else wrong.when(text.isNull(), F.lit(f"{field.name} is missing"))
+
+    each = F.nullif(F.concat_ws("; ", *(of(field) for field in fields)), F.lit(""))
+    return (
+        F.when(F.col("value").isNull(), F.lit("there is no value"))
+        .when(F.col("_text").isNull(), F.lit("the value is not UTF-8"))
+        .when(~F.ltrim("_text").startswith("{") | _field(_BROKEN).isNotNull(), F.lit("the value is not a JSON object"))
+        .otherwise(each)
+    )

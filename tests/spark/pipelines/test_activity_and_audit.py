@@ -1,0 +1,129 @@
+"""The pipelines `activity` and `audit` on a broker and one Spark session: what goes where, once, and what is found."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.spark.topics import fill, make_topic
+
+from headrace.client.consumer import Consumer
+from headrace.client.producer import Producer
+from headrace.parallel.deadletters import DeadLetters
+from headrace.spark.pipelines.activity import activity
+from headrace.spark.pipelines.audit import audit
+from headrace.testing import BrokerProcess
+from headrace.topics import TopicPartition
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+AT_MS = 1_760_000_000_000
+MINUTE_MS = 60_000
+
+
+def event(number: int, at_ms: int = AT_MS, **more: Any) -> bytes:
+    return json.dumps({"id": str(number), "at": at_ms, "event": "click", "user": f"u{number % 7}", **more}).encode()
+
+
+def values(servers: str, topic: str) -> list[tuple[bytes | None, Any]]:
+    """Key and value of every committed record."""
+    config = {"bootstrap.servers": servers, "isolation.level": "read_committed", "auto.offset.reset": "earliest"}
+    with Consumer(config) as consumer:
+        partitions = [TopicPartition(topic, one.partition) for one in consumer.partitions_for(topic)]
+        consumer.assign(partitions)
+        ends = consumer.end_offsets(partitions)
+        found = []
+        while any(consumer.position(one) < ends[one] for one in partitions):
+            found += [(record.key, json.loads(record.value)) for record in consumer.poll(0.5)]
+        return found
+
+
+def test_activity_cleans_diverts_counts_and_resumes(spark: Any, kafka: BrokerProcess, tmp_path: Path) -> None:
+    servers = kafka.address
+    make_topic(servers, "raw", 2)
+    options = {"servers": servers, "source": "raw", "checkpoint": str(tmp_path / "run"), "max_per_batch": 40}
+    good = [event(number, AT_MS + number, duration_ms="12") for number in range(90)]
+    bad = [
+        b"{broken",
+        b'["no object"]',
+        b"\xff\xfe",
+        event(1, duration_ms="soon"),
+        b'{"id": "x", "event": "click"}',
+        b'{"at": "2026-01-01T00:00:00Z"}',
+    ]
+    fill(servers, "raw", good + bad, key=b"k")
+    first = activity(session=spark, **options).document
+    assert (first["rows_in"], first["clean"]["rows"], first["dead_letters"]["rows"]) == (96, 90, 6)
+    assert first["batches"] >= 2
+    assert first["lag"] == 0
+
+    clean = [value for _, value in values(servers, "raw-clean")]
+    assert sorted(int(row["id"]) for row in clean) == list(range(90))
+    assert clean[0]["duration_ms"] == 12, "text became a number"
+    assert clean[0]["at"].startswith("2025-10-09T08:53:20"), "milliseconds became a time"
+    with DeadLetters({"bootstrap.servers": servers}, "raw-dead") as letters:
+        found = {letter.record.value: letter for letter in letters.letters()}
+    assert found.keys() == set(bad)
+    assert found[b"{broken"].error == "the value is not a JSON object"
+    assert found[b'["no object"]'].error == "the value is not a JSON object"
+    assert found[b"\xff\xfe"].error == "the value is not UTF-8"
+    assert found[bad[3]].error == "duration_ms is not a bigint: soon"
+    assert found[bad[4]].error == "at is missing"
+    assert found[bad[5]].error == "event is missing"
+    assert {letter.origin_topic for letter in found.values()} == {"raw"}
+    assert counted(servers) == {"2025-10-09T08:53:00Z|click": 90}
+
+    # Nothing new: nothing is written. Then more, one in an old window that is still open, one that is too late.
+    assert activity(session=spark, **options).document["rows_in"] == 0
+    fill(servers, "raw", [event(200, AT_MS + 30 * MINUTE_MS), event(201, AT_MS)], key=b"k")
+    assert activity(session=spark, **options).document["clean"]["rows"] == 2
+    fill(servers, "raw", [event(202, AT_MS + 29 * MINUTE_MS), event(203, AT_MS)], key=b"k")
+    assert activity(session=spark, **options).document["clean"]["rows"] == 2, "what is too late to count is still clean"
+    assert len(values(servers, "raw-clean")) == 94
+    assert counted(servers) == {
+        "2025-10-09T08:53:00Z|click": 91,
+        "2025-10-09T09:22:00Z|click": 1,
+        "2025-10-09T09:23:00Z|click": 1,
+    }
+    report = audit(
+        session=spark, servers=servers, source="raw", against="raw-clean,raw-dead", match="json:id", order=False
+    )
+    assert not report.has_findings, report.lines
+
+
+def counted(servers: str) -> dict[str, int]:
+    """The last count of every key."""
+    return {(key or b"").decode(): value["count"] for key, value in values(servers, "raw-counts")}
+
+
+def test_audit_finds_what_is_wrong_and_nothing_else(spark: Any, kafka: BrokerProcess) -> None:
+    servers = kafka.address
+    for name in ("sent", "got"):
+        make_topic(servers, name, 2)
+    fill(servers, "sent", [event(number) for number in range(50)], partition=0, key=b"a")
+    fill(servers, "got", [event(number) for number in range(50)], partition=1, key=b"a")
+    options = {"servers": servers, "source": "sent", "against": "got", "match": "json:id"}
+    clean = audit(session=spark, **options)
+    assert not clean.has_findings
+    assert clean.lines[2].strip() == "in 50 · out 50 · lost 0 · duplicated 0 · out of order 0"
+
+    fill(servers, "sent", [event(number) for number in (60, 61, 62)], partition=0, key=b"a")
+    fill(servers, "got", [event(number) for number in (62, 61, 7, 7, 99)], partition=1, key=b"a")
+    with Producer({"bootstrap.servers": servers, "transactional.id": "audit"}) as producer:
+        producer.init_transactions()
+        producer.begin_transaction()
+        producer.send("got", event(60), partition=0)
+        producer.flush()
+        producer.abort_transaction()
+    found = audit(session=spark, **options)
+    document = found.document
+    assert found.has_findings
+    wanted = {"rows_in": 53, "rows_out": 55, "lost": 1, "duplicated": 2, "unknown": 1, "out_of_order": 1}
+    assert {name: document[name] for name in wanted} == wanted, found.lines
+    assert document["examples"]["lost"] == ["sent-0@50"]
+    log = document["logs"]["against"]
+    assert (log["aborts"], log["aborted_records"], log["unexplained"], log["records"]) == (1, 1, 0, 56)
+    alone = audit(session=spark, servers=servers, source="got", match="json:id", sequence="json:id")
+    assert alone.document["repeated"] == 2
+    assert alone.document["went_back"] == 2

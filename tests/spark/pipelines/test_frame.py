@@ -1,0 +1,138 @@
+"""The frame of pipelines without Spark: options, state beside the checkpoint, the gate, reports."""
+
+from __future__ import annotations
+
+import importlib
+import subprocess
+import sys
+import threading
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headrace.cli.pipeline import arguments
+from headrace.spark.pipelines import PIPELINES, Option, Snapshot, WrongOption, load, parsed
+from headrace.spark.pipelines import state as states
+from headrace.spark.pipelines.auditing import Sums, document_of, headline, report_lines
+from headrace.spark.pipelines.declaring import PipelineStopped, run_name
+from headrace.spark.pipelines.running import Gate, cause_of
+
+OPTIONS = (
+    Option("source", list, required=True),
+    Option("max_rows", int, 5),
+    Option("continuous", bool, False),
+    Option("mode", str, "fast", choices=("fast", "slow")),
+)
+
+
+def test_options_are_typed_and_all_that_is_wrong_is_said() -> None:
+    assert parsed(OPTIONS, {"source": "a, b", "max-rows": "7"}) == {
+        "source": ["a", "b"],
+        "max_rows": 7,
+        "continuous": False,
+        "mode": "fast",
+    }
+    with pytest.raises(WrongOption, match="--source is needed"):
+        parsed(OPTIONS, {})
+    with pytest.raises(WrongOption) as wrong:
+        parsed(OPTIONS, {"surce": "a", "max_rows": "many", "mode": "medium"})
+    text = str(wrong.value)
+    assert "there is no option --surce; did you mean --source?" in text
+    assert "--max-rows is a whole number, not 'many'" in text
+    assert "--mode is fast, slow, not 'medium'" in text
+
+
+def test_the_command_line_takes_flags_values_and_refuses_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("HEADRACE_BOOTSTRAP", raising=False)
+    given = arguments(OPTIONS, ["--source", "a", "--source=b", "--continuous", "--json", "--max-rows", "3"])
+    assert given == {"source": ["a", "b"], "continuous": True, "json": True, "max_rows": "3"}
+    assert arguments(OPTIONS, ["--continuous", "--once"]) == {"continuous": False}
+    for texts, said in (
+        (["--maxrows", "3"], "did you mean --max-rows"),
+        (["--source"], "--source needs a value"),
+        (["loose"], "does not belong to an option"),
+    ):
+        with pytest.raises(Exception, match=said):
+            arguments(OPTIONS, texts)
+
+
+def test_pipelines_are_loaded_without_spark() -> None:
+    there = [name for name in PIPELINES if importlib.util.find_spec(f"headrace.spark.pipelines.{name}")]
+    code = f"""
+import sys
+from headrace.spark.pipelines import load
+for name in {there!r}:
+    assert load(name).OPTIONS, name
+assert "pyspark" not in sys.modules, "pyspark was imported"
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+    with pytest.raises(WrongOption, match="did you mean audit"):
+        load("audt")
+
+
+def test_a_run_has_the_same_name_when_started_again() -> None:
+    values = parsed(OPTIONS, {"source": "a"})
+    assert run_name("land", OPTIONS, values) == run_name("land", OPTIONS, values | {"max_rows": 9})
+    assert run_name("land", OPTIONS, values) != run_name("land", OPTIONS, values | {"source": ["b"]})
+
+
+def test_state_tells_a_killed_run_from_a_running_one(tmp_path: Path) -> None:
+    state = states.begin(str(tmp_path), states.State("land-1", "land"), now_ms=5)
+    state.take(Snapshot("land", rows_in=10, lag=3), now_ms=6)
+    states.write(str(tmp_path), state)
+    found = states.read(tmp_path)
+    assert found is not None
+    assert (found.phase, found.rows_in, found.lag, found.runs) == (states.Phase.RUNNING, 10, 3, 1)
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    states.write(str(tmp_path), replace(state, pid=gone.pid))
+    assert [one.phase for _, one in states.find([str(tmp_path)])] == [states.Phase.LOST]
+    assert states.begin(str(tmp_path), states.State("land-1", "land"), now_ms=7).runs == 2
+
+
+def test_the_gate_lets_a_batch_end_and_none_begin() -> None:
+    gate = Gate()
+    inside, leave = threading.Event(), threading.Event()
+
+    def write(rows: Any, batch_id: int) -> int:
+        inside.set()
+        assert leave.wait(10)
+        return 4
+
+    batch = threading.Thread(target=gate.wrap(write), args=(None, 0))
+    batch.start()
+    assert inside.wait(10)
+    closing = threading.Thread(target=gate.close, args=(threading.Event(),))
+    closing.start()
+    leave.set()
+    closing.join(10)
+    batch.join(10)
+    assert gate.rows_out == 4
+    with pytest.raises(PipelineStopped):
+        gate.wrap(write)(None, 1)  # type: ignore[arg-type]  # no rows are looked at
+
+
+def test_the_cause_is_found_in_pages_of_stacks() -> None:
+    text = """[STREAM_FAILED] Query [id = 1] terminated with exception
+Traceback (most recent call last):
+  File "x.py", line 1, in write
+headrace.spark.columns.WrongColumns: the column value is missing
+
+\tat org.apache.spark.Something(Something.scala:1)"""
+    assert cause_of(text) == "the column value is missing (WrongColumns)"
+
+
+def test_an_audit_reads_well() -> None:
+    options = {"source": ["a"], "against": ["b"], "match": "json:id"}
+    fine = document_of(options, Sums(rows_in=1_000_000, rows_out=1_000_000), {})
+    assert headline(fine) == "in 1,000,000 · out 1,000,000 · lost 0 · duplicated 0"
+    assert report_lines(fine)[0] == "Audit of a → b: nothing wrong"
+    sums = Sums(rows_in=5, rows_out=5, lost=1, duplicated=1, examples={"lost": ["a-0@3"]})
+    wrong = document_of(options, sums, {})
+    assert wrong["findings"] == [
+        "1 record of the input not in the output",
+        "1 record in the output more often than in the input",
+    ]
+    assert "      such as a-0@3" in report_lines(wrong)

@@ -18,6 +18,11 @@ from collections.abc import Mapping
 from pathlib import Path
 
 KAFKA_VERSION = "4.3.1"
+# Of each of these releases, the Java client speaks some version of a request that the others do not.
+OLD_CLIENTS = (
+    *("2.0.1", "2.1.1", "2.2.2", "2.3.1", "2.4.1", "2.5.1", "2.6.3", "2.7.2", "2.8.2"),
+    *("3.0.2", "3.3.2", "3.5.2", "3.7.2", "3.9.1", "4.0.0"),
+)
 SPARK_CONNECTOR_VERSION = "4.2.0"
 """The newest that Maven's registry has; it also runs in Spark 4.3."""
 
@@ -37,6 +42,18 @@ _POM = """<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0
 _DEPENDENCY = (
     "<dependency><groupId>org.apache.kafka</groupId>"
     "<artifactId>{name}</artifactId><version>{version}</version></dependency>"
+)
+
+_COPYING_POM = """<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion>
+<groupId>peer</groupId><artifactId>clients</artifactId><version>1</version><packaging>pom</packaging><build><plugins><plugin>
+<groupId>org.apache.maven.plugins</groupId><artifactId>maven-dependency-plugin</artifactId><configuration>
+<outputDirectory>${{project.basedir}}</outputDirectory><artifactItems>
+{items}
+</artifactItems></configuration></plugin></plugins></build></project>
+"""
+_ARTIFACT_ITEM = (
+    "<artifactItem><groupId>org.apache.kafka</groupId><artifactId>kafka-clients</artifactId>"
+    "<version>{version}</version></artifactItem>"
 )
 
 _PROPERTIES = """process.roles=broker,controller
@@ -79,6 +96,32 @@ def why_no_kafka() -> str:
     if shutil.which("java") is None:
         return "no Java on the PATH"
     return "no Apache Kafka jars: run `make peers` (needs Maven), or set HEADRACE_KAFKA_LIBS"
+
+
+def old_clients() -> dict[str, Path] | None:
+    """The jars of older Java clients by release, if all of them and a Java compiler are here."""
+    jars = {
+        version: cache_directory().parent / "kafka-clients" / f"kafka-clients-{version}.jar" for version in OLD_CLIENTS
+    }
+    return jars if shutil.which("javac") is not None and all(jar.exists() for jar in jars.values()) else None
+
+
+def why_no_old_clients() -> str:
+    if shutil.which("javac") is None:
+        return "no Java compiler on the PATH"
+    return "no jars of older Kafka clients: run `make peers` (needs Maven)"
+
+
+def fetch_old_clients() -> None:
+    """Get the jars of older Java clients by Maven, once."""
+    if old_clients() is not None or shutil.which("javac") is None or shutil.which("mvn") is None:
+        return
+    directory = cache_directory().parent / "kafka-clients"
+    directory.mkdir(parents=True, exist_ok=True)
+    items = "\n".join(_ARTIFACT_ITEM.format(version=version) for version in OLD_CLIENTS)
+    (directory / "pom.xml").write_text(_COPYING_POM.format(items=items))
+    print(f"peers: fetching {len(OLD_CLIENTS)} older Kafka clients into {directory}")
+    subprocess.run(["mvn", "-q", "-B", "dependency:copy"], cwd=directory, check=True, timeout=900)
 
 
 def fetch() -> Path | None:

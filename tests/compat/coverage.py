@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[2]
 TARGET = ROOT / "docs" / "api-coverage.md"
 BEHAVIOUR = ROOT / "tests" / "reference" / "behaviour"
 VARIABLE = "HEADRACE_API_COVERAGE"
-CLIENTS = ("confluent-kafka", "kafka-python", "aiokafka", "kcat", "Java")
+CLIENTS = ("confluent-kafka", "kafka-python", "aiokafka", "kcat", "Java", "older Java")
 RECORDED, KIO = "recorded", "kio"
 
 Seen = dict[tuple[str, int], set[int]]  # (who, API key) → versions
@@ -76,7 +76,9 @@ def table(seen: Seen) -> str:
         "",
         "An API version is advertised only when a client that we did not write, or a recording of a real broker, covers"
         " it (SPEC 0.2). Written by `python -m tests.compat.coverage`; the columns are the versions that each sent"
-        " to our broker in the tests. *recorded*: answers of Apache Kafka 4.3.1 that the tests replay. *kio*: every"
+        " to our broker in the tests. *older Java*: the Java clients of releases 2.0 to 4.0, also where the broker"
+        " says that it speaks no newer version (`tests/compat/test_older_clients.py`). *recorded*: answers of Apache"
+        " Kafka 4.3.1 that the tests replay. *kio*: every"
         " version, encoded and decoded by kio, with the answers checked (`tests/compat/scenarios.py`).",
         "",
         f"| key | API | advertised | {' | '.join(columns)} | only kio |",
@@ -105,6 +107,8 @@ def table(seen: Seen) -> str:
         f" other {only_kio_count} from kio only. Covered by nobody: {', '.join(uncovered) or 'none'}.",
         "Produce 0-2 are advertised because older librdkafka switches compression off where it does not see them; a"
         " request of one closes the connection, as Apache Kafka does, and a test sends each.",
+        "Only from kio: what no client sends to a broker without SASL, and versions of administration that no client"
+        " ever sent (they are older than the calls of it).",
         "",
     ]
     return "\n".join(lines)

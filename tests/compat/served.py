@@ -14,7 +14,8 @@ from headrace.broker.dispatch import Call
 from headrace.protocol.api import ApiKey
 
 # Client ids that the tests give; anything else is what Apache Kafka's tools call themselves.
-CLIENT_IDS = ("confluent-kafka", "kafka-python", "aiokafka", "kcat", "kio")
+OLDER_JAVA = "older Java"
+CLIENT_IDS = ("confluent-kafka", "kafka-python", "aiokafka", "kcat", "kio", OLDER_JAVA)
 JAVA = "Java"
 RDKAFKA = "rdkafka"  # what librdkafka says when it is told nothing
 

@@ -1,9 +1,10 @@
 """The proof of exactly once: everything that can fail does, and an independent reader counts.
 
     python -m tests.spark.prove [--on headrace|kafka|HOST:PORT] [--master local|standalone] [--restarts N]
-                                [--part tasks|drivers|control|rotation …]
+                                [--part steps|tasks|drivers|control|rotation …]
 
-`tasks`: tasks fail at every step, by an error and by the end of their process; on the standalone cluster also with
+`steps`: a driver without Spark, but with the sink's own code, is killed at every step, ten times as often. `tasks`:
+tasks fail at every step, by an error and by the end of their process; on the standalone cluster also with
 their executor, and workers are killed. `drivers`: the driver is killed (SIGKILL) at every step, and started again, N
 times. `control`: the same with the at-least-once sink, which has to show duplicates: so the proof can fail. `rotation`:
 a producer id's epochs are used up. Rows are in another order every time they are computed. After every kill the output
@@ -15,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -27,6 +29,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from bench.peers import ApacheKafka, kafka_libs, why_no_kafka
+from tests.spark import light_job
 from tests.spark.auditing import audit, read_topic
 from tests.spark.exactly_once_job import AT_LEAST_ONCE, ONCE, Plan
 from tests.spark.faults import EXECUTOR_FAULTS, POINTS, TASK_FAULTS, WRITTEN
@@ -84,8 +87,10 @@ class Stage:
                 producer.send(self.source, value, key=value[-2:], partition=number % SOURCE_PARTITIONS)
         directory.mkdir(parents=True, exist_ok=True)
         self.log = directory / f"{name}.log"
+        # A machine that is busy with other things may take its time to start a Python worker.
+        patient = {"spark.python.authenticate.socketTimeout": "600s"}
         made = Plan(servers, self.source, self.sink, str(directory / f"{name}-checkpoint"), group=f"{name}-group")
-        self.plan = replace(made, **plan)  # type: ignore[arg-type]  # the fields of Plan, by name
+        self.plan = replace(made, **{**plan, "spark": {**patient, **plan.get("spark", {})}})  # type: ignore[arg-type]  # the fields of Plan, by name
         self.count = Count(rows=rows)
 
     def start(self, **changes: object) -> subprocess.Popen[bytes]:
@@ -220,6 +225,29 @@ def prove_drivers(
     return stage.conclude()
 
 
+def prove_steps(place: Place, restarts: int, name: str = "steps") -> Count:
+    """The same without Spark: the driver's steps, killed at one point after the other."""
+    # A process that has imported everything, of which each driver is a copy.
+    made = multiprocessing.get_context("forkserver")
+    made.set_forkserver_preload(["tests.spark.light_job"])
+    rows = 20 * (restarts + 2)
+    stage = Stage(place.servers, name, place.directory, rows, per_batch=20)
+    for number in range(restarts + 1):
+        point = POINTS[number % len(POINTS)] if number < restarts else ""
+        process = made.Process(target=light_job.run, args=(replace(stage.plan, point=point).to_json(), rows))
+        process.start()
+        process.join(RUN_TIMEOUT_S)
+        stage.count.runs += 1
+        stage.count.kills += process.exitcode == -signal.SIGKILL
+        wanted = -signal.SIGKILL if point else 0
+        if process.exitcode != wanted:
+            process.kill()
+            raise AssertionError(f"the driver that was to die {point or 'nowhere'} ended with {process.exitcode}")
+        if number % 10 == 0 or number < len(POINTS):
+            stage.check()
+    return stage.conclude()
+
+
 def prove_control(place: Place, restarts: int = 3, name: str = "control") -> Count:
     """The at-least-once sink, with its driver killed before Spark has noted a batch."""
     stage = Stage(place.servers, name, place.directory, 200 * (restarts + 2), mode=AT_LEAST_ONCE, **place.plan)
@@ -307,9 +335,9 @@ def main() -> int:
     parser.add_argument("--on", default="headrace")
     parser.add_argument("--master", choices=("local", "standalone"), default="local")
     parser.add_argument("--restarts", type=int, default=100)
-    parser.add_argument("--part", action="append", choices=("tasks", "drivers", "control", "rotation"))
+    parser.add_argument("--part", action="append", choices=("steps", "tasks", "drivers", "control", "rotation"))
     given = parser.parse_args()
-    parts = given.part or ["tasks", "drivers", "control", "rotation"]
+    parts = given.part or ["steps", "tasks", "drivers", "control", "rotation"]
     with contextlib.ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="prove-", ignore_cleanup_errors=True)))
         servers = stack.enter_context(brokers(given.on, directory))
@@ -331,7 +359,10 @@ def run_parts(parts: list[str], place: Place, restarts: int, where: str) -> bool
 
     for part in parts:
         started = time.monotonic()
-        if part == "tasks":
+        if part == "steps":
+            count = prove_steps(place, 10 * restarts)
+            report(part, count, count.is_exact, started)
+        elif part == "tasks":
             count = prove_tasks(place)
             report(part, count, count.is_exact, started)
         elif part == "drivers":

@@ -1,0 +1,139 @@
+"""A driver without Spark: the same steps by the same code against a broker, in a process that costs a moment.
+
+It keeps books as Spark does (a batch is the same rows whenever it is run again; it counts as done once that is noted),
+writes rows in another order each time, and dies where it is told to. So it can be killed a thousand times.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from tests.spark.exactly_once_job import Plan
+from tests.spark.faults import NEXT, WRITTEN, arm_requests, die
+from tests.spark.topics import numbers
+
+from headrace.runtime.real import RealClock
+from headrace.spark.cluster import Cluster
+from headrace.spark.columns import Shape
+from headrace.spark.connections import make_client
+from headrace.spark.foreach_batch import transactional_id
+from headrace.spark.lanes import LANE, Lanes, route
+from headrace.spark.markers import Marker
+from headrace.spark.once import Identity, run_batch
+from headrace.spark.producing import TransactionalWriter
+from headrace.spark.transaction import PROGRESS_TOPIC, Transaction
+from headrace.spark.writing import WriteJob, write_task
+from headrace.topics import TopicPartition
+
+QUERY, SOURCE_PARTITIONS = "light", 2
+
+
+class LightSteps:
+    """The steps of `once.run_batch` for the rows `start` to `end` of the source."""
+
+    def __init__(
+        self, plan: Plan, transaction: Transaction, cluster: Cluster, batch: int, start: int, end: int
+    ) -> None:
+        self.plan, self.batch, self.end = plan, batch, end
+        self.transaction, self.cluster = transaction, cluster
+        self.values = numbers(end - start, start)
+        self.fence = transaction.fence
+        self.commit = transaction.commit
+
+    def last_committed(self) -> int | None:
+        found = self.transaction.last_marker()
+        return None if found is None else found.batch
+
+    def enlist(self, identity: Identity) -> None:
+        self.lanes = Lanes.of(self.cluster.partition_counts([self.plan.sink]))
+        self.transaction.enlist(identity, self.lanes.partitions())
+
+    def write(self, identity: Identity) -> None:
+        random.SystemRandom().shuffle(self.values)
+        rows = pa.RecordBatch.from_pydict(
+            {
+                "value": pa.array(self.values, pa.binary()),
+                "key": pa.array([value[-2:] for value in self.values], pa.binary()),
+            }
+        )
+        lanes = route(rows, self.lanes, self.plan.sink, 0)
+        kafka, name = {"bootstrap.servers": self.plan.servers}, self.transaction.transactional_id
+        job = WriteJob(kafka, Shape(("value", "key"), self.plan.sink), self.lanes, name, identity, 0, None)
+        routed = rows.append_column(LANE, pa.array(lanes, pa.int32()))
+        for lane in range(len(self.lanes)):
+            mine = routed.filter(pa.array(lanes == lane))
+            write_task(iter([mine.slice(0, 5), mine.slice(5)]), job, lane)
+
+    def mark(self, identity: Identity) -> None:
+        offsets = {
+            TopicPartition(self.plan.source, index): (self.end - index + SOURCE_PARTITIONS - 1) // SOURCE_PARTITIONS
+            for index in range(SOURCE_PARTITIONS)
+        }
+        self.transaction.commit_offsets(identity, self.plan.group, offsets)
+        self.transaction.mark(identity, Marker(self.batch, len(self.values), 1))
+
+    def release(self) -> None:
+        self.transaction.fence()
+
+
+def arm_task(step: str) -> None:
+    """Die at that step of a task, which is part of this process here."""
+    plain_init, plain_submit, plain_finish = (
+        TransactionalWriter.__init__,
+        TransactionalWriter._submit,
+        TransactionalWriter.finish,
+    )
+
+    def init(self: Any, *arguments: Any) -> None:
+        if step == "begun":
+            die()
+        plain_init(self, *arguments)
+
+    def submit(self: Any, lane: Any, records: Any) -> Any:
+        if step == "before send" or (step == "rows" and lane.unanswered):
+            die()
+        call = plain_submit(self, lane, records)
+        if step == "sent":
+            die()
+        return call
+
+    def finish(self: Any) -> None:
+        plain_finish(self)
+        if step in ("acknowledged", "result"):
+            die()
+
+    for name, double in (("__init__", init), ("_submit", submit), ("finish", finish)):
+        setattr(TransactionalWriter, name, double)
+
+
+def run(given: str, rows: int) -> None:
+    """One life of the driver, up to the end of its input or to the point where it dies."""
+    plan = Plan(**json.loads(given))
+    noted = Path(plan.checkpoint)
+    first = done = int(noted.read_text()) if noted.exists() else -1
+    kafka = {"bootstrap.servers": plan.servers}
+    client, cluster = make_client(kafka), Cluster(kafka)
+    name = transactional_id(QUERY, [plan.sink])
+    transaction = Transaction(client, cluster, kafka, name, progress_topic=PROGRESS_TOPIC, timeout_ms=60_000)
+    if plan.point.startswith("task "):
+        arm_task(plan.point.removeprefix("task "))
+    elif plan.point not in ("", WRITTEN, NEXT):
+        arm_requests(plan.point)
+    while (done + 1) * plan.per_batch < rows:
+        batch = done + 1
+        if plan.point == NEXT and done > first:
+            die()
+        start, end = batch * plan.per_batch, min((batch + 1) * plan.per_batch, rows)
+        steps = LightSteps(plan, transaction, cluster, batch, start, end)
+        run_batch(steps, batch, attempts_max=4, timeout_ms=60_000, monotonic=RealClock().monotonic)
+        if plan.point == WRITTEN:
+            die()
+        noted.with_suffix(".new").write_text(str(batch))
+        noted.with_suffix(".new").replace(noted)
+        done = batch
+    client.close()
+    cluster.close()

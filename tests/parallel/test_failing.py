@@ -93,6 +93,7 @@ def test_poison_goes_to_the_dead_letters_as_the_bytes_it_was(address: str, new_t
     wait_until(lambda: len(seen) == 2 and consumer.snapshot().counters.dead_letters == 1, "both and the dead letter")
     stop(consumer)
     assert seen == [{"n": 1}, {"n": 2}]
+    assert consumer.snapshot().counters.poison == 1
     (letter,) = read_all(address, f"{topic}.dead", 1)
     assert (letter.key, letter.value, header(letter.headers, REASON)) == (b"k", b"not json \xff", "poison")
 

@@ -3,6 +3,7 @@
 from headrace.parallel.api import ParallelConsumer, run
 from headrace.parallel.errors import (
     BatchFailed,
+    Damaged,
     HandlerStalled,
     ParallelError,
     Poison,
@@ -20,6 +21,7 @@ __all__ = [
     "BatchFailed",
     "Consumers",
     "Counters",
+    "Damaged",
     "Exhausted",
     "HandlerStalled",
     "Kind",

@@ -10,6 +10,8 @@ from headrace.client.producer import Producer
 
 
 def make_topic(servers: str, name: str, partitions: int = 3, **configs: str) -> str:
+    # Timestamps of tests are long ago: on a slow machine retention would come round before the test is done.
+    configs = {"retention.ms": "-1", **configs}
     with Admin({"bootstrap.servers": servers}) as admin:
         admin.create_topics([NewTopic(name, num_partitions=partitions, replication_factor=1, configs=configs)]).all()
     return name

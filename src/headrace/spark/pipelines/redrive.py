@@ -76,11 +76,9 @@ OPTIONS = (
 _CHOOSING = ("reason", "error", "error_type", "group", "origin", "since", "until", "max_attempts", "max_letters")
 
 
-def redrive(
-    topic: str, *, session: SparkSession | None = None, watch: Watch | None = None, **options: Any
-) -> dict[str, Any]:
-    """Put dead letters back; see `OPTIONS`. Gives what was done: letters that fit, were put back, are left."""
-    return run(parsed(OPTIONS, {"topic": topic, **options}), session, watch=watch).document
+def redrive(topic: str, *, session: SparkSession | None = None, watch: Watch | None = None, **options: Any) -> Result:
+    """Put dead letters back; see `OPTIONS`. `document` counts letters that fit, were put back, are left."""
+    return run(parsed(OPTIONS, {"topic": topic, **options}), session, watch=watch)
 
 
 def run(options: Mapping[str, Any], session: SparkSession | None = None, *, watch: Watch | None = None) -> Result:

@@ -245,7 +245,7 @@ def in_child(run: Run, address: str, size: int, count: int, codec: str) -> Secon
         out = context.Queue()
         process = context.Process(target=_child, args=(run, address, topic, size, count, codec, out))
         process.start()
-        took: Seconds = out.get(timeout=300)
+        took: Seconds = out.get(timeout=120)
         process.join()
     return took
 

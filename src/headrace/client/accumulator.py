@@ -98,6 +98,8 @@ class ColumnRows:
     columns: Columns
     plan: Callable[[int], Iterable[tuple[int | None, Columns, Sequence[int]]]]
     """Given the partition count: (partition or None for sticky, its rows, where each ends in bytes)."""
+    payload_bytes: int = 0
+    """What counts against `buffer.memory` until it is in batches: nothing where the bytes are the user's own."""
 
     def __len__(self) -> int:
         return len(self.columns)
@@ -179,18 +181,17 @@ class Accumulator:
         # A column at a time: zip(*taken) would make an iterator per record, and wake the garbage collector for them.
         topics = list(map(_TOPIC, taken))
         if topics.count(topics[0]) == len(topics):
-            headers, places = list(map(_HEADERS, taken)), list(map(_PLACE, taken))
             # Handles that nobody kept die here, young: alive, they are what the garbage collector walks over.
             unheld = list(map(getrefcount, taken)).count(_UNHELD) == len(taken)
-            rows = Rows(
-                Callbacks(list(map(_CALLBACK, taken))) if unheld else taken,
-                topics[0],
-                list(map(_VALUE, taken)),
-                list(map(_KEY, taken)),
-                None if places.count(None) == len(places) else places,
-                list(map(_TIMESTAMP, taken)),
-                None if headers.count(None) == len(headers) else headers,
-            )
+            handles: Handles = Callbacks(list(map(_CALLBACK, taken))) if unheld else taken
+            nothing: list[None] = [None] * len(taken)
+            keys = list(map(_KEY, taken)) if getattr(self.producer, "may_have_keys", True) else nothing
+            rows = Rows(handles, topics[0], list(map(_VALUE, taken)), keys, None, nothing, None)
+            if getattr(self.producer, "may_have_extras", True):
+                headers, places = list(map(_HEADERS, taken)), list(map(_PLACE, taken))
+                rows.partitions = None if places.count(None) == len(places) else places
+                rows.timestamps = list(map(_TIMESTAMP, taken))
+                rows.headers = None if headers.count(None) == len(headers) else headers
             self._take(rows, now, now_ms, created)
             return
         by_topic: dict[str, list[Delivery]] = {}
@@ -374,10 +375,15 @@ class Accumulator:
         if ends is not None:
             self._fill(queue, rows, 0, len(rows), ends, now_ms, created)
 
-    def _measured(self, rows: Rows) -> list[int] | None:
+    def _measured(self, rows: Rows) -> Sequence[int] | None:
         """Where each row ends, in bytes. Rows too large for any request are failed here, and taken out."""
-        sizes = _row_sizes(rows)
         limit = self.settings.max_request_size - HEADER_BYTES
+        if rows.headers is None:
+            keys = None if rows.keys.count(None) == len(rows) else rows.keys
+            ends, largest = kernels.choose(len(rows)).running_sizes(keys, rows.values, RECORD_OVERHEAD_BYTES)
+            if largest <= limit:
+                return ends
+        sizes = _row_sizes(rows)
         if max(sizes) > limit:
             good = [i for i, size in enumerate(sizes) if size <= limit]
             bad = [i for i, size in enumerate(sizes) if size > limit]
@@ -414,7 +420,10 @@ class Accumulator:
                 stop = start + 1
             size = ends[stop - 1] - (ends[start - 1] if start else 0)
             stamps = rows.timestamps[start:stop]
-            if stamps.count(None):
+            nones = stamps.count(None)
+            if nones == len(stamps):
+                stamps = [now_ms] * nones
+            elif nones:
                 stamps = [now_ms if stamp is None else stamp for stamp in stamps]
             handles = rows.handles if isinstance(rows.handles, BatchDelivery) else rows.handles[start:stop]
             headers = None if rows.headers is None else rows.headers[start:stop]
@@ -567,7 +576,7 @@ def headers_size(headers: HeaderList | None) -> int:
 def _size_of(rows: Rows | ColumnRows) -> int:
     if isinstance(rows, Rows):
         return sum(_row_sizes(rows))
-    return len(rows) * RECORD_OVERHEAD_BYTES
+    return rows.payload_bytes + len(rows) * RECORD_OVERHEAD_BYTES
 
 
 def _fatal_topic_error(view: TopicView) -> HeadraceError | None:

@@ -21,9 +21,9 @@ from headrace.client.producer_base import (
     Setup,
     as_bytes,
     as_headers,
+    batch_rows,
     check_record,
     payload_bytes,
-    rows_of,
 )
 from headrace.client.producer_batch import ProducerBatch
 from headrace.client.producer_core import ProducerCore
@@ -116,9 +116,9 @@ class Producer:
         fixed = partition if isinstance(partition, int) else None
         check_record(topic, fixed, timestamps if isinstance(timestamps, int) else None)
         delivery = BatchDelivery(self, topic, on_delivery)
-        return self._submit(
-            rows_of(self._setup, delivery, topic, values, keys, partition, timestamps, headers), delivery
-        )
+        now_ms = self._runtime.clock.now_ms()
+        rows = batch_rows(self._setup, delivery, topic, values, keys, partition, timestamps, headers, now_ms)
+        return self._submit(rows, delivery)
 
     def send_arrow(
         self,

@@ -5,29 +5,21 @@ Needs pyarrow and numpy (`pip install 'headrace[fast]'`); imported only by `send
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.client.accumulator import RECORD_OVERHEAD_BYTES, ColumnRows, Rows
+from headrace.client.accumulator import ColumnRows, Rows
+from headrace.client.column_rows import planner, view
 from headrace.client.delivery import BatchDelivery
 from headrace.client.errors import SerializationError
 from headrace.client.partitioners import Partitioner
-from headrace.records import kernels
 from headrace.records.columns import BytesColumn, Columns, bytes_column, encode_headers
 
 _COLUMNS = ("value", "key", "headers", "timestamp", "partition")
 _INT32_MAX = 2_147_483_647
-
-Plan = Iterable[tuple[int | None, Columns, Any]]
-
-
-def _view(numbers: Any) -> memoryview:
-    """A numpy array as the typed memoryview that columns are made of."""
-    return memoryview(numbers)
 
 
 def arrow_rows(
@@ -43,8 +35,8 @@ def arrow_rows(
     batch = _one_batch(data)
     count = batch.num_rows
     columns = Columns(
-        _view(np.arange(count, dtype=np.int64)),
-        _view(_timestamps(batch, now_ms)),
+        view(np.arange(count, dtype=np.int64)),
+        view(_timestamps(batch, now_ms)),
         _bytes(batch, "key"),
         _bytes(batch, "value"),
         _headers(batch),
@@ -52,7 +44,7 @@ def arrow_rows(
     fixed = _partitions(batch, partition)
     if partitioner is not None and (fixed is None or (fixed < 0).any()):
         return _as_rows(delivery, topic, columns, fixed)
-    return ColumnRows(delivery, topic, columns, _planner(columns, fixed, ignore_keys))
+    return ColumnRows(delivery, topic, columns, planner(columns, fixed, ignore_keys))
 
 
 def _one_batch(data: Any) -> Any:
@@ -81,7 +73,7 @@ def _bytes(batch: Any, name: str) -> BytesColumn:
     count = batch.num_rows
     if name not in batch.schema.names:
         lengths = np.full(count, -1, np.int32)
-        return BytesColumn(b"", _view(np.zeros(count, np.int32)), _view(lengths))
+        return BytesColumn(b"", view(np.zeros(count, np.int32)), view(lengths))
     array = batch.column(name)
     if pa.types.is_dictionary(array.type):
         array = array.dictionary_decode()
@@ -102,7 +94,7 @@ def _bytes(batch: Any, name: str) -> BytesColumn:
     lengths = np.diff(ends)
     if array.null_count:
         lengths[array.is_null().to_numpy(zero_copy_only=False)] = -1
-    return BytesColumn(b"" if data is None else memoryview(data), _view(ends[:-1].copy()), _view(lengths))
+    return BytesColumn(b"" if data is None else memoryview(data), view(ends[:-1].copy()), view(lengths))
 
 
 def _timestamps(batch: Any, now_ms: int) -> Any:
@@ -149,56 +141,6 @@ def _headers(batch: Any) -> BytesColumn | None:
             encode_headers((name, value.encode() if isinstance(value, str) else value) for name, value in pairs)
         )
     return bytes_column(sections)
-
-
-def _planner(columns: Columns, fixed: Any, ignore_keys: bool) -> Callable[[int], Plan]:
-    lengths = np.asarray(columns.values.lengths).clip(0) + np.asarray(columns.keys.lengths).clip(0)
-    sizes = lengths.astype(np.int64) + RECORD_OVERHEAD_BYTES
-    if columns.headers is not None:
-        sizes += np.asarray(columns.headers.lengths)
-
-    def plan(partition_count: int) -> Plan:
-        chosen = _choose(columns, fixed, ignore_keys, partition_count)
-        if chosen is None:
-            yield None, columns, np.cumsum(sizes)
-            return
-        order = np.argsort(chosen, kind="stable")
-        bounds = np.flatnonzero(np.diff(chosen[order])) + 1
-        for rows in np.split(order, bounds):
-            partition = int(chosen[rows[0]])
-            whole = len(rows) == len(order)
-            yield (
-                None if partition < 0 else partition,
-                columns if whole else _take(columns, rows),
-                np.cumsum(sizes[rows]),
-            )
-
-    return plan
-
-
-def _choose(columns: Columns, fixed: Any, ignore_keys: bool, partition_count: int) -> Any:
-    """Partition per row (-1: sticky), or None when every row sticks."""
-    key_lengths = np.asarray(columns.keys.lengths)
-    keyed = key_lengths >= 0
-    if ignore_keys or not keyed.any():
-        return fixed
-    hashes = np.asarray(kernels.choose(len(columns)).murmur2_column(columns.keys)).astype(np.int64)
-    by_key = np.where(keyed, (hashes & 0x7FFFFFFF) % partition_count, -1)
-    return by_key if fixed is None else np.where(fixed >= 0, fixed, by_key)
-
-
-def _take(columns: Columns, rows: Any) -> Columns:
-    def pick(column: BytesColumn) -> BytesColumn:
-        starts, lengths = np.asarray(column.starts)[rows], np.asarray(column.lengths)[rows]
-        return BytesColumn(column.data, _view(starts), _view(lengths))
-
-    return Columns(
-        columns.offsets[: len(rows)],
-        _view(np.asarray(columns.timestamps)[rows]),
-        pick(columns.keys),
-        pick(columns.values),
-        None if columns.headers is None else pick(columns.headers),
-    )
 
 
 def _as_rows(delivery: BatchDelivery, topic: str, columns: Columns, fixed: Any) -> Rows:

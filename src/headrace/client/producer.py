@@ -23,9 +23,9 @@ from headrace.client.producer_base import (
     Setup,
     as_bytes,
     as_headers,
+    batch_rows,
     check_record,
     payload_bytes,
-    rows_of,
 )
 from headrace.client.producer_config import ProducerSettings
 from headrace.client.producer_core import FlushWait, ProducerCore
@@ -82,6 +82,10 @@ class Producer:
         self._wake_bytes = max(_WAKE_BYTES_MIN, self._settings.batch_size)
         self._is_plain = self._setup.is_plain
         self._closed = False
+        self.may_have_keys = False
+        """Whether any record so far had a key; `may_have_extras`: a partition, timestamp or headers. The drain does not
+        look for what was never given. Set before the record is appended, and never taken back."""
+        self.may_have_extras = False
         self._reset()
         _watch_forks(self)
 
@@ -139,10 +143,13 @@ class Producer:
             if key.__class__ is not bytes:
                 key = as_bytes(key, "key", topic)
             size += len(key)
+            self.may_have_keys = True
         if headers is not None:
             headers = as_headers(headers, topic) or None
+            self.may_have_extras = True
         if partition is not None or timestamp is not None or topic.__class__ is not str or not topic:
             check_record(topic, partition, timestamp)
+            self.may_have_extras = True
         delivery = Delivery((topic, value, key, partition, timestamp, headers, on_delivery, self))
         self._taken = taken = self._taken + size
         if taken > self._limit:
@@ -173,7 +180,8 @@ class Producer:
             timestamps if isinstance(timestamps, int) else None,
         )
         delivery = BatchDelivery(self, topic, on_delivery)
-        rows = rows_of(self._setup, delivery, topic, values, keys, partition, timestamps, headers)
+        now_ms = self._clock.now_ms()
+        rows = batch_rows(self._setup, delivery, topic, values, keys, partition, timestamps, headers, now_ms)
         return self._submit(rows, delivery)
 
     def send_arrow(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from headrace.client.accumulator import ColumnRows, Rows
 from headrace.client.configs import merge
@@ -16,10 +16,14 @@ from headrace.client.producer_config import ProducerSettings, read_producer_conf
 from headrace.client.serializers import load, make_serializer
 from headrace.config import ConfigError
 from headrace.errors import HeadraceError
+from headrace.records import kernels
 
 log = logging.getLogger("headrace.client.producer")
 
 _numbers = itertools.count(1)
+_COLUMNS_FROM_ROWS = 1_000
+_COLUMNS_FROM_BATCHES = 4
+_SAMPLED_ROWS = 100
 
 
 class ProducerRecord(NamedTuple):
@@ -204,6 +208,63 @@ def _bytes_list(data: Sequence[Any], what: str, topic: str) -> Sequence[bytes | 
 def payload_bytes(rows: Rows | ColumnRows) -> int:
     """How much a submission counts against `buffer.memory`."""
     if isinstance(rows, ColumnRows):
+        return rows.payload_bytes
+    return _total(rows.keys) + _total(rows.values)
+
+
+def _total(rows: Sequence[bytes | None]) -> int:
+    nulls = rows.count(None)
+    if nulls == len(rows):
         return 0
-    keys = sum(len(key) for key in rows.keys if key is not None) if rows.keys.count(None) != len(rows.keys) else 0
-    return keys + sum(len(value) for value in rows.values if value is not None)
+    return sum(len(row) for row in rows if row is not None) if nulls else sum(map(len, cast("Sequence[bytes]", rows)))
+
+
+def batch_rows(
+    setup: Setup,
+    delivery: BatchDelivery,
+    topic: str,
+    values: Sequence[Any],
+    keys: Sequence[Any] | None,
+    partition: int | Sequence[int | None] | None,
+    timestamps: int | Sequence[int | None] | None,
+    headers: Sequence[Any] | None,
+    now_ms: int,
+) -> Rows | ColumnRows:
+    """What `send_batch` was given: as columns where that can be, else as rows."""
+    if partition is None and timestamps is None and headers is None:
+        made = _columns_of(setup, delivery, topic, values, keys, now_ms)
+        if made is not None:
+            return made
+    return rows_of(setup, delivery, topic, values, keys, partition, timestamps, headers)
+
+
+def _columns_of(
+    setup: Setup,
+    delivery: BatchDelivery,
+    topic: str,
+    values: Sequence[Any],
+    keys: Sequence[Any] | None,
+    now_ms: int,
+) -> ColumnRows | None:
+    """Many records straight into columns, where that changes nothing but the time it takes; else None.
+
+    That is: bytes already, enough of them to fill batches of their own, nothing to be asked or looked at row by row,
+    and the compiled kernels are there.
+    """
+    if not setup.is_plain or setup.partitioner is not None or len(values) < _COLUMNS_FROM_ROWS:
+        return None
+    if (keys is not None and len(keys) != len(values)) or not isinstance(values, (list, tuple)):
+        return None
+    kernel = kernels.choose(len(values))
+    if kernel is kernels.PLAIN or not {*map(type, values), *map(type, keys or ())} <= {bytes, type(None)}:
+        return None
+    sample = values[:: max(1, len(values) // _SAMPLED_ROWS)]
+    average = sum(len(value) for value in sample if value is not None) / len(sample)
+    if average * len(values) < _COLUMNS_FROM_BATCHES * setup.settings.batch_size:
+        # Columns make batches of their own: a few records are better put with what else is on its way.
+        return None
+    from headrace.client.column_rows import packed_rows
+
+    nothing: list[None] = [None] * len(values)
+    packed_keys, packed_values = kernel.pack(nothing if keys is None else keys), kernel.pack(values)
+    return packed_rows(delivery, topic, packed_keys, packed_values, setup.settings.ignore_keys, now_ms)

@@ -5,8 +5,11 @@ from __future__ import annotations
 import logging
 import struct
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import repeat
+from operator import call, itemgetter
+from typing import Any, cast
 
 from headrace.client.delivery import (
     CALLBACK,
@@ -22,7 +25,7 @@ from headrace.client.delivery import (
 )
 from headrace.errors import HeadraceError, InvalidRecordError
 from headrace.records.batch import HEADER_BYTES, Codec, increment_sequence, seal
-from headrace.records.build import build_batch_from_columns, build_batch_of
+from headrace.records.build import Built, build_pooled_from_columns, build_pooled_of
 from headrace.records.columns import BytesColumn, Columns
 
 log = logging.getLogger("headrace.client.producer")
@@ -32,6 +35,7 @@ Handles = list[Delivery] | Callbacks | BatchDelivery
 NO_SEQUENCE = -1
 _IDENTITY_AT = 43
 _IDENTITY = struct.Struct(">qhi")
+_CALLBACK_OF = itemgetter(CALLBACK)
 _new_metadata = tuple.__new__
 
 
@@ -96,7 +100,7 @@ class ProducerBatch:
         self.columns: Columns | None = None
         self.runs: list[Run] = []
         self.is_closed = False
-        self.encoded: bytearray | None = None
+        self.encoded: Built | None = None
         self.producer_id = -1
         self.producer_epoch = -1
         self.sequence = NO_SEQUENCE
@@ -168,12 +172,12 @@ class ProducerBatch:
             _IDENTITY.pack_into(self.encoded, _IDENTITY_AT, producer_id, producer_epoch, sequence)
             seal(self.encoded)
 
-    def encode(self, codec: Codec, level: int | None) -> bytearray:
+    def encode(self, codec: Codec, level: int | None) -> Built:
         """The batch as it travels; made once, and kept for retries."""
         if self.encoded is None:
             identity = (self.producer_id, self.producer_epoch, self.sequence)
             if self.columns is not None:
-                self.encoded = build_batch_from_columns(
+                self.encoded = build_pooled_from_columns(
                     self.columns,
                     base_offset=0,
                     codec=codec,
@@ -184,7 +188,7 @@ class ProducerBatch:
                     transactional=self.transactional,
                 )
             else:
-                self.encoded = build_batch_of(
+                self.encoded = build_pooled_of(
                     self.timestamps,
                     self.keys,
                     self.values,
@@ -264,7 +268,7 @@ class ProducerBatch:
         row = 0
         for run in self.runs:
             if isinstance(run.handles, list):
-                self._tell_each([delivery[CALLBACK] for delivery in run.handles], row)
+                self._tell_each(list(map(_CALLBACK_OF, run.handles)), row)
             elif isinstance(run.handles, Callbacks):
                 self._tell_each(run.handles.functions, row)
             else:
@@ -282,24 +286,39 @@ class ProducerBatch:
             waiter()
 
     def _tell_each(self, callbacks: list[DeliveryCallback | None], row: int) -> None:
-        if callbacks.count(None) == len(callbacks):
+        count = len(callbacks)
+        nobody = callbacks.count(None)
+        if nobody == count:
             return
-        topic, partition, error = self.topic, self.partition, self.error
-        appended, stamps, metadata = self.log_append_time_ms, self.timestamps, RecordMetadata
-        offset = self.base_offset + row if self.base_offset >= 0 else -1
-        step = 1 if self.base_offset >= 0 else 0
-        for callback in callbacks:
-            if callback is not None:
-                stamp = appended if appended >= 0 else stamps[row]
-                try:
-                    callback(
-                        error if error is None else self.error_of(row),
-                        _new_metadata(metadata, (topic, partition, offset, stamp)),
-                    )
-                except Exception:
-                    log.exception("a delivery callback for %s-%d raised", topic, partition)
-            offset += step
-            row += 1
+        base = self.base_offset
+        offsets: Iterable[int] = range(base + row, base + row + count) if base >= 0 else repeat(-1)
+        appended = self.log_append_time_ms
+        stamps: Iterable[int] = repeat(appended) if appended >= 0 else self.timestamps[row : row + count]
+        rows = zip(repeat(self.topic), repeat(self.partition), offsets, stamps)
+        # Made and handed over in C: what is left per record is the user's function.
+        reports = map(_new_metadata, repeat(RecordMetadata), rows)
+        errors: Iterable[HeadraceError | None] = repeat(None)
+        if self.error is not None:
+            errors = repeat(self.error) if not self.record_errors else map(self.error_of, range(row, row + count))
+        first = callbacks[0]
+        if nobody:
+            calls: Iterator[Any] = map(_call_if, callbacks, errors, reports)
+        elif callbacks.count(first) == count and first is not None:
+            calls = map(first, errors, cast("Iterable[RecordMetadata]", reports))
+        else:
+            calls = map(cast(Any, call), callbacks, errors, reports)
+        while True:
+            try:
+                deque(calls, maxlen=0)
+                return
+            except Exception:
+                # It goes on with the next record's.
+                log.exception("a delivery callback for %s-%d raised", self.topic, self.partition)
+
+
+def _call_if(callback: DeliveryCallback | None, error: HeadraceError | None, metadata: Any) -> None:
+    if callback is not None:
+        callback(error, metadata)
 
 
 def tell_batch(
@@ -331,7 +350,7 @@ def slice_columns(columns: Columns, start: int, end: int) -> Columns:
 
 
 def _slice(column: BytesColumn, start: int, end: int) -> BytesColumn:
-    return BytesColumn(column.data, column.starts[start:end], column.lengths[start:end])
+    return column.rows(start, end)
 
 
 def cut(ends: Sequence[int], start: int, room: int) -> int:

@@ -8,6 +8,8 @@ back by themselves: a bytearray of which somebody holds a view cannot be resized
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
+from io import BytesIO
 
 POOLED_FROM_BYTES = 64 * 1024
 """Smaller ones come from memory that the allocator keeps anyway."""
@@ -72,6 +74,46 @@ def _is_free(buffer: bytearray) -> bool:
     buffer.append(0)
     return True
 
+
+class ScratchPool:
+    """Streams to lay byte strings end to end in: what `b"".join` does, into memory that was used before."""
+
+    def __init__(self, bytes_max: int, streams_max: int) -> None:
+        self.bytes_max = bytes_max
+        self.streams_max = streams_max
+        self._streams: deque[BytesIO] = deque()
+
+    def join(self, parts: Iterable[bytes], size: int) -> memoryview:
+        """All parts, which have that many bytes together. The stream is used again when no view of it is left."""
+        if size > self.bytes_max:
+            return memoryview(b"".join(parts))
+        for _ in range(len(self._streams)):
+            try:
+                stream = self._streams.popleft()
+            except IndexError:
+                break
+            try:
+                # Nothing is written, but it fails while somebody looks at the stream's bytes.
+                stream.truncate()
+            except BufferError:
+                self._streams.append(stream)
+                continue
+            return self._fill(stream, parts, size)
+        return self._fill(BytesIO(), parts, size)
+
+    def _fill(self, stream: BytesIO, parts: Iterable[bytes], size: int) -> memoryview:
+        # The position stays at the end: going back only now, what the last user left is written over.
+        stream.seek(0)
+        stream.writelines(parts)
+        view = stream.getbuffer()[:size]
+        stream.seek(0, 2)
+        if len(self._streams) < self.streams_max:
+            self._streams.append(stream)
+        return view
+
+
+SCRATCH = ScratchPool(8 * 1024 * 1024, 8)
+"""Where the clients of this process put the bytes of records together before they encode them."""
 
 SHARED = BufferPool(64 * 1024 * 1024, 32)
 """What the clients of this process use."""

@@ -30,6 +30,7 @@ from headrace.records.batch import (
     TimestampType,
     seal,
 )
+from headrace.records.buffers import SHARED
 from headrace.records.columns import BytesColumn, Columns, encode_headers, int_column
 from headrace.records.compression import compress
 
@@ -38,6 +39,8 @@ RecordTuple = (
     tuple[int, bytes | None, bytes | None, HeaderList] | tuple[int, bytes | None, bytes | None, HeaderList, int]
 )
 """Timestamp, key, value, headers, and optionally the offset relative to the batch's base offset."""
+
+Built = bytearray | memoryview
 
 _MAX_BATCH_BYTES = 2147483647
 _PLACEHOLDER = bytes(HEADER_BYTES)
@@ -77,6 +80,8 @@ class _Options:
     timestamp_type: TimestampType = TimestampType.CREATE_TIME
     log_append_time: int | None = None
     delete_horizon: int | None = None
+    pooled: bool = False
+    """Whether the batch may live in memory that is used again once no view of it is left."""
 
     def check(self) -> None:
         """Refuse what Java's builder refuses."""
@@ -134,8 +139,29 @@ def build_batch_of(
     **options: Unpack[BatchOptions],
 ) -> bytearray:
     """One batch of parallel sequences: what a producer holds when it drains."""
-    chosen = _Options(**options)
-    chosen.check()
+    return cast(bytearray, _build_of(timestamps, keys, values, headers, offset_deltas, _Options(**options)))
+
+
+def build_pooled_of(
+    timestamps: Sequence[int],
+    keys: Sequence[bytes | None],
+    values: Sequence[bytes | None],
+    headers: Sequence[HeaderList] | None = None,
+    **options: Unpack[BatchOptions],
+) -> Built:
+    """Like `build_batch_of`, in memory that is used again once no view of it is left."""
+    return _build_of(timestamps, keys, values, headers, None, _Options(**options, pooled=True))
+
+
+def _build_of(
+    timestamps: Sequence[int],
+    keys: Sequence[bytes | None],
+    values: Sequence[bytes | None],
+    headers: Sequence[HeaderList] | None,
+    offset_deltas: Sequence[int] | None,
+    options: _Options,
+) -> Built:
+    options.check()
     if not timestamps:
         raise ValueError("a batch needs at least one record")
     sections: list[bytes] | None = None
@@ -143,23 +169,32 @@ def build_batch_of(
         sections = [encode_headers(row) if row else b"\0" for row in headers]
     kernel = kernels.choose(len(timestamps))
     if kernel is kernels.PLAIN:
-        return _build_rows(timestamps, keys, values, sections, offset_deltas, chosen)
+        return _build_rows(timestamps, keys, values, sections, offset_deltas, options)
     return _build_columns(
         None if offset_deltas is None else int_column("q", offset_deltas),
         int_column("q", timestamps),
         kernel.pack(keys),
         kernel.pack(values),
         None if sections is None else kernel.pack(sections),
-        chosen,
+        options,
     )
 
 
 def build_batch_from_columns(columns: Columns, **options: Unpack[BatchOptions]) -> bytearray:
     """One batch of columns; offsets are absolute, and `base_offset` defaults to the first."""
+    return cast(bytearray, _build_from_columns(columns, options, pooled=False))
+
+
+def build_pooled_from_columns(columns: Columns, **options: Unpack[BatchOptions]) -> Built:
+    """Like `build_batch_from_columns`, in memory that is used again once no view of it is left."""
+    return _build_from_columns(columns, options, pooled=True)
+
+
+def _build_from_columns(columns: Columns, options: BatchOptions, *, pooled: bool) -> Built:
     if not len(columns):
         raise ValueError("a batch needs at least one record")
     options.setdefault("base_offset", columns.offsets[0])
-    chosen = _Options(**options)
+    chosen = _Options(**options, pooled=pooled)
     chosen.check()
     kernel = kernels.choose(len(columns))
     deltas = kernel.offset_deltas(columns.offsets, chosen.base_offset)
@@ -178,7 +213,7 @@ def _build_columns(
     values: BytesColumn,
     headers: BytesColumn | None,
     options: _Options,
-) -> bytearray:
+) -> Built:
     count = len(timestamps)
     kernel = kernels.choose(count)
     base_timestamp = timestamps[0] if options.horizon is None else options.horizon
@@ -188,7 +223,8 @@ def _build_columns(
     _check_range(first, last, survey.increasing, survey.lowest_timestamp)
     if survey.size + HEADER_BYTES > _MAX_BATCH_BYTES:
         raise ValueError(f"{count} records of {survey.size} bytes do not fit one batch: build smaller batches")
-    out = bytearray(HEADER_BYTES + survey.size)
+    size = HEADER_BYTES + survey.size
+    out: Built = SHARED.take(size) if options.pooled else bytearray(size)
     end = kernel.encode_records(out, HEADER_BYTES, deltas, timestamps, base_timestamp, keys, values, headers)
     if end != len(out):
         raise AssertionError(f"encoded {end} bytes, sized {len(out)}")
@@ -202,7 +238,7 @@ def _build_rows(
     sections: list[bytes] | None,
     offset_deltas: Sequence[int] | None,
     options: _Options,
-) -> bytearray:
+) -> Built:
     """The plain way, straight from Python's objects: columns would only be a detour."""
     count = len(timestamps)
     base_timestamp = timestamps[0] if options.horizon is None else options.horizon
@@ -225,8 +261,8 @@ def _check_range(first: int, last: int, increasing: bool, lowest_timestamp: int)
 
 
 def _finish(
-    out: bytearray, count: int, last_delta: int, base_timestamp: int, max_timestamp: int, options: _Options
-) -> bytearray:
+    out: Built, count: int, last_delta: int, base_timestamp: int, max_timestamp: int, options: _Options
+) -> Built:
     """Compress what follows the room for the header, then write the header."""
     if options.codec is not Codec.NONE:
         packed = compress(options.codec, memoryview(out)[HEADER_BYTES:], options.level)
@@ -240,8 +276,8 @@ def _finish(
 
 
 def _write_header(
-    out: bytearray, options: _Options, last_delta: int, base_timestamp: int, max_timestamp: int, count: int
-) -> bytearray:
+    out: Built, options: _Options, last_delta: int, base_timestamp: int, max_timestamp: int, count: int
+) -> Built:
     HEADER.pack_into(
         out,
         0,
@@ -394,4 +430,6 @@ def empty_batch(
         leader_epoch=leader_epoch,
         timestamp_type=timestamp_type,
     )
-    return _write_header(bytearray(HEADER_BYTES), options, last_offset - base_offset, NO_TIMESTAMP, max_timestamp, 0)
+    out = bytearray(HEADER_BYTES)
+    _write_header(out, options, last_offset - base_offset, NO_TIMESTAMP, max_timestamp, 0)
+    return out

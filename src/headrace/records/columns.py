@@ -22,6 +22,7 @@ MAX_COLUMN_BYTES = 2147483647
 """Positions are 32-bit."""
 
 _BLOCK_BYTES = 64 * 1024
+_LONG_ROW_BYTES = 1000
 _NULL_BYTES = b"\xff\xff\xff\xff"
 
 
@@ -66,11 +67,13 @@ class BytesColumn:
         if type(self.data) is bytes:
             return _cut(self.data, starts, lengths, 0, nulls)
         # A slice of bytes is bytes; of a view it is a view first. So the rows' stretch of the buffer is copied and then
-        # cut, in blocks that stay in the processor's cache rather than at once into a megabyte of fresh memory.
+        # cut, in blocks that stay in the processor's cache rather than at once into a megabyte of fresh memory. Long
+        # rows are better cut one by one.
         view = memoryview(self.data)
-        if not self.is_ordered:
-            return [None if n < 0 else bytes(view[start : start + n]) for start, n in zip(starts, lengths)]
-        step = max(1, count * _BLOCK_BYTES // max(1, starts[-1] + lengths[-1] - starts[0]))
+        stretch = starts[-1] + lengths[-1] - starts[0]
+        if not self.is_ordered or stretch > count * _LONG_ROW_BYTES:
+            return [None if n < 0 else view[start : start + n].tobytes() for start, n in zip(starts, lengths)]
+        step = max(1, count * _BLOCK_BYTES // max(1, stretch))
         if step >= count:
             return _cut(bytes(view[starts[0] : starts[-1] + max(lengths[-1], 0)]), starts, lengths, starts[0], nulls)
         rows: list[bytes | None] = []

@@ -43,7 +43,7 @@ class Kernels(Protocol):
 
     def encode_records(
         self,
-        out: bytearray,
+        out: bytearray | memoryview,
         at: int,
         deltas: memoryview | None,
         timestamps: memoryview,
@@ -54,6 +54,10 @@ class Kernels(Protocol):
     ) -> int: ...
 
     def pack(self, rows: Sequence[bytes | None]) -> BytesColumn: ...
+
+    def running_sizes(
+        self, keys: Sequence[bytes | None] | None, values: Sequence[bytes | None], overhead: int
+    ) -> tuple[Sequence[int], int]: ...
 
     def gather(self, column: BytesColumn) -> tuple[bytes | memoryview, memoryview]: ...
 

@@ -6,7 +6,7 @@ Importing this module imports numba: only `kernels` does so, and only when a cal
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numba
 import numpy
@@ -14,8 +14,8 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 from headrace.records.batch import Buffer
-from headrace.records.buffers import SHARED
-from headrace.records.columns import BytesColumn, joined
+from headrace.records.buffers import POOLED_FROM_BYTES, SCRATCH, SHARED
+from headrace.records.columns import MAX_COLUMN_BYTES, BytesColumn
 from headrace.records.kernels_plain import MIN_BODY_BYTES, NO_STAMP, TABLE_WIDTH, Decoded, Fault, Survey
 
 NAME = "fast"
@@ -389,7 +389,7 @@ def _encode(
 
 
 def encode_records(
-    out: bytearray,
+    out: bytearray | memoryview,
     at: int,
     deltas: memoryview | None,
     timestamps: memoryview,
@@ -415,10 +415,38 @@ def encode_records(
 
 def pack(rows: Sequence[bytes | None]) -> BytesColumn:
     """Python byte strings laid end to end."""
-    data, lengths = joined(rows)
-    ends = np.empty(len(lengths) + 1, np.int32)
-    _ends(_view(lengths, np.int32), ends)
-    return BytesColumn(data, memoryview(ends)[:-1], memoryview(lengths))
+    count = len(rows)
+    nulls = rows.count(None)
+    if nulls == count:
+        return BytesColumn(b"", memoryview(np.zeros(count, np.int32)), memoryview(np.full(count, -1, np.int32)))
+    present: Sequence[bytes] = [row for row in rows if row is not None] if nulls else cast("Sequence[bytes]", rows)
+    if nulls:
+        lengths = np.array([-1 if row is None else len(row) for row in rows], np.int32)
+    else:
+        lengths = np.fromiter(map(len, present), np.int32, count)
+    total = int(lengths.sum(dtype=np.int64)) + nulls
+    if total > MAX_COLUMN_BYTES:
+        raise ValueError(f"a column of {total} bytes passes the limit of {MAX_COLUMN_BYTES}: build smaller batches")
+    data = b"".join(present) if total < POOLED_FROM_BYTES else SCRATCH.join(present, total)
+    ends = np.empty(count + 1, np.int32)
+    _ends(lengths, ends)
+    return BytesColumn(data, memoryview(ends)[:-1], memoryview(lengths), is_ordered=True)
+
+
+def running_sizes(
+    keys: Sequence[bytes | None] | None, values: Sequence[bytes | None], overhead: int
+) -> tuple[Sequence[int], int]:
+    """Where each record ends when its key, value and an overhead are counted, and the size of the largest."""
+    sizes = _sizes(values) + overhead
+    if keys is not None:
+        sizes += _sizes(keys)
+    return memoryview(np.cumsum(sizes)), int(sizes.max())
+
+
+def _sizes(rows: Sequence[bytes | None]) -> _Array:
+    if rows.count(None):
+        return np.array([0 if row is None else len(row) for row in rows], np.int64)
+    return np.fromiter(map(len, cast("Sequence[bytes]", rows)), np.int64, len(rows))
 
 
 def _column(column: BytesColumn) -> tuple[_Array, _Array, _Array]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Sequence
 from enum import IntEnum
+from itertools import accumulate
 from typing import NamedTuple
 
 from headrace.records import varint
@@ -281,7 +282,7 @@ def survey_records(
 
 
 def encode_records(
-    out: bytearray,
+    out: bytearray | memoryview,
     at: int,
     deltas: memoryview | None,
     timestamps: memoryview,
@@ -324,6 +325,16 @@ def encode_records(
 def pack(rows: Sequence[bytes | None]) -> BytesColumn:
     """Python byte strings laid end to end."""
     return bytes_column(rows)
+
+
+def running_sizes(
+    keys: Sequence[bytes | None] | None, values: Sequence[bytes | None], overhead: int
+) -> tuple[Sequence[int], int]:
+    """Where each record ends when its key, value and an overhead are counted, and the size of the largest."""
+    sizes = [overhead + (0 if value is None else len(value)) for value in values]
+    if keys is not None:
+        sizes = [size + (0 if key is None else len(key)) for size, key in zip(sizes, keys)]
+    return list(accumulate(sizes)), max(sizes)
 
 
 def gather(column: BytesColumn) -> tuple[bytes | memoryview, memoryview]:

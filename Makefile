@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+# Where it is set, every run would compile the package and rewrite the tests anew.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: install demo test quick check bench clean
 

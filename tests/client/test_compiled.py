@@ -61,6 +61,7 @@ def has_numba(address: str, topic: str, code: str, count: int) -> bool:
         f"address, topic, count = {address!r}, {topic!r}, {count}\n"
         "with Producer(bootstrap_servers=address) as producer:\n"
         + "".join(f"    {line}\n" for line in code.strip().splitlines())
+        + "from headrace.client.compiled import finish_loading; finish_loading()\n"
         + "print('numba' in sys.modules)\n"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=100, check=False)

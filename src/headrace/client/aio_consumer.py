@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from headrace.client.asyncio_driver import AsyncClient
 from headrace.client.client_core import coordinator_key
 from headrace.client.cluster_view import PartitionView
+from headrace.client.compiled import begin_loading
 from headrace.client.connection_core import Call
 from headrace.client.consumer_base import ConsumerBase, Guard, Progress, Setup, to_arrow
 from headrace.client.consumer_core import COLUMNS_ROWS_MAX, ConsumerCore
@@ -79,6 +80,8 @@ class Consumer(ConsumerBase):
 
     async def poll_columns(self, timeout: float = 1.0, max_records: int | None = None) -> list[PartitionColumns]:
         """Like `poll`, but as columns, without an object per record: all that was fetched, or `max_records`."""
+        # Who asks for columns wants many: the kernels are there when the first records are, or soon after.
+        begin_loading()
         rows_max = COLUMNS_ROWS_MAX if max_records is None else max_records
         with self._guard:
             return await self._poll(timeout, lambda core: core.collect_columns(rows_max), [])

@@ -1,20 +1,23 @@
 """When the clients load the compiled kernels: after so many records that it pays, never when a client is made.
 
 Loading numba takes about a second. A script that sends or reads a few records would pay it for nothing; who moves many
-has it back soon. `headrace.records.use_fast()` loads them at once, for programs that want no pause later.
+has it back soon. They are loaded beside the stream, by a thread that ends when they are there: until then the plain
+ones serve, and nothing stands still. `headrace.records.use_fast()` loads them at once, for programs that want to wait.
 """
 
 from __future__ import annotations
 
-import sys
-from typing import Any
+import os
+import threading
 
 from headrace.records import use_fast
 
 PAYS_FROM_ROWS = 20_000
+_LOAD_S_MAX = 60.0
 
 _rows = 0
 _is_asked = False
+_loader: threading.Thread | None = None
 
 
 def note_rows(rows: int) -> None:
@@ -29,30 +32,31 @@ def is_load_due() -> bool:
 
 
 def load_if_due() -> None:
-    """Load the kernels if enough records were noted, once.
+    """Begin to load the kernels if enough records were noted, once."""
+    if is_load_due():
+        begin_loading()
 
-    On a thread that runs an event loop they are loaded beside it, and the loop goes on with the plain ones meanwhile.
-    To be called on the application's thread, not on one of ours: a process that forks while another thread imports a
-    module has that module locked for ever in the child.
-    """
-    global _is_asked
-    if not is_load_due():
+
+def begin_loading() -> None:
+    """Load the kernels beside the caller, unless somebody has begun already."""
+    global _is_asked, _loader
+    if _is_asked:
         return
     _is_asked = True
-    loop = _running_loop()
-    if loop is None:
-        use_fast()
-    else:
-        loop.run_in_executor(None, use_fast)
+    # A process that forks while another thread imports a module has that module locked for ever in the child.
+    os.register_at_fork(before=finish_loading)
+    _loader = threading.Thread(target=use_fast, name="headrace-kernels", daemon=True)
+    _loader.start()
+
+
+def finish_loading() -> None:
+    """Wait until what was begun is loaded."""
+    loader = _loader
+    if loader is not None and loader is not threading.current_thread():
+        loader.join(_LOAD_S_MAX)
 
 
 def count_rows(rows: int) -> None:
     """So many records are about to be encoded or decoded: note them, and load the kernels if it pays now."""
     note_rows(rows)
     load_if_due()
-
-
-def _running_loop() -> Any:
-    # A program that has not imported asyncio has no loop, and need not import it for this.
-    asyncio = sys.modules.get("asyncio")
-    return None if asyncio is None else asyncio._get_running_loop()

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 from headrace.assignors import settle
 from headrace.client.blocking import BlockingClient
 from headrace.client.cluster_view import PartitionView
+from headrace.client.compiled import begin_loading
 from headrace.client.consumer_base import ConsumerBase, Guard, Progress, Setup, to_arrow
 from headrace.client.consumer_core import COLUMNS_ROWS_MAX, ConsumerCore
 from headrace.client.consumer_errors import ConsumerForkedError, WakeupError
@@ -92,6 +93,8 @@ class Consumer(ConsumerBase):
 
         Keys and values are bytes: deserializers and interceptors are not used.
         """
+        # Who asks for columns wants many: the kernels are there when the first records are, or soon after.
+        begin_loading()
         rows_max = COLUMNS_ROWS_MAX if max_records is None else max_records
         with self._guard:
             return self._poll(timeout, lambda core: core.collect_columns(rows_max), [])

@@ -2,14 +2,16 @@
 
     python -m bench.transactions [--seconds 5] [--rounds 3] [--only headrace|kafka]
 
-A transaction is committed every 100 ms. The client is confluent-kafka on both brokers (then our own producer as well);
-what counts is the ratio of transactional to plain in the same run, and the time that a commit takes.
+A transaction is committed every 100 ms. The clients are confluent-kafka, Java's (where it is here) and our own, on both
+brokers; what counts is the ratio of transactional to plain in the same run, the time that a commit takes, and for each
+client its ratio on Headrace over its ratio on Apache Kafka.
 """
 
 from __future__ import annotations
 
 import argparse
 import statistics
+import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
@@ -99,6 +101,16 @@ def _headrace(address: str, topic: str, seconds: float, transactional: bool, out
         out.put(_result(sent, time.perf_counter() - start, commits))
 
 
+def _java(address: str, topic: str, seconds: float, transactional: bool, out: Any) -> None:
+    source = str(Path(__file__).parent / "java" / "TransactionBench.java")
+    name = f"bench-{time.time_ns()}" if transactional else "-"
+    arguments = (address, topic, str(seconds), str(SIZE), f"{TRANSACTION_S * 1000:.0f}", name)
+    command = ["java", "-Xmx256m", "-cp", f"{peers.kafka_libs()}/*", source, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=seconds + 120)
+    records, took, flush_ms, commit_ms = map(float, done.stdout.split())
+    out.put({"records": records, "seconds": took, "flush_ms": flush_ms, "commit_ms": commit_ms})
+
+
 def _result(records: int, seconds: float, commits: list[tuple[float, float]]) -> dict[str, float]:
     return {
         "records": records,
@@ -159,16 +171,25 @@ def main() -> None:
     print(
         f"{'broker':10}  {'client':16}  {'plain/s':>9}  {'in trans./s':>11}  {'ratio':>5}  {'flush':>8}  {'commit':>8}"
     )
+    clients = {"confluent-kafka": _confluent, "Java": _java, "headrace": _headrace}
+    if peers.kafka_libs() is None:
+        del clients["Java"]
+    ratios: dict[tuple[str, str], float] = {}
     with tempfile.TemporaryDirectory(prefix="bench-") as directory:
         for name in brokers:
             with _broker(name, Path(directory)) as address:
-                for label, client in (("confluent-kafka", _confluent), ("headrace", _headrace)):
+                for label, client in clients.items():
                     found = measure(address, client, options.seconds, options.rounds)
+                    ratios[name, label] = found["ratio"]
                     print(
                         f"{name:10}  {label:16}  {found['plain']:9,.0f}  {found['transactional']:11,.0f}  "
                         f"{found['ratio']:5.2f}  {found['flush_ms']:5.1f} ms  {found['commit_ms']:5.1f} ms",
                         flush=True,
                     )
+    for label in clients:
+        if ("headrace", label) in ratios and ("kafka", label) in ratios:
+            relative = ratios["headrace", label] / ratios["kafka", label]
+            print(f"{label}: {relative:.2f} of its ratio on Apache Kafka")
 
 
 if __name__ == "__main__":

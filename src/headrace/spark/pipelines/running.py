@@ -39,6 +39,10 @@ if TYPE_CHECKING:
 
 _POLL_S = 0.2
 _NOTED_EVERY_S = 1.0
+_LOOK_S = 0.02
+_STARTS_MAX = 6
+_INITIALIZING = "Initializing sources"
+_TOO_SLOW = "Python worker failed to connect back"
 ROWS_OUT = "rows_out"
 """The name of a metric (`DataFrame.observe`) of the first query that is counted as rows out."""
 TOO_LATE = "too_late"
@@ -167,7 +171,7 @@ class Run:
     def started(self, writer: DataStreamWriter, part: str = "query") -> StreamingQuery:
         """Start a query with its own place in the checkpoint, once or for as long as it is not stopped."""
         writer = writer.queryName(f"{self.name}-{part}").option("checkpointLocation", f"{self._place()}/{part}")
-        return writer.start() if self.values.get("continuous") else writer.trigger(availableNow=True).start()
+        return start_patiently(writer if self.values.get("continuous") else writer.trigger(availableNow=True))
 
     def _place(self) -> str:
         if not states.is_local(self.checkpoint):
@@ -221,6 +225,23 @@ class Run:
         rows_out = self.gate.rows_out + first.observed.get(ROWS_OUT, 0)
         progress = {"rows_in": first.rows, "rows_out": rows_out, "batches": first.batches, "lag": first.lag}
         self.tell(rate_per_s=first.rate, note="", **progress)
+
+
+def start_patiently(writer: DataStreamWriter) -> StreamingQuery:
+    """Start a query; again if its source's Python process was too slow to start.
+
+    Spark gives that process ten seconds, which cannot be set, and which a busy machine may not keep. Nothing was read
+    or written by then.
+    """
+    pause = threading.Event()
+    for _ in range(_STARTS_MAX - 1):
+        query = writer.start()
+        while query.isActive and query.status["message"] == _INITIALIZING:
+            pause.wait(_LOOK_S)
+        error = None if query.isActive else query.exception()
+        if error is None or _TOO_SLOW not in str(error):
+            return query
+    return writer.start()
 
 
 class _Counter:

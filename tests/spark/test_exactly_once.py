@@ -146,7 +146,7 @@ def test_the_group_shows_the_progress_together_with_the_output(
 # --- the proof, in short (the long form is `python -m tests.spark.prove`) ---------------------------------------------
 
 
-@pytest.mark.parametrize("points", [("sent EndTxn", "task sent", "answered TxnOffsetCommit", "batch written")])
+@pytest.mark.parametrize("points", [("sent EndTxn", "task sent")])
 def test_a_driver_killed_again_and_again_loses_and_doubles_nothing(
     kafka: BrokerProcess, tmp_path: Path, points: tuple[str, ...]
 ) -> None:

@@ -381,11 +381,11 @@ class ConsumerCore:
         while not state.has_position or state.position is None:
             now = self.core.clock.monotonic()
             if self._round is None:
-                has_work, due = self.positions.pending(now)
+                has_work, due = self.positions.pending(now, state)
                 if not has_work:
                     yield Pause(due if due != _FOREVER else now + 0.1)
                     continue
-                self._round = Task(self.positions.round())
+                self._round = Task(self.positions.round(state))
             task = self._round
             task.advance(now)
             if task.done:

@@ -54,11 +54,15 @@ class Positions:
         self._commits = commits
         self._notify = notify
 
-    def pending(self, now: float) -> tuple[bool, float]:
-        """Whether a round has something to do now, and when it will have at the latest."""
+    def pending(self, now: float, also: PartitionState | None = None) -> tuple[bool, float]:
+        """Whether a round has something to do now, and when it will have at the latest.
+
+        A partition that the rebalance listener is being told of is left alone, unless (`also`) its position is asked
+        for from there.
+        """
         due = float("inf")
         for state in self._subscriptions.states():
-            if state.in_callback or state.is_revoked:
+            if (state.in_callback and state is not also) or state.is_revoked:
                 continue
             if state.position is None or state.reset is not None or state.validating:
                 if state.retry_at <= now:
@@ -66,9 +70,13 @@ class Positions:
                 due = min(due, state.retry_at)
         return False, due
 
-    def round(self) -> Flow[None]:
+    def round(self, also: PartitionState | None = None) -> Flow[None]:
         """One round for all partitions that need something. Raises what the user has to decide."""
-        states = [s for s in self._subscriptions.states() if not (s.in_callback or s.is_revoked) and self._is_due(s)]
+        states = [
+            s
+            for s in self._subscriptions.states()
+            if (s is also or not s.in_callback) and not s.is_revoked and self._is_due(s)
+        ]
         unknown = [s for s in states if s.position is None and s.reset is None]
         if unknown:
             yield from self._begin(unknown)

@@ -383,6 +383,31 @@ def test_a_listener_can_seek_and_commit(kafka: Cluster) -> None:
         assert found.offset == 20
 
 
+def test_a_listener_can_ask_for_the_position_of_what_it_is_given(kafka: Cluster) -> None:
+    topic, group = kafka.topic(), kafka.group()
+    kafka.produce(topic, [b"x"] * 5)
+    part = TopicPartition(topic, 0)
+    seen: list[int] = []
+
+    class Asker:
+        def __init__(self, consumer: Consumer) -> None:
+            self.consumer = consumer
+
+        def on_partitions_assigned(self, partitions: list[TopicPartition]) -> None:
+            seen.extend(self.consumer.position(partition, timeout=20) for partition in partitions)
+
+        def on_partitions_revoked(self, partitions: list[TopicPartition]) -> None:
+            pass
+
+    for start in (0, 3):
+        config = kafka.config(group_id=group, enable_auto_commit=False, auto_offset_reset="earliest")
+        with Consumer(config) as consumer:
+            consumer.subscribe([topic], Asker(consumer))
+            assert [record.offset for record in read(consumer, 5 - start)] == list(range(start, 5))
+            consumer.commit_sync({part: 3})
+    assert seen == [0, 3]
+
+
 def test_what_a_listener_raises_comes_out_of_poll_and_the_group_goes_on(kafka: Cluster) -> None:
     topic = kafka.topic()
     kafka.produce(topic, [b"x"])

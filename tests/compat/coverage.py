@@ -107,8 +107,7 @@ def table(seen: Seen) -> str:
         f" other {only_kio_count} from kio only. Covered by nobody: {', '.join(uncovered) or 'none'}.",
         "Produce 0-2 are advertised because older librdkafka switches compression off where it does not see them; a"
         " request of one closes the connection, as Apache Kafka does, and a test sends each.",
-        "Only from kio: what no client sends to a broker without SASL, and versions of administration that no client"
-        " ever sent (they are older than the calls of it).",
+        "Only from kio: what no client sends to a broker without SASL, and what none of the releases above sends.",
         "",
     ]
     return "\n".join(lines)

@@ -44,6 +44,7 @@ from headrace.topics import TopicPartition
 SOURCE_PARTITIONS, SINK_PARTITIONS = 2, 3
 RUN_TIMEOUT_S = 900.0
 SETTLE_S = 60.0
+TOO_SLOW, TOO_SLOW_MAX = b"Python worker failed to connect back", 5
 QUICK_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData"
 """Most runs end after seconds: better compiled code would come too late."""
 
@@ -119,7 +120,16 @@ class Stage:
         return code != 0
 
     def run(self, **changes: object) -> bool:
-        return self.finish(self.start(**changes))
+        """One life of the driver; whether it was killed."""
+        for _ in range(TOO_SLOW_MAX):
+            at = self.log.stat().st_size if self.log.exists() else 0
+            process = self.start(**changes)
+            process.wait(RUN_TIMEOUT_S)
+            if process.returncode == 1 and TOO_SLOW in self.log.read_bytes()[at:]:
+                # Spark gives a Python worker ten seconds to start, whatever else the machine does: one more restart.
+                continue
+            break
+        return self.finish(process)
 
     def batches_done(self) -> int:
         return self.log.read_text(errors="replace").count(" done\n") if self.log.exists() else 0

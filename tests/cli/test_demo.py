@@ -23,3 +23,22 @@ def test_the_demo_ends_well() -> None:
     assert "headrace topic create events -p 3" in done.stdout
     assert "\x1b" not in done.stdout, "no colours where there is no terminal"
     assert max(map(len, done.stdout.splitlines())) <= 96
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_the_show_is_exactly_once_through_a_kill() -> None:
+    pytest.importorskip("pyspark", reason="pyspark is not installed")
+    done = subprocess.run(
+        [sys.executable, "-m", "headrace.cli", "demo", "--spark", "--events", "100000"],
+        capture_output=True,
+        text=True,
+        timeout=580,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "exactly once  in 100,000 · out 100,000 · lost 0 · duplicated 0" in done.stdout
+    plain = re.search(r"at least once in 100,000 · out ([\d,]+) · lost 0 · duplicated ([\d,]+)", done.stdout)
+    assert plain is not None, done.stdout
+    assert int(plain[2].replace(",", "")) > 0, "the kill came in the middle of a batch, so the plain sink repeats some"
+    assert "kill -9" in done.stdout
+    assert max(map(len, done.stdout.splitlines())) <= 96

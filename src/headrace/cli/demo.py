@@ -12,7 +12,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import IO, Annotated, Any
 
@@ -36,6 +36,7 @@ from headrace.topics import TopicPartition
 TOPIC, GROUP = "orders", "billing"
 PARTITIONS = 6
 _EVENTS = 100_000
+_SHOW_EVENTS = 1_000_000
 _WIDTH_MAX = 96
 _START_TIMEOUT_S = 60.0
 _SEND_ROWS = 4_000
@@ -45,20 +46,36 @@ _CITIES = ("Oslo", "Porto", "Lyon", "Graz", "Turin", "Ghent", "Bilbao", "Malmö"
 
 
 def command(
-    events: Annotated[int, typer.Option("--events", min=1000, max=5_000_000, help="How many to produce.")] = _EVENTS,
+    events: Annotated[
+        int | None, typer.Option("--events", min=1000, max=5_000_000, help="How many to produce [100000; 1000000].")
+    ] = None,
+    spark: Annotated[
+        bool, typer.Option("--spark", help="The long one (a minute): Spark, exactly once, through a kill -9.")
+    ] = False,
 ) -> None:
     """See it all once: a broker, a topic, a producer, a group, a crash."""
     console = Console(highlight=False, soft_wrap=False)
     console.width = min(console.width, _WIDTH_MAX)
+    if spark:
+        from headrace.cli.show import Show, missing_for_spark
+
+        missing = missing_for_spark()
+        if missing is None:
+            with tempfile.TemporaryDirectory(prefix="headrace-show-", ignore_cleanup_errors=True) as directory:
+                Show(console, Path(directory), events or _SHOW_EVENTS).run()
+            return
+        console.print(f"{missing}\nSo here is the short tour, without Spark.\n")
+    events = events or _EVENTS
     with tempfile.TemporaryDirectory(prefix="headrace-demo-") as directory, plain_kernels():
         _Demo(console, Path(directory), events).run()
 
 
-class _Broker:
+class Broker:
     """`headrace start` as a child, on a free port."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, overrides: Sequence[str] = ()) -> None:
         self._directory = directory
+        self._overrides = overrides
         self._port = 0
         self._process: subprocess.Popen[str] | None = None
         self._log = directory.parent / f"{directory.name}.log"
@@ -87,6 +104,8 @@ class _Broker:
         ]
         # A group's first rebalance waits three seconds for more members: not here.
         command += ["--override", "group.initial.rebalance.delay.ms=0", "--override", "offsets.topic.num.partitions=5"]
+        for text in self._overrides:
+            command += ["--override", text]
         with self._log.open("a") as log:
             self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
         # The banner is the sign that it is ready.
@@ -145,7 +164,7 @@ class _Demo:
     def __init__(self, console: Console, directory: Path, events: int) -> None:
         self._console = console
         self._data = directory / "data"
-        self._broker = _Broker(self._data)
+        self._broker = Broker(self._data)
         self._events = events
         self._partitions = [TopicPartition(TOPIC, index) for index in range(PARTITIONS)]
 
@@ -212,7 +231,7 @@ class _Demo:
         self._say(
             Text.assemble(
                 "acknowledged  ",
-                (_spark(rates), "green"),
+                (bars(rates), "green"),
                 f"  {count(round(self._events / took))} records/s, {size(round(total / took))}/s",
             )
         )
@@ -333,14 +352,14 @@ def _order(rng: random.Random, number: int) -> tuple[bytes, bytes]:
     return b"customer-%d" % rng.randrange(5_000), json.dumps(value, ensure_ascii=False).encode()
 
 
-def _spark(values: list[float], width: int = 32) -> str:
-    """A line of bars: the values, averaged into at most `width` of them."""
+def bars(values: list[float], width: int = 32, floor: int = 1) -> str:
+    """A line of bars: the values, averaged into at most `width` of them; `floor` is the lowest bar."""
     if not values:
         return ""
     step = max(1, -(-len(values) // width))
     means = [sum(values[at : at + step]) / len(values[at : at + step]) for at in range(0, len(values), step)]
     top = max(means) or 1
-    return "".join(_BARS[min(len(_BARS) - 1, max(1, round(mean / top * (len(_BARS) - 1))))] for mean in means)
+    return "".join(_BARS[min(len(_BARS) - 1, max(floor, round(mean / top * (len(_BARS) - 1))))] for mean in means)
 
 
 class _Reader(threading.Thread):

@@ -41,7 +41,7 @@ _POLL_S = 0.2
 _NOTED_EVERY_S = 1.0
 _LOOK_S = 0.02
 _STARTS_MAX = 6
-_INITIALIZING = "Initializing sources"
+_INITIALIZING = "Initializing"
 _TOO_SLOW = "Python worker failed to connect back"
 ROWS_OUT = "rows_out"
 """The name of a metric (`DataFrame.observe`) of the first query that is counted as rows out."""
@@ -236,7 +236,7 @@ def start_patiently(writer: DataStreamWriter) -> StreamingQuery:
     pause = threading.Event()
     for _ in range(_STARTS_MAX - 1):
         query = writer.start()
-        while query.isActive and query.status["message"] == _INITIALIZING:
+        while query.isActive and str(query.status["message"]).startswith(_INITIALIZING):
             pause.wait(_LOOK_S)
         error = None if query.isActive else query.exception()
         if error is None or _TOO_SLOW not in str(error):

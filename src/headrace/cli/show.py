@@ -1,0 +1,391 @@
+"""`headrace demo --spark`: a million clicks through Spark, exactly once, while members and the driver are killed.
+
+Everything that is said is measured in the run: the duplicates of the at-least-once sink too, which runs beside the
+exactly-once one in the same driver and dies of the same kill.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from bisect import bisect_left
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from itertools import accumulate, pairwise
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.rule import Rule
+from rich.table import Table
+from rich.text import Text
+
+from headrace._version import __version__
+from headrace.cli.demo import Broker, bars
+from headrace.cli.group import group_documents
+from headrace.cli.output import CommandError, count, size
+from headrace.cli.show_driver import BATCHES, CLEAN, DEAD, PLAIN, SOURCE
+from headrace.client.admin import Admin, NewTopic, OffsetSpec
+from headrace.client.producer import Producer
+from headrace.spark.pipelines.auditing import headline
+from headrace.topics import TopicPartition
+
+PARTITIONS = 4
+GROUP = "readers"
+MEMBERS = ("anna", "ben", "cleo")
+SESSION_TIMEOUT_MS = 1_500
+_DEADLINE_S = 240.0
+_POLL_S = 0.1
+_SEND_ROWS = 20_000
+_USERS = 20_000
+_EVENTS = (b"view", b"view", b"view", b"click", b"click", b"search", b"buy")
+_PAGES = (b"/", b"/shop", b"/cart", b"/help", b"/sale", b"/news")
+_PICTURE_WIDTH = 60
+
+
+def missing_for_spark() -> str | None:
+    """What the show lacks on this machine, in a sentence; None when nothing."""
+    try:
+        import numpy  # noqa: F401  # only whether they are there
+        import pyarrow  # noqa: F401
+        import pyspark  # noqa: F401
+    except ImportError as error:
+        return f"The show needs Spark, and {error.name} is not installed: pip install 'headrace[spark]'."
+    from headrace.spark.java import NoJava, find_java
+
+    try:
+        find_java()
+    except NoJava as error:
+        return f"The show needs Spark: {error}."
+    return None
+
+
+@dataclass(slots=True)
+class Samples:
+    """How many records topics had, over time."""
+
+    times: list[float] = field(default_factory=list)
+    committed: list[int] = field(default_factory=list)
+    plain: list[int] = field(default_factory=list)
+
+    def rates(self, numbers: list[int], width: int) -> list[float]:
+        """Records a second in `width` equal spans of time."""
+        if len(self.times) < 2:
+            return []
+        start, end = self.times[0], self.times[-1]
+        edges = [start + (end - start) * at / width for at in range(width + 1)]
+        at_edge = [numbers[min(bisect_left(self.times, edge), len(numbers) - 1)] for edge in edges]
+        span = (end - start) / width
+        return [max(0, after - before) / span for before, after in pairwise(at_edge)]
+
+    def column(self, moment: float, width: int) -> int:
+        start, end = self.times[0], self.times[-1]
+        return min(width - 1, int((moment - start) / max(end - start, 1e-9) * width))
+
+
+class Driver:
+    """The Spark driver as a child. Killed as a whole: Python and its JVM."""
+
+    def __init__(self, servers: str, directory: Path, events: int) -> None:
+        self._log = directory / "driver.log"
+        command = [sys.executable, "-m", "headrace.cli.show_driver", servers, str(directory), str(events)]
+        with self._log.open("a") as log:
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True, start_new_session=True
+            )
+        self.pid = self._process.pid
+        self.said: list[dict[str, Any]] = []
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            if line.startswith("{"):
+                self.said.append(json.loads(line))
+
+    def heard(self, at: str) -> list[dict[str, Any]]:
+        return [one for one in self.said if one["at"] == at]
+
+    def go(self) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write("go\n")
+        self._process.stdin.flush()
+
+    def check(self) -> None:
+        """Raise if it ended although it should not have."""
+        if self._process.poll() not in (None, 0):
+            lines = self._log.read_text(errors="replace").strip().splitlines()
+            raise CommandError("the Spark driver failed; it said at the end:\n" + "\n".join(lines[-15:]))
+
+    def kill(self) -> None:
+        if self._process.poll() is None:
+            os.killpg(self.pid, signal.SIGKILL)
+        self._process.wait()
+        self._reader.join()
+        for stream in (self._process.stdin, self._process.stdout):
+            if stream is not None:
+                stream.close()
+
+    def wait(self) -> None:
+        self._process.wait()
+        self._reader.join()
+        self.check()
+
+
+class Show:
+    """The steps, in order; what can happen at the same time does."""
+
+    def __init__(self, console: Console, directory: Path, events: int) -> None:
+        self._console = console
+        self._directory = directory
+        self._events = events
+        # Short time-outs, so that a dead member is missed soon.
+        self._broker = Broker(directory / "data", ["group.min.session.timeout.ms=1000"])
+        self._drivers: list[Driver] = []
+        self._members: dict[str, subprocess.Popen[bytes]] = {}
+        self._samples = Samples()
+        self._began = time.monotonic()
+
+    def run(self) -> None:
+        self._say(Text.assemble(("Headrace ", "bold"), f"{__version__}: {count(self._events)} clicks, exactly once."))
+        try:
+            self._start()
+            with Admin(bootstrap_servers=self._broker.address, default_api_timeout_ms=60_000) as admin:
+                self._produce(admin)
+                self._rebalance(admin)
+                self._kill_driver(admin)
+                self._audit(admin)
+        finally:
+            for member in self._members.values():
+                member.kill()
+                member.wait()
+            for driver in self._drivers:
+                driver.kill()
+            self._broker.kill()
+        self._farewell()
+
+    def _say(self, text: Text | str | Table) -> None:
+        self._console.print(text)
+
+    def _step(self, title: str) -> None:
+        self._console.print()
+        self._console.print(Rule(f"[bold]{title}[/bold]", align="left", style="blue"))
+
+    def _wait_for(self, condition: Callable[[], bool], what: str) -> None:
+        deadline = time.monotonic() + _DEADLINE_S
+        while not condition():
+            for driver in self._drivers[-1:]:
+                driver.check()
+            if time.monotonic() > deadline:
+                raise CommandError(f"the show waited {_DEADLINE_S:.0f} s for {what}, and gave up")
+            time.sleep(_POLL_S)
+
+    # --- 1: a broker, and clicks
+
+    def _start(self) -> None:
+        self._step("1  A broker, and Spark")
+        took = self._broker.start()
+        self._say(f"A broker on {self._broker.address} after {took:.1f} s. Spark is starting beside it.")
+        with Admin(bootstrap_servers=self._broker.address, default_api_timeout_ms=60_000) as admin:
+            admin.create_topics([NewTopic(name, PARTITIONS) for name in (SOURCE, CLEAN, PLAIN)]).all()
+            admin.create_topics([NewTopic(DEAD, 1)]).all()
+        self._drivers.append(Driver(self._broker.address, self._directory, self._events))
+
+    def _produce(self, admin: Admin) -> None:
+        self._step(f"2  {count(self._events)} clicks")
+        rng = random.Random(2026)
+        # Zipf: the n-th user clicks 1/n as often as the first.
+        weights = list(accumulate(1 / rank for rank in range(1, _USERS + 1)))
+        rates: list[float] = []
+        total = 0
+        at_ms = int(time.time() * 1000) - self._events
+        began = time.monotonic()
+        with Producer(
+            {"bootstrap.servers": self._broker.address, "compression.type": "lz4", "linger.ms": 5}
+        ) as producer:
+            waiting = []
+            for start in range(0, self._events, _SEND_ROWS):
+                sent_at = time.monotonic()
+                numbers = range(start, min(start + _SEND_ROWS, self._events))
+                users = rng.choices(range(_USERS), cum_weights=weights, k=len(numbers))
+                keys = [b"user-%d" % user for user in users]
+                values = [_click(number, at_ms, user) for number, user in zip(numbers, users)]
+                waiting.append(producer.send_batch(SOURCE, values, keys))
+                if len(waiting) > 3:
+                    waiting.pop(0).result(60)
+                total += sum(map(len, values))
+                rates.append(len(numbers) / (time.monotonic() - sent_at))
+            for one in waiting:
+                one.result(60)
+        took = time.monotonic() - began
+        self._say("Keyed by user, a few of whom click most (Zipf); idempotent, acks=all, lz4. The first:")
+        self._say(f"  {_click(0, at_ms, users[0]).decode()}")
+        said = f"  {count(round(self._events / took))} records/s, {size(round(total / took))}/s, with one core"
+        self._say(Text.assemble("acknowledged  ", (bars(rates), "green"), said))
+
+    # --- 3: a member dies
+
+    def _rebalance(self, admin: Admin) -> None:
+        self._step(f"3  The group {GROUP}: a member is killed")
+        for name in MEMBERS:
+            command = [sys.executable, "-m", "headrace.cli.show_member", self._broker.address, GROUP, SOURCE, name]
+            self._members[name] = subprocess.Popen([*command, str(SESSION_TIMEOUT_MS)], stderr=subprocess.DEVNULL)
+        self._wait_for(lambda: len(self._owners(admin)) == len(MEMBERS), "the group's members")
+        before = self._owners(admin)
+        victim = max(before, key=lambda name: len(before[name]))
+        killed_at = time.monotonic()
+        self._members[victim].kill()
+        self._wait_for(lambda: victim not in (now := self._owners(admin)) and _all(now) == PARTITIONS, "the rebalance")
+        took = time.monotonic() - killed_at
+        after = self._owners(admin)
+        shown = Table(box=None, pad_edge=False, header_style="bold")
+        for title in ("MEMBER", "BEFORE", "", "AFTER"):
+            shown.add_column(title)
+        for name in sorted(before):
+            gone = name == victim
+            now = Text("kill -9", style="red") if gone else Text(", ".join(after.get(name, [])), style="green")
+            shown.add_row(name, ", ".join(before[name]), "→", now)
+        self._say(shown)
+        self._say(f"Missed and replaced after {took:.1f} s (session.timeout.ms={SESSION_TIMEOUT_MS}).")
+        for member in self._members.values():
+            member.kill()
+            member.wait()
+
+    def _owners(self, admin: Admin) -> dict[str, list[str]]:
+        documents, _ = group_documents(admin, [GROUP])
+        members = documents[0]["members"] if documents else []
+        return {one["client"]: one["partitions"] for one in members if one["partitions"]}
+
+    # --- 4: the driver dies
+
+    def _kill_driver(self, admin: Admin) -> None:
+        self._step("4  The pipeline `activity`, exactly once: the Spark driver is killed")
+        first = self._drivers[-1]
+        self._wait_for(lambda: bool(first.heard("ready")), "Spark")
+        ready = first.heard("ready")[0]
+        self._say(f"Spark {ready['spark']} was ready after {ready['seconds']:.1f} s. Raw clicks → typed rows, in")
+        self._say(f"{BATCHES} transactions; beside it the at-least-once sink, in the same driver.")
+        first.go()
+        batch = -(-self._events // BATCHES)
+        # In the middle of a micro-batch of both: some of it is written, and nobody has noted that.
+        self._wait_for(lambda: self._is_in_the_middle(admin, batch), "the middle of a micro-batch")
+        first.kill()
+        killed_at = time.monotonic()
+        ends, stable = self._ends(admin, CLEAN, committed=False), self._ends(admin, CLEAN, committed=True)
+        left = sum(ends.values()) - sum(stable.values())
+        self._say(
+            Text.assemble(
+                ("kill -9 ", "red"), f"{first.pid}: {count(self._sample(admin)[0])} rows are committed, "
+                f"{count(left)} more lie in a transaction that nobody will end.",
+            )
+        )  # fmt: skip
+        second = Driver(self._broker.address, self._directory, self._events)
+        self._drivers.append(second)
+        second.go()
+
+        def is_done() -> bool:
+            self._sample(admin)
+            return bool(second.heard("done"))
+
+        self._wait_for(is_done, "the pipeline to catch up")
+        took = time.monotonic() - killed_at
+        self._say(f"Started again from its checkpoint: that transaction is fenced, and {took:.0f} s later all is done.")
+        self._picture(killed_at)
+
+    def _is_in_the_middle(self, admin: Admin, batch: int) -> bool:
+        committed, plain = self._sample(admin)
+        is_partial = plain >= batch and batch * 0.05 < plain % batch < batch * 0.95
+        has_open = sum(self._ends(admin, CLEAN, committed=False).values()) > committed + 100
+        if plain >= self._events or committed >= self._events:
+            raise CommandError("the pipeline was done before it could be killed: try again with more --events")
+        return is_partial and has_open and committed > 0
+
+    def _ends(self, admin: Admin, topic: str, *, committed: bool) -> dict[TopicPartition, int]:
+        wanted = {TopicPartition(topic, number): OffsetSpec.latest() for number in range(PARTITIONS)}
+        level = "read_committed" if committed else "read_uncommitted"
+        return {one: info.offset for one, info in admin.list_offsets(wanted, isolation_level=level).all().items()}
+
+    def _sample(self, admin: Admin) -> tuple[int, int]:
+        """How many records are committed, and how many the other sink has written; noted for the picture."""
+        committed = sum(self._ends(admin, CLEAN, committed=True).values())
+        plain = sum(self._ends(admin, PLAIN, committed=True).values())
+        self._samples.times.append(time.monotonic())
+        self._samples.committed.append(committed)
+        self._samples.plain.append(plain)
+        return committed, plain
+
+    def _picture(self, killed_at: float) -> None:
+        samples, width = self._samples, _PICTURE_WIDTH
+        seconds = samples.times[-1] - samples.times[0]
+        self._say("")
+        for name, numbers, style in (
+            ("exactly once ", samples.committed, "green"),
+            ("at least once", samples.plain, "yellow"),
+        ):
+            rates = samples.rates(numbers, width)
+            self._say(
+                Text.assemble(
+                    f"  {name}  ", (bars(rates, width, floor=0), style), f"  {count(round(max(rates)))}/s at most"
+                )
+            )
+        mark = samples.column(killed_at, width)
+        axis = "─" * mark + "✗" + "─" * (width - mark - 1)
+        self._say(Text.assemble("  records/s      ", (axis, "dim"), f"  {seconds:.0f} s, ✗ kill -9"))
+
+    # --- 5: the audit
+
+    def _audit(self, admin: Admin) -> None:
+        self._step("5  The audit: every click, in and out")
+        driver = self._drivers[-1]
+        self._wait_for(lambda: len(driver.heard("audit")) == 2, "the audit")
+        driver.wait()
+        found = {one["name"]: one["document"] for one in driver.heard("audit")}
+        for name, style in (("exactly once", "bold green"), ("at least once", "yellow")):
+            self._say(Text.assemble(f"  {name:<14}", (headline(found[name]), style)))
+        once, plain = found["exactly once"], found["at least once"]
+        log = once["logs"]["against"]
+        self._say(
+            f"The {count(plain['duplicated'])} duplicates are what that kill cost the at-least-once sink.\n"
+            f"The other's {count(log['aborted_records'])} unfinished records were aborted, and no reader sees them."
+        )
+        groups = [group for group in admin.list_groups() if group.group_id.startswith("activity-")]
+        documents, _ = group_documents(admin, [group.group_id for group in groups])
+        for document in documents:
+            self._say(f"Lag, as any Kafka tool shows it: group {document['group']}, {count(document['lag'])} records.")
+        if once["lost"] or once["duplicated"] or once["rows_in"] != self._events:
+            raise CommandError("exactly once was not: " + headline(once))
+
+    def _farewell(self) -> None:
+        self._step("Your turn")
+        self._say(f"That took {time.monotonic() - self._began:.0f} seconds, and left nothing behind. To go on:")
+        lines = (
+            ("headrace start", "a broker; then, in another terminal"),
+            ("headrace pipeline list", "pipelines that are ready to run"),
+            ("headrace pipeline run activity --help", "what this one takes"),
+            ("headrace pipeline run audit --source A --against B", "check topics of any Kafka"),
+            ("headrace pipeline status", "how far pipelines are"),
+            ("headrace demo", "the short tour, without Spark"),
+            ("docs/pipelines.md, docs/spark.md", "how it works, and from Python"),
+        )
+        shown = Table(box=None, pad_edge=False, show_header=False, padding=(0, 2, 0, 2))
+        for line, what in lines:
+            shown.add_row(Text(line, style="bold"), Text(what, style="dim"))
+        self._say(shown)
+
+
+def _all(owners: dict[str, list[str]]) -> int:
+    return sum(map(len, owners.values()))
+
+
+def _click(number: int, at_ms: int, user: int) -> bytes:
+    mixed = number * 2_654_435_761 & 0xFFFFFFFF
+    return b'{"id":"%d","at":%d,"event":"%b","user":"user-%d","page":"%b","duration_ms":%d}' % (
+        number, at_ms + number, _EVENTS[mixed % 7], user, _PAGES[mixed // 7 % 6], mixed % 30_000,
+    )  # fmt: skip

@@ -90,6 +90,22 @@ def test_half_open_connections_are_given_up_and_nothing_is_lost(faulty: Faulty) 
     audit(faulty.address, topic, sender.sent)
 
 
+def test_requests_that_arrive_after_those_sent_in_their_place_double_nothing(faulty: Faulty) -> None:
+    topic = make_topic(faulty.address, "t")
+    sender = Sender(faulty.address, topic, **{"request.timeout.ms": 500, "delivery.timeout.ms": 60_000})
+    try:
+        for overtaking_bytes in (1, 2_000, 20_000):
+            sender.progress(200)
+            reorder = faulty.proxy.reorder(overtaking_bytes)
+            # The requests' time is over: they are sent again on a new connection, and only then arrive themselves.
+            fault_run.wait_for(lambda: bool(sender.errors), lambda r=reorder: r.happened, 30)
+        sender.progress(200)
+    finally:
+        faulty.proxy.resume()
+        sender.finish()
+    audit(faulty.address, topic, sender.sent)
+
+
 def test_refused_connections_and_a_pause_lose_nothing(faulty: Faulty) -> None:
     topic = make_topic(faulty.address, "t")
     sender = Sender(faulty.address, topic)

@@ -239,3 +239,33 @@ def test_an_end_of_one_side_reaches_the_other_and_nothing_is_left_over(proxy: Fa
     proxy.stop()
     proxy.stop()
     assert not [thread for thread in threading.enumerate() if thread.name == "headrace-proxy"]
+
+
+def test_a_later_connection_overtakes_those_that_are_held_back(echo: Echo, proxy: FaultProxy) -> None:
+    with connect(proxy) as first:
+        first.sendall(b"a")
+        assert read_exactly(first, 1) == b"a"
+        reorder = proxy.reorder(2)
+        first.sendall(b"early")
+        with connect(proxy) as second:
+            second.sendall(b"l")
+            assert read_exactly(second, 1) == b"l"
+            assert not reorder.happened
+            assert bytes(echo.received[0]) == b"a"
+            second.sendall(b"ate")
+            assert reorder.wait(10)
+            # Held back, not lost: it arrives now, even from a client that has gone meanwhile.
+            first.close()
+            eventually(lambda: bytes(echo.received[0]) == b"aearly")
+            assert read_exactly(second, 3) == b"ate"
+
+
+def test_connections_that_are_held_back_go_on_after_resume(proxy: FaultProxy) -> None:
+    with connect(proxy) as only:
+        only.sendall(b"a")
+        assert read_exactly(only, 1) == b"a"
+        reorder = proxy.reorder()
+        only.sendall(b"b")
+        proxy.resume()
+        assert read_exactly(only, 1) == b"b"
+        assert not reorder.happened

@@ -266,7 +266,12 @@ class ClientCore:
         return found
 
     def _all_unreachable(self, candidates: list[int]) -> bool:
-        return all(self._state(node_id).connection is None for node_id in candidates)
+        """Neither connection of any of them is open: who has one to a coordinator can reach that broker."""
+        return all(
+            (state := self._nodes.get(key)) is None or state.connection is None
+            for node_id in candidates
+            for key in (node_id, coordinator_key(node_id))
+        )
 
     def rebootstrap(self) -> None:
         """Forget the nodes that were learned and start over from the bootstrap servers (KIP-899, KIP-1102)."""

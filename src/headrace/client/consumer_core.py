@@ -58,6 +58,8 @@ log = logging.getLogger("headrace.client.consumer")
 
 _FOREVER = float("inf")
 COLUMNS_ROWS_MAX = 2**31 - 1
+LEAVE_S_MAX = 5.0
+"""How long a consumer that is closed tries to reach its coordinator again, if the time given to close is not over."""
 
 
 class ConsumerCore:
@@ -534,14 +536,22 @@ class ConsumerCore:
                     log.warning("the automatic commit on close failed (records may be read twice): %s", failed)
             yield from commits.drain()
             error = yield from membership.give_up_partitions()
-            call = membership.leave("is closed", even_static=leave_group is True) if leave_group is not False else None
             self.fetcher.close_sessions()
-            if call is not None:
-                yield call
+            if leave_group is not False:
+                yield from self._leave(membership, even_static=leave_group is True)
         else:
             self.fetcher.close_sessions()
         if error is not None:
             raise error
+
+    def _leave(self, membership: GroupMembership, *, even_static: bool) -> Flow[None]:
+        """Leave the group. A coordinator that cannot be reached holds up the end of the consumer for a while only."""
+        task = Task(membership.leave_for_good("is closed", even_static=even_static))
+        yield from self._bounded(task, self.core.clock.monotonic() + LEAVE_S_MAX)
+        why = task.error if task.done else f"the coordinator did not answer within {LEAVE_S_MAX:.0f} s"
+        task.cancel()
+        if why is not None:
+            log.warning("closed without having left the group, which waits for the session's end: %s", why)
 
     def leave_in_a_hurry(self) -> None:
         """The time to close is over: say goodbye without waiting for an answer."""

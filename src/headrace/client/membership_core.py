@@ -40,6 +40,7 @@ from headrace.errors import (
     error_for,
 )
 from headrace.protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol, JoinGroupResponse
+from headrace.protocol.messages.leave_group import LeaveGroupRequest
 from headrace.protocol.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment, SyncGroupResponse
 from headrace.topics import TopicPartition
 
@@ -453,19 +454,45 @@ class GroupMembership:
             self._subscriptions.assign([])
         return error
 
-    def leave(self, reason: str, *, even_static: bool = False) -> Call | None:
-        """Give up the place in the group at once (a static member keeps its own). The call, if one was sent."""
-        self._heartbeats.stop()
-        call: Call | None = None
-        is_static = self._settings.group_instance_id is not None
-        if self.member_id and (even_static or not is_static):
-            request = leave_request(
-                self._link.group_id, self.member_id, self._settings.group_instance_id, f"the consumer {reason}"
-            )
-            call = self._link.submit(request)
-            log.info("group %s: leaving because the consumer %s", self._link.group_id, reason)
+    def leave(self, reason: str) -> None:
+        """Give up the place in the group (a static member keeps its own), without waiting for an answer."""
+        request = self._goodbye(reason, even_static=False)
+        if request is not None:
+            self._link.submit(request)
         self.forget(reason)
-        return call
+
+    def leave_for_good(self, reason: str, *, even_static: bool) -> Flow[None]:
+        """Give up the place and see that the coordinator took note, over another connection if this one is gone.
+
+        Otherwise the group would wait for this member until its session is over, and its partitions with it.
+        """
+        request = self._goodbye(reason, even_static=even_static)
+        while request is not None:
+            yield from self._link.find()
+            call = self._link.submit(request)
+            if call is None:
+                continue
+            yield call
+            if call.error is not None:
+                yield from self._unanswered(call)
+                continue
+            code = call.response.error_code
+            if code in NOT_THE_COORDINATOR:
+                self._link.forget(ErrorCode(code).name)
+            elif code != ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
+                # Whatever else it says (that it knows no such member, for one), asking again changes nothing.
+                break
+            yield Pause(self._link.next_try())
+        self.forget(reason)
+
+    def _goodbye(self, reason: str, *, even_static: bool) -> LeaveGroupRequest | None:
+        """The request that gives up this member's place; None when it has none, or keeps it."""
+        self._heartbeats.stop()
+        instance_id = self._settings.group_instance_id
+        if not self.member_id or (instance_id is not None and not even_static):
+            return None
+        log.info("group %s: leaving because the consumer %s", self._link.group_id, reason)
+        return leave_request(self._link.group_id, self.member_id, instance_id, f"the consumer {reason}")
 
     def forget(self, reason: str) -> None:
         """Start over as somebody new."""

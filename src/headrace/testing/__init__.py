@@ -3,7 +3,7 @@ to it (`FaultProxy`)."""
 
 from headrace.testing.embedded import EmbeddedBroker, broker
 from headrace.testing.processes import BrokerDidNotStart, BrokerProcess, free_port
-from headrace.testing.proxy import Cut, Direction, FaultProxy
+from headrace.testing.proxy import Cut, Direction, FaultProxy, Reorder
 
 __all__ = [
     "BrokerDidNotStart",
@@ -12,6 +12,7 @@ __all__ = [
     "Direction",
     "EmbeddedBroker",
     "FaultProxy",
+    "Reorder",
     "broker",
     "free_port",
 ]

@@ -8,6 +8,7 @@ with FaultProxy() as proxy, headrace.testing.broker(overrides=proxy.overrides) a
     proxy.cut_after(1000, Direction.TO_CLIENT).wait(5) # at that byte of what the broker answers
     proxy.delay(0.05)                                  # every piece, both ways
     proxy.swallow()                                    # half-open: connections are accepted, nothing is ever answered
+    proxy.reorder().wait(5)                            # what later connections send overtakes what these have sent
     proxy.pause(); proxy.refuse(); proxy.resume()
 
 A broker tells clients where to connect, so it has to advertise the proxy: `overrides` says that to it. With `tls` (a
@@ -69,6 +70,25 @@ class Cut:
         return self._happened.wait(timeout)
 
 
+class Reorder:
+    """Connections that are held back until later ones have overtaken them. `wait` says whether that has happened."""
+
+    def __init__(self, left: int, direction: Direction, after: int) -> None:
+        self.direction = direction
+        self._left = left
+        self._after = after
+        """Connections with a higher number overtake."""
+        self._gate = asyncio.Event()
+        self._happened = threading.Event()
+
+    @property
+    def happened(self) -> bool:
+        return self._happened.is_set()
+
+    def wait(self, timeout: float) -> bool:
+        return self._happened.wait(timeout)
+
+
 @dataclass(slots=True, eq=False)
 class _Connection:
     """A client's connection and the one to the broker that belongs to it."""
@@ -101,10 +121,12 @@ class FaultProxy:
         self._mode = _Mode.FORWARD
         self._delays_s = {Direction.TO_BROKER: 0.0, Direction.TO_CLIENT: 0.0}
         self._pending_cuts: list[Cut] = []
+        self._reorders: list[Reorder] = []
         self._connections: set[_Connection] = set()
         self._serving: set[asyncio.Task[None]] = set()
         self._numbers = itertools.count()
         self._accepted = 0
+        self._newest = -1
         self._server: asyncio.Server | None = None
         self._loop = asyncio.new_event_loop()
         self._open = asyncio.Event()
@@ -174,6 +196,20 @@ class FaultProxy:
         self._call(run())
         return cut
 
+    def reorder(self, count: int = 1, direction: Direction = Direction.TO_BROKER) -> Reorder:
+        """Hold back what comes on the connections of now in a direction, until that many bytes of later connections
+        have passed in it. Nothing is lost: a client that gave up a request hears no more of it, the broker still
+        gets it, after what was sent in its place."""
+        if count < 1:
+            raise ValueError(f"overtaken by {count} bytes: the count has to be positive")
+
+        async def run() -> Reorder:
+            reorder = Reorder(count, direction, self._newest)
+            self._reorders.append(reorder)
+            return reorder
+
+        return self._call(run())
+
     def delay(self, seconds: float, direction: Direction | None = None) -> None:
         """Hold every piece (up to 64 KiB) for so long before it goes on; 0 ends that. Without a direction, both."""
 
@@ -199,12 +235,16 @@ class FaultProxy:
         self._call(self._stop_listening())
 
     def resume(self) -> None:
-        """Behave again: forward, without delay, and accept connections. Cuts that still wait for a byte are dropped."""
+        """Behave again: forward, without delay, and accept connections. Cuts that still wait for a byte are dropped,
+        connections that are held back go on."""
 
         async def run() -> None:
             for one in Direction:
                 self._delays_s[one] = 0.0
             self._pending_cuts.clear()
+            for reorder in self._reorders:
+                reorder._gate.set()
+            self._reorders.clear()
             await self._switch(_Mode.FORWARD)
             await self._listen()
 
@@ -280,6 +320,7 @@ class FaultProxy:
     def _accept(self, reader: asyncio.StreamReader, client: asyncio.StreamWriter) -> None:
         connection = _Connection(next(self._numbers), client, is_dead=self._mode is _Mode.SWALLOW)
         self._accepted += 1
+        self._newest = connection.number
         self._connections.add(connection)
         # A task of our own: the streams' own one logs an error when it is cancelled.
         task = asyncio.get_running_loop().create_task(self._serve(connection, reader))
@@ -327,6 +368,9 @@ class FaultProxy:
             if self._delays_s[direction] > 0:
                 await asyncio.sleep(self._delays_s[direction])
             await self._open.wait()
+            for reorder in [one for one in self._reorders if one.direction is direction]:
+                if connection.number <= reorder._after:
+                    await reorder._gate.wait()
             if connection.is_dead:
                 continue
             cut = self._due_cut(len(piece), direction)
@@ -335,6 +379,7 @@ class FaultProxy:
             self.bytes_passed[direction] += len(piece)
             writer.write(piece)
             await writer.drain()
+            self._overtake(connection, len(piece), direction)
             if cut is not None:
                 self._connections.discard(connection)
                 connection.is_dead = True
@@ -354,6 +399,16 @@ class FaultProxy:
             writer.write_eof()
         opposite = connection.tasks[1 if direction is Direction.TO_BROKER else 0]
         await asyncio.wait([opposite], timeout=_GOODBYE_S)
+
+    def _overtake(self, connection: _Connection, count: int, direction: Direction) -> None:
+        """So many bytes have passed: let those go on who were held back for them."""
+        for reorder in list(self._reorders):
+            if reorder.direction is direction and connection.number > reorder._after:
+                reorder._left -= count
+                if reorder._left <= 0:
+                    self._reorders.remove(reorder)
+                    reorder._gate.set()
+                    reorder._happened.set()
 
     def _due_cut(self, count: int, direction: Direction) -> Cut | None:
         """The cut whose byte is in a piece of that size; others come nearer by it."""

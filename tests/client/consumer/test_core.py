@@ -8,6 +8,8 @@ import pytest
 from tests.client.consumer.fake_group import ConsumerWorld, FakeGroupCluster
 from tests.client.fake import CUT, SILENCE, VirtualClock
 
+from headrace.client.client_core import coordinator_key
+from headrace.client.consumer_core import LEAVE_S_MAX
 from headrace.client.consumer_errors import CommitFailedError, LogTruncationError
 from headrace.client.fetch_session import FetchSession, Wanted
 from headrace.client.flows import Task
@@ -16,12 +18,14 @@ from headrace.errors import (
     ErrorCode,
     FencedInstanceIdError,
     GroupAuthorizationFailedError,
+    NetworkError,
     RebalanceInProgressError,
 )
 from headrace.protocol.messages.fetch import AbortedTransaction, FetchableTopicResponse, FetchResponse, PartitionData
 from headrace.protocol.messages.find_coordinator import Coordinator, FindCoordinatorResponse
 from headrace.protocol.messages.heartbeat import HeartbeatResponse
 from headrace.protocol.messages.join_group import JoinGroupResponse
+from headrace.protocol.messages.leave_group import LeaveGroupResponse
 from headrace.protocol.messages.offset_commit import (
     OffsetCommitResponse,
     OffsetCommitResponsePartition,
@@ -253,6 +257,50 @@ def test_closing_commits_and_leaves() -> None:
     world.run(world.consumer.close(leave_group=None))
     assert world.cluster.committed == {("t", 0): 4}
     assert [m.member_id for m in world.cluster.names("LeaveGroup")[0].members] == ["member-1"]
+
+
+def test_closing_after_a_cut_leaves_over_another_connection() -> None:
+    world = member()
+    world.run_until(lambda: world.assigned() == {T0})
+    for node in (1, coordinator_key(1)):
+        world.core.disconnect(node, NetworkError("cut"))
+    world.run(world.consumer.close(leave_group=None))
+    assert [m.member_id for m in world.cluster.names("LeaveGroup")[0].members] == ["member-1"]
+
+
+def test_a_coordinator_that_moved_is_found_to_leave_the_group() -> None:
+    world = member(brokers=2)
+    world.run_until(lambda: world.assigned() == {T0})
+    world.cluster.coordinator = 2
+    world.cluster.script = lambda node, name, request: (
+        LeaveGroupResponse(error_code=ErrorCode.NOT_COORDINATOR) if name == "LeaveGroup" and node != 2 else None
+    )
+    world.run(world.consumer.close(leave_group=None))
+    assert [node for node, name, _, _ in world.cluster.requests if name == "LeaveGroup"] == [1, 2]
+
+
+def test_a_coordinator_that_is_gone_holds_up_closing_for_a_while_only(caplog: pytest.LogCaptureFixture) -> None:
+    world = member()
+    world.run_until(lambda: world.assigned() == {T0})
+    world.cluster.down = {1}
+    for node in (1, coordinator_key(1)):
+        world.core.disconnect(node, NetworkError("gone"))
+    began = world.clock.now
+    world.run(world.consumer.close(leave_group=None))
+    assert world.clock.now - began <= LEAVE_S_MAX + 1
+    assert "without having left the group" in caplog.text
+
+
+def test_starting_over_from_bootstrap_waits_while_the_coordinator_can_be_reached() -> None:
+    # It asks for metadata while it may not connect to the only broker again yet.
+    world = member(heartbeat_interval_ms=500, reconnect_backoff_ms=1000)
+    world.run_until(lambda: world.assigned() == {T0} and world.core.connection(coordinator_key(1)) is not None)
+    held = world.core.connection(coordinator_key(1))
+    for node in (1, -1):
+        world.core.disconnect(node, NetworkError("cut"))
+    world.cluster.write("t", 0, 4)
+    world.run_until(lambda: len(world.records) == 4)
+    assert world.core.connection(coordinator_key(1)) is held
 
 
 # --- commits ----------------------------------------------------------------------------------------------------------

@@ -224,6 +224,7 @@ def test_many_cold_partitions_are_not_read_ahead_of_a_slow_reader(tmp_path: Path
 # --- floods -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_flood_is_answered_in_order_with_a_bounded_queue(tmp_path: Path) -> None:
     with running(tmp_path) as kafka, RawClient(kafka.port) as client:
         count = 3_000
@@ -242,6 +243,7 @@ def test_a_flood_is_answered_in_order_with_a_bounded_queue(tmp_path: Path) -> No
         assert max(queued) < 2_000  # one chunk's worth
 
 
+@pytest.mark.slow
 def test_a_flood_leaves_the_others_their_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Between two turns of one connection every other one gets its own."""
     turns: list[tuple[int, int]] = []

@@ -237,6 +237,7 @@ def test_a_broker_does_not_start_with_new_metadata_when_the_old_cannot_be_read()
     run(scenario)
 
 
+@pytest.mark.slow
 def test_a_disk_that_fails_at_any_moment_loses_nothing_acknowledged() -> None:
     """One operation fails, each time a later one; the broker answers, and after a restart all is there."""
 

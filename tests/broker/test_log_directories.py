@@ -134,6 +134,7 @@ def test_a_log_moves_back_and_forth_under_load_and_loses_nothing(
     assert failures == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("first", [0, 10])
 def test_a_move_survives_what_happens_to_the_broker(first: int) -> None:
     """Power losses, and moves asked for again and elsewhere, while producers insist."""

@@ -19,7 +19,7 @@ import pytest
 from headrace import Admin, Consumer, Producer, aio
 from headrace.testing import BrokerProcess
 
-COUNTS = [100, pytest.param(1000, marks=pytest.mark.slow)]
+COUNTS = [30, pytest.param(1000, marks=pytest.mark.slow)]
 
 
 @pytest.fixture(scope="module")

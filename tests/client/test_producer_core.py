@@ -158,6 +158,7 @@ def test_cuts_errors_and_silence_lose_and_duplicate_nothing_and_keep_order(clock
         assert cluster.logs[("t", where.partition)].records[where.offset].value == b"%d" % i
 
 
+@pytest.mark.slow
 def test_a_thousand_cuts_lose_and_duplicate_nothing(clock: VirtualClock) -> None:
     rng = random.Random(99)
     cluster = FakeCluster(clock, topics={"t": 1})

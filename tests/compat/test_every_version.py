@@ -36,6 +36,7 @@ def world(wire: Wire) -> World:
     return World(wire)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("api", "version"), SERVED, ids=[f"{api}-{version}" for api, version in SERVED])
 def test_a_version_is_served(world: World, served: Served, api: str, version: int) -> None:
     assert api in SCENARIOS, f"{api} is advertised and no scenario covers it"

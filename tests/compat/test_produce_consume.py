@@ -18,6 +18,7 @@ def need(client: Client, codec: str) -> None:
         pytest.skip(reason)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("codec", CODECS)
 @pytest.mark.parametrize("writer", PYTHON_CLIENTS, ids=PYTHON_NAMES)
 def test_all_clients_read_what_one_wrote(kafka: EmbeddedBroker, topic: str, writer: Client, codec: str) -> None:
@@ -66,6 +67,7 @@ def test_an_idempotent_producer_writes_everything_once_and_in_order(
     assert described[0].last_sequence == len(messages) - 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("acks", [0, 1, -1])
 @pytest.mark.parametrize("writer", CLIENTS, ids=NAMES)
 def test_every_level_of_acks(kafka: EmbeddedBroker, topic: str, writer: Client, acks: int) -> None:
@@ -107,6 +109,7 @@ def test_messages_just_below_the_limit_pass_and_above_are_refused(
         assert reader.consume(kafka.address, topic, 1) == [largest], reader.name
 
 
+@pytest.mark.slow
 def test_a_topic_may_allow_larger_messages(kafka: EmbeddedBroker, topic: str) -> None:
     create_topic(kafka.address, topic, max_message_bytes="9000000", retention_ms="-1")
     large = Message(b"key", bytes(range(256)) * 32_000, 1_700_000_000_000)

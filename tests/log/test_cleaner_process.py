@@ -90,6 +90,7 @@ def test_the_process_compacts_as_the_thread_does(tmp_path: Path) -> None:
     assert len(by_thread) >= 4
 
 
+@pytest.mark.slow
 def test_one_process_does_many_jobs_and_is_replaced_when_it_is_old(tmp_path: Path) -> None:
     async def main() -> None:
         async with in_process(tmp_path, jobs_max=2) as (log, cleaner, workshop):
@@ -124,6 +125,7 @@ def test_an_idle_process_ends(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
+@pytest.mark.slow
 def test_closing_the_cleaner_ends_a_compaction_under_way(tmp_path: Path) -> None:
     async def main() -> None:
         async with in_process(tmp_path) as (log, cleaner, workshop):
@@ -224,6 +226,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.slow
 def test_the_process_does_not_outlive_a_killed_broker(tmp_path: Path) -> None:
     tests = str(Path(__file__).parent.parent)
     parent = subprocess.Popen([sys.executable, "-c", PARENT, str(tmp_path), tests], stdout=subprocess.PIPE, text=True)

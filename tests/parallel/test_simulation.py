@@ -16,6 +16,6 @@ def silent() -> Iterator[None]:
     logging.disable(logging.NOTSET)
 
 
-@pytest.mark.parametrize("first", range(0, 400, 100))
+@pytest.mark.parametrize("first", [0, *(pytest.param(n, marks=pytest.mark.slow) for n in (100, 200, 300))])
 def test_promises_are_kept_whatever_happens(first: int) -> None:
     run_seeds(first, 100)

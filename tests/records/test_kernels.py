@@ -123,6 +123,7 @@ def test_the_last_record_of_each_key_is_found(rows: list[bytes | None]) -> None:
     assert mask == [int(key is None or last[key] == row) for row, key in enumerate(rows)]
 
 
+@pytest.mark.slow
 @relaxed
 @given(st.lists(st.tuples(st.integers(-(2**31), 2**31 - 1), record_tuples), min_size=1, max_size=20))
 def test_survey_and_encoding_give_the_same(rows: list[Any]) -> None:

@@ -10,7 +10,7 @@ SEEDS = 300
 CHUNK = 10
 
 
-@pytest.mark.parametrize("first", range(0, SEEDS, CHUNK))
+@pytest.mark.parametrize("first", [0, *(pytest.param(n, marks=pytest.mark.slow) for n in range(CHUNK, SEEDS, CHUNK))])
 def test_invariants_hold_under_any_seed(first: int) -> None:
     for seed in range(first, first + CHUNK):
         simulate(seed)

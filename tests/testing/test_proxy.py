@@ -226,10 +226,9 @@ def test_new_connections_are_refused_and_old_ones_go_on(proxy: FaultProxy) -> No
 
 
 def test_without_a_broker_behind_it_connections_are_dropped() -> None:
-    with FaultProxy() as proxy:
-        # It may be dropped before this side knows that it was made.
-        with contextlib.suppress(ConnectionResetError), connect(proxy) as sock:
-            assert read_to_end(sock) == b""
+    # It may be dropped before this side knows that it was made.
+    with FaultProxy() as proxy, contextlib.suppress(ConnectionResetError), connect(proxy) as sock:
+        assert read_to_end(sock) == b""
 
 
 def test_an_end_of_one_side_reaches_the_other_and_nothing_is_left_over(proxy: FaultProxy) -> None:

@@ -20,6 +20,9 @@ from kafka.coordinator.assignors.range import RangePartitionAssignor
 from kafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
 from kafka.coordinator.assignors.sticky import sticky_assignor
 
+import headrace
+import headrace.errors as headrace_errors
+
 from .clients import TIMEOUT_S, AioKafka, Confluent, KafkaPython, confluent_consumer
 from .waiting import eventually
 
@@ -213,6 +216,40 @@ class AioKafkaMember(Member):
     def close(self) -> None:
         self._runner.run(self._consumer.stop())
         self._runner.close()
+
+
+class HeadraceMember(Member):
+    """Ours: not one of the peers that the broker is held against, but a member among them."""
+
+    strategies = ("range", "roundrobin", "sticky", "cooperative-sticky")
+
+    def open(self) -> None:
+        self._consumer = headrace.Consumer(
+            bootstrap_servers=self.address,
+            group_id=self.group,
+            group_instance_id=self.instance,
+            partition_assignment_strategy=self.strategy,
+            auto_offset_reset="earliest",
+            enable_auto_commit=False,
+            session_timeout_ms=SESSION_MS,
+            heartbeat_interval_ms=HEARTBEAT_MS,
+        )
+        self._consumer.subscribe(self.topics)
+
+    def poll(self) -> list[tuple[str, int, int]]:
+        found = [(record.topic, record.partition, record.offset) for record in self._consumer.poll(POLL_S)]
+        if found:
+            try:
+                self._consumer.commit_sync(timeout=TIMEOUT_S)
+            except (headrace.CommitFailedError, headrace_errors.RebalanceInProgressError):
+                pass
+        return found
+
+    def assigned(self) -> frozenset[Partition]:
+        return frozenset((part.topic, part.partition) for part in self._consumer.assignment())
+
+    def close(self) -> None:
+        self._consumer.close()
 
 
 MEMBERS: Mapping[str, type[Member]] = {

@@ -10,8 +10,16 @@ from confluent_kafka import ConsumerGroupState
 
 from headrace.testing import EmbeddedBroker
 
-from .clients import PYTHON_CLIENTS, TIMEOUT_S, Message, confluent_admin, create_topic
-from .members import MEMBERS, ConfluentMember, Member, stop_all, wait_until_shared_out
+from .clients import PYTHON_CLIENTS, TIMEOUT_S, KafkaPython, Message, confluent_admin, create_topic
+from .members import (
+    MEMBERS,
+    ConfluentMember,
+    HeadraceMember,
+    KafkaPythonMember,
+    Member,
+    stop_all,
+    wait_until_shared_out,
+)
 from .waiting import eventually
 
 PARTITIONS = 6
@@ -85,6 +93,30 @@ def test_clients_of_all_kinds_are_members_of_one_group(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("strategy", ["range", "roundrobin", "cooperative-sticky"])
+def test_kafka_python_leads_a_group_of_ours_and_confluent_kafka(
+    kafka: EmbeddedBroker, topic: str, group: str, strategy: str
+) -> None:
+    create_topic(kafka.address, topic, PARTITIONS, retention_ms="-1")
+    records = fill(kafka.address, topic, 10)
+    leader, *others = (
+        kind(kafka.address, group, [topic], strategy) for kind in (KafkaPythonMember, HeadraceMember, ConfluentMember)
+    )
+    members = [leader]
+    try:
+        leader.start()
+        wait_until_shared_out(members, all_partitions(topic))
+        for other in others:
+            members.append(other.start())
+            wait_until_shared_out(members, all_partitions(topic))
+        assert leader_of(kafka, group).startswith(KafkaPython.name)
+        assert sorted(len(member.partitions) for member in members) == [2, 2, 2]
+        eventually(lambda: set(read_by(members)) == records, what="all records read")
+    finally:
+        stop_all(members)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("client", MEMBERS)
 def test_a_static_member_comes_back_without_a_rebalance(
     kafka: EmbeddedBroker, topic: str, group: str, client: str
@@ -110,6 +142,11 @@ def test_a_static_member_comes_back_without_a_rebalance(
 def generation_of(kafka: EmbeddedBroker, group: str) -> int:
     """As the coordinator counts; no client shows it."""
     return kafka.call(lambda broker: broker.groups.coordinator._shards.serving(group).groups[group].generation)
+
+
+def leader_of(kafka: EmbeddedBroker, group: str) -> str:
+    """The id of the member that assigns; it begins with the name of its client."""
+    return kafka.call(lambda broker: broker.groups.coordinator._shards.serving(group).groups[group].leader) or ""
 
 
 def test_a_group_is_described_with_its_members(kafka: EmbeddedBroker, topic: str, group: str) -> None:

@@ -7,15 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.spark.auditing import read_topic
 from tests.spark.topics import fill, make_topic
 
-from headrace.client.consumer import Consumer
 from headrace.client.producer import Producer
 from headrace.parallel.deadletters import DeadLetters
 from headrace.spark.pipelines.activity import activity
 from headrace.spark.pipelines.audit import audit
 from headrace.testing import BrokerProcess
-from headrace.topics import TopicPartition
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 AT_MS = 1_760_000_000_000
@@ -27,16 +26,8 @@ def event(number: int, at_ms: int = AT_MS, **more: Any) -> bytes:
 
 
 def values(servers: str, topic: str) -> list[tuple[bytes | None, Any]]:
-    """Key and value of every committed record."""
-    config = {"bootstrap.servers": servers, "isolation.level": "read_committed", "auto.offset.reset": "earliest"}
-    with Consumer(config) as consumer:
-        partitions = [TopicPartition(topic, one.partition) for one in consumer.partitions_for(topic)]
-        consumer.assign(partitions)
-        ends = consumer.end_offsets(partitions)
-        found = []
-        while any(consumer.position(one) < ends[one] for one in partitions):
-            found += [(record.key, json.loads(record.value)) for record in consumer.poll(0.5)]
-        return found
+    """Key and value of every committed record, as an independent client reads them."""
+    return [(key, json.loads(value or b"null")) for _, key, value in read_topic(servers, topic)]
 
 
 def test_activity_cleans_diverts_counts_and_resumes(spark: Any, kafka: BrokerProcess, tmp_path: Path) -> None:

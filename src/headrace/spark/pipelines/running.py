@@ -121,6 +121,7 @@ class Run:
         self._clock = RealClock()
         self._began = self._clock.monotonic()
         self._noted_at = self._began
+        self._is_noted = False
         self.snapshot = Snapshot(pipeline)
         self.state = State(
             self.name, pipeline, servers=self.servers, groups=[self.name], options=_without_secrets(values)
@@ -128,6 +129,7 @@ class Run:
 
     def __enter__(self) -> Run:
         states.begin(self.checkpoint, self.state, self._clock.now_ms())
+        self._is_noted = True
         self.tell(note="starting Spark" if self._session is None else "")
         return self
 
@@ -187,7 +189,8 @@ class Run:
         self.snapshot = Snapshot(**values | {"elapsed_s": now - self._began})
         if self._watch is not None:
             self._watch(self.snapshot)
-        if now - self._noted_at >= _NOTED_EVERY_S:
+        # A run that is not entered (an audit) keeps nothing.
+        if self._is_noted and now - self._noted_at >= _NOTED_EVERY_S:
             self._noted_at = now
             self.state.take(self.snapshot, self._clock.now_ms())
             states.write(self.checkpoint, self.state)

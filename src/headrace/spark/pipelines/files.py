@@ -1,0 +1,118 @@
+"""Files of a table, wherever Spark can write them (Hadoop's file systems), and the swap of two directories."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote, urlsplit
+
+from headrace.spark.pipelines.declaring import PipelineError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_AT_FDCWD = -100
+_RENAME_EXCHANGE = 2
+_LISTED_MAX = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """A file's path below the table's, and its size."""
+
+    path: str
+    size: int
+    modified_ms: int
+
+
+class Files:
+    """A directory of a file system that Spark knows. Paths are relative to it."""
+
+    def __init__(self, session: SparkSession, root: str) -> None:
+        jvm: Any = session._jvm
+        self._jvm = jvm
+        path = jvm.org.apache.hadoop.fs.Path(root)
+        self._fs: Any = path.getFileSystem(session._jsparkSession.sessionState().newHadoopConf())
+        self.root = str(self._fs.makeQualified(path).toString()).rstrip("/")
+
+    @property
+    def local(self) -> str | None:
+        """The directory's name on this machine; None when it is elsewhere."""
+        parts = urlsplit(self.root)
+        return unquote(parts.path) if parts.scheme == "file" else None
+
+    def url(self, path: str) -> str:
+        return f"{self.root}/{path}"
+
+    def exists(self, path: str) -> bool:
+        return bool(self._fs.exists(self._at(path)))
+
+    def listed(self, path: str, suffix: str = ".parquet") -> list[File]:
+        """The files below a directory, in order; none when it is not there."""
+        if not self.exists(path):
+            return []
+        found: list[File] = []
+        files = self._fs.listFiles(self._at(path), True)
+        while files.hasNext():
+            status = files.next()
+            name = str(status.getPath().toString()).removeprefix(self.root).lstrip("/")
+            if name.endswith(suffix):
+                found.append(File(name, int(status.getLen()), int(status.getModificationTime())))
+            if len(found) > _LISTED_MAX:
+                raise PipelineError(f"{self.url(path)} has more than {_LISTED_MAX:,} files")
+        return sorted(found, key=lambda one: one.path)
+
+    def names(self, path: str) -> list[str]:
+        """What is in a directory."""
+        if not self.exists(path):
+            return []
+        return sorted(str(one.getPath().getName()) for one in self._fs.listStatus(self._at(path)))
+
+    def make(self, path: str) -> None:
+        self._fs.mkdirs(self._at(path))
+
+    def delete(self, path: str) -> None:
+        self._fs.delete(self._at(path), True)
+
+    def rename(self, path: str, to: str) -> None:
+        """Move a file to a place where there is none."""
+        if not self._fs.rename(self._at(path), self._at(to)):
+            raise PipelineError(f"{self.url(path)} could not be moved to {self.url(to)}")
+
+    def read(self, path: str) -> str | None:
+        if not self.exists(path):
+            return None
+        stream = self._fs.open(self._at(path))
+        try:
+            return bytes(stream.readAllBytes()).decode()
+        finally:
+            stream.close()
+
+    def write(self, path: str, text: str) -> None:
+        """A file that is there whole, or not at all."""
+        aside = f"{path}.new"
+        stream = self._fs.create(self._at(aside), True)
+        try:
+            stream.write(bytearray(text.encode()))
+            stream.hsync()
+        finally:
+            stream.close()
+        self.rename(aside, path)
+
+    def exchange(self, path: str, other: str) -> None:
+        """Swap two directories in one step: whoever lists one sees the one content or the other, never neither."""
+        assert self.local is not None
+        libc = ctypes.CDLL(None, use_errno=True)
+        names = [os.fsencode(f"{self.local}/{one}") for one in (path, other)]
+        if libc.renameat2(_AT_FDCWD, names[0], _AT_FDCWD, names[1], _RENAME_EXCHANGE) != 0:
+            code = ctypes.get_errno()
+            raise PipelineError(f"{self.url(path)} cannot be swapped on this file system: {os.strerror(code)}")
+
+    def link(self, path: str, to: str) -> None:
+        """A second name for a file of this machine."""
+        os.link(f"{self.local}/{path}", f"{self.local}/{to}")
+
+    def _at(self, path: str) -> Any:
+        return self._jvm.org.apache.hadoop.fs.Path(self.url(path) if path else self.root)

@@ -1,0 +1,195 @@
+"""Tables in the formats of Delta and Iceberg, by `deltalake` and `pyiceberg`: Spark's tasks write the files, and the
+driver adds them to the table together with the batch's number, in one commit of the table's log.
+
+A batch that comes again finds its number and does nothing. Files of a batch that was not committed are seen by nobody,
+and are removed when it comes again.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import uuid
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from headrace.spark.pipelines.declaring import PipelineError, WrongOption
+from headrace.spark.pipelines.files import File, Files
+from headrace.spark.pipelines.land_parquet import Compacted
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_COMMITTED = "headrace.batch."
+_DATA = "data/headrace"
+_DRIVER_BYTES_MAX = 8 * 1024 * 1024 * 1024
+
+
+def needed(module: str, package: str) -> Any:
+    """A package that is not installed with this one; says how to get it."""
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise WrongOption(
+            f"this needs the package {package}: pip install 'headrace[lake]' (or pip install '{package}'; {error})"
+        ) from None
+
+
+def _stage(files: Files, rows: DataFrame, query: str, batch: int) -> list[File]:
+    """Have the tasks write a batch's files; `_date` names their directories, so that `date` stays in them too."""
+    from pyspark.sql import functions as F
+
+    place = f"{_DATA}/{query}"
+    for name in files.names(place):
+        # Of an attempt that was not committed: the caller has looked.
+        if name.startswith(f"{batch:09d}-"):
+            files.delete(f"{place}/{name}")
+    staging = f"{place}/{batch:09d}-{uuid.uuid4().hex[:8]}"
+    rows.withColumn("_date", F.col("date")).write.partitionBy("_date").parquet(files.url(staging))
+    return files.listed(staging)
+
+
+def _date_of(one: File) -> str:
+    return one.path.rpartition("/")[0].rpartition("_date=")[2]
+
+
+def _arrow_schema(rows: DataFrame) -> Any:
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    return to_arrow_schema(rows.schema, timezone="UTC")
+
+
+class DeltaTable:
+    """A Delta table at a path."""
+
+    def __init__(self, session: SparkSession, path: str) -> None:
+        self._delta = needed("deltalake", "deltalake")
+        self.files = Files(session, path)
+
+    def append(self, rows: DataFrame, query: str, batch: int) -> None:
+        from pyarrow import fs
+        from pyarrow import parquet as pq
+
+        delta = self._delta
+        table = self._table(rows)
+        last = table.transaction_version(query)
+        if last is not None and last >= batch:
+            return
+        system, root = fs.FileSystem.from_uri(self.files.root)
+        added = []
+        for one in _stage(self.files, rows, query, batch):
+            count = pq.read_metadata(f"{root}/{one.path}", filesystem=system).num_rows
+            added.append(
+                delta.transaction.AddAction(
+                    one.path,
+                    one.size,
+                    {"date": _date_of(one)},
+                    one.modified_ms,
+                    True,
+                    json.dumps({"numRecords": count}),
+                )
+            )
+        marked = delta.CommitProperties(app_transactions=[delta.Transaction(query, batch)])
+        table.create_write_transaction(added, "append", table.schema(), ["date"], commit_properties=marked)
+
+    def _table(self, rows: DataFrame) -> Any:
+        importlib.import_module("deltalake.transaction")
+        if not self._delta.DeltaTable.is_deltatable(self._url()):
+            return self._delta.DeltaTable.create(self._url(), _arrow_schema(rows), mode="ignore", partition_by=["date"])
+        return self._delta.DeltaTable(self._url())
+
+    def compact(self, small_bytes: int, files_min: int) -> Compacted:
+        if not self._delta.DeltaTable.is_deltatable(self._url()):
+            return Compacted()
+        table = self._delta.DeltaTable(self._url())
+        small: dict[str, int] = {}
+        actions = table.get_add_actions(flatten=True)
+        for date, size in zip(actions["partition.date"].to_pylist(), actions["size_bytes"].to_pylist()):
+            if size < small_bytes:
+                small[str(date)] = small.get(str(date), 0) + 1
+        done = Compacted()
+        for date, count in small.items():
+            if count >= max(2, files_min):
+                made = table.optimize.compact(partition_filters=[("date", "=", date)])
+                done += Compacted(made["numFilesRemoved"], made["numFilesAdded"])
+        return done
+
+    def _url(self) -> str:
+        return self.files.local or self.files.root
+
+
+class IcebergTable:
+    """An Iceberg table of a catalog: one of pyiceberg's configuration, or a SQLite file at the path."""
+
+    def __init__(self, session: SparkSession, path: str, table: str, catalog: str | None) -> None:
+        catalogs = needed("pyiceberg.catalog", "pyiceberg[sql-sqlite]")
+        if table.count(".") != 1 or not all(table.split(".")):
+            raise WrongOption(f"--table is namespace.name, not {table!r}")
+        self._name = table
+        self._session = session
+        self.files = Files(session, path)
+        if catalog is not None:
+            self._catalog = catalogs.load_catalog(catalog)
+        elif self.files.local is None:
+            raise WrongOption(f"{self.files.root} is not on this machine: name a catalog of pyiceberg (--catalog)")
+        else:
+            self.files.make("")
+            self._catalog = catalogs.load_catalog(
+                "headrace", type="sql", uri=f"sqlite:///{self.files.local}/catalog.db", warehouse=self.files.root
+            )
+
+    def append(self, rows: DataFrame, query: str, batch: int) -> None:
+        table = self._table(rows)
+        if int(table.properties.get(_COMMITTED + query, "-1")) >= batch:
+            return
+        files = Files(self._session, table.location())
+        added = [files.url(one.path) for one in _stage(files, rows, query, batch)]
+        with table.transaction() as change:
+            if added:
+                change.add_files(added, snapshot_properties={"headrace.query": query, "headrace.batch": str(batch)})
+            # A property of the table, since snapshots are thrown away some day.
+            change.set_properties({_COMMITTED + query: str(batch)})
+
+    def batches(self) -> Iterator[Any]:
+        """The table's rows, as record batches."""
+        yield from self._catalog.load_table(self._name).scan().to_arrow_batch_reader()
+
+    def _table(self, rows: DataFrame) -> Any:
+        errors = needed("pyiceberg.exceptions", "pyiceberg[sql-sqlite]")
+        try:
+            return self._catalog.load_table(self._name)
+        except errors.NoSuchTableError:
+            self._catalog.create_namespace_if_not_exists(self._name.partition(".")[0])
+        with (
+            self._catalog.create_table_transaction(self._name, schema=_arrow_schema(rows)) as made,
+            made.update_spec() as spec,
+        ):
+            spec.add_identity("date")
+        return self._catalog.load_table(self._name)
+
+    def compact(self, small_bytes: int, files_min: int) -> Compacted:
+        """Write dates with many small files anew. The rows of one date at a time pass through the driver."""
+        equal_to = needed("pyiceberg.expressions", "pyiceberg[sql-sqlite]").EqualTo
+        if not self._catalog.table_exists(self._name):
+            return Compacted()
+        table = self._catalog.load_table(self._name)
+        small: dict[Any, int] = {}
+        before: dict[Any, int] = {}
+        for row in table.inspect.files().select(["partition", "file_size_in_bytes"]).to_pylist():
+            date = row["partition"]["date"]
+            before[date] = before.get(date, 0) + 1
+            if row["file_size_in_bytes"] < small_bytes:
+                small[date] = small.get(date, 0) + 1
+        done = Compacted()
+        for date, count in small.items():
+            if count < max(2, files_min):
+                continue
+            only = equal_to("date", date.isoformat())
+            rows = table.scan(row_filter=only).to_arrow()
+            if rows.nbytes > _DRIVER_BYTES_MAX:
+                raise PipelineError(f"{self._name}: {date} has {rows.nbytes:,} bytes, too many to join in the driver")
+            # Refused by the catalog when the table changed since it was loaded: then the next time.
+            table.overwrite(rows, overwrite_filter=only, snapshot_properties={"headrace.compacted": date.isoformat()})
+            table = self._catalog.load_table(self._name)
+            done += Compacted(before[date], 1)
+        return done

@@ -158,9 +158,9 @@ class Accumulator:
         self._transactional = settings.transactional_id is not None
         self._sticky: dict[str, StickyState] = {}
 
-    def drain(self, now: float, now_ms: int, created: float) -> None:
-        """Move everything pending into batches. `created` is when their linger began."""
-        count = len(self.pending)
+    def drain(self, now: float, now_ms: int, created: float, rows_max: int | None = None) -> None:
+        """Move everything pending (or the first of it) into batches. `created` is when their linger began."""
+        count = len(self.pending) if rows_max is None else min(len(self.pending), rows_max)
         if not count:
             return
         # Appends by other threads only touch the end, so the front can be taken without a lock.

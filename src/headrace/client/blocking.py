@@ -9,6 +9,7 @@ import contextlib
 import errno
 import os
 import random
+import select
 import selectors
 import socket
 import ssl
@@ -30,17 +31,34 @@ _READS_PER_TURN_MAX = 16
 _IN_PROGRESS = (errno.EINPROGRESS, errno.EWOULDBLOCK, errno.EAGAIN)
 
 Address = tuple[socket.AddressFamily, Any]
+Events = list[tuple[selectors.SelectorKey, int]]
 
 
 class _Link:
     """A connection's socket and how far its setup is."""
 
-    __slots__ = ("events", "handshaking", "sock")
+    __slots__ = ("events", "handshaking", "poller", "sock")
 
     def __init__(self, sock: socket.socket) -> None:
         self.sock = sock
         self.events = selectors.EVENT_WRITE
         self.handshaking = False
+        self.poller: Any = None
+        """Waits for this socket alone; made when somebody first does."""
+
+
+class Watch:
+    """A connection that one thread waits for by itself (see `BlockingClient.watch_alone`)."""
+
+    __slots__ = ("connection", "link")
+
+    def __init__(self, connection: Connection, link: _Link) -> None:
+        self.connection = connection
+        self.link = link
+
+    def wait(self, timeout_s: float) -> bool:
+        """Whether something came in that time. Touches nothing but the socket."""
+        return bool(self.link.poller.poll(timeout_s * 1000))
 
 
 class BlockingClient:
@@ -62,6 +80,8 @@ class BlockingClient:
         self._resolve = resolve or resolve_addresses
         self._addresses: dict[tuple[str, int], list[Address]] = {}
         self._selector = selectors.DefaultSelector()
+        self._can_watch_nothing = type(self._selector).__name__ == "EpollSelector"
+        """Whether a socket may stay registered for no events at all: elsewhere that would be an error."""
         self._wake_lock = threading.Lock()
         self._wake_pending = False
         self._wake_reader, self._wake_writer = socket.socketpair()
@@ -112,13 +132,24 @@ class BlockingClient:
 
     def poll(self, timeout_s: float) -> None:
         """Do what is due and move bytes, for at most that long; returns after the first events."""
+        self.serve(self.select(self.prepare(timeout_s)))
+
+    def prepare(self, timeout_s: float) -> float:
+        """The first part of `poll`: do what is due. For how many seconds there is nothing to do but to wait."""
         failures = self.core.failures
         self._run_reports()
         due = self.core.tick()
         self._run_reports()
         # Calls that failed just now are news for the caller, and what is due next may have changed with them.
-        wait_s = 0.0 if self.core.failures != failures else max(0.0, min(timeout_s, due))
-        for selected, mask in self._selector.select(wait_s):
+        return 0.0 if self.core.failures != failures else max(0.0, min(timeout_s, due))
+
+    def select(self, wait_s: float) -> Events:
+        """The second part: wait. The only one that may run beside another thread's use of this client."""
+        return self._selector.select(wait_s)
+
+    def serve(self, events: Events) -> None:
+        """The third part: move bytes."""
+        for selected, mask in events:
             connection = selected.data
             if connection is None:
                 self._drain_wakeups()
@@ -126,6 +157,32 @@ class BlockingClient:
                 self._serve(connection, mask)
         self._run_reports()
         self.core.tick()
+
+    # --- one answer, waited for by another thread than the one in `select` --------------------------------------------
+
+    def watch_alone(self, call: Call) -> Watch | None:
+        """Take a sent call's connection away from `select`, to wait for its answer elsewhere; None where that cannot be
+        (bytes are still to go out, TLS, no epoll)."""
+        connection = None if call.node_id is None else self.core.connection(call.node_id)
+        if connection is None or connection.outgoing or self._tls is not None or not self._can_watch_nothing:
+            return None
+        link: _Link = connection.driver
+        if link.poller is None:
+            link.poller = select.poll()
+            link.poller.register(link.sock, select.POLLIN)
+        self._watch(connection, link, 0)
+        return Watch(connection, link)
+
+    def read_alone(self, watch: Watch, *, is_readable: bool) -> None:
+        """The end of `watch_alone`: read what came, and give the connection back."""
+        connection, link = watch.connection, watch.link
+        if connection.driver is not link:
+            return
+        if is_readable:
+            self._serve(connection, selectors.EVENT_READ)
+            self._run_reports()
+        if connection.driver is link and link.events == 0:
+            self._watch(connection, link, selectors.EVENT_READ)
 
     def wakeup(self) -> None:
         """End a `poll` that waits, from any thread."""

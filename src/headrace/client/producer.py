@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import threading
-import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from headrace.client.accumulator import ColumnRows, Rows
 from headrace.client.blocking import BlockingClient
 from headrace.client.cluster_view import PartitionView
 from headrace.client.compiled import count_rows, is_load_due, load_if_due, note_rows
 from headrace.client.configs import ConnectionConfig
-from headrace.client.consumer_records import ConsumerGroupMetadata
-from headrace.client.delivery import BatchDelivery, Delivery, DeliveryCallback
+from headrace.client.connection_core import Call
+from headrace.client.delivery import CALLBACK, BatchDelivery, Delivery, DeliveryCallback
 from headrace.client.errors import BufferExhausted, ClientClosed
+from headrace.client.forks import watch_forks
 from headrace.client.producer_base import (
     ProducerRecord,
     Setup,
@@ -29,16 +28,10 @@ from headrace.client.producer_base import (
 )
 from headrace.client.producer_config import ProducerSettings
 from headrace.client.producer_core import FlushWait, ProducerCore
-from headrace.client.producer_transactions import (
-    CLOSE_ABORT_S,
-    need_transactions,
-    outcome,
-    read_offsets,
-    timed_out,
-)
+from headrace.client.producer_transaction_calls import NOTHING, TransactionCalls
+from headrace.client.producer_transactions import CLOSE_ABORT_S
 from headrace.client.security import tls_context
-from headrace.client.transaction_core import Operation, TransactionCore
-from headrace.errors import HeadraceError, RequestTimedOutError
+from headrace.errors import RequestTimedOutError
 from headrace.protocol.api import ApiKey, api
 from headrace.records.compression import compress
 from headrace.runtime import Clock
@@ -47,18 +40,15 @@ from headrace.runtime.real import RealClock
 log = logging.getLogger("headrace.client.producer")
 
 _WAKE_BYTES_MIN = 64 * 1024
-_NOTHING = -1
 _UNDRAINED_MAX = 20_000
 _HANDOVER_S = 0.02
 _JOIN_S = 5.0
-
-T = TypeVar("T")
-
-_alive: weakref.WeakSet[Producer] = weakref.WeakSet()
-_fork_hook_set = False
+_LOOK_S = 0.01
+"""With requests under way the thread is not woken for records: it looks for them this often, and at every answer."""
+_ALONE_S = 0.05
 
 
-class Producer:
+class Producer(TransactionCalls):
     """Sends records to a Kafka cluster. Safe to share between threads.
 
     Configuration by Kafka's names, in a mapping or as keywords with underscores:
@@ -81,13 +71,19 @@ class Producer:
         self._settings = self._setup.settings
         self._wake_bytes = max(_WAKE_BYTES_MIN, self._settings.batch_size)
         self._is_plain = self._setup.is_plain
+        # One record may be sent by its caller's thread: where nothing lingers, and no code of the user's is called.
+        self._is_direct = (
+            not self._settings.linger_s and self._setup.partitioner is None and not self._settings.transactional_id
+        )
+        # Before anything can be due of what a caller's thread has sent while this one rests, it looks again.
+        self._rest_s = min(self._settings.request_timeout_ms / 1000, self._settings.delivery_timeout_s)
         self._closed = False
         self.may_have_keys = False
         """Whether any record so far had a key; `may_have_extras`: a partition, timestamp or headers. The drain does not
         look for what was never given. Set before the record is appended, and never taken back."""
         self.may_have_extras = False
         self._reset()
-        _watch_forks(self)
+        watch_forks(self)
 
     def _reset(self) -> None:
         """A fresh start: nothing pending, no thread, no socket. Also after a fork."""
@@ -95,6 +91,10 @@ class Producer:
         self._core: ProducerCore | None = None
         self._thread: threading.Thread | None = None
         self._pid = os.getpid()
+        self._baton = threading.Lock()
+        """Whoever works with the core or the connections holds it: the thread, but while it waits for the sockets."""
+        self._call: Call | None = None
+        """What a caller's thread has sent by itself, and nobody waits for yet."""
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
         self._waiting = 0
@@ -104,7 +104,7 @@ class Producer:
         self._died: BaseException | None = None
         # `send` compares what was taken with this limit; below zero it goes the slow way, which starts the thread.
         self._taken = 0
-        self._limit = _NOTHING
+        self._limit = NOTHING
         self._drained = 0
         self._idle = False
         self._append: Callable[[Any], None] = self._not_started
@@ -156,7 +156,7 @@ class Producer:
             self._make_room(size)
         self._append(delivery)
         if self._idle:
-            self._wake()
+            self._send_now(delivery)
         return delivery
 
     def send_batch(
@@ -223,6 +223,49 @@ class Producer:
     def _not_started(self, _: Any) -> None:
         raise AssertionError("unreachable: the slow way starts the producer first")
 
+    def _send_now(self, delivery: Delivery) -> None:
+        """The thread rests: send the record from here, if nothing but the socket is needed for that; else wake it."""
+        core = self._core
+        if self._is_direct and core is not None and delivery[CALLBACK] is None and self._baton.acquire(False):
+            try:
+                pending = core.accumulator.pending
+                # Only the baton's holder takes records out, so the first one is still this one, or it is taken care of.
+                if self._idle and not self._requests and len(pending) == 1 and pending[0] is delivery:
+                    self._drained = self._taken
+                    note_rows(1)
+                    self._call = core.send_one()
+                    if self._call is not None:
+                        return
+            finally:
+                self._baton.release()
+        self._wake()
+
+    def _wait_alone(self, delivery: Delivery, timeout: float | None) -> None:
+        """Wait for the answer to the one request that is under way, and read it, on the caller's thread: handing it
+        from thread to thread takes longer than all that is to be done. Gives up when anything else is to be done."""
+        client, watch = self._client, None
+        if client is None or not self._baton.acquire(False):
+            return
+        try:
+            call, self._call = self._call, None
+            # Resting, the thread has nothing under way; so all there is is this call, and it has no callbacks.
+            if call is not None and self._idle and not call.done and not delivery.done():
+                watch = client.watch_alone(call)
+        finally:
+            self._baton.release()
+        if watch is None:
+            return
+        is_readable = False
+        try:
+            is_readable = watch.wait(_ALONE_S if timeout is None else max(0.0, min(_ALONE_S, timeout)))
+        finally:
+            with self._baton:
+                # Woken meanwhile, the thread may have sent records with callbacks, which are its to call.
+                client.read_alone(watch, is_readable=is_readable and self._idle)
+        if self._waiting:
+            with self._lock:
+                self._changed.notify_all()
+
     def _wake(self) -> None:
         self._idle = False
         client = self._client
@@ -233,7 +276,7 @@ class Producer:
         """The slow way of `send`: start the thread, or wake it, or wait for room."""
         if self._pid != os.getpid():
             # Forked without the hook having run (a raw fork in C): the thread did not come along.
-            self._after_fork()
+            self.after_fork()
         if threading.current_thread() is not self._thread:
             load_if_due()
         with self._lock:
@@ -262,7 +305,7 @@ class Producer:
     def _set_limit(self, core: ProducerCore) -> None:
         """How much may be taken before somebody has to look again: enough to wake the sender for, or all there is."""
         if self._closed or is_load_due() or (core.transaction is not None and not core.transaction.takes_records):
-            self._limit = _NOTHING
+            self._limit = NOTHING
             return
         left = self._settings.buffer_memory - core.accumulator.buffered_bytes
         self._limit = max(self._taken, self._drained) + max(0, min(self._wake_bytes, left))
@@ -312,6 +355,13 @@ class Producer:
         )
         self._thread.start()
 
+    def _started(self) -> ProducerCore:
+        if self._pid != os.getpid():
+            self.after_fork()
+        with self._lock:
+            self._start()
+            return self._running()
+
     def _running(self) -> ProducerCore:
         if self._died is not None:
             raise ClientClosed(f"the producer's thread ended with an error: {self._died!r}") from self._died
@@ -324,43 +374,57 @@ class Producer:
             self._loop(client, core)
         except BaseException as error:
             log.exception("the producer's thread failed")
-            with self._lock:
+            with self._baton, self._lock:
                 self._died = error
                 core.abort(f"the producer's thread failed: {error!r}")
                 self._changed.notify_all()
         finally:
-            client.close()
+            with self._baton:
+                client.close()
 
     def _loop(self, client: BlockingClient, core: ProducerCore) -> None:
-        pending = core.accumulator.pending
         opened = self._clock.monotonic()
         was_idle = True
-        while not self._stopping:
-            while self._requests:
-                self._requests.pop(0)()
-            # Records that came since the last drain are as old as that; after a rest, the first one has just come.
-            now = self._clock.monotonic()
-            created = now if was_idle else opened
-            opened = now
-            self._drained = self._taken
-            note_rows(len(pending))
-            core.memory_is_short = self._blocked > 0
-            due = core.turn(created)
-            core.settle_flushes()
-            with self._lock:
-                self._set_limit(core)
-                if self._waiting or self._blocked:
-                    self._changed.notify_all()
-            was_idle = core.is_idle
-            if was_idle:
-                # First the flag, then the look: whoever appends looks at the flag afterwards, so one of both notices.
-                self._idle = True
-                if pending or self._requests or self._stopping:
-                    self._idle = False
-                    continue
-            client.poll(due)
-            self._idle = False
-        core.abort("the producer was closed")
+        self._baton.acquire()
+        try:
+            while not self._stopping:
+                # Records that came since the last drain are as old as that; after a rest, the first one has just come.
+                now = self._clock.monotonic()
+                wait_s = client.prepare(self._turn(core, now if was_idle else opened))
+                opened = now
+                was_idle = not core.has_work
+                if was_idle:
+                    # First the flag, then the look: whoever appends looks at the flag afterwards, so one of both
+                    # notices.
+                    self._idle = True
+                    if core.accumulator.pending or self._requests or self._stopping:
+                        self._idle = False
+                        continue
+                self._baton.release()
+                try:
+                    events = client.select(min(wait_s, self._rest_s if was_idle else _LOOK_S))
+                finally:
+                    self._baton.acquire()
+                self._idle = False
+                client.serve(events)
+            core.abort("the producer was closed")
+        finally:
+            self._baton.release()
+
+    def _turn(self, core: ProducerCore, created: float) -> float:
+        """One turn of the core, with all that was asked of the thread; seconds until something is due by itself."""
+        while self._requests:
+            self._requests.pop(0)()
+        self._drained = self._taken
+        note_rows(len(core.accumulator.pending))
+        core.memory_is_short = self._blocked > 0
+        due = core.turn(created)
+        core.settle_flushes()
+        with self._lock:
+            self._set_limit(core)
+            if self._waiting or self._blocked:
+                self._changed.notify_all()
+        return due
 
     def _on_thread(self, request: Callable[[], None]) -> None:
         """Have something done by the thread, soon."""
@@ -390,6 +454,10 @@ class Producer:
 
     def wait_for_delivery(self, delivery: Delivery | BatchDelivery, timeout: float | None) -> None:
         """What `Delivery.result` calls."""
+        if self._call is not None and isinstance(delivery, Delivery):
+            self._wait_alone(delivery, timeout)
+            if delivery.done():
+                return
         self._wait(delivery.done, timeout, "the delivery")
 
     def delivery_future(self, delivery: Any) -> Any:
@@ -404,104 +472,9 @@ class Producer:
         self._on_thread(lambda: waits.append(core.flush()))
         self._wait(lambda: bool(waits) and waits[0].is_done, timeout, "flush")
 
-    # --- transactions -------------------------------------------------------------------------------------------------
-
-    def init_transactions(self, timeout: float | None = None) -> None:
-        """Once, before the first transaction: fences older producers of the same `transactional.id` and ends what they
-        left open. Waits `max.block.ms` (or `timeout` s); `TransactionTimeout` may be answered by calling it again."""
-        self._finish_operation(self._on_transaction(lambda transaction: transaction.init()), timeout)
-
-    def begin_transaction(self) -> None:
-        """Everything sent from now on, up to commit or abort, becomes readable together or not at all."""
-        self._on_transaction(lambda transaction: transaction.begin())
-
-    def send_offsets_to_transaction(
-        self, offsets: Mapping[Any, Any], group: ConsumerGroupMetadata | str, timeout: float | None = None
-    ) -> None:
-        """Commit a consumer's offsets ({partition: next offset to read}) if and when the transaction commits.
-
-        `group` is `consumer.group_metadata()`: with it, a consumer that the group has given up on cannot commit.
-        """
-        made, metadata = read_offsets(offsets, group)
-        operation = self._on_transaction(lambda transaction: transaction.send_offsets(made, metadata))
-        self._finish_operation(operation, timeout)
-
-    def commit_transaction(self, timeout: float | None = None) -> None:
-        """Deliver what was sent and commit. `AbortableTransactionError`: abort and begin again; a
-        `FatalTransactionError` needs a new producer; after a `TransactionTimeout` call it again."""
-        self._finish_operation(self._end_transaction(TransactionCore.commit), timeout)
-
-    def abort_transaction(self, timeout: float | None = None) -> None:
-        """Give the transaction up: readers that read committed records never see it."""
-        self._finish_operation(self._end_transaction(TransactionCore.abort), timeout)
-
-    @contextlib.contextmanager
-    def transaction(self, timeout: float | None = None) -> Iterator[Producer]:
-        """`with producer.transaction():` begins one, and commits it; an error inside aborts it and is raised on."""
-        self.begin_transaction()
-        try:
-            yield self
-        except BaseException:
-            with contextlib.suppress(HeadraceError):
-                # The caller's error is the one to hear of; what cannot be aborted now ends with its time-out.
-                self.abort_transaction(timeout)
-            raise
-        try:
-            self.commit_transaction(timeout)
-        except HeadraceError:
-            if self._on_transaction(lambda transaction: transaction.is_open):
-                self.abort_transaction(timeout)
-            raise
-
-    def _end_transaction(self, end: Callable[[TransactionCore], Operation]) -> Operation:
-        # From now on `send` goes the slow way, and is refused there.
-        self._limit = _NOTHING
-
-        def run(transaction: TransactionCore) -> Operation:
-            assert self._core is not None
-            self._core.flush()
-            return end(transaction)
-
-        return self._on_transaction(run)
-
-    def _on_transaction(self, ask: Callable[[TransactionCore], T]) -> T:
-        """Do something with the transaction's state on the thread that owns it, and wait for that."""
-        if self._pid != os.getpid():
-            self._after_fork()
-        if self._settings.transactional_id is None:
-            need_transactions(None)
-        with self._lock:
-            self._start()
-            core = self._running()
-        answers: list[T] = []
-        errors: list[HeadraceError] = []
-
-        def run() -> None:
-            try:
-                answers.append(ask(need_transactions(core.transaction)))
-            except HeadraceError as error:
-                errors.append(error)
-
-        self._on_thread(run)
-        self._wait(lambda: bool(answers or errors), None, "a transaction's call")
-        if errors:
-            raise errors[0]
-        return answers[0]
-
-    def _finish_operation(self, operation: Operation, timeout: float | None) -> None:
-        seconds = self._settings.max_block_ms / 1000 if timeout is None else timeout
-        try:
-            self._wait(lambda: operation.is_done, seconds, operation.kind.value)
-        except TimeoutError:
-            trouble = None if self._core is None else self._core.core.metadata_error
-            raise timed_out(operation, seconds, trouble) from None
-        outcome(operation)
-
     def partitions_for(self, topic: str, timeout: float | None = None) -> list[PartitionView]:
         """The topic's partitions with their leaders; waits for its metadata up to `max.block.ms`."""
-        with self._lock:
-            self._start()
-            core = self._running()
+        core = self._started()
         self._on_thread(lambda: core.core.add_topic(topic))
         seconds = self._settings.max_block_ms / 1000 if timeout is None else timeout
 
@@ -545,7 +518,7 @@ class Producer:
         finally:
             with self._lock:
                 self._closed = True
-                self._limit = _NOTHING
+                self._limit = NOTHING
             thread = self._thread
             self._stopping = True
             self._wake()
@@ -554,15 +527,6 @@ class Producer:
             with self._lock:
                 self._changed.notify_all()
             self._setup.close()
-
-    def _abort_open(self, timeout: float | None) -> None:
-        """Leave no transaction open: readers would wait for its time-out."""
-        if self._core is None or self._core.transaction is None or not self._core.transaction.is_open:
-            return
-        try:
-            self.abort_transaction(timeout)
-        except HeadraceError as error:
-            log.warning("closing with a transaction open, which will end by its time-out: %s", error)
 
     def __enter__(self) -> Producer:
         return self
@@ -573,7 +537,7 @@ class Producer:
             self._abort_open(CLOSE_ABORT_S)
         self.close(None if kind is None else 0)
 
-    def _after_fork(self) -> None:
+    def after_fork(self) -> None:
         """In a child: the parent's thread and connections are not ours, nor is what it had pending."""
         client = self._client
         self._reset()
@@ -591,16 +555,3 @@ def _preload(settings: ProducerSettings) -> None:
     compress(settings.codec, b"", settings.level)
     # Looking a host name up encodes it so, and the codec is imported for the first one.
     "host".encode("idna")
-
-
-def _watch_forks(producer: Producer) -> None:
-    global _fork_hook_set
-    _alive.add(producer)
-    if not _fork_hook_set:
-        _fork_hook_set = True
-        os.register_at_fork(after_in_child=_forked)
-
-
-def _forked() -> None:
-    for producer in list(_alive):
-        producer._after_fork()

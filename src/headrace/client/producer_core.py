@@ -91,6 +91,7 @@ class ProducerCore:
         self._start = 0
         self._next_expiry = 0.0
         self._next_idle_check = 0.0
+        self._last_call: Call | None = None
 
     # --- one turn -----------------------------------------------------------------------------------------------------
 
@@ -153,9 +154,29 @@ class ProducerCore:
                 waiter()
 
     @property
+    def has_work(self) -> bool:
+        """Whether anything that was drained is waiting, held or in flight."""
+        return bool(self.accumulator.incomplete or self.accumulator.held)
+
+    @property
     def is_idle(self) -> bool:
-        """Whether nothing is waiting, held or in flight."""
-        return not self.accumulator.incomplete and not self.accumulator.held and not self.accumulator.pending
+        """Whether nothing is waiting, held or in flight, nor to be drained."""
+        return not self.has_work and not self.accumulator.pending
+
+    def send_one(self) -> Call | None:
+        """Send the first record that is pending, without waiting, connecting or telling anybody anything.
+
+        The call that it went with; None when it takes a `turn` to send it. Only while there is nothing else to do.
+        """
+        is_known = not self.settings.idempotent or (self.identity.is_known and not self._bump_wanted)
+        if self.fatal is not None or self.has_work or not is_known or not self.settings.acks:
+            return None
+        now, before = self.core.clock.monotonic(), self._last_call
+        self.accumulator.drain(now, self.core.clock.now_ms(), now, rows_max=1)
+        if self.accumulator.active:
+            self._send_pass(now, may_connect=False)
+        call = self._last_call
+        return call if call is not None and call is not before and call.was_sent and not call.done else None
 
     # --- who we are ---------------------------------------------------------------------------------------------------
 
@@ -265,7 +286,7 @@ class ProducerCore:
                 break
         return due
 
-    def _send_pass(self, now: float) -> tuple[bool, float]:
+    def _send_pass(self, now: float, *, may_connect: bool = True) -> tuple[bool, float]:
         """Hand the first batch of every partition whose time has come to its leader, as many per request as fit."""
         due = _FOREVER
         active = list(self.accumulator.active.values())
@@ -289,7 +310,7 @@ class ProducerCore:
                 self.core.refresh_metadata()
                 due = min(due, now + self.settings.retry_backoff.first_ms / 1000)
                 continue
-            if not self.core.ensure_connected(leader.id):
+            if not (self.core.ensure_connected if may_connect else self.core.connection)(leader.id):
                 retry_at = self.core.retry_at(leader.id)
                 due = min(due, retry_at) if retry_at > now else due
                 continue
@@ -350,7 +371,7 @@ class ProducerCore:
             version_max = self.transactions.produce_version_max or version_max
         self.metrics.request_sent()
         batches = [batch for _, batch in picked]
-        self.core.submit(
+        self._last_call = self.core.submit(
             node_id,
             request,
             lambda call: self._answered(call, batches),

@@ -1,0 +1,31 @@
+"""Clients that have a thread or sockets of their own hear of it when they find themselves in a forked child."""
+
+from __future__ import annotations
+
+import os
+import weakref
+from typing import Protocol
+
+
+class Forkable(Protocol):
+    def after_fork(self) -> None:
+        """In a child: threads and connections are the parent's."""
+        ...
+
+
+_alive: weakref.WeakSet[Forkable] = weakref.WeakSet()
+_hook_set = False
+
+
+def watch_forks(client: Forkable) -> None:
+    """Have `after_fork` called in every child, as long as the client lives."""
+    global _hook_set
+    _alive.add(client)
+    if not _hook_set:
+        _hook_set = True
+        os.register_at_fork(after_in_child=_forked)
+
+
+def _forked() -> None:
+    for client in list(_alive):
+        client.after_fork()

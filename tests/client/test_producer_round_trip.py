@@ -1,0 +1,127 @@
+"""One record at a time, each waited for: who sends it, who reads the answer, and that none is left lying."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import headrace.testing
+from headrace import Producer
+from headrace.client.producer_core import ProducerCore
+
+RESULT_S = 20.0
+
+
+@pytest.fixture(scope="module")
+def broker_address() -> Iterator[str]:
+    """The broker that HEADRACE_TEST_KAFKA names, or one of our own."""
+    address = os.environ.get("HEADRACE_TEST_KAFKA")
+    if address:
+        yield address
+        return
+    with headrace.testing.broker() as broker:
+        yield broker.address
+
+
+def rest(producer: Producer) -> None:
+    """Wait until the producer's thread has nothing to do."""
+    deadline = time.monotonic() + RESULT_S
+    while not producer._idle:
+        assert time.monotonic() < deadline, "the producer's thread does not come to rest"
+        threading.Event().wait(0.001)
+
+
+def test_a_record_that_comes_just_before_the_thread_rests_is_sent(
+    broker_address: str, make_topic: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = make_topic(1)
+    late: list[Any] = []
+    with Producer(bootstrap_servers=broker_address, linger_ms=0) as producer:
+        producer.send(topic, b"first").result(RESULT_S)
+        core = producer._core
+        assert core is not None
+        settle = core.settle_flushes
+
+        def settle_and_send() -> None:
+            settle()
+            if not core.has_work and not late:
+                late.append(producer.send(topic, b"late"))
+
+        monkeypatch.setattr(core, "settle_flushes", settle_and_send)
+        producer.send(topic, b"second", on_delivery=lambda error, where: None)
+        deadline = time.monotonic() + RESULT_S
+        while not late:
+            assert time.monotonic() < deadline, "the producer's thread took no turn"
+            threading.Event().wait(0.001)
+        assert late[0].result(RESULT_S).offset == 2
+
+
+def test_a_resting_thread_is_not_woken_for_one_record(
+    broker_address: str, make_topic: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = make_topic(1)
+    senders: list[str] = []
+    send = ProducerCore._send
+
+    def spy(core: ProducerCore, *arguments: Any) -> None:
+        senders.append(threading.current_thread().name)
+        send(core, *arguments)
+
+    with Producer(bootstrap_servers=broker_address, linger_ms=0, client_id="one") as producer:
+        producer.send(topic, b"").result(RESULT_S)
+        monkeypatch.setattr(ProducerCore, "_send", spy)
+        for i in range(10):
+            rest(producer)
+            assert producer.send(topic, b"direct").result(RESULT_S).offset == 1 + i
+        rest(producer)
+        producer.send(topic, b"with a callback", on_delivery=lambda error, where: None).result(RESULT_S)
+    assert senders == ["MainThread"] * 10 + ["headrace-one"]
+
+
+def test_an_answer_that_nobody_waits_for_is_read_all_the_same(broker_address: str, make_topic: Any) -> None:
+    topic = make_topic(1)
+    with Producer(bootstrap_servers=broker_address, linger_ms=0) as producer:
+        producer.send(topic, b"").result(RESULT_S)
+        rest(producer)
+        delivery = producer.send(topic, b"not waited for")
+        deadline = time.monotonic() + RESULT_S
+        while not delivery.done():
+            assert time.monotonic() < deadline, "the answer was not read"
+            threading.Event().wait(0.001)
+
+
+def test_threads_that_wait_for_each_record_do_not_disturb_each_other(
+    broker_address: str, make_topic: Any, read_all: Any
+) -> None:
+    topic = make_topic(2)
+    called_on: set[str] = set()
+    failed: list[BaseException] = []
+
+    def work(producer: Producer, number: int) -> None:
+        try:
+            for i in range(150):
+                with_callback = (lambda error, where: called_on.add(threading.current_thread().name)) if i % 3 else None
+                delivery = producer.send(topic, b"%d-%d" % (number, i), partition=number % 2, on_delivery=with_callback)
+                if i % 2 == 0:
+                    delivery.result(RESULT_S)
+        except BaseException as error:
+            failed.append(error)
+            raise
+
+    with Producer(bootstrap_servers=broker_address, linger_ms=0, client_id="shared") as producer:
+        threads = [threading.Thread(target=work, args=(producer, number)) for number in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert not failed
+    assert called_on == {"headrace-shared"}
+    got = [message.value().decode() for message in read_all(topic)]
+    for number in range(4):
+        mine = [int(value.split("-")[1]) for value in got if value.startswith(f"{number}-")]
+        assert mine == list(range(150))

@@ -80,8 +80,8 @@ class BlockingClient:
         self._resolve = resolve or resolve_addresses
         self._addresses: dict[tuple[str, int], list[Address]] = {}
         self._selector = selectors.DefaultSelector()
-        self._can_watch_nothing = type(self._selector).__name__ == "EpollSelector"
-        """Whether a socket may stay registered for no events at all: elsewhere that would be an error."""
+        self._is_alone = False
+        self._apart: list[Connection] = []
         self._wake_lock = threading.Lock()
         self._wake_pending = False
         self._wake_reader, self._wake_writer = socket.socketpair()
@@ -160,29 +160,42 @@ class BlockingClient:
 
     # --- one answer, waited for by another thread than the one in `select` --------------------------------------------
 
+    @property
+    def can_be_alone(self) -> bool:
+        """Whether a connection can be kept from `select`: not with TLS, nor where the system has no epoll."""
+        return self._tls is None and type(self._selector).__name__ == "EpollSelector"
+
+    def begin_alone(self) -> None:
+        """What is sent until `end_alone` is answered on connections that `select` does not hear of until `rejoin`."""
+        self._is_alone = True
+
+    def end_alone(self) -> None:
+        self._is_alone = False
+
+    def rejoin(self) -> None:
+        """Let `select` hear of every connection again."""
+        for connection in self._apart:
+            link = connection.driver
+            if link is not None and link.events == 0:
+                self._watch(connection, link, selectors.EVENT_READ)
+        self._apart.clear()
+
     def watch_alone(self, call: Call) -> Watch | None:
-        """Take a sent call's connection away from `select`, to wait for its answer elsewhere; None where that cannot be
-        (bytes are still to go out, TLS, no epoll)."""
+        """To wait for the answer to a call that was sent alone; None when it was not, or is not out yet."""
         connection = None if call.node_id is None else self.core.connection(call.node_id)
-        if connection is None or connection.outgoing or self._tls is not None or not self._can_watch_nothing:
+        if connection is None or connection.driver.events != 0:
             return None
         link: _Link = connection.driver
         if link.poller is None:
             link.poller = select.poll()
             link.poller.register(link.sock, select.POLLIN)
-        self._watch(connection, link, 0)
         return Watch(connection, link)
 
-    def read_alone(self, watch: Watch, *, is_readable: bool) -> None:
-        """The end of `watch_alone`: read what came, and give the connection back."""
-        connection, link = watch.connection, watch.link
-        if connection.driver is not link:
-            return
-        if is_readable:
-            self._serve(connection, selectors.EVENT_READ)
+    def read_alone(self, watch: Watch) -> None:
+        """Read what came."""
+        if watch.connection.driver is watch.link:
+            self._serve(watch.connection, selectors.EVENT_READ)
             self._run_reports()
-        if connection.driver is link and link.events == 0:
-            self._watch(connection, link, selectors.EVENT_READ)
 
     def wakeup(self) -> None:
         """End a `poll` that waits, from any thread."""
@@ -236,6 +249,10 @@ class BlockingClient:
     def flush_connection(self, connection: Connection) -> None:
         link = connection.driver
         if link is not None and not link.handshaking and connection.state is not State.CONNECTING:
+            if self._is_alone and link.events == selectors.EVENT_READ:
+                # Before a byte goes out: the answer may come before this thread gets to wait for it.
+                self._apart.append(connection)
+                self._watch(connection, link, 0)
             # Sent right away when the socket takes it: waiting for the selector would cost a turn.
             self._write(connection)
 
@@ -342,7 +359,8 @@ class BlockingClient:
             failed = error
             self._reports.append(lambda: self._fail(connection, failed))
         else:
-            self._watch(connection, link, selectors.EVENT_READ)
+            if link.events != 0:
+                self._watch(connection, link, selectors.EVENT_READ)
 
     def _read(self, connection: Connection, link: _Link) -> None:
         reader = connection.reader

@@ -45,7 +45,8 @@ _HANDOVER_S = 0.02
 _JOIN_S = 5.0
 _LOOK_S = 0.01
 """With requests under way the thread is not woken for records: it looks for them this often, and at every answer."""
-_ALONE_S = 0.05
+_NEAR_S = 0.02
+"""How often the resting thread looks for answers that callers were to read, as long as they send by themselves."""
 
 
 class Producer(TransactionCalls):
@@ -71,10 +72,6 @@ class Producer(TransactionCalls):
         self._settings = self._setup.settings
         self._wake_bytes = max(_WAKE_BYTES_MIN, self._settings.batch_size)
         self._is_plain = self._setup.is_plain
-        # One record may be sent by its caller's thread: where nothing lingers, and no code of the user's is called.
-        self._is_direct = (
-            not self._settings.linger_s and self._setup.partitioner is None and not self._settings.transactional_id
-        )
         # Before anything can be due of what a caller's thread has sent while this one rests, it looks again.
         self._rest_s = min(self._settings.request_timeout_ms / 1000, self._settings.delivery_timeout_s)
         self._closed = False
@@ -95,6 +92,10 @@ class Producer(TransactionCalls):
         """Whoever works with the core or the connections holds it: the thread, but while it waits for the sockets."""
         self._call: Call | None = None
         """What a caller's thread has sent by itself, and nobody waits for yet."""
+        self._is_direct = False
+        self._is_near = False
+        """Whether the thread looks again soon by itself, so that a caller may send a record without waking it."""
+        self._rested_at = 0
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
         self._waiting = 0
@@ -225,15 +226,21 @@ class Producer(TransactionCalls):
 
     def _send_now(self, delivery: Delivery) -> None:
         """The thread rests: send the record from here, if nothing but the socket is needed for that; else wake it."""
-        core = self._core
-        if self._is_direct and core is not None and delivery[CALLBACK] is None and self._baton.acquire(False):
+        core, client = self._core, self._client
+        if self._is_near and delivery[CALLBACK] is None and core is not None and self._baton.acquire(False):
+            assert client is not None
             try:
                 pending = core.accumulator.pending
                 # Only the baton's holder takes records out, so the first one is still this one, or it is taken care of.
-                if self._idle and not self._requests and len(pending) == 1 and pending[0] is delivery:
+                is_first = len(pending) == 1 and pending[0] is delivery
+                if is_first and self._idle and self._is_near and not self._requests:
                     self._drained = self._taken
                     note_rows(1)
-                    self._call = core.send_one()
+                    client.begin_alone()
+                    try:
+                        self._call = core.send_one()
+                    finally:
+                        client.end_alone()
                     if self._call is not None:
                         return
             finally:
@@ -255,13 +262,12 @@ class Producer(TransactionCalls):
             self._baton.release()
         if watch is None:
             return
-        is_readable = False
-        try:
-            is_readable = watch.wait(_ALONE_S if timeout is None else max(0.0, min(_ALONE_S, timeout)))
-        finally:
+        # Not longer: the thread hears nothing of this connection before it looks again.
+        if watch.wait(_NEAR_S if timeout is None else max(0.0, min(_NEAR_S, timeout))):
             with self._baton:
                 # Woken meanwhile, the thread may have sent records with callbacks, which are its to call.
-                client.read_alone(watch, is_readable=is_readable and self._idle)
+                if self._idle:
+                    client.read_alone(watch)
         if self._waiting:
             with self._lock:
                 self._changed.notify_all()
@@ -350,6 +356,10 @@ class Producer(TransactionCalls):
         core = ProducerCore(client.core, self._settings, self._setup.partitioner, self)
         self._client, self._core = client, core
         self._append = core.accumulator.pending.append
+        # One record may be sent by its caller's thread: where nothing lingers, and no code of the user's is called.
+        self._is_direct = client.can_be_alone and not (
+            self._settings.linger_s or self._setup.partitioner or self._settings.transactional_id
+        )
         self._thread = threading.Thread(
             target=self._run, args=(client, core), name=f"headrace-{self._connection_config.client_id}", daemon=True
         )
@@ -400,16 +410,24 @@ class Producer(TransactionCalls):
                     if core.accumulator.pending or self._requests or self._stopping:
                         self._idle = False
                         continue
+                wait_s = min(wait_s, self._rest_for() if was_idle else _LOOK_S)
                 self._baton.release()
                 try:
-                    events = client.select(min(wait_s, self._rest_s if was_idle else _LOOK_S))
+                    events = client.select(wait_s)
                 finally:
                     self._baton.acquire()
                 self._idle = False
+                client.rejoin()
                 client.serve(events)
             core.abort("the producer was closed")
         finally:
             self._baton.release()
+
+    def _rest_for(self) -> float:
+        """How long to rest: shortly after any work, and as long as callers send by themselves, for what they leave."""
+        taken, self._rested_at = self._rested_at, self._taken
+        self._is_near = self._is_direct and taken != self._taken
+        return _NEAR_S if self._is_near else self._rest_s
 
     def _turn(self, core: ProducerCore, created: float) -> float:
         """One turn of the core, with all that was asked of the thread; seconds until something is due by itself."""

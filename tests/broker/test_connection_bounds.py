@@ -204,6 +204,18 @@ def test_a_client_that_does_not_read_costs_little_memory_and_nobody_time(tmp_pat
         eventually(lambda: connection not in kafka.broker.acceptor.connections)
 
 
+def test_a_client_that_does_not_read_is_left_behind_by_a_broker_that_stops(tmp_path: Path) -> None:
+    with contextlib.ExitStack() as stack:
+        with running(tmp_path) as kafka:
+            deaf = stack.enter_context(RawClient(kafka.port, receive_buffer_bytes=4096))
+            fill(deaf, "t", 20)
+            deaf.send(raw.fetch_request("t", 0, 0, max_bytes=50 * MIB), raw.FETCH_VERSION)
+            connection = connection_of(kafka, deaf)
+            eventually(lambda: connection.is_backed_up)
+        assert not kafka.broker.acceptor.connections
+        assert connection._transport is None
+
+
 def test_many_cold_partitions_are_not_read_ahead_of_a_slow_reader(tmp_path: Path) -> None:
     """A fetch's small slices are read before it is answered, but only up to a bound over all of them."""
     read: list[int] = []

@@ -193,6 +193,11 @@ class Acceptor:
         for connection in list(self.connections):
             connection.close(reason)
 
+    def abort_all(self, reason: str) -> None:
+        """End also those whose clients do not read what was written to them."""
+        for connection in list(self.connections):
+            connection.abort(reason)
+
 
 def _soon(connection: Connection) -> None:
     """Not at once: the one whose memory became free may be in the middle of its answer."""

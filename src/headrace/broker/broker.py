@@ -226,6 +226,7 @@ class Broker:
             await self.replicas.close()
         if hasattr(self, "metadata"):
             await self.metadata.close()
+        self.acceptor.abort_all("the broker is shutting down")
         if clean:
             await self.directories.close_logs_in_parallel()
         await self.runtime.offload(self.directories.close, clean)

@@ -252,6 +252,7 @@ class ApacheKafka:
                 return
             except OSError:
                 time.sleep(0.01)
+        self.stop()
         raise RuntimeError(f"Apache Kafka did not listen within {START_TIMEOUT_S:.0f} s")
 
     def stop(self) -> None:

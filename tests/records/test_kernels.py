@@ -32,6 +32,7 @@ from headrace.records.columns import decode_utf8
 from headrace.records.kernels_plain import NO_STAMP, Decoded
 
 kernels_fast: Any = pytest.importorskip("headrace.records.kernels_fast")
+kernels_fast_rows: Any = pytest.importorskip("headrace.records.kernels_fast_rows")
 
 maybe_bytes = st.none() | st.binary(max_size=200)
 header_lists = st.lists(st.tuples(st.text(max_size=5), maybe_bytes), max_size=3)
@@ -110,7 +111,22 @@ def test_byte_columns_give_the_same(rows: list[bytes | None]) -> None:
     fast_data, fast_ends = kernels_fast.gather(column)
     assert bytes(plain_data) == bytes(fast_data)
     assert plain_ends.tolist() == fast_ends.tolist()
+    assert kernels_plain.to_list(column) == kernels_fast.to_list(column) == rows
+    # Several columns, one of them in the middle of its buffer.
+    several = (packed, column.rows(len(rows) // 3, len(rows)), column)
+    plain_data, plain_ends = kernels_plain.gather(*several)
+    fast_data, fast_ends = kernels_fast.gather(*several)
+    assert bytes(plain_data) == bytes(fast_data)
+    assert plain_ends.tolist() == fast_ends.tolist()
     assert kernels_plain.murmur2_column(column).tolist() == kernels_fast.murmur2_column(column).tolist()
+
+
+def test_pythons_serialized_form_is_what_the_kernels_write() -> None:
+    assert kernels_fast_rows.CAN_LOAD
+    rows = [b"x" * n for n in (0, 1, 255, 256, 65_536)] + [None] * 3 + [bytes(range(256))] * 100
+    assert kernels_fast.to_list(bytes_column(rows)) == rows
+    assert kernels_fast.to_list(bytes_column([b"long" * 1000, None])) == [b"long" * 1000, None]
+    assert kernels_fast.to_list(bytes_column([])) == []
 
 
 @relaxed

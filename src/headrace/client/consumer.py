@@ -70,6 +70,8 @@ class Consumer(ConsumerBase):
         self._heartbeat_thread: HeartbeatThread | None = None
         self._wakeup_asked = False
         self._changed = False
+        self._is_quiet = False
+        """Whether nothing can have happened since the last poll but what the core itself waits for (see `_poll`)."""
         self._closed = False
         self._pid = os.getpid()
         self._progress: Progress | None = None
@@ -105,6 +107,9 @@ class Consumer(ConsumerBase):
         return to_arrow(self.poll_columns(timeout, max_records), headers=headers)
 
     def _poll(self, timeout: float, collect: Callable[[ConsumerCore], T], nothing: T) -> T:
+        # A poll that hands out what was fetched before moves no bytes. If the last one was such, and no other method
+        # was called since (they all go through `_use`), there is nothing to move on, unless its time has come.
+        is_quiet = self._is_quiet
         core = self._use()
         client = self._client
         assert client is not None
@@ -114,11 +119,13 @@ class Consumer(ConsumerBase):
         is_first = True
         while True:
             self._check_wakeup()
-            self._advance(core)
+            if not (is_quiet and core.is_at_rest()):
+                self._advance(core)
+            is_quiet = False
             found = collect(core)
             if found:
                 # The next fetch is on its way while the application works on these.
-                core.prefetch()
+                self._is_quiet = not core.prefetch()
                 return found
             left = deadline - self._clock.monotonic()
             if left <= 0 and not is_first:
@@ -170,7 +177,9 @@ class Consumer(ConsumerBase):
             if found is None:
                 continue
             progress, records, version = found
-            subscriptions = self._use().subscriptions
+            core = self._core
+            assert core is not None
+            subscriptions = core.subscriptions
             state = progress.state
             for record in records:
                 state.position = record[2] + 1
@@ -334,6 +343,7 @@ class Consumer(ConsumerBase):
     # --- the core ---------------------------------------------------------------------------------------------------
 
     def _use(self) -> ConsumerCore:
+        self._is_quiet = False
         self._check_open()
         if self._pid != os.getpid():
             raise ConsumerForkedError(

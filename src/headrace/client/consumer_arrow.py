@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from headrace.client.consumer_records import PartitionColumns
-from headrace.records.arrow import columns_to_arrow
+from headrace.records.arrow import arrow_arrays
 from headrace.records.arrow import schema as record_schema
+from headrace.records.buffers import SHARED
 
 if TYPE_CHECKING:
     import pyarrow
@@ -26,27 +27,34 @@ def arrow_schema(*, headers: bool = False) -> pyarrow.Schema:
 
 
 def pieces_to_arrow(pieces: list[PartitionColumns], *, headers: bool = False) -> pyarrow.RecordBatch:
-    """All pieces in one batch. A single piece is not copied again; several are laid end to end, which copies once."""
+    """All pieces in one batch. Keys and values are copied once; numbers too, unless there is a single piece."""
     import pyarrow
 
     schema = arrow_schema(headers=headers)
     if not pieces:
         return pyarrow.RecordBatch.from_pylist([], schema=schema)
+    counts = [len(piece) for piece in pieces]
     topics = list(dict.fromkeys(piece.topic for piece in pieces))
-    dictionary = pyarrow.array(topics, pyarrow.string())
-    batches = [_batch(pyarrow, piece, topics.index(piece.topic), dictionary, schema, headers) for piece in pieces]
-    return batches[0] if len(batches) == 1 else pyarrow.concat_batches(batches)
+    indexes = _repeated(pyarrow, pyarrow.int32(), "i", [topics.index(piece.topic) for piece in pieces], counts)
+    constants = [
+        pyarrow.DictionaryArray.from_arrays(indexes, pyarrow.array(topics, pyarrow.string())),
+        _repeated(pyarrow, pyarrow.int32(), "i", [piece.partition for piece in pieces], counts),
+        _repeated(pyarrow, pyarrow.int32(), "i", [piece.leader_epoch for piece in pieces], counts),
+        _repeated(pyarrow, pyarrow.int8(), "b", [int(piece.timestamp_type) for piece in pieces], counts),
+    ]
+    arrays = arrow_arrays([piece.columns for piece in pieces], headers=headers)
+    return pyarrow.RecordBatch.from_arrays([*constants, *arrays], schema=schema)
 
 
-def _batch(arrow: Any, piece: PartitionColumns, topic: int, dictionary: Any, schema: Any, headers: bool) -> Any:
+def _repeated(arrow: Any, kind: Any, dtype: str, numbers: list[int], counts: list[int]) -> Any:
+    """An array that has each number so many times."""
     import numpy
 
-    count = len(piece)
-    made = columns_to_arrow(piece.columns, headers=headers)
-    constants = [
-        arrow.DictionaryArray.from_arrays(arrow.array(numpy.full(count, topic, numpy.int32)), dictionary),
-        arrow.array(numpy.full(count, piece.partition, numpy.int32)),
-        arrow.array(numpy.full(count, piece.leader_epoch, numpy.int32)),
-        arrow.array(numpy.full(count, int(piece.timestamp_type), numpy.int8)),
-    ]
-    return arrow.RecordBatch.from_arrays([*constants, *made.columns], schema=schema)
+    count = sum(counts)
+    memory = SHARED.take(max(1, count * numpy.dtype(dtype).itemsize))
+    filled: Any = numpy.frombuffer(memory, dtype)[:count]
+    at = 0
+    for number, rows in zip(numbers, counts):
+        filled[at : at + rows] = number
+        at += rows
+    return arrow.Array.from_buffers(kind, count, [None, arrow.py_buffer(memory)])

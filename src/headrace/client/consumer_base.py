@@ -162,7 +162,9 @@ class ConsumerBase:
         if self._setup.interceptors:
             records = list(self._setup.on_consume(ConsumerRecords.of(records)))
         self._progress = progress = Progress(state, chunk)
-        return progress, records, self._use().subscriptions.version
+        core = self._core
+        assert core is not None
+        return progress, records, core.subscriptions.version
 
     def _settle_iteration(self) -> None:
         """Tell the core how far an iteration came, before anything else reads on."""

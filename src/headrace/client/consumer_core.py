@@ -212,10 +212,27 @@ class ConsumerCore:
         self._due = min(self._due, self.fetcher.send(now))
         return None
 
-    def prefetch(self) -> None:
-        """Ask for what comes after the records that are handed out now."""
-        if self.fetcher.has_room:
-            self.fetcher.send(self.core.clock.monotonic())
+    def is_at_rest(self) -> bool:
+        """Whether `advance` would do nothing, provided that no bytes moved and nobody asked for anything since."""
+        membership, heartbeats, commits = self.membership, self.heartbeats, self.commits
+        return (
+            self._held is None
+            and self._rebalance is None
+            and self._round is None
+            and self._finding is None
+            and not self.fetcher.has_room
+            and (commits is None or commits.is_idle)
+            and (heartbeats is None or not heartbeats.has_news)
+            and (membership is None or not self.subscriptions.uses_group or membership.is_settled)
+            and self.core.clock.monotonic() < min(self._due, self._auto_commit_at)
+        )
+
+    def prefetch(self) -> bool:
+        """Ask for what comes after the records that are handed out now. Whether there was something to look for."""
+        if not self.fetcher.has_room:
+            return False
+        self.fetcher.send(self.core.clock.monotonic())
+        return True
 
     def due_s(self) -> float:
         """Seconds until `advance` has something to do, if nothing arrives before."""

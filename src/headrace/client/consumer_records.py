@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, cast, overload
 from headrace.client.consumer_errors import RecordDeserializationError
 from headrace.client.offsets import OffsetAndMetadata as OffsetAndMetadata
 from headrace.client.serializers import Deserializer
-from headrace.records import Columns, TimestampType
+from headrace.records import Columns, TimestampType, kernels
 from headrace.records.columns import Headers, decode_headers
 from headrace.topics import TopicPartition
 
@@ -80,14 +80,15 @@ def make_records(piece: PartitionColumns) -> list[ConsumerRecord]:
     """Record objects of bytes, all made in C: no Python frame per record."""
     columns = piece.columns
     topic, partition = piece.topic_partition
+    to_list = kernels.choose(len(columns)).to_list
     rows = zip(
         repeat(topic),
         repeat(partition),
         columns.offsets.tolist(),
         columns.timestamps.tolist(),
         repeat(piece.timestamp_type),
-        columns.keys.to_list(),
-        columns.values.to_list(),
+        to_list(columns.keys),
+        to_list(columns.values),
         _headers(columns),
         repeat(piece.leader_epoch),
     )

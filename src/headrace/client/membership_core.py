@@ -103,6 +103,11 @@ class GroupMembership:
     def is_member(self) -> bool:
         return self.generation_id >= 0
 
+    @property
+    def is_settled(self) -> bool:
+        """Whether this is a member with nothing to do but to send heartbeats."""
+        return self.state is MemberState.STABLE and not self.rejoin_needed and self.fatal is None
+
     def identity_for_commit(self) -> Identity:
         if not self._subscriptions.uses_group:
             return Identity()

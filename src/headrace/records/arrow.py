@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Unpack
 
 from headrace.records import kernels
+from headrace.records.buffers import SHARED
 from headrace.records.build import BatchOptions, build_batch_from_columns
 from headrace.records.columns import BytesColumn, Columns, encode_headers
 
@@ -50,34 +52,63 @@ def columns_to_arrow(columns: Columns, *, headers: bool = False) -> pyarrow.Reco
     end and a batch holds them row by row. Only rows that have headers cost Python objects, and only when wanted.
     """
     arrow = _pyarrow()
-    count = len(columns)
+    return arrow.RecordBatch.from_arrays(arrow_arrays([columns], headers=headers), schema=schema(headers=headers))
+
+
+def arrow_arrays(pieces: Sequence[Columns], *, headers: bool = False) -> list[_Arrow]:
+    """The arrays of `columns_to_arrow`, of all pieces one after the other. Every byte is copied once, however many."""
+    arrow = _pyarrow()
+    count = sum(map(len, pieces))
     arrays = [
-        arrow.Array.from_buffers(arrow.int64(), count, [None, arrow.py_buffer(columns.offsets)]),
-        arrow.Array.from_buffers(arrow.timestamp("ms", tz="UTC"), count, [None, arrow.py_buffer(columns.timestamps)]),
-        _bytes_to_arrow(arrow, columns.keys),
-        _bytes_to_arrow(arrow, columns.values),
+        arrow.Array.from_buffers(kind, count, [None, arrow.py_buffer(_end_to_end(numbers))])
+        for kind, numbers in (
+            (arrow.int64(), [piece.offsets for piece in pieces]),
+            (arrow.timestamp("ms", tz="UTC"), [piece.timestamps for piece in pieces]),
+        )
     ]
+    arrays += [_bytes_to_arrow(arrow, [piece.keys for piece in pieces])]
+    arrays += [_bytes_to_arrow(arrow, [piece.values for piece in pieces])]
     if headers:
-        arrays.append(_headers_to_arrow(arrow, columns))
-    return arrow.RecordBatch.from_arrays(arrays, schema=schema(headers=headers))
+        rows = [row for piece in pieces for row in _header_rows(piece)]
+        arrays.append(arrow.array(rows, _headers_type(arrow)))
+    return arrays
 
 
-def _bytes_to_arrow(arrow: _Arrow, column: BytesColumn) -> _Arrow:
-    import numpy
+def _end_to_end(columns: Sequence[memoryview]) -> memoryview:
+    """64-bit numbers in one buffer; those of a single column stay where they are."""
+    if len(columns) == 1:
+        return columns[0]
+    whole = SHARED.take(sum(column.nbytes for column in columns))
+    at = 0
+    for column in columns:
+        # As bytes: the same numbers may be called "q" here and "l" there.
+        whole[at : at + column.nbytes] = column.cast("B")
+        at += column.nbytes
+    return whole
 
-    count = len(column)
-    data, ends = kernels.choose(count).gather(column)
-    present = numpy.asarray(column.lengths) >= 0
-    validity = None if present.all() else arrow.py_buffer(numpy.packbits(present, bitorder="little"))
+
+def _bytes_to_arrow(arrow: _Arrow, columns: Sequence[BytesColumn]) -> _Arrow:
+    count = sum(map(len, columns))
+    data, ends = kernels.choose(count).gather(*columns)
+    validity = _validity(arrow, columns) if any(column.nulls for column in columns) else None
     return arrow.Array.from_buffers(arrow.binary(), count, [validity, arrow.py_buffer(ends), arrow.py_buffer(data)])
 
 
-def _headers_to_arrow(arrow: _Arrow, columns: Columns) -> _Arrow:
-    rows = [
+def _validity(arrow: _Arrow, columns: Sequence[BytesColumn]) -> _Arrow:
+    """A bit per row, set where it is not null."""
+    import numpy
+
+    present = numpy.concatenate([numpy.asarray(column.lengths) >= 0 for column in columns])
+    return arrow.py_buffer(numpy.packbits(present, bitorder="little"))
+
+
+def _header_rows(columns: Columns) -> list[list[dict[str, Any]]]:
+    if columns.headers is None:
+        return [[]] * len(columns)
+    return [
         [{"key": key, "value": value} for key, value in columns.headers_of(row)] if length > 1 else []
-        for row, length in enumerate([] if columns.headers is None else columns.headers.lengths)
+        for row, length in enumerate(columns.headers.lengths)
     ]
-    return arrow.array(rows or [[]] * len(columns), _headers_type(arrow))
 
 
 def arrow_to_columns(

@@ -5,38 +5,53 @@ Importing this module imports numba: only `kernels` does so, and only when a cal
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, cast
 
-import numba
-import numpy
-from numba.core import cgutils
-from numba.extending import intrinsic
-
 from headrace.records.batch import Buffer
-from headrace.records.buffers import POOLED_FROM_BYTES, SCRATCH, SHARED
+from headrace.records.buffers import POOLED_FROM_BYTES, SCRATCH
 from headrace.records.columns import MAX_COLUMN_BYTES, BytesColumn
+from headrace.records.compiling import (
+    Array,
+    arrays_of,
+    as_array,
+    bytes_in,
+    bytes_out,
+    copy,
+    helper,
+    i64,
+    ints_in,
+    ints_out,
+    kernel,
+    longs_in,
+    longs_out,
+    no_bytes,
+    no_ints,
+    no_longs,
+    np,
+    pooled,
+    quad,
+    triple,
+    types,
+)
+from headrace.records.kernels_fast_rows import gather, lay_ends, to_list
 from headrace.records.kernels_plain import MIN_BODY_BYTES, NO_STAMP, TABLE_WIDTH, Decoded, Fault, Survey
 
+__all__ = [
+    "NAME",
+    "decode_records",
+    "encode_records",
+    "gather",
+    "last_per_key",
+    "murmur2_column",
+    "offset_deltas",
+    "pack",
+    "running_sizes",
+    "survey_records",
+    "to_list",
+]
+
 NAME = "fast"
-
-# What follows is numba's dialect of Python, with its own types: the signatures say them, mypy cannot.
-np: Any = numpy
-types: Any = numba.types
-_copy_memory: Any = cgutils.raw_memcpy
-_Array = Any
-
-_bytes_in = types.Array(types.uint8, 1, "C", readonly=True)
-_bytes_out = types.Array(types.uint8, 1, "C")
-_longs_in = types.Array(types.int64, 1, "C", readonly=True)
-_longs_out = types.Array(types.int64, 1, "C")
-_ints_in = types.Array(types.int32, 1, "C", readonly=True)
-_ints_out = types.Array(types.int32, 1, "C")
-_i64 = types.int64
-_i32 = types.int32
-_triple = types.Tuple((_i64, _i64, _i64))
-_quad = types.Tuple((_i64, _i64, _i64, _i64))
-_no_bytes, _no_ints, _no_longs = (np.empty(0, dtype) for dtype in (np.uint8, np.int32, np.int64))
 
 _CUT, _SIZE, _STRUCTURE = int(Fault.CUT), int(Fault.SIZE), int(Fault.STRUCTURE)
 _HEADER_COUNT, _HEADER_KEY = int(Fault.HEADER_COUNT), int(Fault.HEADER_KEY)
@@ -46,39 +61,8 @@ _MISMATCH, _REMAINING, _COUNT = int(Fault.MISMATCH), int(Fault.REMAINING), int(F
 _ROW_BYTES = 40
 """What a decoded row takes: two numbers of 64 bits, six of 32."""
 
-_OPTIONS: dict[str, Any] = {"nogil": True, "boundscheck": False, "error_model": "numpy"}
 
-
-def _kernel(signature: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Compiled on import for one signature, or loaded from numba's cache."""
-    decorate: Callable[[Callable[..., Any]], Callable[..., Any]] = numba.njit(signature, cache=True, **_OPTIONS)
-    return decorate
-
-
-def _helper(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Part of the kernels that call it, and compiled only with them: a cached kernel needs no helper to be loaded."""
-    compiled: Callable[..., Any] = numba.njit(forceinline=True, **_OPTIONS)(function)
-    return compiled
-
-
-def _copy_intrinsic(typing_context: Any, target: Any, target_at: Any, source: Any, source_at: Any, length: Any) -> Any:
-    """memcpy between two byte arrays: a slice assignment in numba checks for overlap and costs tens of nanoseconds."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        target_array = context.make_array(signature.args[0])(context, builder, arguments[0])
-        source_array = context.make_array(signature.args[2])(context, builder, arguments[2])
-        to_pointer = builder.gep(target_array.data, [arguments[1]])
-        from_pointer = builder.gep(source_array.data, [arguments[3]])
-        _copy_memory(builder, to_pointer, from_pointer, arguments[4], 1)
-        return context.get_dummy_value()
-
-    return types.void(target, types.int64, source, types.int64, types.int64), generate
-
-
-_copy: Any = intrinsic(_copy_intrinsic)
-
-
-@_helper
+@helper
 def _varint(data: Any, at: Any, end: Any) -> Any:
     """A 32-bit zigzag varint and the position after it, or position -1."""
     if at >= end:
@@ -105,7 +89,7 @@ def _varint(data: Any, at: Any, end: Any) -> Any:
     return 0, -1
 
 
-@_helper
+@helper
 def _varlong(data: Any, at: Any, end: Any) -> Any:
     """A 64-bit zigzag varint and the position after it, or position -1."""
     rest = np.uint64(0)
@@ -122,7 +106,7 @@ def _varlong(data: Any, at: Any, end: Any) -> Any:
     return 0, -1
 
 
-@_helper
+@helper
 def _skip_headers(data: Any, at: Any, end: Any) -> Any:
     """Fault and the position after the header section."""
     count, at = _varint(data, at, end)
@@ -144,11 +128,7 @@ def _skip_headers(data: Any, at: Any, end: Any) -> Any:
     return 0, at
 
 
-@_kernel(
-    _triple(
-        _bytes_in, _longs_in, _longs_out, _longs_out, _ints_out, _ints_out, _ints_out, _ints_out, _ints_out, _ints_out
-    )
-)
+@kernel(triple(bytes_in, longs_in, longs_out, longs_out, ints_out, ints_out, ints_out, ints_out, ints_out, ints_out))
 def _decode(
     data: Any,
     table: Any,
@@ -224,29 +204,16 @@ def _decode(
 
 def decode_records(data: Buffer, table: Sequence[int], capacity: int) -> Decoded:
     """Decode the batches that `table` describes. `capacity` bounds the rows."""
-    numbers = _take(capacity * _ROW_BYTES, np.int64)
+    numbers = pooled(capacity * _ROW_BYTES, np.int64)
     longs = [numbers[start : start + capacity] for start in (0, capacity)]
     halves = numbers[2 * capacity :].view(np.int32)
     ints = [halves[start : start + capacity] for start in range(0, 6 * capacity, max(1, capacity))] or [halves] * 6
-    rows, fault, at = _decode(_view(data, np.uint8), np.array(table, np.int64), *longs, *ints)
+    rows, fault, at = _decode(as_array(data, np.uint8), np.array(table, np.int64), *longs, *ints)
     columns = [memoryview(column[:rows]) for column in (*longs, *ints)]
     return Decoded._make((*columns, fault, at))
 
 
-def _take(size: int, dtype: Any) -> _Array:
-    """Room for so many bytes, from the pool: fresh memory for every batch would cost more than decoding it."""
-    return np.empty(0, dtype) if size == 0 else np.frombuffer(SHARED.take(size), dtype)
-
-
-def _view(numbers: Any, dtype: Any) -> _Array:
-    """A numpy array over the same memory; numpy refuses to wrap an empty buffer."""
-    if len(numbers) == 0:
-        return np.empty(0, dtype)
-    view: _Array = np.frombuffer(numbers, dtype)
-    return view
-
-
-@_helper
+@helper
 def _size_of(number: Any) -> Any:
     rest = np.uint64((number << 1) ^ (number >> 63))
     size = 1
@@ -258,13 +225,13 @@ def _size_of(number: Any) -> Any:
 
 def offset_deltas(offsets: memoryview, base_offset: int) -> memoryview | None:
     """Offsets relative to the base, or None when they are 0, 1, 2 and so on."""
-    deltas = _view(offsets, np.int64) - np.int64(base_offset)
+    deltas = as_array(offsets, np.int64) - np.int64(base_offset)
     if (deltas == np.arange(len(deltas))).all():
         return None
     return memoryview(deltas)
 
 
-@_kernel(_quad(_longs_in, _longs_in, _i64, _ints_in, _ints_in, _ints_in))
+@kernel(quad(longs_in, longs_in, i64, ints_in, ints_in, ints_in))
 def _survey(
     deltas: Any, timestamps: Any, base_timestamp: Any, key_lengths: Any, value_lengths: Any, header_lengths: Any
 ) -> Any:
@@ -302,17 +269,17 @@ def survey_records(
 ) -> Survey:
     """Bytes of the encoded records, range of their timestamps, and whether their offsets increase."""
     size, lowest, highest, increasing = _survey(
-        _no_longs if deltas is None else _view(deltas, np.int64),
-        _view(timestamps, np.int64),
+        no_longs if deltas is None else as_array(deltas, np.int64),
+        as_array(timestamps, np.int64),
         base_timestamp,
-        _view(key_lengths, np.int32),
-        _view(value_lengths, np.int32),
-        _no_ints if header_lengths is None else _view(header_lengths, np.int32),
+        as_array(key_lengths, np.int32),
+        as_array(value_lengths, np.int32),
+        no_ints if header_lengths is None else as_array(header_lengths, np.int32),
     )
     return Survey(size, lowest, highest, bool(increasing))
 
 
-@_helper
+@helper
 def _put(out: Any, at: Any, number: Any) -> Any:
     rest = np.uint64((number << 1) ^ (number >> 63))
     while rest >= np.uint64(0x80):
@@ -323,22 +290,22 @@ def _put(out: Any, at: Any, number: Any) -> Any:
     return at + 1
 
 
-@_kernel(
-    _i64(
-        _bytes_out,
-        _i64,
-        _longs_in,
-        _longs_in,
-        _i64,
-        _bytes_in,
-        _ints_in,
-        _ints_in,
-        _bytes_in,
-        _ints_in,
-        _ints_in,
-        _bytes_in,
-        _ints_in,
-        _ints_in,
+@kernel(
+    i64(
+        bytes_out,
+        i64,
+        longs_in,
+        longs_in,
+        i64,
+        bytes_in,
+        ints_in,
+        ints_in,
+        bytes_in,
+        ints_in,
+        ints_in,
+        bytes_in,
+        ints_in,
+        ints_in,
     )
 )
 def _encode(
@@ -373,14 +340,14 @@ def _encode(
         at = _put(out, at, delta)
         at = _put(out, at, key)
         if key > 0:
-            _copy(out, at, key_data, np.int64(key_starts[row]), key)
+            copy(out, at, key_data, np.int64(key_starts[row]), key)
             at += key
         at = _put(out, at, value)
         if value > 0:
-            _copy(out, at, value_data, np.int64(value_starts[row]), value)
+            copy(out, at, value_data, np.int64(value_starts[row]), value)
             at += value
         if headers > 0:
-            _copy(out, at, header_data, np.int64(header_starts[row]), headers)
+            copy(out, at, header_data, np.int64(header_starts[row]), headers)
             at += headers
         else:
             out[at] = 0
@@ -401,14 +368,14 @@ def encode_records(
     """Write the records into `out` from `at` on; gives the position after them. survey_records said the room."""
     return int(
         _encode(
-            _view(out, np.uint8),
+            as_array(out, np.uint8),
             at,
-            _no_longs if deltas is None else _view(deltas, np.int64),
-            _view(timestamps, np.int64),
+            no_longs if deltas is None else as_array(deltas, np.int64),
+            as_array(timestamps, np.int64),
             base_timestamp,
-            *_column(keys),
-            *_column(values),
-            *((_no_bytes, _no_ints, _no_ints) if headers is None else _column(headers)),
+            *arrays_of(keys),
+            *arrays_of(values),
+            *((no_bytes, no_ints, no_ints) if headers is None else arrays_of(headers)),
         )
     )
 
@@ -429,7 +396,7 @@ def pack(rows: Sequence[bytes | None]) -> BytesColumn:
         raise ValueError(f"a column of {total} bytes passes the limit of {MAX_COLUMN_BYTES}: build smaller batches")
     data = b"".join(present) if total < POOLED_FROM_BYTES else SCRATCH.join(present, total)
     ends = np.empty(count + 1, np.int32)
-    _ends(lengths, ends)
+    lay_ends(lengths, ends, 0, 0)
     return BytesColumn(data, memoryview(ends)[:-1], memoryview(lengths), is_ordered=True)
 
 
@@ -443,44 +410,13 @@ def running_sizes(
     return memoryview(np.cumsum(sizes)), int(sizes.max())
 
 
-def _sizes(rows: Sequence[bytes | None]) -> _Array:
+def _sizes(rows: Sequence[bytes | None]) -> Array:
     if rows.count(None):
         return np.array([0 if row is None else len(row) for row in rows], np.int64)
     return np.fromiter(map(len, cast("Sequence[bytes]", rows)), np.int64, len(rows))
 
 
-def _column(column: BytesColumn) -> tuple[_Array, _Array, _Array]:
-    return _view(column.data, np.uint8), _view(column.starts, np.int32), _view(column.lengths, np.int32)
-
-
-@_kernel(_i64(_ints_in, _ints_out))
-def _ends(lengths: Any, ends: Any) -> Any:
-    total = np.int64(0)
-    ends[0] = 0
-    for row in range(len(lengths)):
-        total += max(np.int64(lengths[row]), 0)
-        ends[row + 1] = total
-    return total
-
-
-@_kernel(types.void(_bytes_in, _ints_in, _ints_in, _ints_in, _bytes_out))
-def _gather(data: Any, starts: Any, lengths: Any, ends: Any, out: Any) -> Any:
-    for row in range(len(lengths)):
-        length = np.int64(lengths[row])
-        if length > 0:
-            _copy(out, np.int64(ends[row]), data, np.int64(starts[row]), length)
-
-
-def gather(column: BytesColumn) -> tuple[bytes | memoryview, memoryview]:
-    """The column's bytes end to end, and n + 1 positions: Arrow's layout. Null rows are empty."""
-    data, starts, lengths = _column(column)
-    ends = _take(4 * (len(lengths) + 1), np.int32)
-    out = _take(_ends(lengths, ends), np.uint8)
-    _gather(data, starts, lengths, ends, out)
-    return memoryview(out), memoryview(ends)
-
-
-@_helper
+@helper
 def _murmur2(data: Any, start: Any, length: Any) -> Any:
     """The unsigned hash of one key."""
     multiplier = np.uint64(0x5BD1E995)
@@ -508,7 +444,7 @@ def _murmur2(data: Any, start: Any, length: Any) -> Any:
     return np.int64(hashed ^ (hashed >> np.uint64(15)))
 
 
-@_kernel(types.void(_bytes_in, _ints_in, _ints_in, _ints_out))
+@kernel(types.void(bytes_in, ints_in, ints_in, ints_out))
 def _murmur2_column(data: Any, starts: Any, lengths: Any, out: Any) -> Any:
     for row in range(len(lengths)):
         if lengths[row] < 0:
@@ -519,13 +455,13 @@ def _murmur2_column(data: Any, starts: Any, lengths: Any, out: Any) -> Any:
 
 def murmur2_column(column: BytesColumn) -> memoryview:
     """Murmur2 of every key, signed 32-bit; 0 for null."""
-    data, starts, lengths = _column(column)
+    data, starts, lengths = arrays_of(column)
     out = np.empty(len(lengths), np.int32)
     _murmur2_column(data, starts, lengths, out)
     return memoryview(out)
 
 
-@_kernel(types.void(_bytes_in, _ints_in, _ints_in, _ints_out, _bytes_out))
+@kernel(types.void(bytes_in, ints_in, ints_in, ints_out, bytes_out))
 def _last_per_key(data: Any, starts: Any, lengths: Any, slots: Any, mask: Any) -> Any:
     """Open addressing over a table of a power of two: a slot holds the row of the key's last record, plus one."""
     wrap = len(slots) - 1
@@ -557,7 +493,7 @@ def _last_per_key(data: Any, starts: Any, lengths: Any, slots: Any, mask: Any) -
 
 def last_per_key(column: BytesColumn) -> memoryview:
     """A mask of the rows that compaction would keep among these: the last of each key. Null keys are all kept."""
-    data, starts, lengths = _column(column)
+    data, starts, lengths = arrays_of(column)
     mask = np.empty(len(lengths), np.uint8)
     slots = np.zeros(1 << max(4, (2 * len(lengths)).bit_length()), np.int32)
     _last_per_key(data, starts, lengths, slots, mask)

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from headrace.records import varint
 from headrace.records.batch import Buffer, to_int64
-from headrace.records.columns import BytesColumn, bytes_column
+from headrace.records.columns import BytesColumn, bytes_column, joined
 from headrace.records.murmur2 import murmur2
 
 NAME = "plain"
@@ -337,18 +337,16 @@ def running_sizes(
     return list(accumulate(sizes)), max(sizes)
 
 
-def gather(column: BytesColumn) -> tuple[bytes | memoryview, memoryview]:
-    """The column's bytes end to end, and n + 1 positions: Arrow's layout. Null rows are empty."""
-    data = bytes(column.data)
-    ends = array("i", [0])
-    parts: list[bytes] = []
-    position = 0
-    for start, length in zip(column.starts, column.lengths):
-        if length > 0:
-            parts.append(data[start : start + length])
-            position += length
-        ends.append(position)
-    return b"".join(parts), memoryview(ends)
+def to_list(column: BytesColumn) -> list[bytes | None]:
+    """Every row as bytes, or None for null."""
+    return column.to_list()
+
+
+def gather(*columns: BytesColumn) -> tuple[bytes | memoryview, memoryview]:
+    """The bytes of all columns end to end, and n + 1 positions: Arrow's layout. Null rows are empty."""
+    rows = [row for column in columns for row in column.to_list()]
+    data, lengths = joined(rows)
+    return data, memoryview(array("i", accumulate((max(length, 0) for length in lengths), initial=0)))
 
 
 def last_per_key(column: BytesColumn) -> memoryview:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from tests.client.consumer.conftest import Cluster, read
 
-from headrace import Consumer, NoOffsetForPartitionError, RangeReader, WakeupError
+from headrace import Consumer, NoOffsetForPartitionError, Producer, RangeReader, WakeupError
 from headrace.client.consumer_config import parse_duration_ms
 from headrace.client.consumer_errors import (
     IllegalStateError,
@@ -197,6 +197,49 @@ def test_columns_and_arrow_hold_the_same_records(kafka: Cluster) -> None:
         assert [row["value"] for row in rows if row["partition"] == 1] == values(600)
         assert {row["topic"] for row in rows} == {topic}
         assert [row["offset"] for row in rows if row["partition"] == 0] == list(range(600))
+
+
+def test_arrow_lays_several_partitions_and_topics_end_to_end(kafka: Cluster) -> None:
+    topics = [kafka.topic(2), kafka.topic(1)]
+    wanted = {}
+    with Producer(bootstrap_servers=kafka.address) as producer:
+        for topic, partition in ((topics[0], 0), (topics[0], 1), (topics[1], 0)):
+            for n in range(50):
+                key, value = (b"k%d" % n if n % 3 else None), (b"%d" % n * n if n % 7 else None)
+                producer.send(topic, value, key, partition=partition, headers=[("h", b"%d" % n)] if n % 5 == 0 else ())
+                headers = [{"key": "h", "value": b"%d" % n}] if n % 5 == 0 else []
+                wanted[topic, partition, n] = (key, value, headers)
+    with Consumer(kafka.config()) as consumer:
+        consumer.assign([(topic, partition) for topic, partition, offset in wanted if offset == 0])
+        deadline = time.monotonic() + 30
+        rows: list[Any] = []
+        # Until all are fetched, so that one poll brings several partitions.
+        while len(rows) < len(wanted):
+            assert time.monotonic() < deadline
+            rows += consumer.poll_arrow(1.0, headers=True).to_pylist()
+    found = {(r["topic"], r["partition"], r["offset"]): (r["key"], r["value"], r["headers"]) for r in rows}
+    assert found == wanted
+
+
+def test_what_is_asked_for_between_two_polls_of_one_fetch_counts_at_once(kafka: Cluster) -> None:
+    topic = kafka.topic()
+    kafka.produce(topic, values(100))
+    with Consumer(kafka.config(max_poll_records=5)) as consumer:
+        part = TopicPartition(topic, 0)
+        consumer.assign([part])
+        assert [record.offset for record in read(consumer, 10)] == list(range(10))
+        consumer.pause([part])
+        assert not consumer.poll(0)
+        consumer.resume([part])
+        assert consumer.poll(5.0)[0].offset == 10
+        consumer.seek(part, 50)
+        assert [record.offset for record in read(consumer, 10)] == list(range(50, 60))
+        consumer.wakeup()
+        with pytest.raises(WakeupError):
+            consumer.poll(0)
+        consumer.unsubscribe()
+        with pytest.raises(IllegalStateError):
+            consumer.poll(0)
 
 
 def test_iteration_moves_the_position_record_by_record(kafka: Cluster) -> None:

@@ -12,6 +12,7 @@ import pytest
 
 import headrace.testing
 from headrace import Producer
+from headrace.client.accumulator import Accumulator
 from headrace.client.producer_core import ProducerCore
 
 RESULT_S = 20.0
@@ -127,3 +128,29 @@ def test_threads_that_wait_for_each_record_do_not_disturb_each_other(
     for number in range(4):
         mine = [int(value.split("-")[1]) for value in got if value.startswith(f"{number}-")]
         assert mine == list(range(150))
+
+
+def test_records_put_into_columns_early_keep_order_callbacks_and_handles(
+    broker_address: str, make_topic: Any, read_all: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic, other = make_topic(1), make_topic(1)
+    compacted: list[int] = []
+    compact = Accumulator.compact
+
+    def spy(accumulator: Accumulator) -> int:
+        compacted.append(compact(accumulator))
+        return compacted[-1]
+
+    monkeypatch.setattr(Accumulator, "compact", spy)
+    heard: list[int] = []
+    with Producer(bootstrap_servers=broker_address, batch_size=200_000, linger_ms=5) as producer:
+        for i in range(20_000):
+            producer.send((topic, other)[i % 7 == 0], b"%d" % i, on_delivery=lambda error, at, i=i: heard.append(i))
+        producer.send_batch(topic, [b"20000"])
+        kept = [producer.send(topic, b"%d" % i, b"key") for i in range(20_001, 30_000)]
+    assert max(compacted) > 0, "nothing was put into columns early"
+    assert sorted(heard) == list(range(20_000))
+    assert [i for i in heard if i % 7] == [i for i in range(20_000) if i % 7]
+    assert [int(m.value()) for m in read_all(topic)] == [i for i in range(30_000) if i % 7 or i >= 20_000]
+    assert [int(m.value()) for m in read_all(other)] == list(range(0, 20_000, 7))
+    assert [delivery.result().offset for delivery in kept] == list(range(20_000 - 2858 + 1, 20_000 - 2858 + 10_000))

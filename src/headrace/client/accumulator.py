@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from itertools import accumulate, groupby
 from operator import itemgetter
@@ -27,12 +28,12 @@ from headrace.client.delivery import (
     BatchDelivery,
     Callbacks,
     Delivery,
-    HeaderList,
 )
 from headrace.client.errors import DeliveryTimeout
 from headrace.client.partitioners import Partitioner, StickyState
 from headrace.client.producer_batch import Handles, ProducerBatch, cut, slice_columns, tell_batch
 from headrace.client.producer_config import ProducerSettings
+from headrace.client.rows import RECORD_OVERHEAD_BYTES, ColumnRows, Rows, row_sizes
 from headrace.client.sequences import Sequences
 from headrace.errors import (
     ErrorCode,
@@ -47,62 +48,12 @@ from headrace.records.batch import HEADER_BYTES
 from headrace.records.columns import Columns, bytes_column
 from headrace.records.murmur2 import partition_for_key
 
-RECORD_OVERHEAD_BYTES = 14
-"""About what a record takes besides key, value and headers."""
-
 _COLUMN_HASH_FROM_ROWS = 32
 _TOPIC, _VALUE, _KEY, _PLACE = itemgetter(TOPIC), itemgetter(VALUE), itemgetter(KEY), itemgetter(PLACE)
 _TIMESTAMP, _HEADERS, _CALLBACK = itemgetter(TIMESTAMP), itemgetter(HEADERS), itemgetter(CALLBACK)
 _UNHELD = next(map(getrefcount, [Delivery()]))
 """The count of references to a delivery that only a list of ours holds, as the drain counts it."""
 _ANY_VERSION = -1
-
-
-@dataclass(slots=True)
-class Rows:
-    """Records as parallel sequences, with whoever wants to know how they fared."""
-
-    handles: Handles
-    topic: str
-    values: Sequence[bytes | None]
-    keys: Sequence[bytes | None]
-    partitions: Sequence[int | None] | None
-    timestamps: Sequence[int | None]
-    headers: Sequence[HeaderList | None] | None
-
-    def __len__(self) -> int:
-        return len(self.values)
-
-    def take(self, picked: Sequence[int]) -> Rows:
-        """These rows, in this order."""
-        handles = self.handles
-        if isinstance(handles, Callbacks):
-            handles = Callbacks([handles.functions[i] for i in picked])
-        return Rows(
-            [handles[i] for i in picked] if isinstance(handles, list) else handles,
-            self.topic,
-            [self.values[i] for i in picked],
-            [self.keys[i] for i in picked],
-            None if self.partitions is None else [self.partitions[i] for i in picked],
-            [self.timestamps[i] for i in picked],
-            None if self.headers is None else [self.headers[i] for i in picked],
-        )
-
-
-@dataclass(slots=True)
-class ColumnRows:
-    """Records as `send_arrow` gives them: buffers with positions. `plan` picks the rows of each partition, in order."""
-
-    delivery: BatchDelivery
-    topic: str
-    columns: Columns
-    plan: Callable[[int], Iterable[tuple[int | None, Columns, Sequence[int]]]]
-    """Given the partition count: (partition or None for sticky, its rows, where each ends in bytes)."""
-    payload_bytes: int = 0
-    """What counts against `buffer.memory` until it is in batches: nothing where the bytes are the user's own."""
-
-    def __len__(self) -> int:
-        return len(self.columns)
 
 
 @dataclass(slots=True)
@@ -143,6 +94,8 @@ class Accumulator:
         self.partitioner = partitioner
         self.producer = producer
         self.pending: list[Delivery | Rows | ColumnRows] = []
+        self.taking: AbstractContextManager[Any] = nullcontext()
+        """Held while records are taken out of `pending`: a lock where several threads may do so."""
         self.queues: dict[tuple[str, int], PartitionQueue] = {}
         self.active: dict[tuple[str, int], PartitionQueue] = {}
         """The queues that have batches waiting."""
@@ -163,9 +116,11 @@ class Accumulator:
         count = len(self.pending) if rows_max is None else min(len(self.pending), rows_max)
         if not count:
             return
-        # Appends by other threads only touch the end, so the front can be taken without a lock.
-        taken = self.pending[:count]
-        del self.pending[:count]
+        # Appends by other threads only touch the end; only `compact` has to stay away.
+        with self.taking:
+            count = min(count, len(self.pending))
+            taken = self.pending[:count]
+            del self.pending[:count]
         kinds = set(map(type, taken))
         if kinds == {Delivery}:
             self._take_deliveries(cast("list[Delivery]", taken), now, now_ms, created)
@@ -177,28 +132,41 @@ class Accumulator:
             for rows in group:
                 self._take(cast("Rows | ColumnRows", rows), now, now_ms, created)
 
+    def compact(self) -> int:
+        """Make columns of the deliveries that are pending and that nobody else holds; how many those were.
+
+        Only for who holds `taking`. It has to be done once anyway; done early, before the garbage collector has found
+        the deliveries old, it does not get to walk over everything that lives (as it does whenever enough has aged).
+        """
+        kinds = list(map(type, self.pending))
+        start, end = kinds.count(Rows), len(kinds)
+        if start == end or kinds.count(Delivery) != end - start or kinds[start] is not Delivery:
+            return 0
+        taken = cast("list[Delivery]", self.pending[start:end])
+        if list(map(getrefcount, taken)).count(_UNHELD + 1) != len(taken):
+            return 0
+        # At once: other threads may append meanwhile, behind it.
+        self.pending[start:end] = [self._columns_of(group, is_held=False) for group in _by_topic(taken)]
+        return len(taken)
+
     def _take_deliveries(self, taken: list[Delivery], now: float, now_ms: int, created: float) -> None:
-        # A column at a time: zip(*taken) would make an iterator per record, and wake the garbage collector for them.
-        topics = list(map(_TOPIC, taken))
-        if topics.count(topics[0]) == len(topics):
+        for group in _by_topic(taken):
             # Handles that nobody kept die here, young: alive, they are what the garbage collector walks over.
-            unheld = list(map(getrefcount, taken)).count(_UNHELD) == len(taken)
-            handles: Handles = Callbacks(list(map(_CALLBACK, taken))) if unheld else taken
-            nothing: list[None] = [None] * len(taken)
-            keys = list(map(_KEY, taken)) if getattr(self.producer, "may_have_keys", True) else nothing
-            rows = Rows(handles, topics[0], list(map(_VALUE, taken)), keys, None, nothing, None)
-            if getattr(self.producer, "may_have_extras", True):
-                headers, places = list(map(_HEADERS, taken)), list(map(_PLACE, taken))
-                rows.partitions = None if places.count(None) == len(places) else places
-                rows.timestamps = list(map(_TIMESTAMP, taken))
-                rows.headers = None if headers.count(None) == len(headers) else headers
-            self._take(rows, now, now_ms, created)
-            return
-        by_topic: dict[str, list[Delivery]] = {}
-        for delivery, topic in zip(taken, topics):
-            by_topic.setdefault(topic, []).append(delivery)
-        for group in by_topic.values():
-            self._take_deliveries(group, now, now_ms, created)
+            is_held = list(map(getrefcount, group)).count(_UNHELD + (group is not taken)) != len(group)
+            self._take(self._columns_of(group, is_held=is_held), now, now_ms, created)
+
+    def _columns_of(self, taken: list[Delivery], *, is_held: bool) -> Rows:
+        # A column at a time: zip(*taken) would make an iterator per record, and wake the garbage collector for them.
+        handles: Handles = taken if is_held else Callbacks(list(map(_CALLBACK, taken)))
+        nothing: list[None] = [None] * len(taken)
+        keys = list(map(_KEY, taken)) if getattr(self.producer, "may_have_keys", True) else nothing
+        rows = Rows(handles, taken[0][TOPIC], list(map(_VALUE, taken)), keys, None, nothing, None)
+        if getattr(self.producer, "may_have_extras", True):
+            headers, places = list(map(_HEADERS, taken)), list(map(_PLACE, taken))
+            rows.partitions = None if places.count(None) == len(places) else places
+            rows.timestamps = list(map(_TIMESTAMP, taken))
+            rows.headers = None if headers.count(None) == len(headers) else headers
+        return rows
 
     def _take(self, rows: Rows | ColumnRows, now: float, now_ms: int, created: float) -> None:
         topic = rows.topic
@@ -294,7 +262,7 @@ class Accumulator:
         state = self._sticky.setdefault(rows.topic, StickyState())
         limit, adaptive = max(1, self.settings.batch_size), self.settings.adaptive
         lengths = self._queue_length(rows.topic)
-        sizes = _row_sizes(rows)
+        sizes = row_sizes(rows)
         for index, partition in enumerate(chosen):
             if partition is None:
                 chosen[index] = state.current(view, lengths, self.rng, adaptive)
@@ -383,7 +351,7 @@ class Accumulator:
             ends, largest = kernels.choose(len(rows)).running_sizes(keys, rows.values, RECORD_OVERHEAD_BYTES)
             if largest <= limit:
                 return ends
-        sizes = _row_sizes(rows)
+        sizes = row_sizes(rows)
         if max(sizes) > limit:
             good = [i for i, size in enumerate(sizes) if size <= limit]
             bad = [i for i, size in enumerate(sizes) if size > limit]
@@ -545,6 +513,16 @@ class Accumulator:
         return idle
 
 
+def _by_topic(taken: list[Delivery]) -> Iterable[list[Delivery]]:
+    topics = list(map(_TOPIC, taken))
+    if topics.count(topics[0]) == len(topics):
+        return (taken,)
+    by_topic: dict[str, list[Delivery]] = {}
+    for delivery, topic in zip(taken, topics):
+        by_topic.setdefault(topic, []).append(delivery)
+    return by_topic.values()
+
+
 def _goes_before(other: ProducerBatch, batch: ProducerBatch) -> bool:
     """Whether a queued batch was sent before, and earlier, than the one that comes back."""
     if batch.sequence >= 0 and other.sequence >= 0:
@@ -553,29 +531,9 @@ def _goes_before(other: ProducerBatch, batch: ProducerBatch) -> bool:
     return other.attempts > 0 and other.created <= batch.created
 
 
-def _row_sizes(rows: Rows) -> list[int]:
-    values, keys = rows.values, rows.keys
-    if values.count(None):
-        sizes = [RECORD_OVERHEAD_BYTES + (0 if value is None else len(value)) for value in values]
-    else:
-        sizes = [RECORD_OVERHEAD_BYTES + n for n in map(len, cast("Sequence[bytes]", values))]
-    if keys.count(None) != len(keys):
-        sizes = [size + (0 if key is None else len(key)) for size, key in zip(sizes, keys)]
-    if rows.headers is not None:
-        sizes = [size + headers_size(headers) for size, headers in zip(sizes, rows.headers)]
-    return sizes
-
-
-def headers_size(headers: HeaderList | None) -> int:
-    """About what a record's headers take."""
-    if not headers:
-        return 0
-    return sum(4 + len(name) + (0 if value is None else len(value)) for name, value in headers)
-
-
 def _size_of(rows: Rows | ColumnRows) -> int:
     if isinstance(rows, Rows):
-        return sum(_row_sizes(rows))
+        return sum(row_sizes(rows))
     return rows.payload_bytes + len(rows) * RECORD_OVERHEAD_BYTES
 
 

@@ -8,7 +8,6 @@ import logging
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any
 
-from headrace.client.accumulator import ColumnRows, Rows
 from headrace.client.asyncio_driver import AsyncClient
 from headrace.client.cluster_view import PartitionView
 from headrace.client.compiled import count_rows
@@ -34,6 +33,7 @@ from headrace.client.producer_transactions import (
     read_offsets,
     timed_out,
 )
+from headrace.client.rows import ColumnRows, Rows
 from headrace.client.security import tls_context
 from headrace.client.transaction_core import Operation
 from headrace.errors import HeadraceError, RequestTimedOutError

@@ -11,11 +11,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.client.accumulator import ColumnRows, Rows
 from headrace.client.column_rows import planner, view
 from headrace.client.delivery import BatchDelivery
 from headrace.client.errors import SerializationError
 from headrace.client.partitioners import Partitioner
+from headrace.client.rows import ColumnRows, Rows
 from headrace.records.columns import BytesColumn, Columns, bytes_column, encode_headers
 
 _COLUMNS = ("value", "key", "headers", "timestamp", "partition")

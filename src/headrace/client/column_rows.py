@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from headrace.client.accumulator import RECORD_OVERHEAD_BYTES, ColumnRows
 from headrace.client.delivery import BatchDelivery
+from headrace.client.rows import RECORD_OVERHEAD_BYTES, ColumnRows
 from headrace.records import kernels
 from headrace.records.columns import BytesColumn, Columns
 

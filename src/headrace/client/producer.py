@@ -8,7 +8,6 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from headrace.client.accumulator import ColumnRows, Rows
 from headrace.client.blocking import BlockingClient
 from headrace.client.cluster_view import PartitionView
 from headrace.client.compiled import count_rows, is_load_due, load_if_due, note_rows
@@ -30,6 +29,7 @@ from headrace.client.producer_config import ProducerSettings
 from headrace.client.producer_core import FlushWait, ProducerCore
 from headrace.client.producer_transaction_calls import NOTHING, TransactionCalls
 from headrace.client.producer_transactions import CLOSE_ABORT_S
+from headrace.client.rows import ColumnRows, Rows
 from headrace.client.security import tls_context
 from headrace.errors import RequestTimedOutError
 from headrace.protocol.api import ApiKey, api
@@ -40,6 +40,9 @@ from headrace.runtime.real import RealClock
 log = logging.getLogger("headrace.client.producer")
 
 _WAKE_BYTES_MIN = 64 * 1024
+_STEP_ROWS = 500
+"""Below the 700 new objects after which Python's garbage collector looks at them for the first time."""
+_STEP_BYTES_FIRST = 32 * 1024
 _UNDRAINED_MAX = 20_000
 _HANDOVER_S = 0.02
 _JOIN_S = 5.0
@@ -105,7 +108,8 @@ class Producer(TransactionCalls):
         self._died: BaseException | None = None
         # `send` compares what was taken with this limit; below zero it goes the slow way, which starts the thread.
         self._taken = 0
-        self._limit = NOTHING
+        self._limit = self._wake_limit = NOTHING
+        self._step_bytes = _STEP_BYTES_FIRST
         self._drained = 0
         self._idle = False
         self._append: Callable[[Any], None] = self._not_started
@@ -280,6 +284,9 @@ class Producer(TransactionCalls):
 
     def _make_room(self, size: int) -> None:
         """The slow way of `send`: start the thread, or wake it, or wait for room."""
+        if self._taken <= self._wake_limit and self._pid == os.getpid():
+            self._compact(size)
+            return
         if self._pid != os.getpid():
             # Forked without the hook having run (a raw fork in C): the thread did not come along.
             self.after_fork()
@@ -305,16 +312,32 @@ class Producer(TransactionCalls):
                 self._changed.wait(_HANDOVER_S)
                 self._waiting -= 1
 
+    def _compact(self, size: int) -> None:
+        """Now and then on the way to a batch's worth: see `Accumulator.compact`."""
+        core = self._core
+        if core is not None and self._taking.acquire(False):
+            try:
+                rows = core.accumulator.compact()
+            finally:
+                self._taking.release()
+            note_rows(rows)
+            # By the sizes of records that happen to come by, the next time is about so many records away.
+            self._step_bytes = max(_STEP_ROWS, (3 * self._step_bytes + size * _STEP_ROWS) // 4)
+        with self._lock:
+            self._limit = min(self._wake_limit, self._taken + self._step_bytes)
+
     def _used(self, core: ProducerCore) -> int:
         return core.accumulator.buffered_bytes + self._taken - self._drained
 
     def _set_limit(self, core: ProducerCore) -> None:
         """How much may be taken before somebody has to look again: enough to wake the sender for, or all there is."""
         if self._closed or is_load_due() or (core.transaction is not None and not core.transaction.takes_records):
-            self._limit = NOTHING
+            self._limit = self._wake_limit = NOTHING
             return
         left = self._settings.buffer_memory - core.accumulator.buffered_bytes
-        self._limit = max(self._taken, self._drained) + max(0, min(self._wake_bytes, left))
+        taken = max(self._taken, self._drained)
+        self._wake_limit = taken + max(0, min(self._wake_bytes, left))
+        self._limit = min(self._wake_limit, taken + self._step_bytes)
 
     def _wait_for_room(self, core: ProducerCore, size: int) -> None:
         if threading.current_thread() is self._thread:
@@ -356,6 +379,7 @@ class Producer(TransactionCalls):
         core = ProducerCore(client.core, self._settings, self._setup.partitioner, self)
         self._client, self._core = client, core
         self._append = core.accumulator.pending.append
+        self._taking = core.accumulator.taking = threading.Lock()
         # One record may be sent by its caller's thread: where nothing lingers, and no code of the user's is called.
         self._is_direct = client.can_be_alone and not (
             self._settings.linger_s or self._setup.partitioner or self._settings.transactional_id
@@ -536,7 +560,7 @@ class Producer(TransactionCalls):
         finally:
             with self._lock:
                 self._closed = True
-                self._limit = NOTHING
+                self._limit = self._wake_limit = NOTHING
             thread = self._thread
             self._stopping = True
             self._wake()

@@ -7,12 +7,12 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, cast
 
-from headrace.client.accumulator import ColumnRows, Rows
 from headrace.client.configs import merge
 from headrace.client.delivery import BatchDelivery, HeaderList, RecordMetadata
 from headrace.client.errors import SerializationError
 from headrace.client.partitioners import make_partitioner
 from headrace.client.producer_config import ProducerSettings, read_producer_config
+from headrace.client.rows import ColumnRows, Rows
 from headrace.client.serializers import load, make_serializer
 from headrace.config import ConfigError
 from headrace.errors import HeadraceError

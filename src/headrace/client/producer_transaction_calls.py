@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, Self, TypeVar
 
@@ -28,6 +29,8 @@ class TransactionCalls:
     _settings: ProducerSettings
     _core: ProducerCore | None
     _limit: int
+    _wake_limit: int
+    _lock: threading.RLock
 
     def _started(self) -> ProducerCore:
         raise NotImplementedError
@@ -87,7 +90,8 @@ class TransactionCalls:
 
     def _end_transaction(self, end: Callable[[TransactionCore], Operation]) -> Operation:
         # From now on `send` goes the slow way, and is refused there.
-        self._limit = NOTHING
+        with self._lock:
+            self._limit = self._wake_limit = NOTHING
 
         def run(transaction: TransactionCore) -> Operation:
             assert self._core is not None

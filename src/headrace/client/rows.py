@@ -1,0 +1,81 @@
+"""Many records on their way into batches: as parallel sequences, or as columns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import cast
+
+from headrace.client.delivery import BatchDelivery, Callbacks, HeaderList
+from headrace.client.producer_batch import Handles
+from headrace.records.columns import Columns
+
+RECORD_OVERHEAD_BYTES = 14
+"""About what a record takes besides key, value and headers."""
+
+
+@dataclass(slots=True)
+class Rows:
+    """Records as parallel sequences, with whoever wants to know how they fared."""
+
+    handles: Handles
+    topic: str
+    values: Sequence[bytes | None]
+    keys: Sequence[bytes | None]
+    partitions: Sequence[int | None] | None
+    timestamps: Sequence[int | None]
+    headers: Sequence[HeaderList | None] | None
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def take(self, picked: Sequence[int]) -> Rows:
+        """These rows, in this order."""
+        handles = self.handles
+        if isinstance(handles, Callbacks):
+            handles = Callbacks([handles.functions[i] for i in picked])
+        return Rows(
+            [handles[i] for i in picked] if isinstance(handles, list) else handles,
+            self.topic,
+            [self.values[i] for i in picked],
+            [self.keys[i] for i in picked],
+            None if self.partitions is None else [self.partitions[i] for i in picked],
+            [self.timestamps[i] for i in picked],
+            None if self.headers is None else [self.headers[i] for i in picked],
+        )
+
+
+@dataclass(slots=True)
+class ColumnRows:
+    """Records as `send_arrow` gives them: buffers with positions. `plan` picks the rows of each partition, in order."""
+
+    delivery: BatchDelivery
+    topic: str
+    columns: Columns
+    plan: Callable[[int], Iterable[tuple[int | None, Columns, Sequence[int]]]]
+    """Given the partition count: (partition or None for sticky, its rows, where each ends in bytes)."""
+    payload_bytes: int = 0
+    """What counts against `buffer.memory` until it is in batches: nothing where the bytes are the user's own."""
+
+    def __len__(self) -> int:
+        return len(self.columns)
+
+
+def row_sizes(rows: Rows) -> list[int]:
+    values, keys = rows.values, rows.keys
+    if values.count(None):
+        sizes = [RECORD_OVERHEAD_BYTES + (0 if value is None else len(value)) for value in values]
+    else:
+        sizes = [RECORD_OVERHEAD_BYTES + n for n in map(len, cast("Sequence[bytes]", values))]
+    if keys.count(None) != len(keys):
+        sizes = [size + (0 if key is None else len(key)) for size, key in zip(sizes, keys)]
+    if rows.headers is not None:
+        sizes = [size + headers_size(headers) for size, headers in zip(sizes, rows.headers)]
+    return sizes
+
+
+def headers_size(headers: HeaderList | None) -> int:
+    """About what a record's headers take."""
+    if not headers:
+        return 0
+    return sum(4 + len(name) + (0 if value is None else len(value)) for name, value in headers)

@@ -24,10 +24,13 @@ from headrace.records import (
     check,
     decode_columns,
     decode_spans,
+    decode_stretch,
     read_control,
     read_records,
     split,
+    survey_stretch,
 )
+from headrace.records.kernels_plain import Stretch
 from headrace.topics import TopicPartition
 
 DECODE_BYTES_MAX = 4 * 1024 * 1024
@@ -44,7 +47,7 @@ Buffer = bytes | bytearray | memoryview
 class _Group:
     """Consecutive batches that are decoded together: same leader epoch, same kind of timestamp."""
 
-    __slots__ = ("batches", "bytes", "is_log_append_time", "leader_epoch", "spans")
+    __slots__ = ("batches", "bytes", "is_log_append_time", "leader_epoch", "spans", "stretch")
 
     def __init__(self, leader_epoch: int, is_log_append_time: bool) -> None:
         self.leader_epoch = leader_epoch
@@ -53,6 +56,8 @@ class _Group:
         self.spans: list[tuple[BatchHeader, int, int]] | None = []
         """Where each batch's records lie in what was fetched; None when some are compressed."""
         self.bytes = 0
+        self.stretch: Stretch | None = None
+        """All batches of the fetch at once, none of them looked at: then this is the only group, without `batches`."""
 
 
 class Chunk:
@@ -98,7 +103,19 @@ class Chunk:
         self._row = 0
         self._error: HeadraceError | None = None
         self._records = records
-        self._survey(records, aborted if read_committed else None)
+        stretch = survey_stretch(records, fetch_offset, DECODE_BYTES_MAX)
+        if stretch is not None:
+            self._take_stretch(stretch)
+        else:
+            self._survey(records, aborted if read_committed else None)
+
+    def _take_stretch(self, stretch: Stretch) -> None:
+        """The usual case: nothing in this fetch is special, so no batch is looked at by itself."""
+        group = _Group(stretch.leader_epoch, stretch.is_log_append_time)
+        group.stretch = stretch
+        self._groups.append(group)
+        self.next_offset = stretch.next_offset
+        self.leader_epoch = stretch.leader_epoch
 
     def _survey(self, records: Buffer, aborted: Sequence[AbortedTransaction] | None) -> None:
         pending = deque(sorted(aborted, key=lambda found: found.first_offset)) if aborted else None
@@ -180,8 +197,18 @@ class Chunk:
 
     def _decode(self) -> None:
         group = self._groups.popleft()
-        count_rows(sum(batch.count for batch in group.batches))
-        columns = self._decoded(group)
+        if group.stretch is not None:
+            count_rows(group.stretch.record_count)
+            found = decode_stretch(self._records, group.stretch, check_crcs=self._check_crcs)
+            if found is None:
+                # One of them is damaged: which, and what comes before it, shows when each is looked at. (None is of a
+                # transaction, so which were aborted does not matter.)
+                self._survey(self._records, None)
+                return
+            columns = found
+        else:
+            count_rows(sum(batch.count for batch in group.batches))
+            columns = self._decoded(group)
         start = bisect_left(columns.offsets, self.position) if len(columns) else 0
         if start >= len(columns):
             return

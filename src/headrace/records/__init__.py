@@ -37,10 +37,12 @@ from headrace.records.read import (
     ControlMarker,
     decode_columns,
     decode_spans,
+    decode_stretch,
     iter_records,
     read_control,
     read_records,
     records_of,
+    survey_stretch,
 )
 
 __all__ = [
@@ -75,6 +77,7 @@ __all__ = [
     "control_batch",
     "decode_columns",
     "decode_spans",
+    "decode_stretch",
     "decompress",
     "empty_batch",
     "filter_batch",
@@ -88,6 +91,7 @@ __all__ = [
     "records_of",
     "set_max_timestamp",
     "split",
+    "survey_stretch",
     "use_fast",
     "valid_bytes",
 ]

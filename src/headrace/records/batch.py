@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from enum import IntEnum
 from functools import cache
 from typing import NamedTuple, Protocol
@@ -345,6 +345,17 @@ def check(batch: Batch) -> None:
         raise CorruptBatch(
             f"batch at offset {batch.base_offset} is corrupt: its checksum is {stored}, its bytes give {computed}"
         )
+
+
+def are_whole(buffer: Buffer, starts: Iterable[int], ends: Iterable[int]) -> bool:
+    """Whether the checksums of batches are right, whose records begin and end there in a buffer."""
+    view = memoryview(buffer)
+    checksum, unpack = _crc32c(), _U32.unpack_from
+    to_crc, to_attributes = HEADER_BYTES - CRC_AT, HEADER_BYTES - ATTRIBUTES_AT
+    return all(
+        unpack(view, start - to_crc)[0] == checksum(view[start - to_attributes : end])
+        for start, end in zip(starts, ends)
+    )
 
 
 def assign(buffer: bytearray | memoryview, base_offset: int, leader_epoch: int) -> None:

@@ -14,7 +14,7 @@ from typing import Protocol, cast
 from headrace.records import kernels_plain
 from headrace.records.batch import Buffer
 from headrace.records.columns import BytesColumn
-from headrace.records.kernels_plain import Decoded, Survey
+from headrace.records.kernels_plain import Decoded, Stretch, Survey
 
 FAST_FROM_ROWS = 16
 """Below this many rows the call into compiled code costs more than the plain loop."""
@@ -26,6 +26,8 @@ class Kernels(Protocol):
     """What both sets of kernels offer; `kernels_plain` says what each does."""
 
     NAME: str
+
+    def survey_batches(self, data: Buffer, position: int, bytes_max: int) -> Stretch | None: ...
 
     def decode_records(self, data: Buffer, table: Sequence[int], capacity: int) -> Decoded: ...
 

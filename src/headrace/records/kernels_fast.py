@@ -34,6 +34,7 @@ from headrace.records.compiling import (
     triple,
     types,
 )
+from headrace.records.kernels_fast_batches import survey_batches
 from headrace.records.kernels_fast_rows import gather, lay_ends, to_list
 from headrace.records.kernels_plain import MIN_BODY_BYTES, NO_STAMP, TABLE_WIDTH, Decoded, Fault, Survey
 
@@ -47,6 +48,7 @@ __all__ = [
     "offset_deltas",
     "pack",
     "running_sizes",
+    "survey_batches",
     "survey_records",
     "to_list",
 ]

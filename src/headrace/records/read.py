@@ -9,7 +9,16 @@ from itertools import repeat
 from typing import NamedTuple, cast
 
 from headrace.records import kernels
-from headrace.records.batch import CURRENT_MAGIC, Batch, BatchHeader, Buffer, increment_sequence, to_int32
+from headrace.records.batch import (
+    CURRENT_MAGIC,
+    HEADER_BYTES,
+    Batch,
+    BatchHeader,
+    Buffer,
+    are_whole,
+    increment_sequence,
+    to_int32,
+)
 from headrace.records.columns import (
     MAX_COLUMN_BYTES,
     MIN_RECORD_BYTES,
@@ -21,7 +30,7 @@ from headrace.records.columns import (
 )
 from headrace.records.compression import DEFAULT_LIMIT_BYTES, decompress
 from headrace.records.errors import CorruptBatch, InvalidRecord
-from headrace.records.kernels_plain import NO_STAMP, Decoded, Fault
+from headrace.records.kernels_plain import NO_STAMP, TABLE_WIDTH, Decoded, Fault, Stretch
 
 _FAULTS = {
     Fault.CUT: "the batch ends before its last record",
@@ -117,6 +126,20 @@ def decode_spans(data: Buffer, spans: Iterable[tuple[BatchHeader, int, int]]) ->
         table.extend(_row(header, start, end))
         capacity += _capacity(header, end - start)
     return _decoded_table(data, table, headers, capacity)
+
+
+def survey_stretch(data: Buffer, position: int, bytes_max: int) -> Stretch | None:
+    """The batches of a fetch that end behind a position, seen together; None when they have to be looked at one by one:
+    not all are plain (see `Stretch`), more than so many bytes, or not worth it."""
+    return kernels.choose(len(data) // HEADER_BYTES).survey_batches(data, position, bytes_max)
+
+
+def decode_stretch(data: Buffer, stretch: Stretch, *, check_crcs: bool) -> Columns | None:
+    """Columns over the buffer that was surveyed. None when anything is wrong: who looks at each batch can say what."""
+    if check_crcs and not are_whole(data, stretch.table[0::TABLE_WIDTH], stretch.table[1::TABLE_WIDTH]):
+        return None
+    decoded = kernels.choose(stretch.capacity).decode_records(data, stretch.table, stretch.capacity)
+    return None if decoded.fault else _columns(data, decoded)
 
 
 def _decoded_table(data: Buffer, table: array[int], headers: list[BatchHeader], capacity: int) -> Columns:

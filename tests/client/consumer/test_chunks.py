@@ -1,0 +1,171 @@
+"""What a fetch brought is handed out the same, whether its batches are looked at one by one or all together."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from headrace.client.chunks import Chunk
+from headrace.client.consumer_errors import RecordDeserializationError
+from headrace.records import Codec, TimestampType, build_batch, kernels, set_max_timestamp, survey_stretch, use_fast
+from headrace.topics import TopicPartition
+
+pytest.importorskip("headrace.records.kernels_fast")
+PART = TopicPartition("t", 0)
+
+
+def batches(count: int = 6, **options: Any) -> list[bytearray]:
+    """Of 20 records each, from offset 0."""
+    return [
+        bytearray(
+            build_batch(
+                [(1000 + row, b"k" if row % 2 else None, b"value %d" % row, ()) for row in range(20)],
+                base_offset=20 * n,
+                leader_epoch=3,
+                **options,
+            )
+        )
+        for n in range(count)
+    ]
+
+
+def handed_out(data: bytes, position: int, check_crcs: bool) -> tuple[list[Any], int, str | None]:
+    """Every record, where the next fetch goes on, and the error at the end."""
+    chunk = Chunk(PART, position, data, None, read_committed=True, check_crcs=check_crcs)
+    found: list[Any] = []
+    next_offset = chunk.next_offset
+    try:
+        while (piece := chunk.peek(17)) is not None:
+            columns = piece.columns
+            rows = zip(columns.offsets, columns.timestamps, columns.keys.to_list(), columns.values.to_list())
+            found += [(*row, piece.leader_epoch, piece.timestamp_type) for row in rows]
+            chunk.advance(len(piece))
+    except RecordDeserializationError as error:
+        return found, next_offset, str(error)
+    assert chunk.is_done
+    return found, next_offset, None
+
+
+def plain() -> bytes:
+    return b"".join(batches())
+
+
+def cut_at_the_end() -> bytes:
+    return plain()[:-30]
+
+
+def cut_in_a_header() -> bytes:
+    return plain() + plain()[:15]
+
+
+def damaged() -> bytes:
+    made = batches()
+    made[3][-5] ^= 1
+    return b"".join(made)
+
+
+def lying_about_its_records() -> bytes:
+    made = batches()
+    made[2][60] += 1
+    return b"".join(made)
+
+
+def of_another_epoch() -> bytes:
+    made = batches()
+    made[4][15] = 4
+    return b"".join(made)
+
+
+def of_another_format() -> bytes:
+    made = batches()
+    made[5][16] = 1
+    return b"".join(made)
+
+
+def of_an_unknown_format() -> bytes:
+    made = batches()
+    made[5][16] = 9
+    return b"".join(made)
+
+
+def with_an_impossible_length() -> bytes:
+    made = batches()
+    made[5][8:12] = b"\0\0\0\x02"
+    return b"".join(made)
+
+
+def compressed_in_between() -> bytes:
+    return b"".join([*batches(3), *batches(5, codec=Codec.LZ4)[3:]])
+
+
+def stamped_by_the_broker() -> bytes:
+    made = batches(3)
+    for batch in made:
+        set_max_timestamp(batch, TimestampType.LOG_APPEND_TIME, 5_000)
+    return b"".join(made)
+
+
+def many_small_ones() -> bytes:
+    return b"".join(bytes(build_batch([(7, None, b"x", ())], base_offset=n)) for n in range(700))
+
+
+CASES = [
+    plain,
+    cut_at_the_end,
+    cut_in_a_header,
+    damaged,
+    lying_about_its_records,
+    of_another_epoch,
+    of_another_format,
+    of_an_unknown_format,
+    with_an_impossible_length,
+    compressed_in_between,
+    stamped_by_the_broker,
+    many_small_ones,
+]
+
+
+@pytest.fixture
+def fast() -> Any:
+    if not use_fast():
+        pytest.skip("the compiled kernels are switched off")
+    return kernels._fast
+
+
+@pytest.mark.parametrize("make", CASES, ids=lambda make: make.__name__)
+@pytest.mark.parametrize("position", [0, 20, 33, 119])
+def test_batches_seen_together_are_handed_out_like_those_seen_one_by_one(
+    monkeypatch: pytest.MonkeyPatch, fast: Any, make: Callable[[], bytes], position: int
+) -> None:
+    data = make()
+    for check_crcs in (True, False):
+        together = handed_out(data, position, check_crcs)
+        monkeypatch.setattr(kernels, "_fast", None)
+        assert survey_stretch(data, position, 1 << 30) is None
+        assert handed_out(data, position, check_crcs) == together
+        monkeypatch.setattr(kernels, "_fast", fast)
+
+
+def test_any_byte_may_be_wrong(monkeypatch: pytest.MonkeyPatch, fast: Any) -> None:
+    rng = random.Random(8)
+    for _ in range(300):
+        data = bytearray(plain())
+        for _ in range(rng.randrange(1, 3)):
+            data[rng.randrange(len(data))] = rng.randrange(256)
+        check_crcs = rng.random() < 0.5
+        together = handed_out(bytes(data), 25, check_crcs)
+        monkeypatch.setattr(kernels, "_fast", None)
+        assert handed_out(bytes(data), 25, check_crcs) == together
+        monkeypatch.setattr(kernels, "_fast", fast)
+
+
+def test_a_usual_fetch_is_seen_together(fast: Any) -> None:
+    found = survey_stretch(plain(), 45, 1 << 30)
+    assert found is not None
+    assert (found.record_count, found.next_offset, found.leader_epoch, found.is_log_append_time) == (80, 120, 3, False)
+    assert survey_stretch(plain(), 0, 500) is None
+    assert survey_stretch(compressed_in_between(), 0, 1 << 30) is None
+    assert survey_stretch(many_small_ones(), 0, 1 << 30).record_count == 700

@@ -1,6 +1,8 @@
 """Compression is Java's framing both ways, and reading never grows past its limit."""
 
 import gzip
+import random
+import re
 import struct
 import tracemalloc
 import zlib
@@ -10,10 +12,24 @@ import lz4.frame
 import pytest
 import zstandard
 
-from headrace.records import Codec, InvalidRecord, TooLarge, check_level, compress, decompress
+from headrace.records import (
+    HEADER_BYTES,
+    Batch,
+    Codec,
+    InvalidRecord,
+    TooLarge,
+    build_batch,
+    check_level,
+    compress,
+    decode_columns,
+    decompress,
+    read_records,
+)
+from headrace.records.compression import lz4_blocks, lz4_into
 
 COMPRESSED = [Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD]
 TEXT = b"".join(b"%d bottles of beer on the wall, " % count for count in range(20_000))
+SHORT = TEXT[:1000]
 
 
 @pytest.mark.parametrize("codec", COMPRESSED)
@@ -149,3 +165,61 @@ def test_zstd_frames_follow_each_other_and_skippable_ones_are_skipped() -> None:
     assert bytes(decompress(Codec.ZSTD, skippable + frame + skippable + frame)) == TEXT + TEXT
     with pytest.raises(InvalidRecord):
         decompress(Codec.ZSTD, frame + b"garbage")
+
+
+def lz4_frames() -> list[bytes]:
+    noise = random.Random(1).randbytes(150_000)
+    texts = [b"", b"a", SHORT, SHORT * 200, noise, SHORT * 50 + noise]
+    sizes = (lz4.frame.BLOCKSIZE_MAX64KB, lz4.frame.BLOCKSIZE_MAX4MB)
+    return [lz4.frame.compress(text, block_linked=False, block_size=size) for text in texts for size in sizes]
+
+
+def test_lz4_decompresses_into_memory_that_is_there() -> None:
+    for frame in map(memoryview, lz4_frames()):
+        wanted = bytes(decompress(Codec.LZ4, frame))
+        blocks = lz4_blocks(frame)
+        out = memoryview(bytearray(b"?" * (blocks.bound + 3)))
+        size = lz4_into(frame, blocks, out[: blocks.bound])
+        assert size == len(wanted) <= blocks.bound
+        assert bytes(out[:size]) == wanted
+        assert bytes(out[blocks.bound :]) == b"???"
+
+
+def test_a_damaged_lz4_frame_gives_the_same_both_ways() -> None:
+    rng = random.Random(2)
+    for _ in range(400):
+        frame = bytearray(compress(Codec.LZ4, SHORT * 3 + rng.randbytes(300)))
+        frame[rng.randrange(7, len(frame))] ^= 1 << rng.randrange(8)
+        try:
+            blocks = lz4_blocks(memoryview(frame))
+        except InvalidRecord as error:
+            with pytest.raises(InvalidRecord, match=re.escape(str(error))):
+                decompress(Codec.LZ4, frame)
+            continue
+        out = memoryview(bytearray(blocks.bound))
+        size = lz4_into(memoryview(frame), blocks, out)
+        if size is None:
+            with pytest.raises(InvalidRecord):
+                decompress(Codec.LZ4, frame)
+        else:
+            assert bytes(out[:size]) == bytes(decompress(Codec.LZ4, frame))
+
+
+def test_batches_of_lz4_are_decoded_together_as_one_by_one() -> None:
+    made = [
+        Batch(build_batch([(n, b"k", SHORT * n, ()) for n in range(1, 9)], base_offset=8 * m, codec=Codec.LZ4))
+        for m in range(5)
+    ]
+    rows = [record for batch in made for record in read_records(batch)]
+    found = decode_columns(made)
+    assert found.offsets.tolist() == [record.offset for record in rows]
+    assert found.values.to_list() == [record.value for record in rows]
+    with pytest.raises(TooLarge):
+        decode_columns(made, limit_bytes=4 * sum(len(SHORT) * n for n in range(1, 9)))
+    damaged = bytearray(made[3].buffer)
+    damaged[HEADER_BYTES + 20 : HEADER_BYTES + 40] = bytes(20)
+    with pytest.raises(InvalidRecord) as one:
+        decode_columns(Batch(damaged))
+    with pytest.raises(InvalidRecord) as together:
+        decode_columns([*made[:3], Batch(damaged), made[4]])
+    assert str(one.value) == str(together.value)

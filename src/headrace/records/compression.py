@@ -10,7 +10,8 @@ from __future__ import annotations
 import struct
 import threading
 import zlib
-from typing import TYPE_CHECKING
+from functools import lru_cache
+from typing import TYPE_CHECKING, NamedTuple
 
 from headrace.records.batch import Buffer, Codec
 from headrace.records.errors import InvalidRecord, TooLarge
@@ -240,6 +241,7 @@ def _decompress_snappy(view: memoryview, limit_bytes: int) -> bytes:
 _LZ4_MAGIC = 0x184D2204
 _LZ4_STORED = 0x80000000
 _LZ4_MAX_RATIO = 255
+_LZ4_BLOCK_CHECKSUMS = 0x10
 
 
 def _compress_lz4(data: Buffer, level: int) -> bytes:
@@ -263,7 +265,8 @@ def _rotate(number: int, bits: int) -> int:
     return ((number << bits) | (number >> (32 - bits))) & 0xFFFFFFFF
 
 
-def _xxh32_short(data: Buffer) -> int:
+@lru_cache(maxsize=64)
+def _xxh32_short(data: bytes) -> int:
     """XXH32 with seed 0 of fewer than 16 bytes: a frame descriptor's checksum."""
     mask = 0xFFFFFFFF
     prime_1, prime_2, prime_3, prime_4, prime_5 = 2654435761, 2246822519, 3266489917, 668265263, 374761393
@@ -292,37 +295,84 @@ def _lz4_descriptor(view: memoryview) -> tuple[int, int, int]:
     if not 4 <= block_code >> 4 <= 7:
         raise _broken(Codec.LZ4, f"block size code {block_code >> 4} is unknown")
     at = 14 if flags & 0x08 else 6
-    if len(view) <= at or (_xxh32_short(view[4:at]) >> 8) & 0xFF != view[at]:
+    if len(view) <= at or (_xxh32_short(bytes(view[4:at])) >> 8) & 0xFF != view[at]:
         raise _broken(Codec.LZ4, "the frame descriptor is corrupt")
     return flags, block_code, at + 1
 
 
-def _decompress_lz4(view: memoryview, limit_bytes: int) -> bytes:
-    import lz4.frame
+class Lz4Blocks(NamedTuple):
+    """Where the blocks of a frame lie, and no more than how much they hold."""
 
+    blocks: list[tuple[bool, int, int]]
+    """Whether it is stored as it is, its start, its size."""
+    block_limit: int
+    bound: int
+    flags: int
+    block_code: int
+    start: int
+    end: int
+
+
+def lz4_blocks(view: memoryview) -> Lz4Blocks:
+    """Look a frame through without decompressing anything; InvalidRecord when Java would refuse it."""
     flags, block_code, start = _lz4_descriptor(view)
     block_limit = 1 << (8 + 2 * (block_code >> 4))
-    checksum_bytes = 4 if flags & 0x10 else 0
+    checksum_bytes = 4 if flags & _LZ4_BLOCK_CHECKSUMS else 0
     at = start
     bound = 0
+    end = len(view)
+    blocks: list[tuple[bool, int, int]] = []
     while True:
-        if len(view) - at < 4:
+        if end - at < 4:
             raise _broken(Codec.LZ4, "the stream ended prematurely")
-        word = _LE32.unpack_from(view, at)[0]
+        word: int = _LE32.unpack_from(view, at)[0]
         size = word & ~_LZ4_STORED
         at += 4
         if size == 0:
             break
         if size > block_limit:
             raise _broken(Codec.LZ4, f"a block of {size} bytes exceeds the maximum of {block_limit}")
-        if len(view) - at < size + checksum_bytes:
+        if end - at < size + checksum_bytes:
             raise _broken(Codec.LZ4, "the stream ended prematurely")
-        bound += size if word & _LZ4_STORED else min(block_limit, size * _LZ4_MAX_RATIO)
+        is_stored = word >= _LZ4_STORED
+        bound += size if is_stored else min(block_limit, size * _LZ4_MAX_RATIO)
+        blocks.append((is_stored, at, size))
         at += size + checksum_bytes
-    if flags & 0x04 and len(view) - at < 4:
+    if flags & 0x04 and end - at < 4:
         raise _broken(Codec.LZ4, "the content checksum is cut")
+    return Lz4Blocks(blocks, block_limit, bound, flags, block_code, start, at)
+
+
+def lz4_into(view: memoryview, found: Lz4Blocks, out: memoryview) -> int | None:
+    """Decompress the blocks of a frame one after the other into memory that has room for their bound.
+
+    How many bytes that were; None when a block is damaged or has a checksum of its own: `decompress` sees to those.
+    """
+    import cramjam
+
+    if found.flags & _LZ4_BLOCK_CHECKSUMS:
+        return None
+    at = 0
+    for is_stored, start, size in found.blocks:
+        if is_stored:
+            out[at : at + size] = view[start : start + size]
+            at += size
+            continue
+        room = min(found.block_limit, len(out) - at)
+        try:
+            at += cramjam.lz4.decompress_block_into(view[start : start + size], out[at : at + room], output_len=room)
+        except cramjam.DecompressionError:
+            return None
+    return at
+
+
+def _decompress_lz4(view: memoryview, limit_bytes: int) -> Buffer:
+    import lz4.frame
+
+    found = lz4_blocks(view)
+    flags, block_code, start, at, bound = found.flags, found.block_code, found.start, found.end, found.bound
     # The C library would also check content size and content checksum, which Java ignores: it gets a plain descriptor.
-    descriptor = bytes((0x60 | (flags & 0x10), block_code))
+    descriptor = bytes((0x60 | (flags & _LZ4_BLOCK_CHECKSUMS), block_code))
     frame = b"".join(
         (
             _LE32.pack(_LZ4_MAGIC),

@@ -15,10 +15,12 @@ from headrace.records.batch import (
     Batch,
     BatchHeader,
     Buffer,
+    Codec,
     are_whole,
     increment_sequence,
     to_int32,
 )
+from headrace.records.buffers import SHARED
 from headrace.records.columns import (
     MAX_COLUMN_BYTES,
     MIN_RECORD_BYTES,
@@ -28,7 +30,7 @@ from headrace.records.columns import (
     Record,
     decode_headers,
 )
-from headrace.records.compression import DEFAULT_LIMIT_BYTES, decompress
+from headrace.records.compression import DEFAULT_LIMIT_BYTES, Lz4Blocks, decompress, lz4_blocks, lz4_into
 from headrace.records.errors import CorruptBatch, InvalidRecord
 from headrace.records.kernels_plain import NO_STAMP, TABLE_WIDTH, Decoded, Fault, Stretch
 
@@ -88,6 +90,10 @@ def decode_columns(batches: Batch | Iterable[Batch], limit_bytes: int = DEFAULT_
         if decoded.fault:
             raise _invalid(decoded.fault, decoded.fault_at, header)
         return _columns(data, decoded)
+    batches = list(batches)
+    found = _decode_lz4(batches, limit_bytes)
+    if found is not None:
+        return found
     table = array("q")
     payloads: list[Buffer] = []
     headers: list[BatchHeader] = []
@@ -107,6 +113,36 @@ def decode_columns(batches: Batch | Iterable[Batch], limit_bytes: int = DEFAULT_
     # Joined once so that a column is one buffer; a single batch is not copied.
     joined = payloads[0] if len(payloads) == 1 else b"".join(payloads)
     return _decoded_table(joined, table, headers, capacity)
+
+
+def _decode_lz4(batches: list[Batch], limit_bytes: int) -> Columns | None:
+    """The records of batches that are all compressed with LZ4, decompressed side by side into memory that was used
+    before. None when they are not, or anything is wrong: who opens one after the other can say what."""
+    frames: list[tuple[BatchHeader, memoryview, Lz4Blocks]] = []
+    bound = 0
+    for batch in batches:
+        header = batch.header()
+        if header.codec_id != Codec.LZ4 or header.magic != CURRENT_MAGIC or header.count <= 0:
+            return None
+        try:
+            blocks = lz4_blocks(batch.payload)
+        except InvalidRecord:
+            return None
+        bound += blocks.bound
+        frames.append((header, batch.payload, blocks))
+    if not frames or bound > min(limit_bytes, MAX_COLUMN_BYTES):
+        return None
+    out = SHARED.take(bound)
+    table = array("q")
+    position = capacity = 0
+    for header, payload, blocks in frames:
+        size = lz4_into(payload, blocks, out[position : position + blocks.bound])
+        if size is None:
+            return None
+        table.extend(_row(header, position, position + size))
+        capacity += _capacity(header, size)
+        position += size
+    return _decoded_table(out[:position], table, [header for header, _, _ in frames], capacity)
 
 
 def decode_spans(data: Buffer, spans: Iterable[tuple[BatchHeader, int, int]]) -> Columns:

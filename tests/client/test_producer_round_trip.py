@@ -143,14 +143,20 @@ def test_records_put_into_columns_early_keep_order_callbacks_and_handles(
 
     monkeypatch.setattr(Accumulator, "compact", spy)
     heard: list[int] = []
+    count, tail = 7_000, 300
     with Producer(bootstrap_servers=broker_address, batch_size=200_000, linger_ms=5) as producer:
-        for i in range(20_000):
-            producer.send((topic, other)[i % 7 == 0], b"%d" % i, on_delivery=lambda error, at, i=i: heard.append(i))
-        producer.send_batch(topic, [b"20000"])
-        kept = [producer.send(topic, b"%d" % i, b"key") for i in range(20_001, 30_000)]
-    assert max(compacted) > 0, "nothing was put into columns early"
-    assert sorted(heard) == list(range(20_000))
-    assert [i for i in heard if i % 7] == [i for i in range(20_000) if i % 7]
-    assert [int(m.value()) for m in read_all(topic)] == [i for i in range(30_000) if i % 7 or i >= 20_000]
-    assert [int(m.value()) for m in read_all(other)] == list(range(0, 20_000, 7))
-    assert [delivery.result().offset for delivery in kept] == list(range(20_000 - 2858 + 1, 20_000 - 2858 + 10_000))
+        producer.partitions_for(topic)
+        with producer._baton:
+            # The producer's thread cannot take anything before the last record is there.
+            for i in range(count):
+                value = b"%060d" % i
+                producer.send((topic, other)[i % 7 == 0], value, on_delivery=lambda error, at, i=i: heard.append(i))
+        producer.send_batch(topic, [b"%d" % count])
+        kept = [producer.send(topic, b"%d" % (count + 1 + i), b"key") for i in range(tail)]
+    assert sum(compacted) > count // 2
+    assert sorted(heard) == list(range(count))
+    assert [i for i in heard if i % 7] == [i for i in range(count) if i % 7]
+    expected = [i for i in range(count + 1 + tail) if i % 7 or i >= count]
+    assert [int(message.value()) for message in read_all(topic)] == expected
+    assert [int(message.value()) for message in read_all(other)] == list(range(0, count, 7))
+    assert [delivery.result().offset for delivery in kept] == list(range(len(expected) - tail, len(expected)))

@@ -158,6 +158,17 @@ class BlockingClient:
         self._run_reports()
         self.core.tick()
 
+    def wrote(self, events: Events) -> bool:
+        """Whether there was nothing but room for bytes that were going out anyway: they are on their way, and there is
+        no news for anybody."""
+        for selected, mask in events:
+            connection = selected.data
+            if mask != selectors.EVENT_WRITE or connection is None or connection.state is not State.READY:
+                return False
+        for selected, mask in events:
+            self._serve(selected.data, mask)
+        return bool(events) and not self._reports
+
     # --- one answer, waited for by another thread than the one in `select` --------------------------------------------
 
     @property

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from headrace.client.blocking import BlockingClient
+from headrace.client.blocking import BlockingClient, Events
 from headrace.client.cluster_view import PartitionView
 from headrace.client.compiled import count_rows, is_load_due, load_if_due, note_rows
 from headrace.client.configs import ConnectionConfig
@@ -24,16 +24,14 @@ from headrace.client.producer_base import (
     batch_rows,
     check_record,
     payload_bytes,
+    preload,
 )
-from headrace.client.producer_config import ProducerSettings
 from headrace.client.producer_core import FlushWait, ProducerCore
 from headrace.client.producer_transaction_calls import NOTHING, TransactionCalls
 from headrace.client.producer_transactions import CLOSE_ABORT_S
 from headrace.client.rows import ColumnRows, Rows
 from headrace.client.security import tls_context
 from headrace.errors import RequestTimedOutError
-from headrace.protocol.api import ApiKey, api
-from headrace.records.compression import compress
 from headrace.runtime import Clock
 from headrace.runtime.real import RealClock
 
@@ -374,7 +372,7 @@ class Producer(TransactionCalls):
             raise ClientClosed("the producer is closed: make a new one")
         if self._thread is not None:
             return
-        _preload(self._settings)
+        preload(self._settings)
         client = BlockingClient(self._connection_config, tls=self._tls, clock=self._clock)
         core = ProducerCore(client.core, self._settings, self._setup.partitioner, self)
         self._client, self._core = client, core
@@ -434,18 +432,26 @@ class Producer(TransactionCalls):
                     if core.accumulator.pending or self._requests or self._stopping:
                         self._idle = False
                         continue
-                wait_s = min(wait_s, self._rest_for() if was_idle else _LOOK_S)
-                self._baton.release()
-                try:
-                    events = client.select(wait_s)
-                finally:
-                    self._baton.acquire()
+                events = self._select(client, min(wait_s, self._rest_for() if was_idle else _LOOK_S))
                 self._idle = False
                 client.rejoin()
                 client.serve(events)
             core.abort("the producer was closed")
         finally:
             self._baton.release()
+
+    def _select(self, client: BlockingClient, wait_s: float) -> Events:
+        """Wait for news, without the baton. A large request goes out in pieces, for which nothing is to be decided."""
+        deadline = self._clock.monotonic() + wait_s
+        while True:
+            self._baton.release()
+            try:
+                events = client.select(wait_s)
+            finally:
+                self._baton.acquire()
+            if not client.wrote(events):
+                return events
+            wait_s = max(0.0, deadline - self._clock.monotonic())
 
     def _rest_for(self) -> float:
         """How long to rest: shortly after any work, and as long as callers send by themselves, for what they leave."""
@@ -585,15 +591,3 @@ class Producer(TransactionCalls):
         self._reset()
         if client is not None:
             client.abandon()
-
-
-def _preload(settings: ProducerSettings) -> None:
-    """Import what the thread will need, on the caller's thread.
-
-    A process that forks while another thread imports a module has that module locked for ever in the child.
-    """
-    for api_key in (ApiKey.API_VERSIONS, ApiKey.METADATA, ApiKey.INIT_PRODUCER_ID, ApiKey.PRODUCE):
-        api(api_key)
-    compress(settings.codec, b"", settings.level)
-    # Looking a host name up encodes it so, and the codec is imported for the first one.
-    "host".encode("idna")

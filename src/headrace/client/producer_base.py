@@ -16,7 +16,9 @@ from headrace.client.rows import ColumnRows, Rows
 from headrace.client.serializers import load, make_serializer
 from headrace.config import ConfigError
 from headrace.errors import HeadraceError
+from headrace.protocol.api import ApiKey, api
 from headrace.records import kernels
+from headrace.records.compression import compress
 
 log = logging.getLogger("headrace.client.producer")
 
@@ -201,7 +203,8 @@ def rows_of(
 
 def _bytes_list(data: Sequence[Any], what: str, topic: str) -> Sequence[bytes | None]:
     if set(map(type, data)) <= {bytes, type(None)}:
-        return data if isinstance(data, (list, tuple)) else list(data)
+        # The records are taken out of it later: what happens to the caller's list until then is no matter.
+        return data if isinstance(data, tuple) else list(data)
     return [as_bytes(one, what, topic) for one in data]
 
 
@@ -256,15 +259,31 @@ def _columns_of(
     if (keys is not None and len(keys) != len(values)) or not isinstance(values, (list, tuple)):
         return None
     kernel = kernels.choose(len(values))
-    if kernel is kernels.PLAIN or not {*map(type, values), *map(type, keys or ())} <= {bytes, type(None)}:
+    kinds = set(map(type, values))
+    if kernel is kernels.PLAIN or not {*kinds, *map(type, keys or ())} <= {bytes, type(None)}:
         return None
     sample = values[:: max(1, len(values) // _SAMPLED_ROWS)]
     average = sum(len(value) for value in sample if value is not None) / len(sample)
     if average * len(values) < _COLUMNS_FROM_BATCHES * setup.settings.batch_size:
         # Columns make batches of their own: a few records are better put with what else is on its way.
         return None
-    from headrace.client.column_rows import packed_rows
+    from headrace.client.column_rows import packed_rows, unpacked_rows
 
+    if keys is None and kinds == {bytes}:
+        # A list of our own: what happens to the caller's afterwards is no matter.
+        return unpacked_rows(delivery, topic, values[:], now_ms)
     nothing: list[None] = [None] * len(values)
     packed_keys, packed_values = kernel.pack(nothing if keys is None else keys), kernel.pack(values)
     return packed_rows(delivery, topic, packed_keys, packed_values, setup.settings.ignore_keys, now_ms)
+
+
+def preload(settings: ProducerSettings) -> None:
+    """Import what the thread will need, on the caller's thread.
+
+    A process that forks while another thread imports a module has that module locked for ever in the child.
+    """
+    for api_key in (ApiKey.API_VERSIONS, ApiKey.METADATA, ApiKey.INIT_PRODUCER_ID, ApiKey.PRODUCE):
+        api(api_key)
+    compress(settings.codec, b"", settings.level)
+    # Looking a host name up encodes it so, and the codec is imported for the first one.
+    "host".encode("idna")

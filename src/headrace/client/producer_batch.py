@@ -23,6 +23,7 @@ from headrace.client.delivery import (
     HeaderList,
     RecordMetadata,
 )
+from headrace.client.unpacked import packed_columns
 from headrace.errors import HeadraceError, InvalidRecordError
 from headrace.records.batch import HEADER_BYTES, Codec, increment_sequence, seal
 from headrace.records.build import Built, build_pooled_from_columns, build_pooled_of
@@ -178,7 +179,7 @@ class ProducerBatch:
             identity = (self.producer_id, self.producer_epoch, self.sequence)
             if self.columns is not None:
                 self.encoded = build_pooled_from_columns(
-                    self.columns,
+                    packed_columns(self.columns),
                     base_offset=0,
                     codec=codec,
                     level=level,

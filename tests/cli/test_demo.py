@@ -25,7 +25,7 @@ def test_the_demo_ends_well() -> None:
     assert max(map(len, done.stdout.splitlines())) <= 96
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_the_show_is_exactly_once_through_a_kill() -> None:
     pytest.importorskip("pyspark", reason="pyspark is not installed")

@@ -146,6 +146,7 @@ def test_the_group_shows_the_progress_together_with_the_output(
 # --- the proof, in short (the long form is `python -m tests.spark.prove`) ---------------------------------------------
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("points", [("sent EndTxn", "task sent")])
 def test_a_driver_killed_again_and_again_loses_and_doubles_nothing(
     kafka: BrokerProcess, tmp_path: Path, points: tuple[str, ...]
@@ -162,6 +163,7 @@ def test_the_at_least_once_sink_shows_duplicates_in_the_same_harness(kafka: Brok
     assert count.doubled > 0
 
 
+@pytest.mark.long
 def test_a_cluster_whose_executor_and_worker_are_killed_loses_and_doubles_nothing(
     kafka: BrokerProcess, tmp_path: Path
 ) -> None:

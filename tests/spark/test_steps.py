@@ -32,6 +32,7 @@ def servers(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
             yield kafka.address
 
 
+@pytest.mark.long
 def test_a_driver_killed_at_every_step_loses_and_doubles_nothing(servers: str, tmp_path: Path) -> None:
     count = prove_steps(Place(servers, tmp_path), len(POINTS), f"steps-{uuid.uuid4().hex[:8]}")
     assert count.kills == len(POINTS) >= 20

@@ -32,6 +32,13 @@ def test_a_pool_keeps_no_more_than_it_may() -> None:
     assert pool.held_bytes <= 10 * SIZE
 
 
+def test_a_large_buffer_is_kept_for_those_who_need_it() -> None:
+    pool = BufferPool(64 * SIZE, 8)
+    large = pool.take(8 * SIZE).obj
+    assert pool.take(SIZE).obj is not large
+    assert pool.take(7 * SIZE).obj is large
+
+
 def test_small_buffers_are_not_kept() -> None:
     pool = BufferPool(10 * SIZE, 3)
     assert len(pool.take(0)) == 0

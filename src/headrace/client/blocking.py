@@ -134,6 +134,19 @@ class BlockingClient:
         """Do what is due and move bytes, for at most that long; returns after the first events."""
         self.serve(self.select(self.prepare(timeout_s)))
 
+    def poll_for_news(self, timeout_s: float) -> None:
+        """Like `poll`, but a part of an answer is no event: a large one arrives in many pieces, and nothing is to be
+        done before its end."""
+        wait_s = self.prepare(timeout_s)
+        now = self.core.clock.monotonic
+        until = now() + wait_s
+        while (events := self.select(wait_s)) and not self._serve_all(events) and not self._reports:
+            wait_s = until - now()
+            if wait_s <= 0:
+                break
+        self._run_reports()
+        self.core.tick()
+
     def prepare(self, timeout_s: float) -> float:
         """The first part of `poll`: do what is due. For how many seconds there is nothing to do but to wait."""
         failures = self.core.failures
@@ -149,14 +162,21 @@ class BlockingClient:
 
     def serve(self, events: Events) -> None:
         """The third part: move bytes."""
+        self._serve_all(events)
+        self._run_reports()
+        self.core.tick()
+
+    def _serve_all(self, events: Events) -> bool:
+        """Whether there was news among these events."""
+        is_news = False
         for selected, mask in events:
             connection = selected.data
             if connection is None:
                 self._drain_wakeups()
-            elif connection.state is not State.CLOSED:
-                self._serve(connection, mask)
-        self._run_reports()
-        self.core.tick()
+                is_news = True
+            elif connection.state is not State.CLOSED and self._serve(connection, mask):
+                is_news = True
+        return is_news
 
     def wrote(self, events: Events) -> bool:
         """Whether there was nothing but room for bytes that were going out anyway: they are on their way, and there is
@@ -304,7 +324,8 @@ class BlockingClient:
         self._selector.register(sock, selectors.EVENT_WRITE, connection)
         return link
 
-    def _serve(self, connection: Connection, mask: int) -> None:
+    def _serve(self, connection: Connection, mask: int) -> bool:
+        """Whether there is news: not when all that came is a part of an answer."""
         link: _Link = connection.driver
         try:
             if link.handshaking:
@@ -315,9 +336,10 @@ class BlockingClient:
                 if mask & selectors.EVENT_WRITE:
                     self._write(connection)
                 if mask & selectors.EVENT_READ and connection.driver is link:
-                    self._read(connection, link)
+                    return self._read(connection, link)
         except (OSError, FrameRefused) as error:
             self._fail(connection, error)
+        return True
 
     def _finish_connect(self, connection: Connection, link: _Link) -> None:
         code = link.sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
@@ -373,25 +395,29 @@ class BlockingClient:
             if link.events != 0:
                 self._watch(connection, link, selectors.EVENT_READ)
 
-    def _read(self, connection: Connection, link: _Link) -> None:
+    def _read(self, connection: Connection, link: _Link) -> bool:
+        """Whether an answer came whole."""
         reader = connection.reader
+        is_news = False
         for _ in range(_READS_PER_TURN_MAX):
             target = reader.buffer()
             try:
                 count = link.sock.recv_into(target)
             except (BlockingIOError, ssl.SSLWantReadError):
-                return
+                return is_news
             except ssl.SSLWantWriteError:
                 self._watch(connection, link, selectors.EVENT_READ | selectors.EVENT_WRITE)
-                return
+                return is_news
             if count == 0:
                 raise OSError(errno.ECONNRESET, "the broker closed the connection")
             for frame in reader.received(count):
+                is_news = True
                 self.core.received(connection, frame)
                 if connection.driver is not link:
-                    return
+                    return True
             if count < len(target) and not (isinstance(link.sock, ssl.SSLSocket) and link.sock.pending()):
-                return
+                return is_news
+        return is_news
 
     def _watch(self, connection: Connection, link: _Link, events: int) -> None:
         if link.events != events:

@@ -137,12 +137,12 @@ class Consumer(ConsumerBase):
         """Move bytes until something has changed: a large answer arrives in many pieces, and only its end is news."""
         until = self._clock.monotonic() + max(0.0, seconds)
         self._changed = False
-        client.poll(max(0.0, seconds))
+        client.poll_for_news(max(0.0, seconds))
         while not self._changed and not self._wakeup_asked:
             left = until - self._clock.monotonic()
             if left <= 0:
                 return
-            client.poll(left)
+            client.poll_for_news(left)
 
     def _news(self) -> None:
         self._changed = True

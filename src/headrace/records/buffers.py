@@ -16,6 +16,10 @@ POOLED_FROM_BYTES = 64 * 1024
 
 _GRANULE_BYTES = 64 * 1024
 
+_WASTE_MAX = 4
+"""A buffer is not given to somebody who needs less than a quarter of it: the next one who needs all of it would have to
+take fresh memory."""
+
 
 class BufferPool:
     """At most so many buffers, of at most so many bytes together. Safe for several threads."""
@@ -52,7 +56,8 @@ class BufferPool:
                 buffer = buffers.popleft()
             except IndexError:
                 return None
-            view = memoryview(buffer)[:size] if len(buffer) >= size and _is_free(buffer) else None
+            is_fit = size <= len(buffer) <= size * _WASTE_MAX
+            view = memoryview(buffer)[:size] if is_fit and _is_free(buffer) else None
             buffers.append(buffer)
             if view is not None:
                 return view
@@ -115,5 +120,5 @@ class ScratchPool:
 SCRATCH = ScratchPool(8 * 1024 * 1024, 8)
 """Where the clients of this process put the bytes of records together before they encode them."""
 
-SHARED = BufferPool(64 * 1024 * 1024, 32)
+SHARED = BufferPool(64 * 1024 * 1024, 64)
 """What the clients of this process use."""

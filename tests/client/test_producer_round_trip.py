@@ -14,6 +14,7 @@ import headrace.testing
 from headrace import Producer
 from headrace.client.accumulator import Accumulator
 from headrace.client.producer_core import ProducerCore
+from headrace.records import use_fast
 
 RESULT_S = 20.0
 
@@ -160,3 +161,19 @@ def test_records_put_into_columns_early_keep_order_callbacks_and_handles(
     assert [int(message.value()) for message in read_all(topic)] == expected
     assert [int(message.value()) for message in read_all(other)] == list(range(0, count, 7))
     assert [delivery.result().offset for delivery in kept] == list(range(len(expected) - tail, len(expected)))
+
+
+@pytest.mark.parametrize("count", [10, 3_000])
+def test_a_list_may_be_changed_as_soon_as_send_batch_returns(
+    broker_address: str, make_topic: Any, read_all: Any, count: int
+) -> None:
+    topic = make_topic(1)
+    values = [b"%0100d" % i for i in range(count)]
+    use_fast()
+    with Producer(bootstrap_servers=broker_address) as producer:
+        producer.partitions_for(topic)
+        with producer._baton:
+            delivery = producer.send_batch(topic, values)
+            values[:] = [b"changed"] * count
+        assert sum(entry.records for entry in delivery.result(RESULT_S)) == count
+    assert [int(message.value()) for message in read_all(topic)] == list(range(count))

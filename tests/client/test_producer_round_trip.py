@@ -6,6 +6,7 @@ import os
 import threading
 import time
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -144,6 +145,10 @@ def test_records_put_into_columns_early_keep_order_callbacks_and_handles(
 
     monkeypatch.setattr(Accumulator, "compact", spy)
     heard: list[int] = []
+
+    def hear(number: int, error: Any, where: Any) -> None:
+        heard.append(number)
+
     count, tail = 7_000, 300
     with Producer(bootstrap_servers=broker_address, batch_size=200_000, linger_ms=5) as producer:
         producer.partitions_for(topic)
@@ -151,7 +156,7 @@ def test_records_put_into_columns_early_keep_order_callbacks_and_handles(
             # The producer's thread cannot take anything before the last record is there.
             for i in range(count):
                 value = b"%060d" % i
-                producer.send((topic, other)[i % 7 == 0], value, on_delivery=lambda error, at, i=i: heard.append(i))
+                producer.send((topic, other)[i % 7 == 0], value, on_delivery=partial(hear, i))
         producer.send_batch(topic, [b"%d" % count])
         kept = [producer.send(topic, b"%d" % (count + 1 + i), b"key") for i in range(tail)]
     assert sum(compacted) > count // 2

@@ -25,7 +25,8 @@ COUNTS = [30, pytest.param(1000, marks=pytest.mark.slow)]
 @pytest.fixture(scope="module")
 def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     # A process of its own: its sockets are not ours to count.
-    with BrokerProcess(Path(tmp_path_factory.mktemp("leaks")) / "data") as broker:
+    settings = {"group.initial.rebalance.delay.ms": "0"}
+    with BrokerProcess(Path(tmp_path_factory.mktemp("leaks")) / "data", settings) as broker:
         with Producer(bootstrap_servers=broker.address) as producer:
             producer.send("t", b"x").result(60)
         yield broker.address
@@ -129,6 +130,6 @@ def test_asyncio_clients_leave_nothing_behind(address: str, count: int) -> None:
 
 
 @pytest.mark.timeout(400)
-@pytest.mark.parametrize("count", [10, pytest.param(200, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [10, pytest.param(100, marks=pytest.mark.slow)])
 def test_members_of_groups_leave_nothing_behind(address: str, count: int) -> None:
     alone(count_blocking, address, count, use_group)

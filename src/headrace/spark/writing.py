@@ -26,7 +26,8 @@ from headrace.spark.producing import TransactionalWriter, WriteSettings, record_
 from headrace.topics import TopicPartition
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
+    from pyspark.sql.types import StructType
 
 log = logging.getLogger("headrace.spark")
 
@@ -68,7 +69,7 @@ def needs_routing(shape: Shape) -> bool:
 def run_job(rows: DataFrame, job: WriteJob) -> int:
     """Run the tasks; how many records they wrote. Raises `Fenced`, or `WriteFailed` with the first cause."""
     names = [*job.shape.columns, *(["topic"] if job.shape.topic is None else [])]
-    rows = rows.select(*[f"`{name}`" for name in names])
+    rows = rows.select(*[_column(name, rows.schema) for name in names])
     if job.owners is None:
         fields = ", ".join(f"`{field.name}` {field.dataType.simpleString()}" for field in rows.schema.fields)
         routed = rows.mapInArrow(_router(job), f"{fields}, `{LANE}` INT")
@@ -85,6 +86,16 @@ def run_job(rows: DataFrame, job: WriteJob) -> int:
     if failed:
         raise WriteFailed(f"task {failed[0].task}: {failed[0].error}")
     return sum(result.records for result in results)
+
+
+def _column(name: str, schema: StructType) -> Column:
+    from pyspark.sql import functions as F
+
+    if name != "headers":
+        return F.col(f"`{name}`")
+    # Spark looks at a batch's size after every row, which for a list takes longer by each null that ends it: a null per
+    # row makes that quadratic. An empty list says the same.
+    return F.coalesce(F.col("headers"), F.array().cast(schema["headers"].dataType)).alias("headers")
 
 
 def _router(job: WriteJob) -> Any:

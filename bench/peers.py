@@ -266,6 +266,15 @@ class ApacheKafka:
             self.process = None
 
     def __enter__(self) -> ApacheKafka:
+        for _ in range(2):
+            try:
+                self.prepare()
+                self.start()
+                return self
+            except RuntimeError:
+                # Somebody may have taken one of its ports between our look and its start: another try with others.
+                shutil.rmtree(self.directory, ignore_errors=True)
+                self.port = _free_port()
         self.prepare()
         self.start()
         return self

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from headrace.log import Caches, Log, LogConfig
 from headrace.log.files import FileCache, LogFile
 from headrace.records import split
-from headrace.runtime import FileMissing, Runtime
+from headrace.runtime import Buffer, FileMissing, Runtime
 from headrace.topics import TopicPartition
 
 from .making import NOW_MS, batch, make_host
@@ -44,6 +45,31 @@ def test_a_missing_file_is_missing_and_a_renamed_one_is_found() -> None:
     disk.rename("/data/a", "/data/b")
     file.moved_to("/data/b")
     assert file.read(0, 1) == b"x"
+    file.close()
+
+
+def test_a_handle_that_a_reader_opened_in_the_middle_of_an_append_is_not_appended_to() -> None:
+    disk = make_host().disk
+    cache = FileCache(disk, open_max=2)
+    file = LogFile(cache, "/data/a", create=True)
+    file.append([b"012"])
+
+    class TakenAway:
+        """A handle that the cache gives up, and a reader opens again, while it is being appended to."""
+
+        inner = disk.open("/data/a")
+
+        def append(self, parts: Sequence[Buffer]) -> int:
+            file.handle = None
+            assert file.read(0, 9) == b"012"
+            return self.inner.append(parts)
+
+    file.close()
+    file.handle = TakenAway()  # type: ignore[assignment]
+    assert file.append([b"34"]) == 3
+    assert file.append([b"5"]) == 5
+    assert file.read(0, 9) == b"012345"
+    TakenAway.inner.close()
     file.close()
 
 

@@ -93,14 +93,18 @@ class LogFile:
         if handle is not None:
             self.used = True
             try:
-                return handle.append(parts)
+                start = handle.append(parts)
             except DiskError as error:
                 if error.errno != errno.EBADF or self.handle is handle:
                     raise
-        return self._with_handle(lambda handle: handle.append(parts))
+            else:
+                if self.handle is not handle:
+                    self._forget_size()
+                return start
+        return self._change(lambda handle: handle.append(parts))
 
     def pwrite(self, position: int, data: Buffer) -> None:
-        self._with_handle(lambda handle: handle.pwrite(position, data))
+        self._change(lambda handle: handle.pwrite(position, data))
 
     def read(self, position: int, length: int) -> bytes:
         return self._with_handle(lambda handle: handle.read(position, length))
@@ -118,7 +122,7 @@ class LogFile:
         return self._with_handle(lambda handle: handle.read_into(position, buffer))
 
     def truncate(self, size: int) -> None:
-        self._with_handle(lambda handle: handle.truncate(size))
+        self._change(lambda handle: handle.truncate(size))
 
     def sync(self) -> None:
         self._with_handle(lambda handle: handle.sync())
@@ -134,6 +138,22 @@ class LogFile:
         """The file has a new name; the open handle, if any, stays good."""
         self._path = path
         self.create = False
+
+    def _change(self, change: Callable[[File], T]) -> T:
+        """Use a handle for what changes the file's size."""
+
+        def change_and_check(handle: File) -> T:
+            result = change(handle)
+            if self.handle is not handle:
+                self._forget_size()
+            return result
+
+        return self._with_handle(change_and_check)
+
+    def _forget_size(self) -> None:
+        """The handle was taken away in the middle of a change. One that a reader has opened since may have found the
+        file as it was before, and would append there: the next change gets a new one."""
+        self._cache.release(self)
 
     def _with_handle(self, use: Callable[[File], T]) -> T:
         for _ in range(_TRIES):

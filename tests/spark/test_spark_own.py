@@ -19,6 +19,7 @@ from headrace.testing import BrokerProcess
 from headrace.topics import TopicPartition
 
 pytestmark = [
+    pytest.mark.long,
     pytest.mark.slow,
     pytest.mark.java,
     pytest.mark.timeout(1200),

@@ -157,6 +157,7 @@ def test_a_driver_killed_again_and_again_loses_and_doubles_nothing(
     assert count.is_exact, count
 
 
+@pytest.mark.long
 def test_the_at_least_once_sink_shows_duplicates_in_the_same_harness(kafka: BrokerProcess, tmp_path: Path) -> None:
     count = prove_control(Place(kafka.address, tmp_path), 1)
     assert count.lost == 0

@@ -121,6 +121,7 @@ def test_parquet_has_every_record_once_though_every_kind_of_rename_failed(
     assert run(options, spark).document["landed"] == 0
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_killed_driver_leaves_no_half_and_no_double_records(
     spark: Any, kafka: BrokerProcess, clicks: str, tmp_path: Path

@@ -7,7 +7,6 @@ import inspect
 import logging
 import os
 import threading
-import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 
@@ -27,6 +26,7 @@ from headrace.client.consumer_records import (
     PartitionColumns,
 )
 from headrace.client.flows import Flow, Task, UserCode
+from headrace.client.forks import ignore_forks, watch_forks
 from headrace.client.heartbeat_thread import HeartbeatThread
 from headrace.errors import RequestTimedOutError
 from headrace.runtime import Clock
@@ -39,9 +39,6 @@ T = TypeVar("T")
 
 CLOSE_TIMEOUT_S = 30.0
 _ITERATION_POLL_S = 1.0
-
-_alive: weakref.WeakSet[Consumer] = weakref.WeakSet()
-_fork_hook_set = False
 
 
 class Consumer(ConsumerBase):
@@ -75,7 +72,7 @@ class Consumer(ConsumerBase):
         self._closed = False
         self._pid = os.getpid()
         self._progress: Progress | None = None
-        _watch_forks(self)
+        watch_forks(self)
 
     # --- reading ----------------------------------------------------------------------------------------------------
 
@@ -322,7 +319,7 @@ class Consumer(ConsumerBase):
                 if client is not None:
                     client.close()
                 self._setup.close()
-                _alive.discard(self)
+                ignore_forks(self)
 
     def _close_core(self, core: ConsumerCore, client: BlockingClient, timeout: float, leave_group: bool | None) -> None:
         self._wakeup_asked = False
@@ -374,7 +371,7 @@ class Consumer(ConsumerBase):
             )
             self._heartbeat_thread.start()
 
-    def _after_fork(self) -> None:
+    def after_fork(self) -> None:
         """In a child: nothing that was in use is ours. What was not used yet is."""
         if self._client is None:
             self._pid = os.getpid()
@@ -384,16 +381,3 @@ class Consumer(ConsumerBase):
         if self._heartbeat_thread is not None:
             self._heartbeat_thread.abandon()
         self._guard = Guard(threading.get_ident, "thread")
-
-
-def _watch_forks(consumer: Consumer) -> None:
-    global _fork_hook_set
-    _alive.add(consumer)
-    if not _fork_hook_set:
-        _fork_hook_set = True
-        os.register_at_fork(after_in_child=_forked)
-
-
-def _forked() -> None:
-    for consumer in list(_alive):
-        consumer._after_fork()

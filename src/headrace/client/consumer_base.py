@@ -6,6 +6,7 @@ import itertools
 import logging
 import re
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
@@ -146,7 +147,7 @@ class Progress:
         self.state, self.chunk, self.taken = state, chunk, 0
 
 
-class ConsumerBase:
+class ConsumerBase(ABC):
     """What needs no waiting, the same for both. Subclasses give `_use()`: the core, when it may be used."""
 
     _guard: Guard
@@ -175,8 +176,9 @@ class ConsumerBase:
             if state.chunks and state.chunks[0] is progress.chunk:
                 core.fetcher.take(state, progress.chunk, progress.taken)
 
+    @abstractmethod
     def _use(self) -> ConsumerCore:
-        raise NotImplementedError
+        """The core, made on first use."""
 
     def _check_open(self) -> None:
         if self._closed:

@@ -26,6 +26,11 @@ def watch_forks(client: Forkable) -> None:
         os.register_at_fork(after_in_child=_forked)
 
 
+def ignore_forks(client: Forkable) -> None:
+    """It is closed: a child has nothing of it to give up."""
+    _alive.discard(client)
+
+
 def _forked() -> None:
     for client in list(_alive):
         client.after_fork()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, Self, TypeVar
 
@@ -23,7 +24,7 @@ NOTHING: Final = -1
 T = TypeVar("T")
 
 
-class TransactionCalls:
+class TransactionCalls(ABC):
     """A part of `Producer`, which has the attributes and the ways to its thread that are named here."""
 
     _settings: ProducerSettings
@@ -32,14 +33,17 @@ class TransactionCalls:
     _wake_limit: int
     _lock: threading.RLock
 
+    @abstractmethod
     def _started(self) -> ProducerCore:
-        raise NotImplementedError
+        """The core, with its thread running."""
 
+    @abstractmethod
     def _on_thread(self, request: Callable[[], None]) -> None:
-        raise NotImplementedError
+        """Have the producer's thread do it."""
 
+    @abstractmethod
     def _wait(self, condition: Callable[[], bool], timeout: float | None, what: str) -> None:
-        raise NotImplementedError
+        """Until it holds; `TransactionTimeout` says what did not come about."""
 
     def init_transactions(self, timeout: float | None = None) -> None:
         """Once, before the first transaction: fences older producers of the same `transactional.id` and ends what they

@@ -119,13 +119,33 @@ def writer(session: Session) -> None:
 
 def _write(session: Session, producer: Producer) -> None:
     writes = plan(session)
-    is_commit = session.rng.random() > _ABORT_SHARE
-    number = session.recorder.began(Kind.TRANSACTION, writes=told(writes))
-    try:
-        producer.begin_transaction()
-        deliveries = [producer.send(SOURCE, b"%d" % value, partition=partition) for partition, value in writes]
+
+    def send(number: int) -> list[Any]:
+        deliveries = _send(producer, writes)
         if session.rng.random() < 0.3:
             producer.flush(60)
+        return deliveries
+
+    _transact(session, producer, writes, send, {})
+
+
+def _send(producer: Producer, writes: list[tuple[int, int]]) -> list[Any]:
+    return [producer.send(SOURCE, b"%d" % value, partition=partition) for partition, value in writes]
+
+
+def _transact(
+    session: Session,
+    producer: Producer,
+    writes: list[tuple[int, int]],
+    send: Callable[[int], list[Any]],
+    details: dict[str, Any],
+) -> None:
+    """A transaction around `send`, which is given its number: committed or not, and recorded with its outcome."""
+    is_commit = session.rng.random() > _ABORT_SHARE
+    number = session.recorder.began(Kind.TRANSACTION, writes=told(writes), **details)
+    try:
+        producer.begin_transaction()
+        deliveries = send(number)
         if not is_commit:
             producer.abort_transaction(60)
             session.recorder.ended(number, Outcome.FAIL)
@@ -323,31 +343,19 @@ def mixer(session: Session) -> None:
 
 def _mix(session: Session, producer: Producer, consumer: Consumer, number_of_session: int, *, assigned: bool) -> None:
     writes = plan(session)
-    is_commit = session.rng.random() > _ABORT_SHARE
     half = session.rng.randrange(len(writes) + 1)
-    details = {"writes": told(writes), "session": number_of_session, "assigned": assigned}
-    number = session.recorder.began(Kind.TRANSACTION, **details)
-    try:
-        producer.begin_transaction()
-        deliveries = [producer.send(SOURCE, b"%d" % value, partition=partition) for partition, value in writes[:half]]
+
+    def send(number: int) -> list[Any]:
+        deliveries = _send(producer, writes[:half])
         records = consumer.poll(0.1, session.rng.randint(1, 200))
         # Rebalances begin sessions too, so a member of a group is held to no order here.
         session.recorder.note(number, "read", reads=_reads(records), session=number_of_session if assigned else -number)
-        deliveries += [producer.send(SOURCE, b"%d" % value, partition=partition) for partition, value in writes[half:]]
+        deliveries += _send(producer, writes[half:])
         if records and not assigned:
             producer.send_offsets_to_transaction(records.next_offsets(), consumer.group_metadata())
-        if not is_commit:
-            producer.abort_transaction(60)
-            session.recorder.ended(number, Outcome.FAIL)
-            return
-        session.recorder.note(number, "committing")
-        _commit(producer)
-    except AbortableTransactionError:
-        producer.abort_transaction(60)
-        session.recorder.ended(number, Outcome.FAIL)
-    else:
-        offsets = [delivery.result(0).offset for delivery in deliveries]
-        session.recorder.ended(number, Outcome.OK, writes=told(writes, offsets))
+        return deliveries
+
+    _transact(session, producer, writes, send, {"session": number_of_session, "assigned": assigned})
 
 
 # --- movers -----------------------------------------------------------------------------------------------------------

@@ -221,3 +221,7 @@ class RandomWriter:
                 options["transactional"] = True
                 self.open.add(producer_id)
         self.table.put(*pairs, **options)
+
+
+def pairs(table: Table) -> list[tuple[int, bytes | None, bytes | None]]:
+    return [(record.offset, record.key, record.value) for record in consume(table.log, committed=False)]

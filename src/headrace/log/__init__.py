@@ -1,8 +1,9 @@
 """What is on disk? Segments, indexes, producer state, leader epochs, retention, recovery."""
 
+from headrace.log.appended import Appended, UnexpectedOffsetError
 from headrace.log.config import TOPIC_CONFIGS, LogConfig
 from headrace.log.directories import DirectoryInfo, Found, LogDirectories, ReplicaInfo
-from headrace.log.log import Appended, Log, UnexpectedOffsetError
+from headrace.log.log import Log
 from headrace.log.meta_properties import DirectoryMismatch
 from headrace.log.moving import Move
 from headrace.log.producer_state import Origin, Verification

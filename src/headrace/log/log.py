@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
 
 from headrace.errors import (
     CorruptMessageError,
-    HeadraceError,
     KafkaStorageError,
     OffsetOutOfRangeError,
     RecordListTooLargeError,
 )
 from headrace.log import partition_metadata, reading, retention
+from headrace.log.appended import Appended, UnexpectedOffsetError
 from headrace.log.config import LogConfig
 from headrace.log.log_files import LogFiles
 from headrace.log.producer_loading import load_snapshot, replay
@@ -27,25 +26,6 @@ from headrace.log.validation import read_marker, validate, writable
 from headrace.records import Batch, BatchHeader, CorruptBatch, assign, split
 from headrace.runtime import Buffer, DiskError, Runtime
 from headrace.topics import TopicPartition
-
-
-class UnexpectedOffsetError(HeadraceError):
-    """A leader sent batches that do not continue this log: the follower must find out where they part."""
-
-
-class Appended(NamedTuple):
-    """What an append did."""
-
-    base_offset: int
-    last_offset: int
-    append_time_ms: int
-    log_start_offset: int
-    duplicate: bool = False
-    leader_epoch_changed: bool = False
-    sync_due: bool = False
-    """`flush.messages` is reached: sync before acknowledging."""
-    rolled: bool = False
-    """A segment ended: sync in the background, so that recovery stays short."""
 
 
 class Log:

@@ -1,0 +1,220 @@
+"""Compaction beside everything else that happens to a log: cuts, failures, checkpoints that are wrong."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import logging
+
+import pytest
+
+from headrace.log.checkpoints import CLEANER, read_offsets, write_offsets
+from headrace.log.compaction import CleaningStopped, Throttle
+from headrace.log.compaction_job import CleanJob, CleanResult
+
+from .compacting import (
+    COMPACT,
+    PARTITION,
+    FixedClock,
+    RandomWriter,
+    Table,
+    pairs,
+)
+
+# ---- beside everything else --------------------------------------------------------------------------------------
+
+
+class Interfering:
+    """A workshop in which something happens to the log while it is compacted."""
+
+    def __init__(self, table: Table, happens: object) -> None:
+        self._inner = table.cleaner._workshop
+        self._happens = happens
+
+    async def do(self, job: CleanJob) -> CleanResult:
+        result = await self._inner.do(job)
+        assert callable(self._happens)
+        self._happens()
+        return result
+
+    async def close(self) -> None:
+        return
+
+
+def _filled() -> Table:
+    table = Table()
+    for n in range(30):
+        table.put((b"k%d" % (n % 3), b"x" * 100))
+    table.log.roll()
+    return table
+
+
+def _regrow(table: Table) -> None:
+    table.log.truncate_to(15)
+    for n in range(15, 30):
+        table.put((b"k%d" % (n % 3), b"y" * 100))
+    table.log.roll()
+
+
+def test_a_log_that_is_cut_meanwhile_keeps_its_segments() -> None:
+    table = _filled()
+    table.cleaner._workshop = Interfering(table, lambda: _regrow(table))
+    assert table.clean() is None
+    assert table.cleaner.metrics.given_up == 1
+    assert [offset for offset, _, _ in pairs(table)] == list(range(30))
+    assert pairs(table)[20][2] == b"y" * 100
+    assert table.files(".cleaned") == []
+
+
+def test_a_log_that_fails_meanwhile_is_left_alone() -> None:
+    table = _filled()
+    table.cleaner._workshop = Interfering(table, table.log.abandon)
+    assert table.clean() is None
+    assert table.cleaner.metrics.given_up == 1
+
+
+def test_appends_and_rolls_meanwhile_do_not_matter() -> None:
+    table = _filled()
+
+    def more() -> None:
+        table.put((b"k0", b"new"))
+        table.log.roll()
+        table.put((b"k1", b"new"))
+
+    table.cleaner._workshop = Interfering(table, more)
+    assert table.clean() is not None
+    assert [offset for offset, _, _ in pairs(table)] == [27, 28, 29, 30, 31]
+
+
+def test_segments_that_retention_took_meanwhile_stay_away() -> None:
+    table = _filled()
+    table.log.config = dataclasses.replace(COMPACT, segment_bytes=150)  # each segment is a group of its own
+
+    def expire() -> None:
+        table.log.delete_records(table.log.segments[1].base_offset)
+        table.log.apply_retention(table.clock.ms)
+
+    start = table.log.segments[1].base_offset
+    table.cleaner._workshop = Interfering(table, expire)
+    assert table.clean() is not None
+    assert table.log.start_offset == table.log.segments[0].base_offset == start
+    assert [offset for offset, _, _ in pairs(table)] == [27, 28, 29]
+    assert table.files(".cleaned") == []
+
+
+def test_a_reader_of_an_old_segment_can_finish() -> None:
+    table = _filled()
+    found = table.log.locate(0, 10_000, limit=table.log.end_offset, at_least_one=True)
+    table.clean()
+    data = found.file.read(found.position, found.length)
+    assert len(data) == found.length
+    table.clock.ms += COMPACT.file_delete_delay_ms
+    assert table.log.remove_discarded(table.clock.ms) > 0
+    assert table.files(".deleted") == []
+
+
+# ---- checkpoints -------------------------------------------------------------------------------------------------
+
+
+def test_where_compaction_ended_is_kept_in_kafkas_checkpoint() -> None:
+    table = _filled()
+    report = table.clean()
+    assert report is not None
+    assert read_offsets(table.host.disk, f"/data/{CLEANER}") == {PARTITION: report.end_offset}
+    table.reboot()
+    assert table.clean() is None
+    table.put((b"k0", b"z"))
+    table.log.roll()
+    report = table.clean()
+    assert report is not None
+    assert report.first_dirty_offset == 30
+
+
+@pytest.mark.parametrize("content", [{PARTITION: 10_000}, {PARTITION: -1}])
+def test_a_checkpoint_out_of_range_begins_again_at_the_start(content: dict[object, int]) -> None:
+    table = _filled()
+    write_offsets(table.host.disk, f"/data/{CLEANER}", content)  # type: ignore[arg-type]  # keys are partitions
+    report = table.clean()
+    assert report is not None
+    assert report.first_dirty_offset == 0
+
+
+def test_a_damaged_checkpoint_begins_again_at_the_start(caplog: pytest.LogCaptureFixture) -> None:
+    table = _filled()
+    table.host.disk.replace_file(f"/data/{CLEANER}", b"nonsense")
+    with caplog.at_level(logging.WARNING):
+        assert table.clean() is not None
+    assert "damaged" in caplog.text
+
+
+def test_what_is_written_after_a_cut_is_compacted_though_the_checkpoint_was_past_it() -> None:
+    table = _filled()
+    table.clean()
+    table.log.truncate_to(28)
+    for n in range(10):
+        table.put((b"k1", b"%d" % n))
+    table.log.roll()
+    report = table.clean()
+    assert report is not None
+    assert report.first_dirty_offset == 28
+    assert [offset for offset, _, _ in pairs(table)] == [27, 37]
+
+
+# ---- failures ----------------------------------------------------------------------------------------------------
+
+
+def test_a_damaged_batch_makes_the_partition_uncleanable_and_changes_nothing() -> None:
+    table = _filled()
+    segment = table.log.segments[0]
+    segment.file.pwrite(80, b"\xff\xff")
+    assert table.clean() is None
+    assert PARTITION in table.cleaner.metrics.uncleanable
+    assert table.files(".cleaned") == []
+    assert segment in table.log.segments
+    assert table.clean() is None
+
+
+def test_a_full_disk_is_no_reason_to_fail_the_log() -> None:
+    table = _filled()
+    table.host.disk.fill(100)
+    assert table.clean() is None
+    assert table.log.failure is None
+    assert table.files(".cleaned") == []
+    table.host.disk.storage.capacity_bytes = 1 << 40
+    assert table.clean() is not None
+
+
+def test_the_throttle_keeps_to_its_rate_and_can_be_stopped() -> None:
+    clock = FixedClock(0)
+    waited: list[float] = []
+
+    def pause(seconds: float) -> None:
+        waited.append(seconds)
+        clock.ms += round(seconds * 1000)
+
+    throttle = Throttle(1000, clock, pause)
+    for _ in range(5):
+        throttle.moved(500)
+    assert clock.ms == pytest.approx(2500, abs=5)
+    assert max(waited) <= 0.2
+    with pytest.raises(CleaningStopped):
+        Throttle(1000, clock, pause, lambda: True).moved(1)
+
+
+def test_jobs_and_results_survive_the_way_to_another_process() -> None:
+    table = Table()
+    RandomWriter(table, 3).write(80)
+    table.log.roll()
+    jobs: list[CleanJob] = []
+
+    class Spy(Interfering):
+        async def do(self, job: CleanJob) -> CleanResult:
+            jobs.append(job)
+            result = await self._inner.do(job)
+            assert CleanResult.from_json(result.to_json()) == result
+            return result
+
+    table.cleaner._workshop = Spy(table, None)
+    assert table.clean() is not None
+    assert CleanJob.from_json(jobs[0].to_json()) == jobs[0]
+    assert asyncio.run(table.cleaner.close()) is None  # type: ignore[func-returns-value]  # that is the point

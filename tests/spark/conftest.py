@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,12 +13,10 @@ from bench.peers import spark_jars
 from headrace.testing import BrokerProcess
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Spark leaves sockets to its Java open until the garbage collector finds them."""
-    here = Path(__file__).parent
-    for item in items:
-        if here in item.path.parents:
-            item.add_marker(pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning"))
+def pytest_configure(config: pytest.Config) -> None:
+    """Spark leaves sockets to its Java open until the garbage collector finds them: in a test, or after the last."""
+    config.addinivalue_line("filterwarnings", "ignore:unclosed:ResourceWarning")
+    warnings.filterwarnings("ignore", "unclosed", ResourceWarning)
 
 
 @pytest.fixture(scope="module")

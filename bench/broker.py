@@ -1,7 +1,7 @@
 """One broker next to Apache Kafka, with confluent-kafka as the client of both: throughput, latency, start, memory,
 CPU.
 
-    python -m bench.broker [--seconds 6] [--only headrace|kafka]
+    python -m bench.broker [--seconds 3] [--rounds 3] [--only headrace|kafka]
 
 Absolute figures are one machine's; the ratio in one run is what counts. Both brokers have one node, default settings,
 and data on the same disk. The client runs in a process of its own and shares the cores with the broker.
@@ -15,10 +15,10 @@ import contextlib
 import json
 import multiprocessing
 import os
-import shutil
+import statistics
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -185,39 +185,82 @@ def _make_topic(address: str, topic: str) -> None:
     raise RuntimeError(f"{topic} did not appear")
 
 
-def measure(kind: str, seconds: float) -> dict[str, float]:
-    """All figures of one broker."""
-    figures: dict[str, float] = {}
-    directory = Path(tempfile.mkdtemp(prefix=f"bench-{kind}-"))
-    try:
-        with started(kind, directory) as (broker, took):
-            figures["start s"] = took
-            watch = _Watch(broker.pid)
-            time.sleep(1.0)
-            figures["idle memory MB"] = watch.memory_mb()
-            _make_topic(broker.address, "round-trip")
-            trips = in_process(_round_trips, broker.address, "round-trip", 3000)
-            figures |= {f"round trip {name} µs": value for name, value in trips.items()}
-            for size in SIZES:
-                topic = f"bench-{size}"
-                _make_topic(broker.address, topic)
-                in_process(_producer, broker.address, topic, size, 1.0)  # warm-up, for the Java side's sake
-                os.sync()  # what the sizes before left for the disk is not this one's to write
-                watch = _Watch(broker.pid)
-                made = in_process(_producer, broker.address, topic, size, seconds)
-                gigabytes = made["records"] * size / 1e9
-                figures[f"produce {size} B k records/s"] = made["records"] / made["seconds"] / 1e3
-                figures[f"produce {size} B MB/s"] = made["records"] * size / made["seconds"] / 1e6
-                figures[f"produce {size} B CPU s/GB"] = watch.cpu_seconds() / gigabytes
-                watch = _Watch(broker.pid)
-                read = in_process(_consumer, broker.address, topic, int(made["records"]))
-                figures[f"fetch {size} B k records/s"] = read["records"] / read["seconds"] / 1e3
-                figures[f"fetch {size} B MB/s"] = read["records"] * size / read["seconds"] / 1e6
-                figures[f"fetch {size} B CPU s/GB"] = watch.cpu_seconds() / (read["records"] * size / 1e9)
-            figures["memory after load MB"] = watch.memory_mb()
-    finally:
-        shutil.rmtree(directory, ignore_errors=True)
-    return figures
+class _Measured:
+    """One running broker, and every round's figures of it."""
+
+    def __init__(self, broker: Any, took: float) -> None:
+        self._address = broker.address
+        self._pid = broker.pid
+        self._rounds: dict[str, list[float]] = {}
+        self._records: dict[str, int] = {}
+        self._note("start s", took)
+        time.sleep(1.0)  # until it is idle
+        self._note("idle memory MB", _Watch(self._pid).memory_mb())
+
+    def _note(self, name: str, value: float) -> None:
+        self._rounds.setdefault(name, []).append(value)
+
+    def medians(self) -> dict[str, float]:
+        return {name: statistics.median(values) for name, values in self._rounds.items()}
+
+    def round_trips(self) -> None:
+        if "round-trip" not in self._records:
+            self._make_topic("round-trip")
+        for name, value in in_process(_round_trips, self._address, "round-trip", 2000).items():
+            self._note(f"round trip {name} µs", value)
+
+    def _make_topic(self, topic: str) -> None:
+        _make_topic(self._address, topic)
+        self._records[topic] = 0
+
+    def produce(self, size: int, seconds: float) -> None:
+        topic = f"bench-{size}"
+        if topic not in self._records:
+            self._make_topic(topic)
+            warm_up = in_process(_producer, self._address, topic, size, 1.0)  # for the Java side's sake
+            self._records[topic] += int(warm_up["records"])
+        os.sync()  # what was written before is not this round's to bring to the disk
+        watch = _Watch(self._pid)
+        made = in_process(_producer, self._address, topic, size, seconds)
+        self._records[topic] += int(made["records"])
+        self._note_rates(f"produce {size} B", made, size, watch)
+
+    def fetch(self, size: int) -> None:
+        topic = f"bench-{size}"
+        watch = _Watch(self._pid)
+        read = in_process(_consumer, self._address, topic, self._records[topic])
+        self._note_rates(f"fetch {size} B", read, size, watch)
+
+    def _note_rates(self, name: str, done: dict[str, float], size: int, watch: _Watch) -> None:
+        megabytes = done["records"] * size / 1e6
+        self._note(f"{name} k records/s", done["records"] / done["seconds"] / 1e3)
+        self._note(f"{name} MB/s", megabytes / done["seconds"])
+        self._note(f"{name} CPU s/GB", watch.cpu_seconds() / megabytes * 1e3)
+
+    def loaded(self) -> None:
+        self._note("memory after load MB", _Watch(self._pid).memory_mb())
+
+
+def measure(kinds: Sequence[str], seconds: float, rounds: int) -> list[dict[str, float]]:
+    """The figures of each kind of broker. They take turns in every round, so what drifts meets all of them alike."""
+    with contextlib.ExitStack() as stack:
+        brokers = []
+        for kind in kinds:
+            directory = stack.enter_context(tempfile.TemporaryDirectory(prefix=f"bench-{kind}-"))
+            brokers.append(_Measured(*stack.enter_context(started(kind, Path(directory)))))
+        for _ in range(rounds):
+            for one in brokers:
+                one.round_trips()
+        for size in SIZES:
+            for _ in range(rounds):
+                for one in brokers:
+                    one.produce(size, seconds)
+            for _ in range(rounds):
+                for one in brokers:
+                    one.fetch(size)
+        for one in brokers:
+            one.loaded()
+        return [one.medians() for one in brokers]
 
 
 def report(ours: dict[str, float], theirs: dict[str, float]) -> None:
@@ -230,21 +273,20 @@ def report(ours: dict[str, float], theirs: dict[str, float]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=6.0)
+    parser.add_argument("--seconds", type=float, default=3.0, help="how long a round of producing takes")
+    parser.add_argument("--rounds", type=int, default=3, help="of each figure; the median counts")
     parser.add_argument("--only", choices=("headrace", "kafka"))
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
-    ours = measure("headrace", options.seconds) if options.only != "kafka" else {}
-    theirs: dict[str, float] = {}
-    if options.only != "headrace":
-        if peers.kafka_libs() is None:
-            print(f"Apache Kafka is not measured: {peers.why_no_kafka()}")
-        else:
-            theirs = measure("kafka", options.seconds)
+    kinds = [options.only] if options.only else ["headrace", "kafka"]
+    if "kafka" in kinds and peers.kafka_libs() is None:
+        print(f"Apache Kafka is not measured: {peers.why_no_kafka()}")
+        kinds.remove("kafka")
+    found = dict(zip(kinds, measure(kinds, options.seconds, options.rounds)))
     if options.json:
-        print(json.dumps({"headrace": ours, "kafka": theirs}))
+        print(json.dumps(found))
     else:
-        report(ours or theirs, theirs)
+        report(found[kinds[0]], found.get("kafka", {}))
 
 
 if __name__ == "__main__":

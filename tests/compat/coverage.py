@@ -79,7 +79,7 @@ def table(seen: Seen) -> str:
         " to our broker in the tests. *older Java*: the Java clients of releases 2.0 to 4.0, also where the broker"
         " says that it speaks no newer version (`tests/compat/test_older_clients.py`). *recorded*: answers of Apache"
         " Kafka 4.3.1 that the tests replay. *kio*: every"
-        " version, encoded and decoded by kio, with the answers checked (`tests/compat/scenarios.py`).",
+        " version, encoded and decoded by kio, with the answers checked (`tests/compat/scenarios/`).",
         "",
         f"| key | API | advertised | {' | '.join(columns)} | only kio |",
         f"|---|---|---|{'---|' * len(columns)}---|",

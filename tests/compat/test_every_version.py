@@ -12,9 +12,10 @@ from headrace.broker.dispatch import load_handlers
 from headrace.protocol.api import ApiKey
 from headrace.testing import EmbeddedBroker
 
-from .scenarios import SCENARIOS, World
+from .scenarios import SCENARIOS
 from .served import Served
 from .wire import NAMES, Wire
+from .world import World
 
 # Advertised only because old librdkafka wants to see it; a request of it closes the connection, as Apache Kafka does.
 NOT_SERVED = {("produce", version) for version in range(3)}

@@ -25,8 +25,8 @@ from .clients import (
     poll_confluent,
     sample,
 )
-from .scenarios import World, fetch_of, values_of
 from .wire import Wire, batch
+from .world import World, fetch_of, values_of
 
 
 @pytest.fixture

@@ -12,9 +12,9 @@ from headrace import testing
 from headrace.broker.broker import Broker
 from headrace.runtime.real_disk import RealFile
 
-from .scenarios import World, fetch_of
 from .waiting import eventually
 from .wire import Wire, batch
+from .world import World, fetch_of
 
 
 @pytest.fixture

@@ -1,0 +1,8 @@
+"""One short conversation per API key, told once for all its versions and held against what each version can say."""
+
+from __future__ import annotations
+
+from . import configs, groups, records, security_and_quotas, topics, transactions
+from .told import SCENARIOS
+
+__all__ = ["SCENARIOS", "configs", "groups", "records", "security_and_quotas", "topics", "transactions"]

@@ -16,6 +16,7 @@ from tests.spark.exactly_once_job import Plan
 from tests.spark.faults import NEXT, WRITTEN, arm_requests, die
 from tests.spark.topics import numbers
 
+from headrace.client.offsets import OffsetAndMetadata
 from headrace.runtime.real import RealClock
 from headrace.spark.cluster import Cluster
 from headrace.spark.columns import Shape
@@ -70,7 +71,9 @@ class LightSteps:
 
     def mark(self, identity: Identity) -> None:
         offsets = {
-            TopicPartition(self.plan.source, index): (self.end - index + SOURCE_PARTITIONS - 1) // SOURCE_PARTITIONS
+            TopicPartition(self.plan.source, index): OffsetAndMetadata(
+                (self.end - index + SOURCE_PARTITIONS - 1) // SOURCE_PARTITIONS
+            )
             for index in range(SOURCE_PARTITIONS)
         }
         self.transaction.commit_offsets(identity, self.plan.group, offsets)

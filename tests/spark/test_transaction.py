@@ -12,7 +12,7 @@ from tests.spark.auditing import read_topic
 
 from headrace.broker.broker import Broker
 from headrace.client.admin import Admin, NewTopic
-from headrace.client.offsets import OffsetSpec
+from headrace.client.offsets import OffsetAndMetadata, OffsetSpec
 from headrace.errors import InvalidTransactionTimeoutError
 from headrace.spark.cluster import Cluster
 from headrace.spark.columns import Shape
@@ -199,16 +199,16 @@ def test_source_offsets_are_committed_with_the_output_or_not_at_all(
     driver = begin(drivers, kafka, "offsets")
     source = TopicPartition("out", 0)
     with Admin({"bootstrap.servers": kafka.address}) as admin:
-        for end, expected in ((False, None), (True, 8)):
+        for end, expected in ((False, None), (True, (8, "a note"))):
             identity = driver.transaction.fence()
             driver.transaction.enlist(identity, OUT)
-            driver.transaction.commit_offsets(identity, "progress", {source: 8})
+            driver.transaction.commit_offsets(identity, "progress", {source: OffsetAndMetadata(8, "a note")})
             if end:
                 driver.commit(identity)
             else:
                 driver.transaction.fence()
             found = admin.list_partition_offsets("progress", [source]).get(source)
-            assert (None if found is None else found.offset) == expected
+            assert (None if found is None else (found.offset, found.metadata)) == expected
 
 
 def test_a_time_out_beyond_what_brokers_allow_says_what_to_do(drivers: list[Driver], kafka: EmbeddedBroker) -> None:

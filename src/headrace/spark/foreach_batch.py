@@ -12,20 +12,16 @@ import uuid
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from headrace.client.blocking import BlockingClient
-from headrace.errors import HeadraceError
+from headrace.client.offsets import OffsetAndMetadata
 from headrace.runtime.real import RealClock
 from headrace.spark.cluster import Cluster
-from headrace.spark.columns import Shape, shape_of
-from headrace.spark.connections import make_client
-from headrace.spark.first_cause import first_cause, job_ids
-from headrace.spark.lanes import Lanes
+from headrace.spark.columns import shape_of
 from headrace.spark.markers import Marker
-from headrace.spark.once import ExactlyOnceError, Identity, Outcome, WriteFailed, run_batch
+from headrace.spark.once import ExactlyOnceError, Outcome, run_batch
 from headrace.spark.options import GROUP_PREFIX, read_sink_options
-from headrace.spark.planning import Offsets, Progress, group_of, is_ours
-from headrace.spark.transaction import PROGRESS_TOPIC, Transaction
-from headrace.spark.writing import WriteJob, needs_routing, run_job
+from headrace.spark.planning import Progress, group_of, is_ours
+from headrace.spark.steps import BatchSteps, Link, Work
+from headrace.spark.transaction import PROGRESS_TOPIC, CommittedOffsets
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -122,7 +118,7 @@ class ExactlyOnce:
         self._include_timestamp = include_timestamp
         self._query_id = query_id
         self._sessions = _known_sessions()
-        self._link: _Link | None = None
+        self._link: Link | None = None
 
     def __call__(self, rows: DataFrame, batch_id: int) -> None:
         self.write(rows, batch_id)
@@ -137,10 +133,10 @@ class ExactlyOnce:
         if query_id is None:
             raise ExactlyOnceError("the query's id is not known here: give exactly_once(…, query_id=…) a fixed one")
         link = self._connected(query_id)
-        source: list[tuple[str, Offsets]] = []
+        source: list[tuple[str, CommittedOffsets]] = []
         if self._query_id is None:
             source = self._source_offsets(query_id, batch_id, link.cluster)
-        steps = _BatchSteps(link, rows, batch_id, shape, self._topics, source)
+        steps = BatchSteps(link, Work(rows, shape, self._topics, Marker(batch_id), source))
         clock = RealClock()
         outcome = run_batch(
             steps,
@@ -161,16 +157,16 @@ class ExactlyOnce:
             self._link.close()
             self._link = None
 
-    def _connected(self, query_id: str) -> _Link:
+    def _connected(self, query_id: str) -> Link:
         name = transactional_id(query_id, self._topics)
         if self._link is None or self._link.transaction.transactional_id != name:
             self.close()
-            self._link = _Link(self._kafka, name, self._progress_topic, self._timeout_ms)
+            self._link = Link(self._kafka, name, self._progress_topic, self._timeout_ms)
         return self._link
 
-    def _source_offsets(self, query_id: str, batch_id: int, cluster: Cluster) -> list[tuple[str, Offsets]]:
+    def _source_offsets(self, query_id: str, batch_id: int, cluster: Cluster) -> list[tuple[str, CommittedOffsets]]:
         """The groups and offsets of those sources of the query that read from the sink's own cluster."""
-        found: list[tuple[str, Offsets]] = []
+        found: list[tuple[str, CommittedOffsets]] = []
         name, sources = _batch_offsets(self._sessions, query_id, batch_id)
         for given in sources:
             if not is_ours(given):
@@ -178,116 +174,13 @@ class ExactlyOnce:
             progress = Progress.from_json(given)
             if progress.cluster is not None and progress.cluster == cluster.id:
                 group = self._group_id or group_of(query_id, name, progress)
-                found.append((group, progress.offsets))
+                found.append((group, {one: OffsetAndMetadata(offset) for one, offset in progress.offsets.items()}))
         return found
 
 
 def transactional_id(query_id: str, topics: Sequence[str]) -> str:
     """By the query's id, not by a name that can be used again; by the topics, so that it may have several sinks."""
     return f"{GROUP_PREFIX}-{query_id}-{'+'.join(sorted(topics))}"
-
-
-class _Link:
-    """The driver's connections for one transactional id."""
-
-    def __init__(self, kafka: Mapping[str, Any], name: str, progress_topic: str | None, timeout_ms: int) -> None:
-        self.kafka = kafka
-        self.client: BlockingClient = make_client(kafka)
-        self.cluster = Cluster(kafka)
-        self.transaction = Transaction(
-            self.client, self.cluster, kafka, name, progress_topic=progress_topic, timeout_ms=timeout_ms
-        )
-
-    def close(self) -> None:
-        self.client.close()
-        self.cluster.close()
-
-
-class _BatchSteps:
-    """The steps of `once.run_batch`, done with Kafka and Spark."""
-
-    def __init__(
-        self,
-        link: _Link,
-        rows: DataFrame,
-        batch_id: int,
-        shape: Shape,
-        topics: Sequence[str],
-        source: Sequence[tuple[str, Offsets]],
-    ) -> None:
-        self.records = 0
-        self._link = link
-        self._transaction = link.transaction
-        self._rows = rows
-        self._batch_id = batch_id
-        self._shape = shape
-        self._topics = topics
-        self._source = source
-        self._lanes: Lanes | None = None
-
-    def fence(self) -> Identity:
-        return self._transaction.fence()
-
-    def last_committed(self) -> int | None:
-        marker = self._transaction.last_marker()
-        return None if marker is None else marker.batch
-
-    def enlist(self, identity: Identity) -> None:
-        counts = self._link.cluster.partition_counts(self._topics)
-        self._lanes = Lanes.of(counts)
-        self._transaction.enlist(identity, self._lanes.partitions())
-
-    def write(self, identity: Identity) -> None:
-        assert self._lanes is not None
-        spark = self._rows.sparkSession
-        owners = None
-        if not needs_routing(self._shape):
-            owners = min(len(self._lanes), max(1, spark.sparkContext.defaultParallelism))
-        job = WriteJob(
-            self._link.kafka,
-            self._shape,
-            self._lanes,
-            self._transaction.transactional_id,
-            identity,
-            # Moves on with every batch, so that partitions without keys fill evenly.
-            self._batch_id * (owners or 1),
-            owners,
-        )
-        before = job_ids(spark)
-        try:
-            self.records = run_job(self._rows, job)
-        except _job_errors() as error:
-            raise WriteFailed(_with_cause(str(error), first_cause(spark, before))) from error
-
-    def mark(self, identity: Identity) -> None:
-        for group, offsets in self._source:
-            self._transaction.commit_offsets(identity, group, offsets)
-        self._transaction.mark(identity, Marker(self._batch_id, self.records, RealClock().now_ms()))
-
-    def commit(self, identity: Identity) -> None:
-        self._transaction.commit(identity)
-
-    def release(self) -> None:
-        try:
-            self._transaction.fence()
-        except HeadraceError as error:
-            log.warning(
-                "the open transaction of %s could not be aborted (%s): it ends by itself after its time-out",
-                self._transaction.transactional_id,
-                error,
-            )
-
-
-def _with_cause(text: str, cause: str | None) -> str:
-    return text if cause is None or cause in text else f"{cause} (then: {text.splitlines()[0][:300]})"
-
-
-def _job_errors() -> tuple[type[Exception], ...]:
-    """What a job that failed raises: here, or in Spark."""
-    from py4j.protocol import Py4JJavaError
-    from pyspark.errors import PySparkException
-
-    return (WriteFailed, PySparkException, Py4JJavaError)
 
 
 # --- batches ----------------------------------------------------------------------------------------------------------
@@ -336,7 +229,7 @@ def abort_orphan(
     """
     kafka = {**({"bootstrap.servers": servers} if servers else {}), **(config or {})}
     topics = (topic,) if isinstance(topic, str) else tuple(topic)
-    link = _Link(kafka, transactional_id(query_id, topics), None, TRANSACTION_TIMEOUT_MS)
+    link = Link(kafka, transactional_id(query_id, topics), None, TRANSACTION_TIMEOUT_MS)
     try:
         link.transaction.fence()
     finally:

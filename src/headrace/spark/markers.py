@@ -22,11 +22,11 @@ class UndecidedMarker(HeadraceError):
 
 @dataclass(frozen=True, slots=True)
 class Marker:
-    """What is written with a batch."""
+    """What is written with a batch; -1 where it is not known (yet)."""
 
     batch: int
-    records: int
-    at_ms: int
+    records: int = -1
+    at_ms: int = -1
 
     def to_bytes(self) -> bytes:
         return json.dumps(asdict(self), separators=(",", ":")).encode()

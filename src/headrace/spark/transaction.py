@@ -14,6 +14,7 @@ from headrace.client.admin import NewTopic
 from headrace.client.blocking import BlockingClient
 from headrace.client.client_core import ANY_NODE, coordinator_key
 from headrace.client.cluster_view import Node
+from headrace.client.offsets import OffsetAndMetadata
 from headrace.errors import (
     ErrorCode,
     HeadraceError,
@@ -47,6 +48,9 @@ from headrace.spark.reading import RangeFetcher, ReadPlan
 from headrace.topics import TopicPartition
 
 log = logging.getLogger("headrace.spark")
+
+CommittedOffsets = Mapping[TopicPartition, OffsetAndMetadata]
+"""What one consumer group commits."""
 
 PROGRESS_TOPIC = "headrace-spark-progress"
 _TRANSACTION, _GROUP = 1, 0
@@ -140,7 +144,7 @@ class Transaction:
         self._progress = None if progress_topic is None else TopicPartition(progress_topic, 0)
         self._progress_ready = False
         self._read_to = 0
-        self._marker: Marker | None = None
+        self._written: bytes | None = None
 
     # --- fence and look -----------------------------------------------------------------------------------------------
 
@@ -160,12 +164,17 @@ class Transaction:
 
     def last_marker(self) -> Marker | None:
         """The last committed marker. Only right after `fence`, when every transaction of ours is decided."""
+        written = self.last_written()
+        return None if written is None else Marker.from_bytes(written)
+
+    def last_written(self) -> bytes | None:
+        """The last committed marker as `mark` wrote it, for those whose markers say more. Only right after `fence`."""
         if self._progress is None:
             return None
         self._make_progress_topic()
         for value in self._markers_from(self._progress):
-            self._marker = Marker.from_bytes(value)
-        return self._marker
+            self._written = value
+        return self._written
 
     def _markers_from(self, progress: TopicPartition) -> Iterator[bytes]:
         cluster = self._cluster
@@ -272,8 +281,8 @@ class Transaction:
             writer.write(self._progress, columns, record_sizes(columns))
             writer.finish()
 
-    def commit_offsets(self, identity: Identity, group: str, offsets: Mapping[TopicPartition, int]) -> None:
-        """A consumer group's offsets, in the same transaction."""
+    def commit_offsets(self, identity: Identity, group: str, offsets: CommittedOffsets) -> None:
+        """A consumer group's offsets and their notes, in the same transaction."""
         added = AddOffsetsToTxnRequest(
             transactional_id=self.transactional_id,
             producer_id=identity.producer_id,
@@ -281,9 +290,14 @@ class Transaction:
             group_id=group,
         )
         topics: dict[str, list[TxnOffsetCommitRequestPartition]] = {}
-        for (topic, index), offset in offsets.items():
+        for (topic, index), wanted in offsets.items():
             topics.setdefault(topic, []).append(
-                TxnOffsetCommitRequestPartition(partition_index=index, committed_offset=offset, committed_metadata="")
+                TxnOffsetCommitRequestPartition(
+                    partition_index=index,
+                    committed_offset=wanted.offset,
+                    committed_leader_epoch=-1 if wanted.leader_epoch is None else wanted.leader_epoch,
+                    committed_metadata=wanted.metadata,
+                )
             )
         request = TxnOffsetCommitRequest(
             transactional_id=self.transactional_id,
@@ -293,7 +307,7 @@ class Transaction:
             member_id="",
             topics=[TxnOffsetCommitRequestTopic(name=name, partitions=parts) for name, parts in topics.items()],
         )
-        with _as_write_failure():
+        with _as_write_failure(f"the offsets of group {group} could not be written: "):
             self._coordinators.ask(
                 _TRANSACTION,
                 self.transactional_id,
@@ -324,12 +338,15 @@ class Transaction:
 class _as_write_failure:
     """Errors of the cluster within a transaction: start again, from the first step."""
 
+    def __init__(self, before: str = "") -> None:
+        self._before = before
+
     def __enter__(self) -> None:
         return None
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
         if isinstance(error, HeadraceError) and not isinstance(error, (Fenced, WriteFailed)):
-            raise WriteFailed(str(error)) from error
+            raise WriteFailed(f"{self._before}{error}") from error
 
 
 def _added_code(response: Any) -> int:

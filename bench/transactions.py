@@ -14,7 +14,7 @@ import statistics
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -46,28 +46,20 @@ def _confluent(address: str, topic: str, seconds: float, transactional: bool, ou
     producer.list_topics(topic, timeout=30)
     if transactional:
         producer.init_transactions(30)
-    value, sent, commits = b"v" * SIZE, 0, []
-    start = time.perf_counter()
-    while time.perf_counter() < start + seconds:
-        if transactional:
-            producer.begin_transaction()
-        end = time.perf_counter() + TRANSACTION_S
-        while time.perf_counter() < end:
-            try:
-                for _ in range(_BURST):
-                    producer.produce(topic, value)
-                    sent += 1
-                producer.poll(0)
-            except BufferError:
-                producer.poll(0.002)
-        if transactional:
-            before = time.perf_counter()
-            producer.flush(60)
-            flushed = time.perf_counter()
-            producer.commit_transaction(60)
-            commits.append((flushed - before, time.perf_counter() - flushed))
-    left = producer.flush(60)
-    out.put(_result(sent - left, time.perf_counter() - start, commits))
+    value = b"v" * SIZE
+
+    def burst() -> int:
+        sent = 0
+        try:
+            for _ in range(_BURST):
+                producer.produce(topic, value)
+                sent += 1
+            producer.poll(0)
+        except BufferError:
+            producer.poll(0.002)
+        return sent
+
+    out.put(_drive(producer, burst, seconds, transactional))
 
 
 def _headrace(address: str, topic: str, seconds: float, transactional: bool, out: Any) -> None:
@@ -81,24 +73,35 @@ def _headrace(address: str, topic: str, seconds: float, transactional: bool, out
         producer.partitions_for(topic)
         if transactional:
             producer.init_transactions(30)
-        value, sent, commits = b"v" * SIZE, 0, []
-        start = time.perf_counter()
-        while time.perf_counter() < start + seconds:
-            if transactional:
-                producer.begin_transaction()
-            end = time.perf_counter() + TRANSACTION_S
-            while time.perf_counter() < end:
-                for _ in range(_BURST):
-                    producer.send(topic, value)
-                sent += _BURST
-            if transactional:
-                before = time.perf_counter()
-                producer.flush()
-                flushed = time.perf_counter()
-                producer.commit_transaction()
-                commits.append((flushed - before, time.perf_counter() - flushed))
-        producer.flush()
-        out.put(_result(sent, time.perf_counter() - start, commits))
+        value = b"v" * SIZE
+
+        def burst() -> int:
+            for _ in range(_BURST):
+                producer.send(topic, value)
+            return _BURST
+
+        out.put(_drive(producer, burst, seconds, transactional))
+
+
+def _drive(producer: Any, burst: Callable[[], int], seconds: float, transactional: bool) -> dict[str, float]:
+    """Bursts for so long, in transactions if wanted. `burst`: sends some records, and says how many."""
+    sent, commits = 0, []
+    start = time.perf_counter()
+    while time.perf_counter() < start + seconds:
+        if transactional:
+            producer.begin_transaction()
+        end = time.perf_counter() + TRANSACTION_S
+        while time.perf_counter() < end:
+            sent += burst()
+        if transactional:
+            before = time.perf_counter()
+            producer.flush(60)
+            flushed = time.perf_counter()
+            producer.commit_transaction(60)
+            commits.append((flushed - before, time.perf_counter() - flushed))
+    # confluent-kafka says how many are left; our own raises.
+    left = producer.flush(60) or 0
+    return _result(sent - left, time.perf_counter() - start, commits)
 
 
 def _java(address: str, topic: str, seconds: float, transactional: bool, out: Any) -> None:

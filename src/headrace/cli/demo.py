@@ -18,15 +18,14 @@ from typing import IO, Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
-from headrace._version import __version__
 from headrace.cli.dumping import partition_rows
 from headrace.cli.group import group_documents
 from headrace.cli.options import plain_kernels
 from headrace.cli.output import CommandError, count, size
+from headrace.cli.tour import Tour
 from headrace.client.admin import Admin, NewTopic, OffsetSpec
 from headrace.client.consumer import Consumer
 from headrace.client.producer import Producer
@@ -43,6 +42,16 @@ _SEND_ROWS = 4_000
 _POLL_ROWS = 5_000
 _BARS = " ▁▂▃▄▅▆▇█"
 _CITIES = ("Oslo", "Porto", "Lyon", "Graz", "Turin", "Ghent", "Bilbao", "Malmö", "Split", "Cork")
+_GO_ON = (
+    ("headrace start", "a broker; then, in another terminal"),
+    ("headrace topic create events -p 3", "a topic"),
+    ("seq 1 1000 | headrace produce events", "records, a line each"),
+    ("headrace consume events -g me -n 400", "read some, and remember how far"),
+    ("headrace group describe me", "its lag"),
+    ("headrace consume events --follow", "all there is, and what comes"),
+    ("headrace cluster", "brokers and disks"),
+    ("headrace --help", "the rest"),
+)
 
 
 def command(
@@ -158,19 +167,18 @@ def _read_banner(stream: IO[str] | None, found: list[str]) -> None:
             return
 
 
-class _Demo:
+class _Demo(Tour):
     """The steps, in order; each says what it did and shows it."""
 
     def __init__(self, console: Console, directory: Path, events: int) -> None:
-        self._console = console
+        super().__init__(console)
         self._data = directory / "data"
         self._broker = Broker(self._data)
         self._events = events
         self._partitions = [TopicPartition(TOPIC, index) for index in range(PARTITIONS)]
 
     def run(self) -> None:
-        began = time.monotonic()
-        self._say(Text.assemble(("Headrace ", "bold"), f"{__version__}: Kafka in Python. A short tour."))
+        self._title("Kafka in Python. A short tour.")
         try:
             self._start()
             with Admin(bootstrap_servers=self._broker.address, default_api_timeout_ms=30_000) as admin:
@@ -182,14 +190,7 @@ class _Demo:
             self._broker.stop()
         finally:
             self._broker.kill()
-        self._farewell(time.monotonic() - began)
-
-    def _say(self, text: Text | str | Table) -> None:
-        self._console.print(text)
-
-    def _step(self, title: str) -> None:
-        self._console.print()
-        self._console.print(Rule(f"[bold]{title}[/bold]", align="left", style="blue"))
+        self._farewell(_GO_ON)
 
     # --- 1
 
@@ -327,24 +328,6 @@ class _Demo:
             f"{size(total)} for {count(sum(row['records'] for row in rows))} records, in Kafka's own format. "
             f"{TOPIC}-0 has\n  {', '.join(files)}"
         )
-
-    def _farewell(self, took: float) -> None:
-        self._step("Your turn")
-        self._say(f"That took {took:.0f} seconds, and left nothing behind. To go on:")
-        lines = (
-            ("headrace start", "a broker; then, in another terminal"),
-            ("headrace topic create events -p 3", "a topic"),
-            ("seq 1 1000 | headrace produce events", "records, a line each"),
-            ("headrace consume events -g me -n 400", "read some, and remember how far"),
-            ("headrace group describe me", "its lag"),
-            ("headrace consume events --follow", "all there is, and what comes"),
-            ("headrace cluster", "brokers and disks"),
-            ("headrace --help", "the rest"),
-        )
-        shown = Table(box=None, pad_edge=False, show_header=False, padding=(0, 2, 0, 2))
-        for line, what in lines:
-            shown.add_row(Text(line, style="bold"), Text(what, style="dim"))
-        self._say(shown)
 
 
 def _order(rng: random.Random, number: int) -> tuple[bytes, bytes]:

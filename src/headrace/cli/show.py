@@ -22,15 +22,14 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
-from headrace._version import __version__
 from headrace.cli.demo import Broker, bars
 from headrace.cli.group import group_documents
 from headrace.cli.output import CommandError, count, size
 from headrace.cli.show_driver import BATCHES, CLEAN, DEAD, PLAIN, SOURCE
+from headrace.cli.tour import Tour
 from headrace.client.admin import Admin, NewTopic, OffsetSpec
 from headrace.client.producer import Producer
 from headrace.spark.pipelines.auditing import headline
@@ -47,6 +46,15 @@ _USERS = 20_000
 _EVENTS = (b"view", b"view", b"view", b"click", b"click", b"search", b"buy")
 _PAGES = (b"/", b"/shop", b"/cart", b"/help", b"/sale", b"/news")
 _PICTURE_WIDTH = 60
+_GO_ON = (
+    ("headrace start", "a broker; then, in another terminal"),
+    ("headrace pipeline list", "pipelines that are ready to run"),
+    ("headrace pipeline run activity --help", "what this one takes"),
+    ("headrace pipeline run audit --source A --against B", "check topics of any Kafka"),
+    ("headrace pipeline status", "how far pipelines are"),
+    ("headrace demo", "the short tour, without Spark"),
+    ("docs/pipelines.md, docs/spark.md", "how it works, and from Python"),
+)
 
 
 def missing_for_spark() -> str | None:
@@ -139,11 +147,11 @@ class Driver:
         self.check()
 
 
-class Show:
+class Show(Tour):
     """The steps, in order; what can happen at the same time does."""
 
     def __init__(self, console: Console, directory: Path, events: int) -> None:
-        self._console = console
+        super().__init__(console)
         self._directory = directory
         self._events = events
         # Short time-outs, so that a dead member is missed soon.
@@ -151,10 +159,9 @@ class Show:
         self._drivers: list[Driver] = []
         self._members: dict[str, subprocess.Popen[bytes]] = {}
         self._samples = Samples()
-        self._began = time.monotonic()
 
     def run(self) -> None:
-        self._say(Text.assemble(("Headrace ", "bold"), f"{__version__}: {count(self._events)} clicks, exactly once."))
+        self._title(f"{count(self._events)} clicks, exactly once.")
         try:
             self._start()
             with Admin(bootstrap_servers=self._broker.address, default_api_timeout_ms=60_000) as admin:
@@ -169,14 +176,7 @@ class Show:
             for driver in self._drivers:
                 driver.kill()
             self._broker.kill()
-        self._farewell()
-
-    def _say(self, text: Text | str | Table) -> None:
-        self._console.print(text)
-
-    def _step(self, title: str) -> None:
-        self._console.print()
-        self._console.print(Rule(f"[bold]{title}[/bold]", align="left", style="blue"))
+        self._farewell(_GO_ON)
 
     def _wait_for(self, condition: Callable[[], bool], what: str) -> None:
         deadline = time.monotonic() + _DEADLINE_S
@@ -362,23 +362,6 @@ class Show:
             self._say(f"Lag, as any Kafka tool shows it: group {document['group']}, {count(document['lag'])} records.")
         if once["lost"] or once["duplicated"] or once["rows_in"] != self._events:
             raise CommandError("exactly once was not: " + headline(once))
-
-    def _farewell(self) -> None:
-        self._step("Your turn")
-        self._say(f"That took {time.monotonic() - self._began:.0f} seconds, and left nothing behind. To go on:")
-        lines = (
-            ("headrace start", "a broker; then, in another terminal"),
-            ("headrace pipeline list", "pipelines that are ready to run"),
-            ("headrace pipeline run activity --help", "what this one takes"),
-            ("headrace pipeline run audit --source A --against B", "check topics of any Kafka"),
-            ("headrace pipeline status", "how far pipelines are"),
-            ("headrace demo", "the short tour, without Spark"),
-            ("docs/pipelines.md, docs/spark.md", "how it works, and from Python"),
-        )
-        shown = Table(box=None, pad_edge=False, show_header=False, padding=(0, 2, 0, 2))
-        for line, what in lines:
-            shown.add_row(Text(line, style="bold"), Text(what, style="dim"))
-        self._say(shown)
 
 
 def _all(owners: dict[str, list[str]]) -> int:

@@ -52,13 +52,11 @@ class _Mode(Enum):
     SWALLOW = "swallow"
 
 
-class Cut:
-    """A cut that waits for its byte. `wait` says whether it has happened."""
+class _Awaited:
+    """What happens when so many bytes more have passed. `wait` says whether it has."""
 
     def __init__(self, left: int, direction: Direction) -> None:
         self.direction = direction
-        self.connection = -1
-        """The number of the connection that was cut, counted from 0 in the order they came; -1 before."""
         self._left = left
         self._happened = threading.Event()
 
@@ -70,23 +68,23 @@ class Cut:
         return self._happened.wait(timeout)
 
 
-class Reorder:
+class Cut(_Awaited):
+    """A cut that waits for its byte. `wait` says whether it has happened."""
+
+    def __init__(self, left: int, direction: Direction) -> None:
+        super().__init__(left, direction)
+        self.connection = -1
+        """The number of the connection that was cut, counted from 0 in the order they came; -1 before."""
+
+
+class Reorder(_Awaited):
     """Connections that are held back until later ones have overtaken them. `wait` says whether that has happened."""
 
     def __init__(self, left: int, direction: Direction, after: int) -> None:
-        self.direction = direction
-        self._left = left
+        super().__init__(left, direction)
         self._after = after
         """Connections with a higher number overtake."""
         self._gate = asyncio.Event()
-        self._happened = threading.Event()
-
-    @property
-    def happened(self) -> bool:
-        return self._happened.is_set()
-
-    def wait(self, timeout: float) -> bool:
-        return self._happened.wait(timeout)
 
 
 @dataclass(slots=True, eq=False)

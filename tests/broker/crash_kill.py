@@ -19,6 +19,7 @@ from pathlib import Path
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
+from tests.waiting import eventually
 
 from headrace.testing import BrokerProcess
 
@@ -69,11 +70,10 @@ class Load:
     def wait_for(self, more: int) -> None:
         """Wait until so many more are acknowledged: only then is there something to lose."""
         wanted = len(self.acknowledged) + more
-        deadline = time.monotonic() + PROGRESS_TIMEOUT_S
-        while len(self.acknowledged) < wanted:
-            assert self.fatal is None, self.fatal
-            assert time.monotonic() < deadline, f"nothing was acknowledged for {PROGRESS_TIMEOUT_S:.0f} s"
-            time.sleep(0.005)
+        eventually(
+            lambda: len(self.acknowledged) >= wanted or self.fatal is not None, f"{more} messages", PROGRESS_TIMEOUT_S
+        )
+        assert self.fatal is None, self.fatal
 
     def _run(self) -> None:
         payload = b"x" * 200

@@ -102,7 +102,7 @@ def response_class(message: Any) -> type:
 class RawClient:
     """One socket. Sends frames or any bytes; reads answers when asked to, not before."""
 
-    def __init__(self, port: int, *, timeout_s: float = 20.0, receive_buffer_bytes: int | None = None) -> None:
+    def __init__(self, port: int, *, timeout_s: float = 60.0, receive_buffer_bytes: int | None = None) -> None:
         self.socket = socket.socket()
         if receive_buffer_bytes is not None:
             self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer_bytes)
@@ -140,7 +140,7 @@ class RawClient:
         assert correlation_id == sent
         return response
 
-    def is_closed_by_peer(self, timeout_s: float = 10.0) -> bool:
+    def is_closed_by_peer(self, timeout_s: float = 60.0) -> bool:
         """Whether the broker ends the connection within the time, having sent nothing more."""
         self.socket.settimeout(timeout_s)
         try:

@@ -6,11 +6,11 @@ import asyncio
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from confluent_kafka import KafkaError, Message, Producer
+from tests.waiting import eventually
 
 from headrace.errors import ErrorCode
 from headrace.protocol.messages.alter_replica_log_dirs import (
@@ -27,13 +27,6 @@ from .raw import RawClient
 from .sim import Client, SimulatedBroker, Story, Writer, check, create_topic
 
 ALTER_VERSION, DESCRIBE_VERSION = 2, 3
-
-
-def eventually(look: Callable[[], bool], timeout_s: float = 30.0) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not look():
-        assert time.monotonic() < deadline, f"it did not come about within {timeout_s:.0f} s"
-        time.sleep(0.005)
 
 
 def move_request(path: str, topic: str, partition: int) -> AlterReplicaLogDirsRequest:

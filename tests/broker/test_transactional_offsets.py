@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from pathlib import Path
+
+from tests.waiting import eventually
 
 from headrace import Admin, Consumer, NewTopic, Producer
 from headrace.cluster.topic_names import CONSUMER_OFFSETS
 from headrace.testing import EmbeddedBroker, broker
 
 SETTINGS = {"offsets.topic.num.partitions": "1", "transaction.state.log.num.partitions": "1"}
-
-
-def eventually(look: Callable[[], bool], timeout_s: float = 30.0) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not look():
-        assert time.monotonic() < deadline, f"it did not come about within {timeout_s:.0f} s"
-        time.sleep(0.005)
 
 
 def stable_and_end(kafka: EmbeddedBroker, topic: str) -> tuple[int, int]:

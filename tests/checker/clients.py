@@ -84,13 +84,22 @@ def told(writes: list[tuple[int, int]], offsets: list[int] | None = None) -> lis
     return [[SOURCE, partition, value, offset] for (partition, value), offset in zip(writes, found)]
 
 
+def transactional_config(session: Session) -> dict[str, Any]:
+    return {
+        "bootstrap.servers": session.address,
+        "transactional.id": session.name,
+        "transaction.timeout.ms": TRANSACTION_TIMEOUT_MS,
+        "linger.ms": 0,
+    }
+
+
 def sender(session: Session) -> None:
     """An idempotent producer without transactions."""
     with Producer({"bootstrap.servers": session.address, "linger.ms": 0, "delivery.timeout.ms": 60_000}) as producer:
         while not session.stopping.is_set():
             writes = plan(session)
             number = session.recorder.began(Kind.SEND, writes=told(writes))
-            deliveries = [producer.send(SOURCE, b"%d" % value, partition=partition) for partition, value in writes]
+            deliveries = _send(producer, writes)
             try:
                 offsets = [delivery.result(90).offset for delivery in deliveries]
             except (HeadraceError, TimeoutError):
@@ -102,13 +111,7 @@ def sender(session: Session) -> None:
 
 def writer(session: Session) -> None:
     """Transactions of our own producer, some of them aborted. A fenced one is made anew."""
-    config = {
-        "bootstrap.servers": session.address,
-        "transactional.id": session.name,
-        "transaction.timeout.ms": TRANSACTION_TIMEOUT_MS,
-        "linger.ms": 0,
-        "max.block.ms": 10_000,
-    }
+    config = transactional_config(session) | {"max.block.ms": 10_000}
     while not session.stopping.is_set():
         with Producer(config) as producer, contextlib.suppress(FatalTransactionError, TransactionTimeout, TimeoutError):
             producer.init_transactions(60)
@@ -174,14 +177,7 @@ def _commit(producer: Producer) -> None:
 
 def foreign_writer(session: Session) -> None:
     """The same with librdkafka, which speaks the older protocol."""
-    config = {
-        "bootstrap.servers": session.address,
-        "transactional.id": session.name,
-        "transaction.timeout.ms": TRANSACTION_TIMEOUT_MS,
-        "linger.ms": 0,
-        "log_level": 0,
-        "message.timeout.ms": TRANSACTION_TIMEOUT_MS,
-    }
+    config = transactional_config(session) | {"log_level": 0, "message.timeout.ms": TRANSACTION_TIMEOUT_MS}
     while not session.stopping.is_set():
         producer = confluent_kafka.Producer(config, logger=_silent())
         with contextlib.suppress(confluent_kafka.KafkaException):
@@ -312,13 +308,7 @@ def subscribed_reader(session: Session) -> None:
 
 def mixer(session: Session) -> None:
     """Transactions that send, poll what others (and other mixers) committed, and send again."""
-    config = {
-        "bootstrap.servers": session.address,
-        "transactional.id": session.name,
-        "transaction.timeout.ms": TRANSACTION_TIMEOUT_MS,
-        "linger.ms": 0,
-        "max.block.ms": 10_000,
-    }
+    config = transactional_config(session) | {"max.block.ms": 10_000}
     number = 0
     while not session.stopping.is_set():
         number += 1
@@ -363,18 +353,12 @@ def _mix(session: Session, producer: Producer, consumer: Consumer, number_of_ses
 
 def mover(session: Session) -> None:
     """Consume, transform, produce: two results for each value, in two partitions, with the offsets."""
-    producer_config = {
-        "bootstrap.servers": session.address,
-        "transactional.id": session.name,
-        "transaction.timeout.ms": TRANSACTION_TIMEOUT_MS,
-        "linger.ms": 0,
-    }
     while not session.stopping.is_set():
         config = consumer_config(session, MOVERS_GROUP) | {"partition.assignment.strategy": "cooperative-sticky"}
         with (
             contextlib.suppress(HeadraceError),
             Consumer(config) as consumer,
-            Producer(producer_config) as producer,
+            Producer(transactional_config(session)) as producer,
         ):
             consumer.subscribe([SOURCE])
             batches = exactly_once(consumer, producer, max_records=session.rng.randint(5, 200), poll_timeout=0.2)

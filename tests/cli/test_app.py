@@ -59,7 +59,7 @@ def test_nobody_listening_is_said_at_once_with_what_to_do(command: Command) -> N
     assert result.err.startswith("headrace: no broker can be reached at 127.0.0.1:1 (Connection refused)")
     assert "headrace start" in result.err
     assert len(result.err.splitlines()) == 1
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 20
 
 
 def test_an_address_that_is_none_is_a_usage_error(command: Command) -> None:

@@ -157,4 +157,4 @@ def test_uncommitted_ends_are_reached_quickly(headrace: Command, topic: str) -> 
     headrace("produce", topic, stdin="a\nb\n")
     began = time.monotonic()
     assert len(values(headrace, topic, "--isolation-level", "read_committed")) == 2
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 30

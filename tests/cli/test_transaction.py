@@ -7,6 +7,7 @@ import uuid
 from collections.abc import Iterator
 
 import pytest
+from tests.waiting import eventually
 
 from headrace.broker.broker import Broker
 from headrace.client.consumer import Consumer
@@ -67,9 +68,7 @@ def test_abort_by_id_fences_the_producer(
     assert readable(kafka, topic) == 0
     result = headrace("transaction", "abort", name_of(producer))
     assert result.code == 0, result.err
-    deadline = time.monotonic() + 20
-    while readable(kafka, topic) != 2:
-        assert time.monotonic() < deadline, "the abort marker did not come"
+    eventually(lambda: readable(kafka, topic) == 2, "the abort marker")
     with pytest.raises(TransactionError):
         producer.commit_transaction()
 

@@ -39,14 +39,14 @@ def make_topic(admin: Any) -> Iterator[Any]:
     def make(partitions: int = 1, **configs: str) -> str:
         name = f"test-{uuid.uuid4().hex[:12]}"
         config = {key.replace("_", "."): value for key, value in configs.items()}
-        admin.create_topics([NewTopic(name, partitions, 1, config=config)])[name].result(20)
+        admin.create_topics([NewTopic(name, partitions, 1, config=config)])[name].result(60)
         made.append(name)
         return name
 
     yield make
     if made:
         for future in admin.delete_topics(made).values():
-            future.result(20)
+            future.result(60)
 
 
 @pytest.fixture
@@ -57,11 +57,11 @@ def read_all(broker_address: str) -> Any:
     def read(topic: str) -> list[Any]:
         consumer = Consumer({"bootstrap.servers": broker_address, "group.id": "reader", "enable.auto.commit": False})
         try:
-            partitions = list(consumer.list_topics(topic, timeout=20).topics[topic].partitions)
-            ends = {p: consumer.get_watermark_offsets(TopicPartition(topic, p), timeout=20)[1] for p in partitions}
+            partitions = list(consumer.list_topics(topic, timeout=60).topics[topic].partitions)
+            ends = {p: consumer.get_watermark_offsets(TopicPartition(topic, p), timeout=60)[1] for p in partitions}
             consumer.assign([TopicPartition(topic, p, OFFSET_BEGINNING) for p in partitions])
             found: list[Any] = []
-            deadline = time.monotonic() + 30
+            deadline = time.monotonic() + 60
             while len(found) < sum(ends.values()):
                 assert time.monotonic() < deadline, (
                     f"only {len(found)} of {sum(ends.values())} records were read in 30 s"

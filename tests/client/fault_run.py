@@ -18,6 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.waiting import DEADLINE_S, eventually
+
 from headrace import Producer
 from headrace.testing import BrokerProcess, Direction, FaultProxy
 
@@ -25,7 +27,6 @@ PARTITIONS = 3
 UNACKED_MAX = 3_000
 BURST = 40
 PAYLOAD = b"." * 60
-CUT_WAIT_S = 30.0
 CONFIG = {
     "linger.ms": 2,
     "batch.size": 4_000,
@@ -79,9 +80,14 @@ class Sender:
             self.errors.append(error)
         self.acknowledged += 1
 
-    def progress(self, count: int = 1, timeout: float = CUT_WAIT_S) -> None:
+    def progress(self, count: int = 1) -> None:
         """Wait until that many more records have been acknowledged."""
-        wait_for(lambda: bool(self.errors), lambda goal=self.acknowledged + count: self.acknowledged >= goal, timeout)
+        goal = self.acknowledged + count
+        self.wait_for(lambda: self.acknowledged >= goal, f"{count} more records acknowledged")
+
+    def wait_for(self, condition: Callable[[], bool], what: str) -> None:
+        """Wait for a state while it goes on sending, or fail with what it was told."""
+        eventually(lambda: condition() or self.errors, what)
         assert not self.errors, self.errors[0]
 
     def finish(self) -> None:
@@ -94,13 +100,6 @@ class Sender:
             self.producer.close(0)
         assert not self.errors, self.errors[0]
         assert self.acknowledged == sum(self.sent)
-
-
-def wait_for(failed: Callable[[], bool], condition: Callable[[], bool], timeout: float) -> None:
-    deadline = time.monotonic() + timeout
-    while not condition() and not failed():
-        assert time.monotonic() < deadline, f"no progress within {timeout} s"
-        time.sleep(0.001)
 
 
 def make_topic(address: str, name: str, partitions: int = PARTITIONS) -> str:
@@ -145,14 +144,14 @@ def cut_somewhere(proxy: FaultProxy, rng: random.Random) -> None:
     """One cut: at a byte of either direction, of the oldest connection, or of all."""
     kind = rng.randrange(10)
     if kind == 0:
-        wait_for(lambda: False, lambda: proxy.cut() > 0, CUT_WAIT_S)
+        eventually(lambda: proxy.cut() > 0, "a connection to cut")
     elif kind == 1:
-        wait_for(lambda: False, lambda: proxy.cut_one() >= 0, CUT_WAIT_S)
+        eventually(lambda: proxy.cut_one() >= 0, "a connection to cut")
     elif kind <= 5:
-        assert proxy.cut_after(rng.randrange(60_000), Direction.TO_BROKER).wait(CUT_WAIT_S)
+        assert proxy.cut_after(rng.randrange(60_000), Direction.TO_BROKER).wait(DEADLINE_S)
     else:
         # Answers are short: this loses the acknowledgement of what was written.
-        assert proxy.cut_after(rng.randrange(1_500), Direction.TO_CLIENT).wait(CUT_WAIT_S)
+        assert proxy.cut_after(rng.randrange(1_500), Direction.TO_CLIENT).wait(DEADLINE_S)
 
 
 def run(cuts: int, seed: int, directory: Path, tell: Callable[[str], None] = lambda _: None) -> Report:

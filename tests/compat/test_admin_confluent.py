@@ -34,6 +34,7 @@ from confluent_kafka.admin import (
     ScramMechanism,
     UserScramCredentialDeletion,
 )
+from tests.waiting import eventually
 
 from headrace.testing import EmbeddedBroker
 
@@ -46,7 +47,6 @@ from .clients import (
     poll_confluent,
     sample,
 )
-from .waiting import eventually
 
 
 @pytest.fixture(scope="module")

@@ -12,6 +12,7 @@ import confluent_kafka
 import kafka as kafka_python
 import pytest
 from confluent_kafka import OFFSET_BEGINNING, TopicPartition
+from tests.waiting import eventually
 
 from headrace.testing import EmbeddedBroker
 
@@ -27,7 +28,6 @@ from .clients import (
     poll_confluent,
     sample,
 )
-from .waiting import eventually
 
 START_MS = 1_700_000_000_000
 STEP_MS = 7  # of sample()

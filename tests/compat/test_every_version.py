@@ -60,6 +60,6 @@ def test_produce_below_version_3_closes_the_connection(kafka: EmbeddedBroker, ve
     host, port = kafka.address.split(":")
     acks, timeout_ms, topics = 1, 1000, 0
     frame = struct.pack(">hhihhii", int(ApiKey.PRODUCE), version, 1, -1, acks, timeout_ms, topics)
-    with socket.create_connection((host, int(port)), timeout=10) as connection:
+    with socket.create_connection((host, int(port)), timeout=60) as connection:
         connection.sendall(struct.pack(">i", len(frame)) + frame)
         assert connection.recv(1) == b""

@@ -7,6 +7,7 @@ from collections import Counter
 
 import pytest
 from confluent_kafka import ConsumerGroupState
+from tests.waiting import eventually
 
 from headrace.testing import EmbeddedBroker
 
@@ -20,7 +21,6 @@ from .members import (
     stop_all,
     wait_until_shared_out,
 )
-from .waiting import eventually
 
 PARTITIONS = 6
 COMBINATIONS = [(name, strategy) for name, kind in MEMBERS.items() for strategy in kind.strategies]

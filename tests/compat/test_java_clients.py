@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 import pytest
 from bench.peers import kafka_libs, why_no_kafka
+from tests.waiting import eventually
 
 from headrace.testing import EmbeddedBroker
 
@@ -16,7 +17,6 @@ from .clients import TIMEOUT_S, create_topic
 from .java_tools import JAVA_DIRECTORY, java
 from .members import AioKafkaMember, ConfluentMember, KafkaPythonMember, Member, stop_all, wait_until_shared_out
 from .test_groups import PARTITIONS, all_partitions, fill, read_by
-from .waiting import eventually
 
 pytestmark = [
     pytest.mark.java,

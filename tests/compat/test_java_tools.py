@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from bench.peers import ApacheKafka, kafka_libs, why_no_kafka
+from tests.waiting import eventually
 
 from headrace.testing import EmbeddedBroker, broker
 
@@ -18,7 +19,6 @@ from .clients import PYTHON_CLIENTS, Message
 from .java_tools import JavaTools
 from .members import ConfluentMember, wait_until_shared_out
 from .served import Served
-from .waiting import eventually
 
 pytestmark = [
     pytest.mark.java,

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import confluent_kafka
 import pytest
 from confluent_kafka import TopicPartition
+from tests.waiting import eventually
 
 from headrace.testing import EmbeddedBroker, broker
 
@@ -22,7 +23,6 @@ from .clients import (
     poll_confluent,
 )
 from .members import MEMBERS, AioKafkaMember, ConfluentMember, stop_all
-from .waiting import eventually
 
 pytestmark = pytest.mark.slow
 

@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from tests.waiting import eventually
 
 from headrace import testing
 from headrace.broker.broker import Broker
 from headrace.runtime.real_disk import RealFile
 
-from .waiting import eventually
 from .wire import Wire, batch
 from .world import World, fetch_of
 

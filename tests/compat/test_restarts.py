@@ -9,6 +9,7 @@ import aiokafka
 import kafka as kafka_python
 import pytest
 from confluent_kafka import TopicPartition
+from tests.waiting import eventually
 
 from headrace.testing import BrokerProcess
 
@@ -25,7 +26,6 @@ from .clients import (
     sample,
 )
 from .members import ConfluentMember, wait_until_shared_out
-from .waiting import eventually
 
 pytestmark = pytest.mark.slow
 

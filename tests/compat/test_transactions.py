@@ -13,13 +13,13 @@ from typing import Any
 import confluent_kafka
 import pytest
 from bench.peers import ApacheKafka, kafka_libs, why_no_kafka
+from tests.waiting import eventually
 
 from headrace import Consumer, Producer, TransactionTimeout, exactly_once
 from headrace.testing import BrokerProcess, EmbeddedBroker
 
 from .clients import TIMEOUT_S, create_topic
 from .java_tools import JAVA_DIRECTORY, JavaTransactions, java
-from .waiting import eventually
 
 needs_java = [pytest.mark.java, pytest.mark.slow, pytest.mark.skipif(kafka_libs() is None, reason=why_no_kafka())]
 Fresh = Callable[[str], str]
@@ -117,9 +117,14 @@ class Ours:
             Producer({"bootstrap.servers": address, "transactional.id": transactional_id}) as producer,
         ):
             consumer.subscribe([source])
-            for batch in exactly_once(consumer, producer, poll_timeout=0.2, idle_timeout=2.0):
+            copied = 0
+            batches = exactly_once(consumer, producer, poll_timeout=0.2)
+            for batch in batches:
                 for record in batch:
                     producer.send(target, record.value, key=record.key)
+                copied += len(batch)
+                if copied >= count:
+                    batches.stop()
 
 
 class Confluent:

@@ -26,7 +26,7 @@ from kio.static.constants import EntityType
 
 API_KEYS = {name: key for key, name in api_key_map.items()}
 NAMES = dict(api_key_map.items())
-TIMEOUT_S = 20.0
+TIMEOUT_S = 60.0
 CLIENT_ID = "kio"
 
 

@@ -8,8 +8,8 @@ from typing import Any
 
 from aiokafka.record.default_records import DefaultRecordBatch
 from kio.schema.errors import ErrorCode
+from tests.waiting import eventually
 
-from .waiting import eventually
 from .wire import Wire, batch
 
 NONE = ErrorCode.none

@@ -8,11 +8,11 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from tests.waiting import becomes, eventually
 
 from headrace.log import Log, LogConfig
 from headrace.log.cleaner import Cleaner
@@ -53,17 +53,13 @@ async def in_process(root: Path, **options: float) -> AsyncIterator[tuple[Log, C
         await runtime.close()
 
 
-def gone(pid: int, deadline_s: float = 20) -> bool:
-    until = time.monotonic() + deadline_s
-    while time.monotonic() < until:
-        try:
-            os.kill(pid, 0)
-        except ProcessLookupError:
-            return True
-        with contextlib.suppress(OSError):
-            if Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z":
-                return True
-        time.sleep(0.02)
+def gone(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z"
     return False
 
 
@@ -104,9 +100,9 @@ def test_one_process_does_many_jobs_and_is_replaced_when_it_is_old(tmp_path: Pat
             assert pids[0] is not None
             assert pids[1] is None, "its second job was its last"
             assert pids[2] not in (None, pids[0])
-            assert gone(pids[0])
+            eventually(lambda: gone(pids[0]), "the end of the process")
         assert workshop.pid is None
-        assert gone(pids[2] or 0)
+        eventually(lambda: gone(pids[2] or 0), "the end of the process")
 
     asyncio.run(main())
 
@@ -117,10 +113,8 @@ def test_an_idle_process_ends(tmp_path: Path) -> None:
             assert await cleaner.clean_once([log]) is not None
             pid = workshop.pid
             assert pid is not None
-            async with asyncio.timeout(20):
-                while workshop.pid is not None:
-                    await asyncio.sleep(0.01)
-            assert gone(pid)
+            await becomes(lambda: workshop.pid is None, "the end of the idle process")
+            eventually(lambda: gone(pid), "the end of the process")
 
     asyncio.run(main())
 
@@ -131,15 +125,13 @@ def test_closing_the_cleaner_ends_a_compaction_under_way(tmp_path: Path) -> None
         async with in_process(tmp_path) as (log, cleaner, workshop):
             cleaner.limits = CleaningLimits(io_bytes_per_s=1000)  # it would take minutes
             cleaning = asyncio.ensure_future(cleaner.clean_once([log]))
-            async with asyncio.timeout(30):
-                while not list(tmp_path.glob("p-0/*.cleaned")) and workshop.pid is None:
-                    await asyncio.sleep(0.01)
+            await becomes(lambda: list(tmp_path.glob("p-0/*.cleaned")) or workshop.pid, "a compaction under way")
             pid = workshop.pid
             await cleaner.close()
             assert await cleaning is None
             assert cleaner.metrics.given_up == 1
             assert pid is not None
-            assert gone(pid)
+            eventually(lambda: gone(pid), "the end of the process")
             assert not list(tmp_path.glob("p-0/*.cleaned"))
             assert len(consume(log, committed=False)) == 2000
 
@@ -151,9 +143,7 @@ def test_a_log_that_is_deleted_meanwhile_ends_the_compaction(tmp_path: Path) -> 
         async with in_process(tmp_path) as (log, cleaner, workshop):
             cleaner.limits = CleaningLimits(io_bytes_per_s=1000)
             cleaning = asyncio.ensure_future(cleaner.clean_once([log]))
-            async with asyncio.timeout(30):
-                while workshop.pid is None:
-                    await asyncio.sleep(0.01)
+            await becomes(lambda: workshop.pid, "a process")
             log.abandon()
             async with asyncio.timeout(30):
                 assert await cleaning is None
@@ -167,9 +157,7 @@ def test_a_process_that_is_killed_costs_only_its_work(tmp_path: Path) -> None:
         async with in_process(tmp_path) as (log, cleaner, workshop):
             cleaner.limits = CleaningLimits(io_bytes_per_s=1000)
             cleaning = asyncio.ensure_future(cleaner.clean_once([log]))
-            async with asyncio.timeout(30):
-                while workshop.pid is None:
-                    await asyncio.sleep(0.01)
+            await becomes(lambda: workshop.pid, "a process")
             os.kill(workshop.pid, signal.SIGKILL)
             assert await cleaning is None
             cleaner.limits = CleaningLimits()
@@ -211,14 +199,14 @@ import asyncio, sys
 sys.path.insert(0, sys.argv[2])
 from pathlib import Path
 from headrace.log.compaction_job import CleaningLimits
-from log.test_cleaner_process import in_process
+from tests.log.test_cleaner_process import in_process
+from tests.waiting import becomes
 
 async def main():
     async with in_process(Path(sys.argv[1])) as (log, cleaner, workshop):
         cleaner.limits = CleaningLimits(io_bytes_per_s=1000)
         cleaning = asyncio.ensure_future(cleaner.clean_once([log]))
-        while workshop.pid is None:
-            await asyncio.sleep(0.01)
+        await becomes(lambda: workshop.pid, "a process")
         print(workshop.pid, flush=True)
         await cleaning
 
@@ -228,13 +216,13 @@ asyncio.run(main())
 
 @pytest.mark.slow
 def test_the_process_does_not_outlive_a_killed_broker(tmp_path: Path) -> None:
-    tests = str(Path(__file__).parent.parent)
-    parent = subprocess.Popen([sys.executable, "-c", PARENT, str(tmp_path), tests], stdout=subprocess.PIPE, text=True)
+    root = str(Path(__file__).parents[2])
+    parent = subprocess.Popen([sys.executable, "-c", PARENT, str(tmp_path), root], stdout=subprocess.PIPE, text=True)
     try:
         assert parent.stdout is not None
         pid = int(parent.stdout.readline())
-        assert not gone(pid, 0.2)
+        assert not gone(pid)
     finally:
         parent.kill()
         parent.communicate()
-    assert gone(pid)
+    eventually(lambda: gone(pid), "the end of the process")

@@ -12,7 +12,8 @@ import sys
 import time
 from typing import Any
 
-from tests.parallel.helpers import Seen, config, make_topic, stop, wait_until
+from tests.parallel.helpers import Seen, config, make_topic, stop
+from tests.waiting import eventually
 
 from headrace import Producer
 from headrace.parallel import ParallelConsumer
@@ -57,7 +58,7 @@ def run_churn(address: str, topic: str, seconds: float, strategy: str, change_ev
             if time.monotonic() > checked_at + 20:
                 assert len(seen.order) > handled, "nothing was handled for 20 s"
                 checked_at, handled = time.monotonic(), len(seen.order)
-    wait_until(lambda: seen.distinct() == sent, f"all {sent} records")
+    eventually(lambda: seen.distinct() == sent, f"all {sent} records")
     for member in members:
         stop(member)
     repeats = len(seen.order) - sent

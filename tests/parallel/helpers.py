@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import random
 import threading
-import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
+
+from tests.waiting import DEADLINE_S
 
 from headrace import Admin, NewTopic, Producer
 from headrace.parallel import ParallelConsumer
 from headrace.topics import TopicPartition
-
-DEADLINE_S = 40.0
 
 
 def zipf_keys(count: int, keys: int = 200, seed: int = 1) -> list[bytes]:
@@ -42,13 +41,6 @@ def commits(address: str, group: str, topic: str, partitions: int) -> dict[int, 
 
 def config(address: str, **more: Any) -> dict[str, Any]:
     return {"bootstrap.servers": address, "auto.offset.reset": "earliest", **more}
-
-
-def wait_until(condition: Callable[[], bool], what: str, seconds: float = DEADLINE_S) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"{what}: not within {seconds} s"
-        time.sleep(0.005)
 
 
 class Seen:

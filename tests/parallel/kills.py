@@ -21,6 +21,7 @@ from pathlib import Path
 
 from tests.parallel.handlers import lines
 from tests.parallel.helpers import check_key_order, commits, fill, make_topic
+from tests.waiting import eventually
 
 from headrace.parallel.finished import decode_finished
 from headrace.testing import broker
@@ -62,17 +63,14 @@ def run_kills(address: str, path: str, kills: int, seed: int, model: str) -> int
     allowed: Counter[tuple[int, int]] = Counter()
     for _ in range(kills):
         before = len(lines(path))
-        target = before + rng.randint(1, PER_KILL)
+        target = min(before + rng.randint(1, PER_KILL), count)
         with victim(address, topic, path, model):
-            _wait_for(path, min(target, count))
+            eventually(lambda goal=target: len(lines(path)) >= goal, f"{target} records")
             time.sleep(rng.random() * 0.05)
         for place in _uncovered(address, topic, path):
             allowed[place] += 1
     with victim(address, topic, path, model):
-        deadline = time.monotonic() + 120
-        while len({(p, o) for p, o, *_ in lines(path)}) < count:
-            assert time.monotonic() < deadline, "records are missing"
-            time.sleep(0.05)
+        eventually(lambda: len({(p, o) for p, o, *_ in lines(path)}) >= count, "all records", 120)
     handled = [(partition, offset, key) for partition, offset, key, _ in lines(path)]
     check_key_order(handled)
     times = Counter((partition, offset) for partition, offset, _ in handled)
@@ -80,13 +78,6 @@ def run_kills(address: str, path: str, kills: int, seed: int, model: str) -> int
     needless = {place: n for place, n in times.items() if n > 1 + allowed[place]}
     assert not needless, f"handled again without need: {needless}"
     return sum(n - 1 for n in times.values())
-
-
-def _wait_for(path: str, count: int) -> None:
-    deadline = time.monotonic() + 60
-    while len(lines(path)) < count:
-        assert time.monotonic() < deadline, f"{len(lines(path))} of {count} records after 60 s"
-        time.sleep(0.005)
 
 
 def _uncovered(address: str, topic: str, path: str) -> set[tuple[int, int]]:

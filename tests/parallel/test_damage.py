@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.parallel.helpers import commits, config, make_topic, stop, wait_until
+from tests.parallel.helpers import commits, config, make_topic, stop
 from tests.parallel.test_failing import read_all
+from tests.waiting import eventually
 
 from headrace import Producer
 from headrace.parallel import Model, ParallelConsumer, Pool, Ranges, RetriesExhausted, Retry
@@ -22,7 +23,7 @@ def damaged(address: str, directory: Path, name: str) -> bytes:
     make_topic(address, name, 1)
     with Producer({"bootstrap.servers": address}) as producer:
         for first in range(0, 30, 10):
-            producer.send_batch(name, [b"value-%d" % n for n in range(first, first + 10)]).result(10)
+            producer.send_batch(name, [b"value-%d" % n for n in range(first, first + 10)]).result(60)
     (file,) = directory.glob(f"{name}-0/*.log")
     data = bytearray(file.read_bytes())
     second = int.from_bytes(data[8:12], "big") + 12
@@ -50,7 +51,7 @@ def test_a_damaged_batch_is_a_dead_letter_and_the_rest_is_handled(tmp_path: Path
         consumer.start()
         # A batch that lies in two ranges is seen by both.
         count = 2 if model == Ranges(size=12) else 1
-        wait_until(lambda: len(seen) == 20 and consumer.snapshot().counters.dead_letters == count, "the rest")
+        eventually(lambda: len(seen) == 20 and consumer.snapshot().counters.dead_letters == count, "the rest")
         stop(consumer)
         assert sorted(record.offset for record in seen) == [*range(10), *range(20, 30)]
         assert commits(kafka.address, "g", "orders", 1)[0] == (30, "")

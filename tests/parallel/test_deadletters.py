@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.parallel.helpers import config, fill, make_topic, stop, wait_until
+from tests.parallel.helpers import config, fill, make_topic, stop
+from tests.waiting import eventually
 
 from headrace.cli.app import run
 from headrace.parallel import Counters, ParallelConsumer, PartitionState, Reject, Retry, Snapshot
@@ -43,7 +44,7 @@ def letters(address: str, new_topic: Callable[..., str]) -> str:
         retry=Retry(local=0, dead_letters=f"{topic}.dead"),
     )
     consumer.start()
-    wait_until(lambda: consumer.snapshot().counters.dead_letters == 3, "the dead letters")
+    eventually(lambda: consumer.snapshot().counters.dead_letters == 3, "the dead letters")
     stop(consumer)
     return topic
 
@@ -83,7 +84,7 @@ def test_dead_letters_are_listed_shown_and_put_back_once(
     seen: list[Any] = []
     consumer = ParallelConsumer(seen.append, topics=[letters], group=letters, config=config(address))
     consumer.start()
-    wait_until(lambda: len(seen) == 3, "what was put back")
+    eventually(lambda: len(seen) == 3, "what was put back")
     stop(consumer)
     assert sorted((record.value, record.headers) for record in seen) == [(b"3", ()), (b"4", ()), (b"7", ())]
 
@@ -166,7 +167,7 @@ def test_a_topic_that_is_not_there_is_said_and_not_made(address: str, capsys: py
 def test_watch_draws_until_it_is_stopped() -> None:
     stream = io.StringIO()
     with Watch(lambda: snapshot(7), stream, every_s=0.01):
-        wait_until(lambda: stream.getvalue().count("group billing") >= 2, "two drawings")
+        eventually(lambda: stream.getvalue().count("group billing") >= 2, "two drawings")
     assert "\x1b" not in stream.getvalue(), "no terminal codes where there is no terminal"
 
 

@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 from tests.parallel.handlers import Writer, lines
-from tests.parallel.helpers import Seen, check_key_order, commits, config, fill, stop, wait_until, zipf_keys
+from tests.parallel.helpers import Seen, check_key_order, commits, config, fill, stop, zipf_keys
+from tests.waiting import eventually
 
 from headrace.config import ConfigError
 from headrace.parallel import (
@@ -61,7 +62,7 @@ def test_all_records_are_handled_once_in_order_and_committed(
         seen, topics=topic, group=topic, config=config(address), model=model, order=order, workers=6
     )
     consumer.start()
-    wait_until(lambda: len(seen.order) >= COUNT, "all records")
+    eventually(lambda: len(seen.order) >= COUNT, "all records")
     stop(consumer)
     assert len(seen.order) == seen.distinct() == COUNT
     if order != "none":
@@ -90,7 +91,7 @@ def test_async_handlers_keep_the_order_of_keys(address: str, new_topic: Callable
         handle, topics=[topic], group=topic, config=config(address), model=model, workers=workers
     )
     consumer.start()
-    wait_until(lambda: len(seen.order) >= COUNT, "all records")
+    eventually(lambda: len(seen.order) >= COUNT, "all records")
     stop(consumer)
     assert seen.distinct() == COUNT
     seen.check_key_order()
@@ -131,7 +132,7 @@ def test_processes_handle_in_key_order(
         Writer(path), topics=[topic], group=topic, config=config(address), model=model, on="processes", workers=2
     )
     consumer.start()
-    wait_until(lambda: len(lines(path)) >= 500, "all records")
+    eventually(lambda: len(lines(path)) >= 500, "all records")
     stop(consumer)
     handled = lines(path)
     check_key_order([(partition, offset, key) for partition, offset, key, _ in handled])
@@ -155,8 +156,8 @@ def test_a_process_that_crashes_costs_one_record(address: str, new_topic: Callab
         retry=Retry(local=1, backoff_s=(0.01, 0.01), dead_letters=f"{topic}.dead"),
     )
     consumer.start()
-    wait_until(lambda: consumer.snapshot().counters.dead_letters == 1, "the dead letter")
-    wait_until(lambda: len(lines(path)) >= 59, "the others")
+    eventually(lambda: consumer.snapshot().counters.dead_letters == 1, "the dead letter")
+    eventually(lambda: len(lines(path)) >= 59, "the others")
     stop(consumer)
     assert sorted(offset for _, offset, *_ in lines(path)) == [n for n in range(60) if n != 30]
 
@@ -176,7 +177,7 @@ def test_a_consumer_per_process(address: str, new_topic: Callable[..., str], tmp
         workers=2,
     )
     consumer.start()
-    wait_until(lambda: len({(p, o) for p, o, *_ in lines(path)}) >= 600, "all records")
+    eventually(lambda: len({(p, o) for p, o, *_ in lines(path)}) >= 600, "all records")
     stop(consumer)
     check_all_committed(address, topic, topic, 600)
     assert consumer.snapshot().counters.handled >= 600
@@ -196,7 +197,7 @@ def test_batches_have_at_most_so_many_records(address: str, new_topic: Callable[
         handle, topics=[topic], group=topic, config=config(address), order="none", batch=50, workers=4
     )
     consumer.start()
-    wait_until(lambda: len(seen.order) >= COUNT, "all records")
+    eventually(lambda: len(seen.order) >= COUNT, "all records")
     stop(consumer)
     assert seen.distinct() == COUNT
     assert max(sizes) == 50
@@ -217,11 +218,11 @@ def test_a_slow_key_holds_up_only_itself(address: str, new_topic: Callable[..., 
     consumer.start()
     try:
         others = sum(key != b"k3" for key in zipf_keys(1_000, 20))
-        wait_until(lambda: seen.distinct() == others, "every other key")
+        eventually(lambda: seen.distinct() == others, "every other key")
         assert consumer.snapshot().partitions[0].incomplete == 1_000 - others
     finally:
         gate.set()
-    wait_until(lambda: seen.distinct() == 1_000, "the slow key too")
+    eventually(lambda: seen.distinct() == 1_000, "the slow key too")
     stop(consumer)
     seen.check_key_order()
 
@@ -241,14 +242,14 @@ def test_memory_is_bounded_while_handlers_stand_still(address: str, new_topic: C
     )  # fmt: skip
     consumer.start()
     try:
-        wait_until(lambda: any(one.paused for one in consumer.snapshot().partitions), "a pause")
+        eventually(lambda: any(one.paused for one in consumer.snapshot().partitions), "a pause")
         until = time.monotonic() + 0.3
         while time.monotonic() < until:
             assert consumer.snapshot().buffered_records <= 1_000
             time.sleep(0.01)
     finally:
         gate.set()
-    wait_until(lambda: seen.distinct() == 5_000, "all of them after all")
+    eventually(lambda: seen.distinct() == 5_000, "all of them after all")
     stop(consumer)
     check_all_committed(address, topic, topic, 5_000)
 
@@ -289,10 +290,10 @@ def test_a_consumer_process_that_is_killed_is_replaced(
         workers=1,
     )
     consumer.start()
-    wait_until(lambda: len(lines(path)) >= 50, "a first part")
+    eventually(lambda: len(lines(path)) >= 50, "a first part")
     killed = lines(path)[0][3]
     os.kill(killed, signal.SIGKILL)
-    wait_until(lambda: len({(p, o) for p, o, *_ in lines(path)}) >= 600, "all records")
+    eventually(lambda: len({(p, o) for p, o, *_ in lines(path)}) >= 600, "all records")
     stop(consumer)
     assert len({pid for *_, pid in lines(path)}) == 2
     check_all_committed(address, topic, topic, 600)

@@ -10,7 +10,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from tests.parallel.helpers import Seen, commits, config, fill, make_topic, stop, wait_until
+from tests.parallel.helpers import Seen, commits, config, fill, make_topic, stop
+from tests.waiting import eventually
 
 from headrace import Consumer, Producer
 from headrace.client.offsets import OffsetAndMetadata
@@ -146,8 +147,8 @@ def test_retries_and_dead_letters_go_with_the_offsets_that_pass_them(
         transactional=True,
     )
     consumer.start()
-    wait_until(lambda: consumer.snapshot().counters.dead_letters == 4, "the dead letters")
-    wait_until(lambda: len(seen.order) == 36, "all others")
+    eventually(lambda: consumer.snapshot().counters.dead_letters == 4, "the dead letters")
+    eventually(lambda: len(seen.order) == 36, "all others")
     stop(consumer)
     assert sum(letters_of(address, dead).values()) == 4
     assert sum(offset for offset, _ in commits(address, topic, topic, 2).values()) == 40
@@ -160,7 +161,7 @@ def test_a_member_that_the_group_has_given_up_writes_nothing(address: str, new_t
     partition = TopicPartition(topic, 0)
     with Consumer(config(address, **{"group.id": topic, "enable.auto.commit": False})) as consumer:
         consumer.subscribe([topic])
-        wait_until(lambda: bool(consumer.poll(0.05) or consumer.assignment()), "the assignment")
+        eventually(lambda: bool(consumer.poll(0.05) or consumer.assignment()), "the assignment")
         identity = consumer.group_metadata()
     transactions = Transactions({"bootstrap.servers": address, "transactional.id": f"{topic}-zombie"}, RealClock())
     transactions.begin([(topic, b"late", None, [])], {partition: OffsetAndMetadata(5, "")}, identity)
@@ -171,7 +172,7 @@ def test_a_member_that_the_group_has_given_up_writes_nothing(address: str, new_t
     with Consumer(config(address, **{"isolation.level": "read_committed"})) as reader:
         reader.assign([partition])
         found: list[Any] = []
-        wait_until(lambda: bool(found.extend(reader.poll(0.1)) or found), "what was committed")
+        eventually(lambda: bool(found.extend(reader.poll(0.1)) or found), "what was committed")
     assert [record.value for record in found] == [b"well"]
     assert commits(address, topic, topic, 1) == {}
 
@@ -208,11 +209,11 @@ def test_a_letter_that_the_topic_refuses_does_not_hold_up_other_commits(
         commit_every_s=0.05,
     )
     consumer.start()
-    wait_until(lambda: consumer.snapshot().counters.dead_letters == 1, "the other letter")
-    wait_until(lambda: consumer.snapshot().counters.produce_failures >= 2, "that it is refused again")
-    wait_until(lambda: commits(address, topic, topic, 1)[0][0] == 3, "the commit up to the refused one")
+    eventually(lambda: consumer.snapshot().counters.dead_letters == 1, "the other letter")
+    eventually(lambda: consumer.snapshot().counters.produce_failures >= 2, "that it is refused again")
+    eventually(lambda: commits(address, topic, topic, 1)[0][0] == 3, "the commit up to the refused one")
     refused.set()
-    wait_until(lambda: commits(address, topic, topic, 1)[0] == (50, ""), "all")
+    eventually(lambda: commits(address, topic, topic, 1)[0] == (50, ""), "all")
     stop(consumer)
     assert letters_of(address, f"{topic}.dead") == {"3": 1, "4": 1}
 

@@ -44,7 +44,7 @@ class Recorder(asyncio.Protocol):
         self._changed.set()
 
     async def until(self, condition):
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while not condition():
                 self._changed.clear()
                 await self._changed.wait()

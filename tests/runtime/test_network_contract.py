@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from tests.waiting import becomes
 
 from headrace.runtime import ConnectFailed, ListenFailed
 
@@ -45,11 +46,9 @@ async def pair(world, factory=Recorder, client=Recorder):
 
     listener = await world.runtime.network.listen(make, "localhost", 0)
     port = listener.addresses[0][1]
-    transport, protocol = await world.runtime.network.connect(client, "localhost", port, timeout_s=5)
+    transport, protocol = await world.runtime.network.connect(client, "localhost", port, timeout_s=60)
     server = await accepted
-    async with asyncio.timeout(5):
-        while not hasattr(server, "transport"):
-            await asyncio.sleep(0.001)
+    await becomes(lambda: hasattr(server, "transport"), "the server's transport")
     assert protocol.transport is transport
     return listener, protocol, server
 
@@ -187,7 +186,7 @@ def test_connecting_where_nobody_listens_is_refused(world):
         listener.close()
         await listener.wait_closed()
         with pytest.raises(ConnectFailed, match=f"localhost:{port} failed") as caught:
-            await world.runtime.network.connect(Recorder, "localhost", port, timeout_s=5)
+            await world.runtime.network.connect(Recorder, "localhost", port, timeout_s=60)
         assert caught.value.port == port
         # Connections that are open stay open.
         client.transport.write(b"still here")
@@ -214,7 +213,7 @@ def test_all_interfaces_share_one_port(world):
         listener = await world.runtime.network.listen(Recorder, None, 0)
         assert len({port for _, port in listener.addresses}) == 1
         transport, protocol = await world.runtime.network.connect(
-            Recorder, "localhost", listener.addresses[0][1], timeout_s=5
+            Recorder, "localhost", listener.addresses[0][1], timeout_s=60
         )
         transport.close()
         await protocol.lost
@@ -230,7 +229,7 @@ def test_many_connections_at_once(world):
         port = listener.addresses[0][1]
 
         async def talk(i):
-            transport, protocol = await world.runtime.network.connect(Recorder, "localhost", port, timeout_s=10)
+            transport, protocol = await world.runtime.network.connect(Recorder, "localhost", port, timeout_s=60)
             message = b"%d;" % i * 100
             transport.write(message)
             await protocol.until(lambda: len(protocol.received) == len(message))
@@ -251,7 +250,7 @@ def test_streams_work_on_top(world):
         loop = asyncio.get_running_loop()
         listener = await world.runtime.network.listen(lambda: Recorder(echo=True), "localhost", 0)
         transport, protocol = await world.runtime.network.connect(
-            lambda: asyncio.StreamReaderProtocol(reader), "localhost", listener.addresses[0][1], timeout_s=5
+            lambda: asyncio.StreamReaderProtocol(reader), "localhost", listener.addresses[0][1], timeout_s=60
         )
         writer = asyncio.StreamWriter(transport, protocol, reader, loop)
         writer.write(b"line\n" * 1000)

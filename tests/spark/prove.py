@@ -35,6 +35,7 @@ from tests.spark.exactly_once_job import AT_LEAST_ONCE, ONCE, Plan
 from tests.spark.faults import EXECUTOR_FAULTS, POINTS, TASK_FAULTS, WRITTEN
 from tests.spark.standalone import EXECUTOR, Standalone
 from tests.spark.topics import make_topic, numbers
+from tests.waiting import eventually
 
 from headrace.client.admin import Admin
 from headrace.client.producer import Producer
@@ -43,7 +44,6 @@ from headrace.topics import TopicPartition
 
 SOURCE_PARTITIONS, SINK_PARTITIONS = 2, 3
 RUN_TIMEOUT_S = 900.0
-SETTLE_S = 60.0
 TOO_SLOW, TOO_SLOW_MAX = b"Python worker failed to connect back", 5
 QUICK_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData"
 """Most runs end after seconds: better compiled code would come too late."""
@@ -142,14 +142,16 @@ class Stage:
 
     def _settle(self) -> None:
         """Wait until no transaction is decided without every partition knowing it."""
-        deadline = time.monotonic() + SETTLE_S
         with Admin({"bootstrap.servers": self.servers}) as admin:
-            while any(
-                one.transactional_id.endswith(self.sink)
-                for one in admin.list_transactions(states=["PrepareCommit", "PrepareAbort"])
-            ):
-                assert time.monotonic() < deadline, "a transaction was decided, and its partitions do not hear of it"
-                time.sleep(0.05)
+            eventually(
+                lambda: (
+                    not any(
+                        one.transactional_id.endswith(self.sink)
+                        for one in admin.list_transactions(states=["PrepareCommit", "PrepareAbort"])
+                    )
+                ),
+                "that every partition knows what was decided",
+            )
 
     def check(self) -> None:
         """In the middle: nothing twice, and the group's offsets say what the output says."""

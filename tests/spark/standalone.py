@@ -6,10 +6,10 @@ import os
 import signal
 import socket
 import subprocess
-import time
 from pathlib import Path
 
 import pyspark
+from tests.waiting import eventually
 
 from headrace.spark.java import find_java
 from headrace.testing import free_port
@@ -65,12 +65,11 @@ class Standalone:
         self.directory.mkdir(parents=True, exist_ok=True)
         arguments = (f"{_PACKAGE}.master.Master", *_LOCAL, "--port", str(self._port))
         self._nodes.append(Node("master", self.directory, *arguments))
-        deadline = time.monotonic() + START_S
-        while not _listens(self._port):
-            if time.monotonic() > deadline:
-                self.__exit__()
-                raise RuntimeError("the master did not start")
-            time.sleep(0.2)
+        try:
+            eventually(lambda: _listens(self._port), "the master", START_S)
+        except AssertionError:
+            self.__exit__()
+            raise
         for _ in range(self._count):
             self.add_worker()
         return self

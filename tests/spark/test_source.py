@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from tests.spark.auditing import read_topic
 from tests.spark.topics import fill, make_topic, numbers, reader, stream, values_of
+from tests.waiting import eventually
 
 from headrace.client.admin import Admin, NewPartitions
 from headrace.client.producer import Producer
@@ -216,17 +217,13 @@ def test_a_listener_shows_the_lag_of_a_named_query(spark: Any, kafka: BrokerProc
 
 def wait_for_group(servers: str, group: str, partition: TopicPartition, offset: int) -> None:
     """Listeners are told a moment after the query is done."""
-    import time
-
-    deadline = time.monotonic() + 60
-    found = None
     with Admin({"bootstrap.servers": servers}) as admin:
-        while time.monotonic() < deadline:
+
+        def is_there() -> bool:
             try:
                 found = admin.list_partition_offsets(group, [partition]).get(partition)
             except HeadraceError:
-                found = None
-            if found is not None and found.offset == offset:
-                return
-            time.sleep(0.1)
-    raise AssertionError(f"group {group} is at {found}, not at {offset}")
+                return False
+            return found is not None and found.offset == offset
+
+        eventually(is_there, f"offset {offset} of group {group}")

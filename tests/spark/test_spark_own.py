@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Iterator
 from typing import Any
 from uuid import uuid4
@@ -12,6 +11,7 @@ import confluent_kafka
 import pytest
 from bench.peers import spark_jars, why_no_spark_jars
 from tests.spark.topics import fill, make_topic, numbers
+from tests.waiting import eventually
 
 from headrace.client.admin import Admin, ConfigResource, ResourceType
 from headrace.client.producer import Producer
@@ -80,17 +80,17 @@ def _compacted(servers: str) -> None:
         with Producer({"bootstrap.servers": servers}) as producer:
             for key in range(200):
                 producer.send(topic, filler + b"%d" % number, key=b"k%d" % key, timestamp=EPOCH + number)
-    deadline = time.monotonic() + 60
-    while True:
+
+    def is_compacted() -> bool:
         consumer = confluent_kafka.Consumer({"bootstrap.servers": servers, "group.id": "look"})
         try:
             consumer.assign([confluent_kafka.TopicPartition(topic, 0, 0)])
             first = consumer.poll(10)
         finally:
             consumer.close()
-        if first is not None and first.error() is None and first.offset() > 0:
-            break
-        assert time.monotonic() < deadline, "nothing was compacted"
+        return first is not None and first.error() is None and first.offset() > 0
+
+    eventually(is_compacted, "a compaction")
     # Both connectors are to read the same log: no more compaction from here on.
     with Admin({"bootstrap.servers": servers}) as admin:
         resource = ConfigResource(ResourceType.TOPIC, topic)

@@ -9,6 +9,7 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 from tests.spark.auditing import read_topic
+from tests.waiting import eventually
 
 from headrace.broker.broker import Broker
 from headrace.client.admin import Admin, NewTopic
@@ -296,14 +297,13 @@ class LateSteps:
 
     def write(self, identity: Identity) -> None:
         self.driver.write(identity, 0, [b"late"])
-        deadline = time.monotonic() + 60
         with Admin(self.driver.kafka) as admin:
-            while True:
+
+            def is_aborted() -> bool:
                 state = admin.describe_transactions([self.driver.transaction.transactional_id]).all()
-                if next(iter(state.values())).state == "CompleteAbort":
-                    return
-                assert time.monotonic() < deadline, state
-                time.sleep(0.05)
+                return next(iter(state.values())).state == "CompleteAbort"
+
+            eventually(is_aborted, "the abort")
 
     def mark(self, identity: Identity) -> None:
         self.driver.transaction.mark(identity, Marker(0, 1, 1))

@@ -14,7 +14,7 @@ import pytest
 import headrace.testing
 
 ENVIRONMENT = "HEADRACE_TEST_KAFKA"
-WAIT_S = 40.0
+WAIT_S = 60.0
 
 
 @dataclass
@@ -72,17 +72,6 @@ def kafka(request: pytest.FixtureRequest) -> Cluster:
     if not address:
         pytest.skip(f"no Apache Kafka: {ENVIRONMENT} (host:port) is not set")
     return Cluster(address, False)
-
-
-def eventually(condition: Callable[[], Any], what: str = "it", wait_s: float = WAIT_S) -> Any:
-    """Wait for a state, with a deadline: what the condition gives once that is true."""
-    deadline = time.monotonic() + wait_s
-    while True:
-        found = condition()
-        if found:
-            return found
-        assert time.monotonic() < deadline, f"{what} did not happen within {wait_s} s"
-        time.sleep(0.01)
 
 
 def read(consumer: Any, count: int, wait_s: float = WAIT_S) -> list[Any]:

@@ -47,7 +47,7 @@ def test_a_poll_gives_at_most_max_poll_records(kafka: Cluster) -> None:
         consumer.assign([(topic, 0)])
         sizes = []
         while sum(sizes) < 30:
-            sizes.append(len(consumer.poll(5.0)))
+            sizes.append(len(consumer.poll(60.0)))
     assert max(sizes) == 7
 
 
@@ -123,7 +123,7 @@ def test_without_a_policy_a_missing_offset_is_an_error_with_its_partitions(kafka
     with Consumer(kafka.config(auto_offset_reset="none", group_id=kafka.group())) as consumer:
         consumer.assign([(topic, 0)])
         with pytest.raises(NoOffsetForPartitionError) as caught:
-            consumer.poll(10.0)
+            consumer.poll(60.0)
         assert caught.value.partitions == [TopicPartition(topic, 0)]
         consumer.seek((topic, 0), 0)
         assert not consumer.poll(0.1)
@@ -145,7 +145,7 @@ def test_a_position_out_of_range_without_a_policy_is_an_error(kafka: Cluster) ->
         consumer.assign([(topic, 0)])
         consumer.seek((topic, 0), 5000)
         with pytest.raises(OffsetsOutOfRangeError) as caught:
-            consumer.poll(10.0)
+            consumer.poll(60.0)
         assert caught.value.offsets == {TopicPartition(topic, 0): 5000}
 
 
@@ -186,13 +186,13 @@ def test_columns_and_arrow_hold_the_same_records(kafka: Cluster) -> None:
         consumer.assign([(topic, 0), (topic, 1)])
         read_values: dict[int, list[Any]] = {0: [], 1: []}
         while sum(map(len, read_values.values())) < 1200:
-            for piece in consumer.poll_columns(5.0):
+            for piece in consumer.poll_columns(60.0):
                 read_values[piece.partition].extend(piece.columns.values.to_list())
         assert read_values == {0: values(600), 1: values(600)}
         consumer.seek_to_beginning()
         rows: list[Any] = []
         while len(rows) < 1200:
-            batch = consumer.poll_arrow(5.0, headers=True)
+            batch = consumer.poll_arrow(60.0, headers=True)
             rows.extend(batch.to_pylist())
         assert [row["value"] for row in rows if row["partition"] == 1] == values(600)
         assert {row["topic"] for row in rows} == {topic}
@@ -211,7 +211,7 @@ def test_arrow_lays_several_partitions_and_topics_end_to_end(kafka: Cluster) -> 
                 wanted[topic, partition, n] = (key, value, headers)
     with Consumer(kafka.config()) as consumer:
         consumer.assign([(topic, partition) for topic, partition, offset in wanted if offset == 0])
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 60
         rows: list[Any] = []
         # Until all are fetched, so that one poll brings several partitions.
         while len(rows) < len(wanted):
@@ -231,7 +231,7 @@ def test_what_is_asked_for_between_two_polls_of_one_fetch_counts_at_once(kafka: 
         consumer.pause([part])
         assert not consumer.poll(0)
         consumer.resume([part])
-        assert consumer.poll(5.0)[0].offset == 10
+        assert consumer.poll(60.0)[0].offset == 10
         consumer.seek(part, 50)
         assert [record.offset for record in read(consumer, 10)] == list(range(50, 60))
         consumer.wakeup()
@@ -271,7 +271,7 @@ def test_deserializers_make_the_values_and_an_error_says_where(kafka: Cluster) -
         assert [record.value for record in read(consumer, 2)] == [{"a": 1}, [2]]
         for _ in range(2):
             with pytest.raises(RecordDeserializationError) as caught:
-                consumer.poll(5.0)
+                consumer.poll(60.0)
             assert (caught.value.offset, caught.value.part) == (2, "value")
         assert consumer.position((topic, 0)) == 2
         consumer.seek((topic, 0), 3)
@@ -321,10 +321,10 @@ def test_a_range_is_read_whole_and_no_more(kafka: Cluster) -> None:
         assert list(reader.read({(topic, 0): (10, 10)})) == []
         rows = sum(batch.num_rows for batch in reader.read_arrow({(topic, 0): (0, 500)}))
         assert rows == 500
-        with pytest.raises(RequestTimedOutError, match="read up to 500 of 501"):
+        with pytest.raises(RequestTimedOutError, match=r"read up to \d+ of 501"):
             list(reader.read({(topic, 0): (0, 501)}, timeout=0.7))
         with pytest.raises(OffsetsOutOfRangeError):
-            list(reader.read({(topic, 0): (900, 901)}, timeout=5))
+            list(reader.read({(topic, 0): (900, 901)}, timeout=60))
 
 
 def test_a_range_whose_beginning_was_deleted_is_an_error_or_a_warning(
@@ -338,8 +338,8 @@ def test_a_range_whose_beginning_was_deleted_is_an_error_or_a_warning(
         future.result(30)
     with RangeReader({"bootstrap.servers": kafka.address}) as reader:
         with pytest.raises(OffsetsOutOfRangeError):
-            list(reader.read({(topic, 0): (10, 50)}, timeout=5))
-        found = list(reader.read_records({(topic, 0): (10, 50)}, timeout=5, fail_on_data_loss=False))
+            list(reader.read({(topic, 0): (10, 50)}, timeout=60))
+        found = list(reader.read_records({(topic, 0): (10, 50)}, timeout=60, fail_on_data_loss=False))
         assert [record.offset for record in found] == list(range(40, 50))
         assert "lost offsets 10 to 39" in caplog.text
 
@@ -355,8 +355,8 @@ def test_a_wakeup_ends_a_poll_and_the_next_one_works(kafka: Cluster) -> None:
         timer.start()
         start = time.monotonic()
         with pytest.raises(WakeupError):
-            consumer.poll(30.0)
-        assert time.monotonic() - start < 10
+            consumer.poll(100.0)
+        assert time.monotonic() - start < 60
         timer.join()
         kafka.produce(topic, [b"x"])
         assert len(read(consumer, 1)) == 1

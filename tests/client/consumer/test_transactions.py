@@ -76,7 +76,7 @@ def test_a_range_with_markers_and_aborted_records_ends(kafka: Cluster) -> None:
     with RangeReader({"bootstrap.servers": kafka.address, "isolation.level": "read_committed"}) as reader:
         end = reader.end_offsets([(topic, 0)])[(topic, 0)]
         assert end == 18
-        found = list(reader.read_records({(topic, 0): (0, end)}, timeout=10))
+        found = list(reader.read_records({(topic, 0): (0, end)}, timeout=60))
         assert len(found) == 10
         # A range of nothing but an aborted transaction and its marker.
-        assert list(reader.read({(topic, 0): (6, 12)}, timeout=10)) == []
+        assert list(reader.read({(topic, 0): (6, 12)}, timeout=60)) == []

@@ -16,7 +16,7 @@ from headrace import Admin, Consumer, NewTopic
 from headrace.client.admin import FeatureUpdate, UpgradeType
 
 ENVIRONMENT = "HEADRACE_TEST_KAFKA"
-WAIT_S = 40.0
+WAIT_S = 60.0
 OVERRIDES = {
     "offsets.topic.num.partitions": "3",
     "transaction.state.log.num.partitions": "3",

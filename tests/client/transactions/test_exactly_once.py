@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.waiting import eventually
 
 from headrace import AbortableTransactionError, Admin, Consumer, Producer, aio, exactly_once
 from headrace.config import ConfigError
 from headrace.testing.processes import BrokerProcess
 
-from .conftest import OVERRIDES, WAIT_S, Cluster
+from .conftest import OVERRIDES, Cluster
 
 WORKER = Path(__file__).with_name("worker.py")
 
@@ -41,17 +42,19 @@ def test_each_batch_is_committed_with_its_offsets(kafka: Cluster) -> None:
     seen = 0
     with Consumer(kafka.consumer_config(group_id=group)) as consumer, Producer(kafka.producer_config()) as producer:
         consumer.subscribe([source])
-        for batch in exactly_once(consumer, producer, max_records=100, poll_timeout=0.2, idle_timeout=0.5):
+        batches = exactly_once(consumer, producer, max_records=100, poll_timeout=0.2)
+        for batch in batches:
             assert 0 < len(batch) <= 100
             assert committed(kafka, group) <= seen
             for record in batch:
                 producer.send(target, b"out " + record.value)
             seen += len(batch)
+            if seen >= 500:
+                batches.stop()
+        assert list(exactly_once(consumer, producer, poll_timeout=0.2, idle_timeout=0.5)) == []
     assert seen == 500
     assert sorted(kafka.read(target)) == [b"out " + value for value in values]
-    deadline = time.monotonic() + WAIT_S
-    while committed(kafka, group) != 500:
-        assert time.monotonic() < deadline, f"{committed(kafka, group)} of 500 are committed"
+    eventually(lambda: committed(kafka, group) == 500, "the commit of all")
 
 
 def test_a_batch_that_raises_comes_again_and_leaves_nothing(kafka: Cluster) -> None:
@@ -59,7 +62,7 @@ def test_a_batch_that_raises_comes_again_and_leaves_nothing(kafka: Cluster) -> N
     values = fill(kafka, source, 100)
     with Consumer(kafka.consumer_config(group_id=group)) as consumer, Producer(kafka.producer_config()) as producer:
         consumer.subscribe([source])
-        batches = exactly_once(consumer, producer, max_records=40, poll_timeout=0.2, idle_timeout=0.5)
+        batches = exactly_once(consumer, producer, max_records=40, poll_timeout=0.2)
         failures = 0
         with pytest.raises(ZeroDivisionError):  # noqa: PT012 - the loop is what is tested
             for batch in batches:
@@ -73,6 +76,8 @@ def test_a_batch_that_raises_comes_again_and_leaves_nothing(kafka: Cluster) -> N
         for batch in batches:
             for record in batch:
                 producer.send(target, record.value)
+                if record.value == values[-1]:
+                    batches.stop()
     assert kafka.read(target) == values
 
 
@@ -125,10 +130,13 @@ def test_run_tries_again_what_passes_and_gives_up_on_what_does_not(headrace_2: C
                 # As a rebalance in the middle of a batch: the group has given this member up.
                 with Admin({"bootstrap.servers": kafka.address}) as admin:
                     admin.remove_members(group).all()
+            else:
+                batches.stop()
             for record in batch:
                 producer.send(target, record.value)
 
-        exactly_once(consumer, producer, poll_timeout=0.2, idle_timeout=1.0).run(handle)
+        batches = exactly_once(consumer, producer, poll_timeout=0.2)
+        batches.run(handle)
         assert attempts == 3
         fill(kafka, source, 1)
         with pytest.raises(AbortableTransactionError, match="larger than"):
@@ -154,9 +162,14 @@ def test_on_asyncio_the_same(kafka: Cluster) -> None:
                             raise ZeroDivisionError
 
             async def handle(batch: Any) -> None:
-                producer.send_batch(target, [record.value for record in batch])
+                found = [record.value for record in batch]
+                producer.send_batch(target, found)
+                if values[-1] in found:
+                    rest.stop()
 
-            await aio.exactly_once(consumer, producer, max_records=30, poll_timeout=0.2, idle_timeout=0.5).run(handle)
+            rest = aio.exactly_once(consumer, producer, max_records=30, poll_timeout=0.2)
+            await rest.run(handle)
+            await aio.exactly_once(consumer, producer, poll_timeout=0.2, idle_timeout=0.5).run(handle)
 
     asyncio.run(run())
     assert kafka.read(target) == values
@@ -189,11 +202,12 @@ def test_workers_that_are_killed_lose_nothing_and_double_nothing(tmp_path: Path,
                     broker.kill()
                     broker.start()
                 workers[slot] = start(slot)
-            deadline = time.monotonic() + 60
-            while committed(kafka, group) < len(values):
-                assert time.monotonic() < deadline, f"only {committed(kafka, group)} of {len(values)} were processed"
+
+            def all_processed() -> bool:
                 assert all(worker.poll() is None for worker in workers), "a worker ended by itself"
-                time.sleep(0.1)
+                return committed(kafka, group) >= len(values)
+
+            eventually(all_processed, f"the commit of {len(values)} records")
             for target in targets:
                 found = Counter(kafka.read(target))
                 assert set(found) == set(values)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from typing import Any
 
 import pytest
+from tests.waiting import eventually
 
 from headrace import (
     AbortableTransactionError,
@@ -22,7 +22,7 @@ from headrace.client.consumer_records import ConsumerGroupMetadata
 from headrace.client.errors import FatalTransactionError, TransactionError, TransactionStateError
 from headrace.config import ConfigError
 
-from .conftest import WAIT_S, Cluster
+from .conftest import Cluster
 
 
 def values(prefix: str, count: int) -> list[bytes]:
@@ -31,10 +31,7 @@ def values(prefix: str, count: int) -> list[bytes]:
 
 def committed_offsets(admin: Admin, group: str) -> Any:
     """A group's offsets, once there are some: they appear with the marker, shortly after the commit was answered."""
-    deadline = time.monotonic() + WAIT_S
-    while not (found := admin.list_group_offsets([group])[group]):
-        assert time.monotonic() < deadline, f"{group} has no offsets"
-    return found
+    return eventually(lambda: admin.list_group_offsets([group])[group], f"offsets of {group}")
 
 
 def test_committed_records_are_read_and_aborted_ones_are_not(kafka: Cluster) -> None:
@@ -265,7 +262,7 @@ def test_a_commit_that_timed_out_is_finished_by_calling_it_again(headrace_2: Clu
 
     def slow(caller: Any, request: Any, now_ms: int) -> Any:
         held.append(request)
-        release.wait(20)
+        release.wait(60)
         return original(caller, request, now_ms)
 
     with Producer(headrace_2.producer_config()) as producer:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..waiting import eventually
+from tests.waiting import eventually
+
 from ..wire import batch
 from ..world import NONE, World, fetch_of
 from .told import scenario

@@ -98,17 +98,17 @@ def test_the_gate_lets_a_batch_end_and_none_begin() -> None:
 
     def write(rows: Any, batch_id: int) -> int:
         inside.set()
-        assert leave.wait(10)
+        assert leave.wait(60)
         return 4
 
     batch = threading.Thread(target=gate.wrap(write), args=(None, 0))
     batch.start()
-    assert inside.wait(10)
+    assert inside.wait(60)
     closing = threading.Thread(target=gate.close, args=(threading.Event(),))
     closing.start()
     leave.set()
-    closing.join(10)
-    batch.join(10)
+    closing.join(60)
+    batch.join(60)
     assert gate.rows_out == 4
     with pytest.raises(PipelineStopped):
         gate.wrap(write)(None, 1)  # type: ignore[arg-type]  # no rows are looked at

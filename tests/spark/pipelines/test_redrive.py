@@ -6,6 +6,7 @@ import random
 from typing import Any
 
 import pytest
+from tests.spark.pipelines.reading import everything
 from tests.spark.topics import make_topic
 
 from headrace.client.admin import Admin
@@ -64,21 +65,6 @@ def _letter(number: int, reason: str, error: str, origin: str | None, **more: st
     return [("trace", b"t%d" % number), *((name, text.encode()) for name, text in facts.items())]
 
 
-def _read(servers: str, topic: str) -> list[Any]:
-    from headrace.client.consumer import Consumer
-    from headrace.topics import TopicPartition
-
-    found: list[Any] = []
-    with Consumer({"bootstrap.servers": servers, "isolation.level": "read_committed"}) as consumer:
-        partitions = [TopicPartition(topic, view.index) for view in consumer.partitions_for(topic)]
-        ends = consumer.end_offsets(partitions)
-        consumer.assign(partitions)
-        consumer.seek_to_beginning(partitions)
-        while any(consumer.position(one) < ends[one] for one in partitions):
-            found += consumer.poll(0.2)
-    return found
-
-
 @pytest.fixture(autouse=True)
 def _own_state(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
@@ -100,12 +86,12 @@ def test_letters_that_fit_go_back_once_and_the_command_line_knows(spark: Any, ka
 
     dry = run(parsed(OPTIONS, {**base, "reason": "failed", "dry_run": True}), spark)
     assert (dry.document["fit"], dry.document["put_back"]) == (20, 0)
-    assert _read(servers, "orders") == []
+    assert everything(servers, "orders") == []
 
     done = run(parsed(OPTIONS, {**base, "reason": "failed", "error": "E3", "since": "1020", "per_step": "3"}), spark)
     wanted = {b"v%d" % number for number in range(20, 40) if number % 4 == 3}
     assert done.document["put_back"] == len(wanted) == 5
-    back = _read(servers, "orders")
+    back = everything(servers, "orders")
     assert {record.value for record in back} == wanted
     assert all(
         [name for name, _ in record.headers] == ["trace", REDRIVEN] and record.headers[1][1] == b"1" for record in back
@@ -119,8 +105,8 @@ def test_letters_that_fit_go_back_once_and_the_command_line_knows(spark: Any, ka
         assert letters.redrive(lambda letter: letter.record.value == b"v1") == 1
     rest = run(parsed(OPTIONS, {**base, "everything": True}), spark)
     assert (rest.document["put_back"], rest.document["to"]) == (34, {"orders": 29, "refunds": 5})
-    everything = sorted(record.value for topic in ("orders", "refunds") for record in _read(servers, topic))
-    assert everything == sorted(b"v%d" % number for number in range(40))
+    values = sorted(record.value for topic in ("orders", "refunds") for record in everything(servers, topic))
+    assert values == sorted(b"v%d" % number for number in range(40))
     with Admin({"bootstrap.servers": servers}) as admin:
         offsets = admin.list_group_offsets([f"{dead}.redriven"])[f"{dead}.redriven"]
     assert [(one.offset, one.metadata) for one in offsets.values()] == [(20, ""), (20, "")]
@@ -140,7 +126,7 @@ def test_letters_put_back_too_often_and_those_without_an_origin_stay(spark: Any,
         run(parsed(OPTIONS, {**base, "everything": True}), spark)
     done = run(parsed(OPTIONS, {**base, "max_attempts": 3, "origin": "jobs"}), spark)
     assert done.document["put_back"] == 1
-    (record,) = _read(servers, "jobs")
+    (record,) = everything(servers, "jobs")
     assert (record.value, dict(record.headers)[REDRIVEN]) == (b"once", b"2")
     with pytest.raises(WrongOption, match="there is no topic nowhere"):
         run(parsed(OPTIONS, {**base, "topic": "nowhere", "everything": True}), spark)

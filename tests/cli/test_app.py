@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 
 import pytest
@@ -88,17 +87,15 @@ def test_wrong_client_properties_are_a_usage_error(headrace: Command, tmp_path: 
 
 def test_ctrl_c_ends_a_command_with_130(headrace: Command, topic: str) -> None:
     headrace("produce", topic, stdin="one\n")
-
-    def interrupt() -> None:
-        time.sleep(0.5)  # not to wait for a state: the moment does not matter
-        os.kill(os.getpid(), signal.SIGINT)
-
-    thread = threading.Thread(target=interrupt)
-    thread.start()
-    result = headrace("consume", topic, "--follow")
-    thread.join()
-    assert result.code == 130
-    assert "Traceback" not in result.err
+    # A process of its own: a signal that comes a moment too late would end the tests.
+    following = [sys.executable, "-m", "headrace.cli", "consume", topic, "--follow"]
+    with subprocess.Popen(following, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "one\n"
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+    assert (process.returncode, out) == (130, "")
+    assert "Traceback" not in err
 
 
 @pytest.mark.slow

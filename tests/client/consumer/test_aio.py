@@ -90,8 +90,7 @@ def test_a_member_stays_while_its_application_is_busy(kafka: Cluster) -> None:
     topic, group = kafka.topic(), kafka.group()
 
     async def main() -> None:
-        session = 700 if kafka.is_headrace else 6000
-        config = kafka.config(group_id=group, session_timeout_ms=session, heartbeat_interval_ms=100)
+        config = kafka.config(group_id=group, session_timeout_ms=6000, heartbeat_interval_ms=100)
         async with Consumer(config) as consumer:
             consumer.subscribe([topic])
             while not consumer.assignment():

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from tests.waiting import eventually
 
 import headrace.testing
 from headrace import Admin, Consumer, NewTopic
@@ -58,16 +59,13 @@ class Cluster:
 
     def settle(self, topic: str) -> None:
         """Wait until no transaction is open: markers are written after the end of one was answered."""
-        deadline = time.monotonic() + WAIT_S
-        while True:
-            ends = []
-            for isolation in ("read_uncommitted", "read_committed"):
-                with Consumer(self.consumer_config(isolation_level=isolation)) as consumer:
-                    count = len(consumer.partitions_for(topic))
-                    ends.append(consumer.end_offsets([(topic, index) for index in range(count)]))
-            if ends[0] == ends[1]:
-                return
-            assert time.monotonic() < deadline, f"a transaction in {topic} is still open: {ends}"
+
+        def ends(isolation: str) -> Any:
+            with Consumer(self.consumer_config(isolation_level=isolation)) as consumer:
+                count = len(consumer.partitions_for(topic))
+                return consumer.end_offsets([(topic, index) for index in range(count)])
+
+        eventually(lambda: ends("read_uncommitted") == ends("read_committed"), f"the end of transactions in {topic}")
 
     def read(self, topic: str, isolation: str = "read_committed", *, settled: bool = True) -> list[bytes]:
         """Every value up to the end of what may be read once every transaction has ended (or right now)."""

@@ -40,7 +40,8 @@ GROUP = "readers"
 MEMBERS = ("anna", "ben", "cleo")
 SESSION_TIMEOUT_MS = 1_500
 _DEADLINE_S = 240.0
-_POLL_S = 0.1
+_POLL_S = 0.3
+_POLL_FAST_S = 0.05  # a micro-batch is in the middle for a moment only
 _SEND_ROWS = 20_000
 _USERS = 20_000
 _EVENTS = (b"view", b"view", b"view", b"click", b"click", b"search", b"buy")
@@ -100,9 +101,9 @@ class Samples:
 class Driver:
     """The Spark driver as a child. Killed as a whole: Python and its JVM."""
 
-    def __init__(self, servers: str, directory: Path, events: int) -> None:
+    def __init__(self, servers: str, directory: Path, events: int, *flags: str) -> None:
         self._log = directory / "driver.log"
-        command = [sys.executable, "-m", "headrace.cli.show_driver", servers, str(directory), str(events)]
+        command = [sys.executable, "-m", "headrace.cli.show_driver", servers, str(directory), str(events), *flags]
         with self._log.open("a") as log:
             self._process = subprocess.Popen(
                 command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True, start_new_session=True
@@ -166,6 +167,7 @@ class Show(Tour):
             self._start()
             with Admin(bootstrap_servers=self._broker.address, default_api_timeout_ms=60_000) as admin:
                 self._produce(admin)
+                self._drivers[-1].go()
                 self._rebalance(admin)
                 self._kill_driver(admin)
                 self._audit(admin)
@@ -178,14 +180,14 @@ class Show(Tour):
             self._broker.kill()
         self._farewell(_GO_ON)
 
-    def _wait_for(self, condition: Callable[[], bool], what: str) -> None:
+    def _wait_for(self, condition: Callable[[], bool], what: str, poll_s: float = _POLL_S) -> None:
         deadline = time.monotonic() + _DEADLINE_S
         while not condition():
             for driver in self._drivers[-1:]:
                 driver.check()
             if time.monotonic() > deadline:
                 raise CommandError(f"the show waited {_DEADLINE_S:.0f} s for {what}, and gave up")
-            time.sleep(_POLL_S)
+            time.sleep(poll_s)
 
     # --- 1: a broker, and clicks
 
@@ -196,7 +198,7 @@ class Show(Tour):
         with Admin(bootstrap_servers=self._broker.address, default_api_timeout_ms=60_000) as admin:
             admin.create_topics([NewTopic(name, PARTITIONS) for name in (SOURCE, CLEAN, PLAIN)]).all()
             admin.create_topics([NewTopic(DEAD, 1)]).all()
-        self._drivers.append(Driver(self._broker.address, self._directory, self._events))
+        self._drivers.append(Driver(self._broker.address, self._directory, self._events, "--wait"))
 
     def _produce(self, admin: Admin) -> None:
         self._step(f"2  {count(self._events)} clicks")
@@ -272,10 +274,9 @@ class Show(Tour):
         ready = first.heard("ready")[0]
         self._say(f"Spark {ready['spark']} was ready after {ready['seconds']:.1f} s. Raw clicks → typed rows, in")
         self._say(f"{BATCHES} transactions; beside it the at-least-once sink, in the same driver.")
-        first.go()
         batch = -(-self._events // BATCHES)
         # In the middle of a micro-batch of both: some of it is written, and nobody has noted that.
-        self._wait_for(lambda: self._is_in_the_middle(admin, batch), "the middle of a micro-batch")
+        self._wait_for(lambda: self._is_in_the_middle(admin, batch), "the middle of a micro-batch", _POLL_FAST_S)
         first.kill()
         killed_at = time.monotonic()
         ends, stable = self._ends(admin, CLEAN, committed=False), self._ends(admin, CLEAN, committed=True)
@@ -288,7 +289,6 @@ class Show(Tour):
         )  # fmt: skip
         second = Driver(self._broker.address, self._directory, self._events)
         self._drivers.append(second)
-        second.go()
 
         def is_done() -> bool:
             self._sample(admin)
@@ -305,8 +305,8 @@ class Show(Tour):
         has_open = sum(self._ends(admin, CLEAN, committed=False).values()) > committed + 100
         if plain >= self._events or committed >= self._events:
             raise CommandError("the pipeline was done before it could be killed: try again with more --events")
-        # Both at once is the better show; towards the end, the one that the comparison needs will do.
-        return is_partial and (has_open or plain > (BATCHES - 2) * batch)
+        # Both at once is the better show; after a batch, the one that the comparison needs will do.
+        return is_partial and (has_open or plain > batch)
 
     def _ends(self, admin: Admin, topic: str, *, committed: bool) -> dict[TopicPartition, int]:
         wanted = {TopicPartition(topic, number): OffsetSpec.latest() for number in range(PARTITIONS)}
@@ -348,12 +348,16 @@ class Show(Tour):
         self._wait_for(lambda: len(driver.heard("audit")) == 2, "the audit")
         driver.wait()
         found = {one["name"]: one["document"] for one in driver.heard("audit")}
-        for name, style in (("exactly once", "bold green"), ("at least once", "yellow")):
-            self._say(Text.assemble(f"  {name:<14}", (headline(found[name]), style)))
         once, plain = found["exactly once"], found["at least once"]
+        again = plain["repeated"]
+        # Every click has an id of its own, so the other output need not be held against the input once more.
+        lost = once["rows_in"] - (plain["rows_in"] - again)
+        other = f"in {once['rows_in']:,} · out {plain['rows_in']:,} · lost {lost:,} · duplicated {again:,}"
+        self._say(Text.assemble("  exactly once  ", (headline(once), "bold green")))
+        self._say(Text.assemble("  at least once ", (other, "yellow")))
         log = once["logs"]["against"]
         self._say(
-            f"The {count(plain['duplicated'])} duplicates are what that kill cost the at-least-once sink.\n"
+            f"The {count(again)} duplicates are what that kill cost the at-least-once sink.\n"
             f"The other's {count(log['aborted_records'])} unfinished records were aborted, and no reader sees them."
         )
         groups = [group for group in admin.list_groups() if group.group_id.startswith("activity-")]

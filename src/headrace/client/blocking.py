@@ -179,15 +179,15 @@ class BlockingClient:
         return is_news
 
     def wrote(self, events: Events) -> bool:
-        """Whether there was nothing but room for bytes that were going out anyway: they are on their way, and there is
-        no news for anybody."""
+        """Whether there was nothing but room for bytes that were going out anyway, and some are still left: there is no
+        news for anybody."""
         for selected, mask in events:
             connection = selected.data
             if mask != selectors.EVENT_WRITE or connection is None or connection.state is not State.READY:
                 return False
         for selected, mask in events:
             self._serve(selected.data, mask)
-        return bool(events) and not self._reports
+        return bool(events) and not self._reports and all(selected.data.outgoing for selected, _ in events)
 
     # --- one answer, waited for by another thread than the one in `select` --------------------------------------------
 

@@ -167,6 +167,11 @@ class ClientCore:
             return 0
         return len(state.waiting) + (len(state.connection.in_flight) if state.connection is not None else 0)
 
+    def is_sending(self, node_id: int) -> bool:
+        """Whether bytes of earlier calls still wait for room in the node's socket."""
+        connection = self.connection(node_id)
+        return connection is not None and bool(connection.outgoing)
+
     def is_reachable(self, node_id: int) -> bool:
         """Whether a call to that node would be sent or connected for now, rather than wait out a backoff."""
         state = self._nodes.get(node_id)

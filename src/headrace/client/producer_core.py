@@ -314,7 +314,9 @@ class ProducerCore:
                 retry_at = self.core.retry_at(leader.id)
                 due = min(due, retry_at) if retry_at > now else due
                 continue
-            if self.core.in_flight(leader.id) >= self.settings.in_flight_max:
+            if self.core.in_flight(leader.id) >= self.settings.in_flight_max or self.core.is_sending(leader.id):
+                # What the socket has no room for is not encoded before its time: it would take memory of its own, where
+                # that of the requests before it can be used again.
                 continue
             size = sizes.get(leader.id, 0)
             if size and size + batch.size > self.settings.max_request_size:

@@ -118,7 +118,7 @@ class Ranges:
     """Model 2: several readers on each partition, each on its own range of offsets; for a backlog."""
 
     size: int = 1_000
-    """Offsets in a range."""
+    """Offsets in a range at most. Where less is left, ranges are shorter, so that every reader gets its share."""
 
     def __post_init__(self) -> None:
         if self.size < 1:

@@ -29,6 +29,8 @@ log = logging.getLogger("headrace.parallel")
 
 _POLL_S = 0.2
 _POLL_RECORDS = 500
+_RANGE_MIN = 10
+"""Offsets in a range when little is left: each costs a fetch, so a range is not to be shorter without need."""
 _LOOK_S = 0.05
 """How often the ends of the partitions are asked for while readers have nothing to do."""
 _FETCH_BYTES = 64 * 1024
@@ -78,18 +80,21 @@ class RangeReaders:
     def _allocate(self) -> tuple[Entry, list[Interval]] | None:
         """The next range of the partition that is furthest behind (called with the lock held)."""
         best: PartitionTracker | None = None
-        most = 0
+        most = backlog = 0
         for name, end in self.ends.items():
             tracker = self._core.trackers.get(name)
             if tracker is None or tracker.draining or tracker.next_offset is None:
                 continue
             behind = end - tracker.next_offset
+            backlog += max(0, behind)
             if behind > most and len(tracker.entries) < 2 * self._count:
                 best, most = tracker, behind
         if best is None or best.next_offset is None or self._core.stopping or not self._core.pressure.room():
             return None
         start = best.next_offset
-        end = min(start + self._size, self.ends[best.partition])
+        # Shorter towards the end, so that all readers end at about the same time.
+        size = min(self._size, max(_RANGE_MIN, backlog // (2 * self._count)))
+        end = min(start + size, self.ends[best.partition])
         skip = [(max(a, start), min(b, end)) for a, b in best.restored if a < end and b > start]
         entry = self._core.add_range(best.partition, start, end, self._member.clock.monotonic())
         return None if entry is None else (entry, skip)

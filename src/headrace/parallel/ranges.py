@@ -92,8 +92,10 @@ class RangeReaders:
         if best is None or best.next_offset is None or self._core.stopping or not self._core.pressure.room():
             return None
         start = best.next_offset
-        # Shorter towards the end, so that all readers end at about the same time.
-        size = min(self._size, max(_RANGE_MIN, backlog // (2 * self._count)))
+        size = self._size
+        if self._count > 1:
+            # Shorter towards the end, so that all readers end at about the same time.
+            size = min(size, max(_RANGE_MIN, backlog // (2 * self._count)))
         end = min(start + size, self.ends[best.partition])
         skip = [(max(a, start), min(b, end)) for a, b in best.restored if a < end and b > start]
         entry = self._core.add_range(best.partition, start, end, self._member.clock.monotonic())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import random
 from functools import partial
+from typing import Any
 
 import pytest
 
@@ -15,6 +16,8 @@ from headrace.records import Record
 from headrace.runtime.simulated import CrashModel, SimulatedCrash
 
 from .compacting import COMPACT, DIRECTORY, RandomWriter, Table, batches_of, consume, newest
+
+_FAST_SEEDS = 8
 
 
 def table_for(seed: int) -> Table:
@@ -48,7 +51,12 @@ def check_subset(after: list[Record], before: list[Record]) -> None:
     assert offsets == sorted(set(offsets))
 
 
-@pytest.mark.parametrize("seed", range(40))
+def seeds(count: int) -> list[Any]:
+    """So many, of which a few are for the fast part."""
+    return [pytest.param(seed, marks=[pytest.mark.slow] if seed >= _FAST_SEEDS else []) for seed in range(count)]
+
+
+@pytest.mark.parametrize("seed", seeds(40))
 def test_readers_end_up_with_the_same_values_and_producers_with_the_same_state(seed: int) -> None:
     table = table_for(seed)
     writer = RandomWriter(table, seed)
@@ -82,7 +90,7 @@ def test_readers_end_up_with_the_same_values_and_producers_with_the_same_state(s
         assert (table.log.end_offset, table.log.last_stable_offset) == (end, stable)
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", seeds(20))
 def test_all_that_is_left_in_the_end_is_one_record_per_key_and_what_producers_need(seed: int) -> None:
     table = table_for(seed)
     table.config = table.log.config = dataclasses.replace(table.config, delete_retention_ms=1_000)
@@ -204,7 +212,7 @@ def swap_operations() -> range:
     return range(names.index("rename"), len(names))
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", seeds(12))
 def test_a_power_loss_while_several_segments_become_one_never_leaves_both(seed: int) -> None:
     for operation in swap_operations():
         table = mergeable_table(1000 * seed + operation)

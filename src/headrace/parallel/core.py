@@ -49,6 +49,8 @@ class ParallelCore:
         self._is_ordered = settings.order is not Order.NONE
         # Records of one lane go one after another anyway: where they are cheap, a worker takes several at once.
         self._is_extensible = self._is_ordered and not settings.is_batch and not settings.by_slot
+        # Runs may be of any length up to a slot: what a worker takes is then counted in records.
+        self._counts_records = self._is_extensible or settings.by_slot
         self._queue = make_queue(
             settings.order, settings.run_max, is_extensible=self._is_extensible, workers=settings.workers
         )
@@ -265,7 +267,7 @@ class ParallelCore:
             run = queue.take(budget)
             run.tracker.in_flight += len(run.entries)
             todo.append(run)
-            budget -= len(run.entries) if self._is_extensible else 1
+            budget -= len(run.entries) if self._counts_records else 1
         chunk = Chunk(todo, now)
         self.running.add(chunk)
         return chunk
@@ -273,9 +275,8 @@ class ParallelCore:
     @property
     def chunk_runs(self) -> int:
         """How many pieces of work a worker would take now."""
-        if self.settings.by_slot:
-            return 1
-        return min(CHUNK_RUNS_MAX, max(1, int(self.settings.chunk_s / (self._record_s * self.settings.run_max))))
+        piece_s = self._record_s * (1 if self._counts_records else self.settings.run_max)
+        return min(CHUNK_RUNS_MAX, max(1, int(self.settings.chunk_s / piece_s)))
 
     def complete(self, chunk: Chunk, now: float) -> None:
         """The worker is through with its chunk."""
@@ -298,8 +299,6 @@ class ParallelCore:
 
     def harvest(self, now: float = 0.0) -> None:
         """Count what running workers have finished so far."""
-        if self.settings.by_slot:
-            return
         for chunk in self.running:
             while chunk.finished:
                 self._settle(chunk.finished.popleft(), now)
@@ -449,8 +448,6 @@ class ParallelCore:
 
     def _steal(self, now: float) -> None:
         """Nothing is in line: take over what a worker has in store and should have done by now."""
-        if self.settings.by_slot:
-            return
         late = [c for c in self.running if c.todo and now - c.started > 2 * self.settings.chunk_s]
         if late:
             self._reclaim(max(late, key=lambda chunk: len(chunk.todo)))

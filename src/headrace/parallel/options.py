@@ -186,7 +186,7 @@ class CoreSettings:
     is_batch: bool = False
     """Whether the handler takes all records of a run at once."""
     by_slot: bool = False
-    """Whether results count only once their whole run is done (the window), and a worker has one run at a time."""
+    """Whether a run is a slot of the window: of a lane's records no more than that, however quick handlers are."""
     stall_s: float | None = None
     workers: int = 1
     chunk_s: float = 0.004

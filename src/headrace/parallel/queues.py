@@ -146,7 +146,10 @@ class Lanes:
 
     def _go_on(self, lane: Lane) -> None:
         if lane.queue:
-            is_hot = len(lane.queue) * 2 * self._workers >= self.total
+            # What is left when the line has moved up to the lane: it must not begin only then what takes longest.
+            waiting = len(self._ready)
+            left = self.total - waiting * min(self._run_max, self.total // (waiting + 1))
+            is_hot = len(lane.queue) * 2 * self._workers >= left
             (self._hot if is_hot else self._ready).append(lane)
         else:
             lane.tracker.lanes.pop(lane.key, None)

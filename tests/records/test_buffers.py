@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from headrace.records.buffers import POOLED_FROM_BYTES, BufferPool, ScratchPool
+from headrace.records.buffers import POOLED_FROM_BYTES, UNUSED_S, BufferPool
 
 SIZE = 4 * POOLED_FROM_BYTES
 
@@ -46,20 +46,34 @@ def test_small_buffers_are_not_kept() -> None:
     assert pool.held_bytes == 0
 
 
-def test_joined_bytes_stay_while_they_are_looked_at() -> None:
-    pool = ScratchPool(10 * SIZE, 4)
-    first = pool.join([b"abc", b"", b"de"], 5)
-    second = pool.join([b"xyz"], 3)
-    assert bytes(first) == b"abcde"
-    assert bytes(second) == b"xyz"
-    first.release()
-    third = pool.join([b"1", b"2"], 2)
-    assert (bytes(third), bytes(second)) == (b"12", b"xyz")
-    assert bytes(pool.join([b"z" * (20 * SIZE)], 20 * SIZE)) == b"z" * (20 * SIZE)
+def test_what_nobody_takes_is_given_back() -> None:
+    pool = BufferPool(64 * SIZE, 8)
+    used, held, unused = pool.take(SIZE).obj, pool.take(SIZE * 9), pool.take(SIZE * 40)
+    unused.release()
+    now = 1000.0
+    for _ in range(3):
+        assert pool.take(SIZE).obj is used
+        pool.trim(now)
+        pool.trim(now + UNUSED_S / 2)
+        now += UNUSED_S
+    assert SIZE * 10 < pool.held_bytes < SIZE * 20
+    held.release()
+    pool.trim(now)
+    pool.trim(now + UNUSED_S)
+    pool.trim(now + 2 * UNUSED_S)
+    assert pool.held_bytes == 0
+
+
+def test_a_pool_can_be_made_smaller() -> None:
+    pool = BufferPool(64 * SIZE, 8)
+    for views in range(1, 5):
+        assert len([pool.take(SIZE) for _ in range(views)]) == views
+    pool.shrink(3 * SIZE)
+    assert 0 < pool.held_bytes <= 3 * SIZE
 
 
 def test_threads_never_share_memory() -> None:
-    pool, scratch = BufferPool(8 * SIZE, 4), ScratchPool(8 * SIZE, 2)
+    pool = BufferPool(8 * SIZE, 4)
     wrong: list[int] = []
 
     def work(number: int) -> None:
@@ -67,9 +81,8 @@ def test_threads_never_share_memory() -> None:
         for _ in range(100):
             view = pool.take(SIZE)
             view[:] = mark
-            joined = scratch.join([mark[:100], mark[100:]], SIZE)
             # As bytes: two views are compared item by item.
-            if view.tobytes() != mark or joined.tobytes() != mark:
+            if view.tobytes() != mark:
                 wrong.append(number)
 
     threads = [threading.Thread(target=work, args=(number,)) for number in range(1, 5)]

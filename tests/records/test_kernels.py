@@ -28,10 +28,12 @@ from headrace.records import (
     read_records,
     records_of,
 )
+from headrace.records.build import build_pooled_of_values
 from headrace.records.columns import decode_utf8
 from headrace.records.kernels_plain import NO_STAMP, Decoded
 
 kernels_fast: Any = pytest.importorskip("headrace.records.kernels_fast")
+kernels_fast_objects: Any = pytest.importorskip("headrace.records.kernels_fast_objects")
 kernels_fast_rows: Any = pytest.importorskip("headrace.records.kernels_fast_rows")
 
 maybe_bytes = st.none() | st.binary(max_size=200)
@@ -127,6 +129,36 @@ def test_pythons_serialized_form_is_what_the_kernels_write() -> None:
     assert kernels_fast.to_list(bytes_column(rows)) == rows
     assert kernels_fast.to_list(bytes_column([b"long" * 1000, None])) == [b"long" * 1000, None]
     assert kernels_fast.to_list(bytes_column([])) == []
+
+
+@pytest.mark.parametrize("can_read", [True, False])
+def test_lists_are_read_where_python_keeps_them(can_read: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert kernels_fast_objects.CAN_READ
+    monkeypatch.setattr(kernels_fast_objects, "CAN_READ", can_read)
+    measure, lay = kernels_fast_objects.measure, kernels_fast_objects.lay
+    rows = [b"", b"abc", None, bytes(range(256)) * 300]
+    lengths, total, nulls = measure(rows)
+    assert (lengths.tolist(), total, nulls) == ([0, 3, -1, 76_800], 76_803, 1)
+    assert bytes(lay(rows, lengths, total)) == b"abc" + bytes(range(256)) * 300
+    for other in ("text", bytearray(b"abc"), memoryview(b"abc"), 7):
+        assert measure([b"abc", other]) is None
+
+
+@settings(relaxed, max_examples=50)
+@given(st.lists(st.binary(max_size=200), min_size=1, max_size=200), st.integers(0, 20), st.sampled_from(list(Codec)))
+def test_values_alone_are_encoded_as_records_are(values: list[bytes], start: int, codec: Codec) -> None:
+    start = min(start, len(values) - 1)
+    lengths = memoryview(kernels_fast_objects.measure(values).lengths)[start:]
+    count = len(lengths)
+    built = build_pooled_of_values(values, start, lengths, 12345, codec=codec)
+    assert bytes(built) == build_batch_of([12345] * count, [None] * count, values[start:], codec=codec)
+
+
+def test_a_list_of_long_values_is_encoded_as_records_are() -> None:
+    values = [b"x" * size for size in (0, 57, 58, 59, 63, 64, 8_180, 8_192, 70_000, 2_100_000)] * 20
+    lengths = memoryview(kernels_fast_objects.measure(values).lengths)
+    built = build_pooled_of_values(values, 0, lengths, 5)
+    assert bytes(built) == build_batch_of([5] * len(values), [None] * len(values), values)
 
 
 @relaxed

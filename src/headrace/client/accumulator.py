@@ -35,6 +35,7 @@ from headrace.client.producer_batch import Handles, ProducerBatch, cut, slice_co
 from headrace.client.producer_config import ProducerSettings
 from headrace.client.rows import RECORD_OVERHEAD_BYTES, ColumnRows, Rows, row_sizes
 from headrace.client.sequences import Sequences
+from headrace.client.unpacked import Unpacked
 from headrace.errors import (
     ErrorCode,
     HeadraceError,
@@ -455,7 +456,9 @@ class Accumulator:
         self.on_failed_rows(error)
         tell_batch(rows.delivery, count, None, error)
 
-    def _add_columns(self, rows: ColumnRows, partition: int, columns: Columns, size: int, created: float) -> None:
+    def _add_columns(
+        self, rows: ColumnRows, partition: int, columns: Columns | Unpacked, size: int, created: float
+    ) -> None:
         queue = self.queue(rows.topic, partition)
         if queue.batches:
             self.close_batch(queue.batches[-1])

@@ -18,12 +18,15 @@ from headrace.client.connection_core import Call, Connection, OnDone, State, los
 from headrace.errors import ErrorCode, HeadraceError, NetworkError, RequestTimedOutError, error_for
 from headrace.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from headrace.protocol.wire import MalformedMessage
+from headrace.records.buffers import SHARED
 from headrace.runtime import Clock
 
 log = logging.getLogger("headrace.client")
 
 ANY_NODE = None
 _FOREVER = float("inf")
+_KEPT_BYTES = 32 * 1024 * 1024
+"""How much of the shared buffers stays for other clients, and for the next, when one is closed."""
 _COORDINATOR_KEY_MAX = 2_147_483_647
 _COORDINATOR_KEYS_FROM = 1 << 30
 
@@ -370,6 +373,7 @@ class ClientCore:
         now = self.clock.monotonic()
         self._expire(now)
         self._refresh_if_due(now)
+        SHARED.trim(now)
         due = now + 60.0
         for node_id, state in list(self._nodes.items()):
             self._pump(node_id, now)
@@ -561,3 +565,4 @@ class ClientCore:
         unrouted, self._unrouted = self._unrouted, []
         for call in unrouted:
             call.finish(None, error)
+        SHARED.shrink(_KEPT_BYTES)

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
 
 from headrace.client.delivery import BatchDelivery
 from headrace.client.rows import RECORD_OVERHEAD_BYTES, ColumnRows
-from headrace.client.unpacked import UnpackedColumn
+from headrace.client.unpacked import Unpacked
 from headrace.records import kernels
 from headrace.records.columns import BytesColumn, Columns
 
-Plan = Iterable[tuple[int | None, Columns, Any]]
+Plan = Iterable[tuple[int | None, Columns | Unpacked, Any]]
 
 
 def view(numbers: Any) -> memoryview:
@@ -28,16 +28,6 @@ def packed_rows(
     count = len(values)
     columns = Columns(view(np.arange(count, dtype=np.int64)), view(np.full(count, now_ms, np.int64)), keys, values)
     return ColumnRows(delivery, topic, columns, planner(columns, None, ignore_keys), len(keys.data) + len(values.data))
-
-
-def unpacked_rows(delivery: BatchDelivery, topic: str, values: Sequence[bytes], now_ms: int) -> ColumnRows:
-    """Values without keys, all with one timestamp, that are laid end to end when they are encoded."""
-    count = len(values)
-    lengths = np.fromiter(map(len, values), np.int32, count)
-    no_keys = BytesColumn(b"", view(np.zeros(count, np.int32)), view(np.full(count, -1, np.int32)))
-    stamps = view(np.full(count, now_ms, np.int64))
-    columns = Columns(view(np.arange(count, dtype=np.int64)), stamps, no_keys, UnpackedColumn(values, view(lengths)))
-    return ColumnRows(delivery, topic, columns, planner(columns, None, True), int(lengths.sum(dtype=np.int64)))
 
 
 def planner(columns: Columns, fixed: Any, ignore_keys: bool) -> Callable[[int], Plan]:

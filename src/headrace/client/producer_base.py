@@ -258,23 +258,16 @@ def _columns_of(
         return None
     if (keys is not None and len(keys) != len(values)) or not isinstance(values, (list, tuple)):
         return None
-    kernel = kernels.choose(len(values))
-    kinds = set(map(type, values))
-    if kernel is kernels.PLAIN or not {*kinds, *map(type, keys or ())} <= {bytes, type(None)}:
+    if kernels.choose(len(values)) is kernels.PLAIN:
         return None
     sample = values[:: max(1, len(values) // _SAMPLED_ROWS)]
-    average = sum(len(value) for value in sample if value is not None) / len(sample)
+    average = sum(len(value) for value in sample if type(value) is bytes) / len(sample)
     if average * len(values) < _COLUMNS_FROM_BATCHES * setup.settings.batch_size:
         # Columns make batches of their own: a few records are better put with what else is on its way.
         return None
-    from headrace.client.column_rows import packed_rows, unpacked_rows
+    from headrace.client.listed_rows import listed_rows
 
-    if keys is None and kinds == {bytes}:
-        # A list of our own: what happens to the caller's afterwards is no matter.
-        return unpacked_rows(delivery, topic, values[:], now_ms)
-    nothing: list[None] = [None] * len(values)
-    packed_keys, packed_values = kernel.pack(nothing if keys is None else keys), kernel.pack(values)
-    return packed_rows(delivery, topic, packed_keys, packed_values, setup.settings.ignore_keys, now_ms)
+    return listed_rows(delivery, topic, list(values), keys, setup.settings.ignore_keys, now_ms)
 
 
 def preload(settings: ProducerSettings) -> None:

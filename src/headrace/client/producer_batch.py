@@ -23,7 +23,7 @@ from headrace.client.delivery import (
     HeaderList,
     RecordMetadata,
 )
-from headrace.client.unpacked import packed_columns
+from headrace.client.unpacked import Unpacked
 from headrace.errors import HeadraceError, InvalidRecordError
 from headrace.records.batch import HEADER_BYTES, Codec, increment_sequence, seal
 from headrace.records.build import Built, build_pooled_from_columns, build_pooled_of
@@ -98,7 +98,7 @@ class ProducerBatch:
         self.values: list[bytes | None] = []
         self.timestamps: Sequence[int] = []
         self.headers: list[HeaderList] | None = None
-        self.columns: Columns | None = None
+        self.columns: Columns | Unpacked | None = None
         self.runs: list[Run] = []
         self.is_closed = False
         self.encoded: Built | None = None
@@ -150,7 +150,7 @@ class ProducerBatch:
         self.count += added
         self.size += size
 
-    def take_columns(self, columns: Columns, delivery: BatchDelivery, size: int) -> None:
+    def take_columns(self, columns: Columns | Unpacked, delivery: BatchDelivery, size: int) -> None:
         """Be a batch of these columns."""
         self.columns = columns
         self.timestamps = columns.timestamps
@@ -177,9 +177,11 @@ class ProducerBatch:
         """The batch as it travels; made once, and kept for retries."""
         if self.encoded is None:
             identity = (self.producer_id, self.producer_epoch, self.sequence)
-            if self.columns is not None:
+            if isinstance(self.columns, Unpacked):
+                self.encoded = self.columns.build(codec, level, *identity, self.transactional)
+            elif self.columns is not None:
                 self.encoded = build_pooled_from_columns(
-                    packed_columns(self.columns),
+                    self.columns,
                     base_offset=0,
                     codec=codec,
                     level=level,
@@ -339,8 +341,10 @@ def tell_batch(
         waiter()
 
 
-def slice_columns(columns: Columns, start: int, end: int) -> Columns:
+def slice_columns(columns: Columns | Unpacked, start: int, end: int) -> Columns | Unpacked:
     """Neighbouring rows; nothing is copied."""
+    if isinstance(columns, Unpacked):
+        return columns.rows(start, end)
     return Columns(
         columns.offsets[: end - start],
         columns.timestamps[start:end],

@@ -8,6 +8,7 @@ from typing import cast
 
 from headrace.client.delivery import BatchDelivery, Callbacks, HeaderList
 from headrace.client.producer_batch import Handles
+from headrace.client.unpacked import Unpacked
 from headrace.records.columns import Columns
 
 RECORD_OVERHEAD_BYTES = 14
@@ -51,8 +52,8 @@ class ColumnRows:
 
     delivery: BatchDelivery
     topic: str
-    columns: Columns
-    plan: Callable[[int], Iterable[tuple[int | None, Columns, Sequence[int]]]]
+    columns: Columns | Unpacked
+    plan: Callable[[int], Iterable[tuple[int | None, Columns | Unpacked, Sequence[int]]]]
     """Given the partition count: (partition or None for sticky, its rows, where each ends in bytes)."""
     payload_bytes: int = 0
     """What counts against `buffer.memory` until it is in batches: nothing where the bytes are the user's own."""

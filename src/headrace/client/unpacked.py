@@ -1,44 +1,73 @@
-"""Byte strings that become a column only when their batch is encoded: until then they are not copied anywhere.
+"""Values as the caller gave them, in a list: they are read there when their batch is encoded, and copied only once.
 
-Laid end to end when they are given, they would need as much fresh memory as there is under way; batch by batch, just
-before it is encoded, the same megabyte serves for all of them, and is still in the processor's cache when it is read.
+Laid end to end when they are given, they would need as much fresh memory as there is under way; read from the list,
+they go straight into the batch, and its memory is used again as soon as the batch is acknowledged.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import overload
 
-from headrace.records.buffers import SCRATCH
-from headrace.records.columns import BytesColumn, Columns
-
-
-class UnpackedColumn(BytesColumn):
-    """Rows as they were given, none of them null, with their lengths. `packed` makes the column."""
-
-    __slots__ = ("_source", "_start")
-
-    def __init__(self, source: Sequence[bytes], lengths: memoryview, start: int = 0) -> None:
-        super().__init__(b"", lengths[:0], lengths)
-        self._source = source
-        self._start = start
-
-    def rows(self, start: int, end: int) -> UnpackedColumn:
-        # The list is not cut before its time: every touch of a row that left the cache costs as much as encoding it.
-        return UnpackedColumn(self._source, self.lengths[start:end], self._start + start)
-
-    def packed(self) -> BytesColumn:
-        import numpy as np  # loaded by whoever made this column
-
-        ends = np.cumsum(self.lengths, dtype=np.int64)
-        # A batch at most, which has far less than the 2 GB that the positions could say.
-        starts = (ends - np.asarray(self.lengths)).astype(np.int32)
-        data = SCRATCH.join(self._source[self._start : self._start + len(self.lengths)], int(ends[-1]))
-        return BytesColumn(data, memoryview(starts), self.lengths, is_ordered=True)
+from headrace.records.batch import Codec
+from headrace.records.build import Built, build_pooled_of_values
 
 
-def packed_columns(columns: Columns) -> Columns:
-    """The same, with values that can be read."""
-    values = columns.values
-    if not isinstance(values, UnpackedColumn):
-        return columns
-    return Columns(columns.offsets, columns.timestamps, columns.keys, values.packed(), columns.headers)
+class Same(Sequence[int]):
+    """One number, so many times."""
+
+    __slots__ = ("_count", "_number")
+
+    def __init__(self, number: int, count: int) -> None:
+        self._number = number
+        self._count = count
+
+    def __len__(self) -> int:
+        return self._count
+
+    @overload
+    def __getitem__(self, index: int) -> int: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[int]: ...
+    def __getitem__(self, index: int | slice) -> int | Sequence[int]:
+        places = range(self._count)[index]
+        return self._number if isinstance(places, int) else Same(self._number, len(places))
+
+
+@dataclass(slots=True)
+class Unpacked:
+    """Neighbouring rows of a list that is ours: values without keys and headers, all at one time."""
+
+    source: list[bytes]
+    lengths: memoryview
+    timestamp_ms: int
+    start: int = 0
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    @property
+    def timestamps(self) -> Sequence[int]:
+        return Same(self.timestamp_ms, len(self))
+
+    def rows(self, start: int, end: int) -> Unpacked:
+        """Some of them; nothing is copied."""
+        return Unpacked(self.source, self.lengths[start:end], self.timestamp_ms, self.start + start)
+
+    def build(
+        self, codec: Codec, level: int | None, producer_id: int, producer_epoch: int, sequence: int, transactional: bool
+    ) -> Built:
+        """The batch of these rows."""
+        return build_pooled_of_values(
+            self.source,
+            self.start,
+            self.lengths,
+            self.timestamp_ms,
+            codec=codec,
+            level=level,
+            producer_id=producer_id,
+            producer_epoch=producer_epoch,
+            base_sequence=sequence,
+            transactional=transactional,
+        )

@@ -8,8 +8,6 @@ back by themselves: a bytearray of which somebody holds a view cannot be resized
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
-from io import BytesIO
 
 POOLED_FROM_BYTES = 64 * 1024
 """Smaller ones come from memory that the allocator keeps anyway."""
@@ -21,17 +19,33 @@ _WASTE_MAX = 4
 take fresh memory."""
 
 
+UNUSED_S = 10.0
+"""A buffer that nobody took for so long is given back to the system, at the latest after twice the time."""
+
+
+class _Kept:
+    """A buffer of a pool, and the period in which it was last taken."""
+
+    __slots__ = ("buffer", "period")
+
+    def __init__(self, buffer: bytearray, period: int) -> None:
+        self.buffer = buffer
+        self.period = period
+
+
 class BufferPool:
     """At most so many buffers, of at most so many bytes together. Safe for several threads."""
 
     def __init__(self, bytes_max: int, buffers_max: int) -> None:
         self.bytes_max = bytes_max
         self.buffers_max = buffers_max
-        self._buffers: deque[bytearray] = deque()
+        self._kept: deque[_Kept] = deque()
+        self._period = 0
+        self._period_began = 0.0
 
     @property
     def held_bytes(self) -> int:
-        return sum(map(len, tuple(self._buffers)))
+        return sum(len(kept.buffer) for kept in tuple(self._kept))
 
     def take(self, size: int) -> memoryview:
         """A writable view of that many bytes, whatever is in them. Its memory is used again when no view is left."""
@@ -44,30 +58,54 @@ class BufferPool:
         buffer = bytearray(-(-(size + size // 8) // _GRANULE_BYTES) * _GRANULE_BYTES)
         view = memoryview(buffer)[:size]
         if len(buffer) <= self.bytes_max // 2:
-            self._keep(buffer)
+            self._kept.append(_Kept(buffer, self._period))
+            self.shrink(self.bytes_max)
         return view
 
     def reuse(self, size: int) -> memoryview | None:
         """Like `take`, but only from memory that is there already."""
-        buffers = self._buffers
-        for _ in range(len(buffers)):
+        pool = self._kept
+        for _ in range(len(pool)):
             try:
                 # Taken out while it is looked at: two threads never look at the same one.
-                buffer = buffers.popleft()
+                kept = pool.popleft()
             except IndexError:
                 return None
+            buffer = kept.buffer
             is_fit = size <= len(buffer) <= size * _WASTE_MAX
             view = memoryview(buffer)[:size] if is_fit and _is_free(buffer) else None
-            buffers.append(buffer)
+            if view is not None:
+                kept.period = self._period
+            pool.append(kept)
             if view is not None:
                 return view
         return None
 
-    def _keep(self, buffer: bytearray) -> None:
-        self._buffers.append(buffer)
-        while len(self._buffers) > self.buffers_max or self.held_bytes > self.bytes_max:
-            # Only the pool forgets it: whoever has a view of it keeps it alive.
-            self._buffers.popleft()
+    def trim(self, now: float) -> None:
+        """Give back what was not used for a while, if it is time to look. `now` is a monotonic clock's."""
+        if 0 <= now - self._period_began < UNUSED_S:
+            return
+        self._period_began = now
+        self._period += 1
+        pool = self._kept
+        for _ in range(len(pool)):
+            try:
+                kept = pool.popleft()
+            except IndexError:
+                return
+            if not _is_free(kept.buffer):
+                kept.period = self._period
+            if kept.period >= self._period - 1:
+                pool.append(kept)
+
+    def shrink(self, bytes_max: int) -> None:
+        """Keep no more than that, and no more than the pool may; those that were taken last stay."""
+        while len(self._kept) > self.buffers_max or self.held_bytes > bytes_max:
+            try:
+                # Only the pool forgets it: whoever has a view of it keeps it alive.
+                self._kept.popleft()
+            except IndexError:
+                return
 
 
 def _is_free(buffer: bytearray) -> bool:
@@ -79,46 +117,6 @@ def _is_free(buffer: bytearray) -> bool:
     buffer.append(0)
     return True
 
-
-class ScratchPool:
-    """Streams to lay byte strings end to end in: what `b"".join` does, into memory that was used before."""
-
-    def __init__(self, bytes_max: int, streams_max: int) -> None:
-        self.bytes_max = bytes_max
-        self.streams_max = streams_max
-        self._streams: deque[BytesIO] = deque()
-
-    def join(self, parts: Iterable[bytes], size: int) -> memoryview:
-        """All parts, which have that many bytes together. The stream is used again when no view of it is left."""
-        if size > self.bytes_max:
-            return memoryview(b"".join(parts))
-        for _ in range(len(self._streams)):
-            try:
-                stream = self._streams.popleft()
-            except IndexError:
-                break
-            try:
-                # Nothing is written, but it fails while somebody looks at the stream's bytes.
-                stream.truncate()
-            except BufferError:
-                self._streams.append(stream)
-                continue
-            return self._fill(stream, parts, size)
-        return self._fill(BytesIO(), parts, size)
-
-    def _fill(self, stream: BytesIO, parts: Iterable[bytes], size: int) -> memoryview:
-        # The position stays at the end: going back only now, what the last user left is written over.
-        stream.seek(0)
-        stream.writelines(parts)
-        view = stream.getbuffer()[:size]
-        stream.seek(0, 2)
-        if len(self._streams) < self.streams_max:
-            self._streams.append(stream)
-        return view
-
-
-SCRATCH = ScratchPool(8 * 1024 * 1024, 8)
-"""Where the clients of this process put the bytes of records together before they encode them."""
 
 SHARED = BufferPool(64 * 1024 * 1024, 64)
 """What the clients of this process use."""

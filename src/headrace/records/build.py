@@ -180,6 +180,29 @@ def _build_of(
     )
 
 
+def build_pooled_of_values(
+    values: list[bytes], start: int, lengths: memoryview, timestamp: int, **options: Unpack[BatchOptions]
+) -> Built:
+    """As many values of the list as there are lengths, all at one time, without keys and headers: read where they are.
+
+    The list must not change meanwhile. Needs the compiled kernels, and that they can read lists (`objects.CAN_READ`).
+    """
+    from headrace.records import kernels_fast_objects as objects
+
+    chosen = _Options(**options, pooled=True)
+    chosen.check()
+    count = len(lengths)
+    _check_range(0, count - 1, True, timestamp)
+    size = HEADER_BYTES + objects.size_of_values(lengths)
+    if size > _MAX_BATCH_BYTES:
+        raise ValueError(f"{count} records of {size} bytes do not fit one batch: build smaller batches")
+    out = SHARED.take(size)
+    end = objects.encode_values(out, HEADER_BYTES, values, start, lengths)
+    if end != size:
+        raise AssertionError(f"encoded {end} bytes, sized {size}")
+    return _finish(out, count, count - 1, timestamp, timestamp, chosen)
+
+
 def build_batch_from_columns(columns: Columns, **options: Unpack[BatchOptions]) -> bytearray:
     """One batch of columns; offsets are absolute, and `base_offset` defaults to the first."""
     return cast(bytearray, _build_from_columns(columns, options, pooled=False))

@@ -37,9 +37,11 @@ no_bytes, no_ints, no_longs = (np.empty(0, dtype) for dtype in (np.uint8, np.int
 _OPTIONS: dict[str, Any] = {"nogil": True, "boundscheck": False, "error_model": "numpy"}
 
 
-def kernel(signature: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Compiled on import for one signature, or loaded from numba's cache."""
-    decorate: Callable[[Callable[..., Any]], Callable[..., Any]] = numba.njit(signature, cache=True, **_OPTIONS)
+def kernel(signature: Any, *, nogil: bool = True) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Compiled on import for one signature, or loaded from numba's cache. Without `nogil`, no other thread can change
+    Python's objects meanwhile."""
+    options = _OPTIONS | {"nogil": nogil}
+    decorate: Callable[[Callable[..., Any]], Callable[..., Any]] = numba.njit(signature, cache=True, **options)
     return decorate
 
 
@@ -64,6 +66,35 @@ def _copy_intrinsic(typing_context: Any, target: Any, target_at: Any, source: An
 
 
 copy: Any = intrinsic(_copy_intrinsic)
+
+
+def _load_intrinsic(typing_context: Any, address: Any) -> Any:
+    """The 64-bit number at an address."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        kind = context.get_value_type(types.int64)
+        return builder.load(builder.inttoptr(arguments[0], kind.as_pointer()))
+
+    return types.int64(types.int64), generate
+
+
+load: Any = intrinsic(_load_intrinsic)
+
+
+def _copy_from_intrinsic(typing_context: Any, target: Any, target_at: Any, address: Any, length: Any) -> Any:
+    """memcpy from an address into a byte array."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        target_array = context.make_array(signature.args[0])(context, builder, arguments[0])
+        to_pointer = builder.gep(target_array.data, [arguments[1]])
+        from_pointer = builder.inttoptr(arguments[2], to_pointer.type)
+        _copy_memory(builder, to_pointer, from_pointer, arguments[3], 1)
+        return context.get_dummy_value()
+
+    return types.void(target, types.int64, types.int64, types.int64), generate
+
+
+copy_from: Any = intrinsic(_copy_from_intrinsic)
 
 
 def pooled(size: int, dtype: Any) -> Array:

@@ -6,11 +6,10 @@ Importing this module imports numba: only `kernels` does so, and only when a cal
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import Any
 
 from headrace.records.batch import Buffer
-from headrace.records.buffers import POOLED_FROM_BYTES, SCRATCH
-from headrace.records.columns import MAX_COLUMN_BYTES, BytesColumn
+from headrace.records.columns import MAX_COLUMN_BYTES, BytesColumn, bytes_column
 from headrace.records.compiling import (
     Array,
     arrays_of,
@@ -35,6 +34,7 @@ from headrace.records.compiling import (
     types,
 )
 from headrace.records.kernels_fast_batches import survey_batches
+from headrace.records.kernels_fast_objects import lay, measure
 from headrace.records.kernels_fast_rows import gather, lay_ends, to_list
 from headrace.records.kernels_plain import MIN_BODY_BYTES, NO_STAMP, TABLE_WIDTH, Decoded, Fault, Survey
 
@@ -225,12 +225,18 @@ def _size_of(number: Any) -> Any:
     return size
 
 
+@kernel(i64(longs_in, i64))
+def _count_up(offsets: Any, base_offset: Any) -> Any:
+    for row in range(len(offsets)):
+        if offsets[row] != base_offset + row:
+            return 0
+    return 1
+
+
 def offset_deltas(offsets: memoryview, base_offset: int) -> memoryview | None:
     """Offsets relative to the base, or None when they are 0, 1, 2 and so on."""
-    deltas = as_array(offsets, np.int64) - np.int64(base_offset)
-    if (deltas == np.arange(len(deltas))).all():
-        return None
-    return memoryview(deltas)
+    numbers = as_array(offsets, np.int64)
+    return None if _count_up(numbers, base_offset) else memoryview(numbers - np.int64(base_offset))
 
 
 @kernel(quad(longs_in, longs_in, i64, ints_in, ints_in, ints_in))
@@ -384,38 +390,53 @@ def encode_records(
 
 def pack(rows: Sequence[bytes | None]) -> BytesColumn:
     """Python byte strings laid end to end."""
-    count = len(rows)
-    nulls = rows.count(None)
-    if nulls == count:
-        return BytesColumn(b"", memoryview(np.zeros(count, np.int32)), memoryview(np.full(count, -1, np.int32)))
-    present: Sequence[bytes] = [row for row in rows if row is not None] if nulls else cast("Sequence[bytes]", rows)
-    if nulls:
-        lengths = np.array([-1 if row is None else len(row) for row in rows], np.int32)
-    else:
-        lengths = np.fromiter(map(len, present), np.int32, count)
-    total = int(lengths.sum(dtype=np.int64)) + nulls
+    listed = rows if type(rows) is list else list(rows)
+    count = len(listed)
+    measured = measure(listed)
+    if measured is None:
+        return bytes_column(rows)
+    lengths, total, _ = measured
     if total > MAX_COLUMN_BYTES:
         raise ValueError(f"a column of {total} bytes passes the limit of {MAX_COLUMN_BYTES}: build smaller batches")
-    data = b"".join(present) if total < POOLED_FROM_BYTES else SCRATCH.join(present, total)
-    ends = np.empty(count + 1, np.int32)
+    ends = pooled(4 * (count + 1), np.int32)
     lay_ends(lengths, ends, 0, 0)
+    data = lay(listed, lengths, total) if total else b""
     return BytesColumn(data, memoryview(ends)[:-1], memoryview(lengths), is_ordered=True)
+
+
+@kernel(i64(ints_in, ints_in, i64, longs_out))
+def _running_sizes(keys: Any, values: Any, overhead: Any, ends: Any) -> Any:
+    end = largest = np.int64(0)
+    has_keys = len(keys) > 0
+    for row in range(len(values)):
+        size = overhead + max(np.int64(values[row]), 0)
+        if has_keys:
+            size += max(np.int64(keys[row]), 0)
+        end += size
+        ends[row] = end
+        largest = max(largest, size)
+    return largest
 
 
 def running_sizes(
     keys: Sequence[bytes | None] | None, values: Sequence[bytes | None], overhead: int
 ) -> tuple[Sequence[int], int]:
     """Where each record ends when its key, value and an overhead are counted, and the size of the largest."""
-    sizes = _sizes(values) + overhead
-    if keys is not None:
-        sizes += _sizes(keys)
-    return memoryview(np.cumsum(sizes)), int(sizes.max())
+    return running_sizes_of(no_ints if keys is None else _lengths(keys), _lengths(values), overhead)
 
 
-def _sizes(rows: Sequence[bytes | None]) -> Array:
-    if rows.count(None):
-        return np.array([0 if row is None else len(row) for row in rows], np.int64)
-    return np.fromiter(map(len, cast("Sequence[bytes]", rows)), np.int64, len(rows))
+def running_sizes_of(key_lengths: Array, value_lengths: Array, overhead: int) -> tuple[Sequence[int], int]:
+    """The same, of lengths; no lengths of keys where there are no keys."""
+    ends = pooled(8 * len(value_lengths), np.int64)
+    largest = _running_sizes(key_lengths, value_lengths, overhead, ends)
+    return memoryview(ends), int(largest)
+
+
+def _lengths(rows: Sequence[bytes | None]) -> Array:
+    measured = measure(rows if type(rows) is list else list(rows))
+    if measured is not None:
+        return measured[0]
+    return np.array([-1 if row is None else len(row) for row in rows], np.int32)
 
 
 @helper

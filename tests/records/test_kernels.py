@@ -109,17 +109,17 @@ def test_byte_columns_give_the_same(rows: list[bytes | None]) -> None:
     assert packed.starts.tolist() == column.starts.tolist()
     assert packed.lengths.tolist() == column.lengths.tolist()
     assert column.to_list() == packed.to_list() == rows
-    plain_data, plain_ends = kernels_plain.gather(column)
-    fast_data, fast_ends = kernels_fast.gather(column)
+    plain_data, plain_ends, plain_nulls = kernels_plain.gather(column)
+    fast_data, fast_ends, fast_nulls = kernels_fast.gather(column)
     assert bytes(plain_data) == bytes(fast_data)
-    assert plain_ends.tolist() == fast_ends.tolist()
+    assert (plain_ends.tolist(), plain_nulls) == (fast_ends.tolist(), fast_nulls)
     assert kernels_plain.to_list(column) == kernels_fast.to_list(column) == rows
     # Several columns, one of them in the middle of its buffer.
     several = (packed, column.rows(len(rows) // 3, len(rows)), column)
-    plain_data, plain_ends = kernels_plain.gather(*several)
-    fast_data, fast_ends = kernels_fast.gather(*several)
+    plain_data, plain_ends, plain_nulls = kernels_plain.gather(*several)
+    fast_data, fast_ends, fast_nulls = kernels_fast.gather(*several)
     assert bytes(plain_data) == bytes(fast_data)
-    assert plain_ends.tolist() == fast_ends.tolist()
+    assert (plain_ends.tolist(), plain_nulls) == (fast_ends.tolist(), fast_nulls)
     assert kernels_plain.murmur2_column(column).tolist() == kernels_fast.murmur2_column(column).tolist()
 
 

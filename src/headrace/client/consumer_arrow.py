@@ -33,28 +33,42 @@ def pieces_to_arrow(pieces: list[PartitionColumns], *, headers: bool = False) ->
     schema = arrow_schema(headers=headers)
     if not pieces:
         return pyarrow.RecordBatch.from_pylist([], schema=schema)
-    counts = [len(piece) for piece in pieces]
     topics = list(dict.fromkeys(piece.topic for piece in pieces))
-    indexes = _repeated(pyarrow, pyarrow.int32(), "i", [topics.index(piece.topic) for piece in pieces], counts)
+    indexes, partitions, epochs, kinds = _constants(
+        [len(piece) for piece in pieces],
+        ("int32", [topics.index(piece.topic) for piece in pieces]),
+        ("int32", [piece.partition for piece in pieces]),
+        ("int32", [piece.leader_epoch for piece in pieces]),
+        ("int8", [int(piece.timestamp_type) for piece in pieces]),
+    )
     constants = [
-        pyarrow.DictionaryArray.from_arrays(indexes, pyarrow.array(topics, pyarrow.string())),
-        _repeated(pyarrow, pyarrow.int32(), "i", [piece.partition for piece in pieces], counts),
-        _repeated(pyarrow, pyarrow.int32(), "i", [piece.leader_epoch for piece in pieces], counts),
-        _repeated(pyarrow, pyarrow.int8(), "b", [int(piece.timestamp_type) for piece in pieces], counts),
+        pyarrow.DictionaryArray.from_arrays(indexes, pyarrow.array(topics, pyarrow.string()), safe=False),
+        partitions,
+        epochs,
+        kinds,
     ]
     arrays = arrow_arrays([piece.columns for piece in pieces], headers=headers)
     return pyarrow.RecordBatch.from_arrays([*constants, *arrays], schema=schema)
 
 
-def _repeated(arrow: Any, kind: Any, dtype: str, numbers: list[int], counts: list[int]) -> Any:
-    """An array that has each number so many times."""
+def _constants(counts: list[int], *columns: tuple[str, list[int]]) -> list[Any]:
+    """Arrays that have each of their numbers so many times, all in one buffer; those of wider numbers come first."""
     import numpy
+    import pyarrow
 
     count = sum(counts)
-    memory = SHARED.take(max(1, count * numpy.dtype(dtype).itemsize))
-    filled: Any = numpy.frombuffer(memory, dtype)[:count]
-    at = 0
-    for number, rows in zip(numbers, counts):
-        filled[at : at + rows] = number
-        at += rows
-    return arrow.Array.from_buffers(kind, count, [None, arrow.py_buffer(memory)])
+    widths = [numpy.dtype(dtype).itemsize for dtype, _ in columns]
+    memory = SHARED.take(max(1, count * sum(widths)))
+    arrays: list[Any] = []
+    start = 0
+    for (dtype, numbers), width in zip(columns, widths):
+        part = memory[start : start + count * width]
+        filled: Any = numpy.frombuffer(part, dtype) if count else ()
+        at = 0
+        for number, rows in zip(numbers, counts):
+            filled[at : at + rows] = number
+            at += rows
+        buffers = [None, pyarrow.py_buffer(part)]
+        arrays.append(pyarrow.Array.from_buffers(pyarrow.type_for_alias(dtype), count, buffers, null_count=0))
+        start += count * width
+    return arrays

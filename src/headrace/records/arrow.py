@@ -60,7 +60,7 @@ def arrow_arrays(pieces: Sequence[Columns], *, headers: bool = False) -> list[_A
     arrow = _pyarrow()
     count = sum(map(len, pieces))
     arrays = [
-        arrow.Array.from_buffers(kind, count, [None, arrow.py_buffer(_end_to_end(numbers))])
+        arrow.Array.from_buffers(kind, count, [None, arrow.py_buffer(_end_to_end(numbers))], null_count=0)
         for kind, numbers in (
             (arrow.int64(), [piece.offsets for piece in pieces]),
             (arrow.timestamp("ms", tz="UTC"), [piece.timestamps for piece in pieces]),
@@ -89,9 +89,13 @@ def _end_to_end(columns: Sequence[memoryview]) -> memoryview:
 
 def _bytes_to_arrow(arrow: _Arrow, columns: Sequence[BytesColumn]) -> _Arrow:
     count = sum(map(len, columns))
-    data, ends = kernels.choose(count).gather(*columns)
-    validity = _validity(arrow, columns) if any(column.nulls for column in columns) else None
-    return arrow.Array.from_buffers(arrow.binary(), count, [validity, arrow.py_buffer(ends), arrow.py_buffer(data)])
+    data, ends, nulls = kernels.choose(count).gather(*columns)
+    if nulls == count:
+        validity = arrow.py_buffer(bytes(-(-count // 8)))
+    else:
+        validity = _validity(arrow, columns) if nulls else None
+    buffers = [validity, arrow.py_buffer(ends), arrow.py_buffer(data)]
+    return arrow.Array.from_buffers(arrow.binary(), count, buffers, null_count=nulls)
 
 
 def _validity(arrow: _Arrow, columns: Sequence[BytesColumn]) -> _Arrow:

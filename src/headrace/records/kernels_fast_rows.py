@@ -41,6 +41,15 @@ def _put_size(out: Any, at: Any, kind: Any, size: Any) -> Any:
     return at + 5
 
 
+@kernel(i64(ints_in))
+def _has_any(lengths: Any) -> Any:
+    """Whether there is a row that is not null."""
+    for row in range(len(lengths)):
+        if lengths[row] >= 0:
+            return 1
+    return 0
+
+
 @kernel(types.UniTuple(i64, 2)(ints_in))
 def _present(lengths: Any) -> Any:
     """How many rows are not null, and how many bytes they have."""
@@ -110,26 +119,46 @@ def lay_ends(lengths: Any, ends: Any, first: Any, total: Any) -> Any:
     return total
 
 
-@kernel(types.void(bytes_in, ints_in, ints_in, ints_in, i64, bytes_out))
-def _gather(data: Any, starts: Any, lengths: Any, ends: Any, first: Any, out: Any) -> Any:
+@kernel(types.UniTuple(i64, 2)(bytes_in, ints_in, ints_in, i64, i64, ints_out, bytes_out))
+def _gather(data: Any, starts: Any, lengths: Any, first: Any, end: Any, ends: Any, out: Any) -> Any:
+    """Where the last row ends, and how many are null."""
+    nulls = np.int64(0)
     for row in range(len(lengths)):
         length = np.int64(lengths[row])
         if length > 0:
-            copy(out, np.int64(ends[first + row]), data, np.int64(starts[row]), length)
+            copy(out, end, data, np.int64(starts[row]), length)
+            end += length
+        elif length < 0:
+            nulls += 1
+        ends[first + row + 1] = end
+    return end, nulls
 
 
-def gather(*columns: BytesColumn) -> tuple[bytes | memoryview, memoryview]:
-    """The bytes of all columns end to end, and n + 1 positions: Arrow's layout. Null rows are empty."""
+def _bound(column: BytesColumn, lengths: Any) -> int:
+    """So many bytes at most: of rows in order, what lies between the first and the last."""
+    if not len(lengths):
+        return 0
+    if column.is_ordered:
+        return column.starts[-1] + max(column.lengths[-1], 0) - column.starts[0]
+    return int(_present(lengths)[1])
+
+
+def gather(*columns: BytesColumn) -> tuple[bytes | memoryview, memoryview, int]:
+    """The bytes of all columns end to end, and n + 1 positions: Arrow's layout. Null rows are empty; how many are."""
     parts = [arrays_of(column) for column in columns]
-    total = sum(int(_present(lengths)[1]) for _, _, lengths in parts)
-    if total > MAX_COLUMN_BYTES:
-        raise ValueError(f"a column of {total} bytes passes the limit of {MAX_COLUMN_BYTES}: take fewer records")
-    ends = pooled(4 * (sum(map(len, columns)) + 1), np.int32)
-    out = pooled(total, np.uint8)
-    first = end = 0
+    count = sum(map(len, columns))
+    ends = pooled(4 * (count + 1), np.int32)
     ends[0] = 0
+    if not any(_has_any(lengths) for _, _, lengths in parts):
+        ends[:] = 0
+        return b"", memoryview(ends), count
+    bound = sum(_bound(column, part[2]) for column, part in zip(columns, parts))
+    if bound > MAX_COLUMN_BYTES:
+        raise ValueError(f"a column of {bound} bytes passes the limit of {MAX_COLUMN_BYTES}: take fewer records")
+    out = pooled(bound, np.uint8)
+    first = end = nulls = 0
     for data, starts, lengths in parts:
-        end = lay_ends(lengths, ends, first, end)
-        _gather(data, starts, lengths, ends, first, out)
+        end, missing = _gather(data, starts, lengths, first, end, ends, out)
+        nulls += missing
         first += len(lengths)
-    return memoryview(out), memoryview(ends)
+    return memoryview(out)[:end], memoryview(ends), int(nulls)

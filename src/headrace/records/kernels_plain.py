@@ -363,11 +363,12 @@ def to_list(column: BytesColumn) -> list[bytes | None]:
     return column.to_list()
 
 
-def gather(*columns: BytesColumn) -> tuple[bytes | memoryview, memoryview]:
-    """The bytes of all columns end to end, and n + 1 positions: Arrow's layout. Null rows are empty."""
+def gather(*columns: BytesColumn) -> tuple[bytes | memoryview, memoryview, int]:
+    """The bytes of all columns end to end, and n + 1 positions: Arrow's layout. Null rows are empty; how many are."""
     rows = [row for column in columns for row in column.to_list()]
     data, lengths = joined(rows)
-    return data, memoryview(array("i", accumulate((max(length, 0) for length in lengths), initial=0)))
+    ends = memoryview(array("i", accumulate((max(length, 0) for length in lengths), initial=0)))
+    return data, ends, rows.count(None)
 
 
 def last_per_key(column: BytesColumn) -> memoryview:

@@ -214,7 +214,12 @@ def status(
         Column("updated_ms", "LAST PROGRESS", moment),
         Column("checkpoint", "CHECKPOINT"),
     ]
-    show_rows(rows, columns, as_json=as_json, empty="No pipeline has run here. `headrace pipeline list` lists them.")
+    show_rows(
+        rows,
+        columns,
+        as_json=as_json,
+        empty="No pipeline has run here without --checkpoint. `headrace pipeline list` lists them.",
+    )
     if not as_json:
         for row in rows:
             if row["phase"] in ("failed", "lost"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import logging
 import os
+import re
 import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -58,9 +59,10 @@ def session(
         java = find_java()
         _prepare_environment(java)
         builder = SparkSession.builder.appName(app_name)
-        given = {**_DEFAULTS, **(config or {})}
-        chosen = master or given.pop("spark.master", None) or os.environ.get("MASTER") or LOCAL_MASTER
+        given = dict(config or {})
+        chosen = master or given.get("spark.master") or os.environ.get("MASTER") or LOCAL_MASTER
         given.pop("spark.master", None)
+        given = {**_DEFAULTS, **_local_defaults(chosen), **given}
         active = builder.master(chosen).config(map=given).getOrCreate()
         log.info("Spark %s on %s with %s", active.version, chosen, java)
     elif config:
@@ -75,6 +77,16 @@ def session(
         # Spark finds the installed package by itself; a copy without it has to be told of.
         active.dataSource.register(HeadraceSource)
     return active
+
+
+def _local_defaults(master: str) -> dict[str, str]:
+    """Spark shuffles into 200 partitions, each with files of its own in a query with state: far too many for one
+    machine. (A query that has a checkpoint keeps the number it began with.)"""
+    found = re.fullmatch(r"local(?:\[(\d+|\*)(?:,.*)?\])?", master)
+    if found is None:
+        return {}
+    threads = os.cpu_count() or 1 if found[1] == "*" else int(found[1] or 1)
+    return {"spark.sql.shuffle.partitions": str(threads)}
 
 
 def _prepare_environment(java: Java) -> None:

@@ -52,7 +52,7 @@ def run(options: Mapping[str, Any], session: SparkSession | None = None, *, watc
     if len({*topics, *options["source"]}) < len(topics) + len(options["source"]):
         raise WrongOption("--source, --target, --dead-letters and --counts have to be different topics")
     with Run("activity", OPTIONS, options, session=session, watch=watch) as run:
-        schema = _checked_schema(options, counts=counts != NO_COUNTS)
+        schema = _checked_schema(run, counts=counts != NO_COUNTS)
         ensure_topics(
             run.kafka,
             {topic: {"cleanup.policy": "compact"} if topic == counts else {} for topic in topics},
@@ -67,8 +67,9 @@ def run(options: Mapping[str, Any], session: SparkSession | None = None, *, watc
         return _result(run, target, dead, counts)
 
 
-def _checked_schema(options: Mapping[str, Any], *, counts: bool) -> StructType:
-    schema = schema_of(options["schema"])
+def _checked_schema(run: Run, *, counts: bool) -> StructType:
+    options = run.values
+    schema = schema_of(options["schema"], run.session)
     types = {field.name: field.dataType.simpleString() for field in schema.fields}
     wanted = {"--key": [options["key"]] if options["key"] else [], "--by": options["by"] if counts else []}
     if counts and options["time"] != "timestamp":

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from headrace.spark.pipelines.declaring import WrongOption
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.types import DataType, StructField, StructType
 
 DEFAULT_SCHEMA = (
@@ -29,13 +29,13 @@ _SHOWN_CHARS = 40
 _SECONDS_DIGITS_MAX = 11
 
 
-def schema_of(ddl: str) -> StructType:
-    """A schema in Spark's words: `name TYPE [NOT NULL], …`."""
+def schema_of(ddl: str, session: SparkSession) -> StructType:
+    """A schema in Spark's words: `name TYPE [NOT NULL], …`. Spark itself reads it, so it has to be running."""
     from pyspark.errors import PySparkException
     from pyspark.sql.types import StructType
 
     try:
-        schema = StructType.fromDDL(ddl)
+        schema = session.createDataFrame([], ddl).schema
     except PySparkException as error:
         raise WrongOption(f"--schema {ddl!r} is not Spark's `name TYPE [NOT NULL], …`: {error}") from error
     if not isinstance(schema, StructType) or not schema.fields:

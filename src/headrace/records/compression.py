@@ -266,6 +266,7 @@ def _rotate(number: int, bits: int) -> int:
 
 
 @lru_cache(maxsize=64)
+@lru_cache(256)  # writers have few descriptors between them, unless they write the content's size
 def _xxh32_short(data: bytes) -> int:
     """XXH32 with seed 0 of fewer than 16 bytes: a frame descriptor's checksum."""
     mask = 0xFFFFFFFF

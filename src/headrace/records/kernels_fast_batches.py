@@ -21,9 +21,9 @@ from headrace.records.compiling import as_array, bytes_in, helper, i64, kernel, 
 from headrace.records.kernels_plain import NO_STAMP, TABLE_WIDTH, Stretch
 
 _LENGTH_AT, _EPOCH_AT, _MAGIC_AT, _LAST_DELTA_AT, _BASE_TIMESTAMP_AT, _COUNT_AT = 8, 12, 16, 23, 27, 57
-_UNUSUAL = CODEC_MASK | TRANSACTIONAL_BIT | CONTROL_BIT
-_CAPACITY, _COUNT, _NEXT_OFFSET, _EPOCH, _APPEND_TIME, _BYTES = range(6)
-_FACTS = 6
+_UNUSUAL = TRANSACTIONAL_BIT | CONTROL_BIT
+_CAPACITY, _COUNT, _NEXT_OFFSET, _EPOCH, _APPEND_TIME, _CODEC, _BYTES = range(7)
+_FACTS = 7
 _NONE, _NO_ROOM = -1, -2
 _BATCHES_EXPECTED = 512
 
@@ -65,10 +65,15 @@ def _survey(data: Any, position: Any, table: Any, facts: Any) -> Any:
         if next_offset > position:
             epoch = _big_endian(data, at + _EPOCH_AT, 4)
             is_append_time = 1 if attributes & LOG_APPEND_TIME_BIT else 0
+            codec = attributes & CODEC_MASK
             if rows == 0:
                 facts[_EPOCH] = epoch
                 facts[_APPEND_TIME] = is_append_time
-            elif facts[_EPOCH] != epoch or facts[_APPEND_TIME] != is_append_time:
+                facts[_CODEC] = codec
+            elif facts[_EPOCH] != epoch or facts[_APPEND_TIME] != is_append_time or facts[_CODEC] != codec:
+                return _NONE
+            if codec != 0 and count == 0:
+                # It has no records whatever its bytes are.
                 return _NONE
             entry = rows * TABLE_WIDTH
             if entry == len(table):
@@ -98,9 +103,9 @@ def survey_batches(data: Buffer, position: int, bytes_max: int) -> Stretch | Non
     if rows == _NO_ROOM:
         table = pooled(8 * TABLE_WIDTH * (len(data) // HEADER_BYTES), np.int64)
         rows = _survey(as_array(data, np.uint8), position, table, facts)
-    capacity, count, next_offset, epoch, is_append_time, size = facts.tolist()
+    capacity, count, next_offset, epoch, is_append_time, codec, size = facts.tolist()
     if rows <= 0 or size > bytes_max:
         return None
     # A copy, so that the room is free again: it was taken for as many batches as there may be.
     kept = memoryview(table[: rows * TABLE_WIDTH].copy())
-    return Stretch(kept, capacity, count, next_offset, epoch, bool(is_append_time))
+    return Stretch(kept, capacity, count, next_offset, epoch, bool(is_append_time), codec)

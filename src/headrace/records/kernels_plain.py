@@ -61,11 +61,13 @@ class Stretch(NamedTuple):
     next_offset: int
     leader_epoch: int
     is_log_append_time: bool
+    codec_id: int = 0
+    """How all of them are compressed. If they are, the capacity means nothing before they are decompressed."""
 
 
 def survey_batches(data: Buffer, position: int, bytes_max: int) -> Stretch | None:
-    """The batches of a fetch that end behind a position, if all are uncompressed, of format 2, of no transaction, of
-    one leader epoch and one kind of timestamp, and together no larger than that. None: look at each of them.
+    """The batches of a fetch that end behind a position, if all are of format 2, of no transaction, of one leader
+    epoch, one codec and one kind of timestamp, and together no larger than that. None: look at each of them.
 
     Here always None: without compiled code, looking twice at a header costs more than it saves.
     """

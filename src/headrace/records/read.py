@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 from array import array
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import repeat
 from typing import NamedTuple, cast
 
@@ -30,7 +30,7 @@ from headrace.records.columns import (
     Record,
     decode_headers,
 )
-from headrace.records.compression import DEFAULT_LIMIT_BYTES, Lz4Blocks, decompress, lz4_blocks, lz4_into
+from headrace.records.compression import DEFAULT_LIMIT_BYTES, decompress, lz4_blocks, lz4_into
 from headrace.records.errors import CorruptBatch, InvalidRecord
 from headrace.records.kernels_plain import NO_STAMP, TABLE_WIDTH, Decoded, Fault, Stretch
 
@@ -118,31 +118,22 @@ def decode_columns(batches: Batch | Iterable[Batch], limit_bytes: int = DEFAULT_
 def _decode_lz4(batches: list[Batch], limit_bytes: int) -> Columns | None:
     """The records of batches that are all compressed with LZ4, decompressed side by side into memory that was used
     before. None when they are not, or anything is wrong: who opens one after the other can say what."""
-    frames: list[tuple[BatchHeader, memoryview, Lz4Blocks]] = []
-    bound = 0
-    for batch in batches:
-        header = batch.header()
-        if header.codec_id != Codec.LZ4 or header.magic != CURRENT_MAGIC or header.count <= 0:
-            return None
-        try:
-            blocks = lz4_blocks(batch.payload)
-        except InvalidRecord:
-            return None
-        bound += blocks.bound
-        frames.append((header, batch.payload, blocks))
-    if not frames or bound > min(limit_bytes, MAX_COLUMN_BYTES):
+    headers = [batch.header() for batch in batches]
+    if not headers or not all(
+        header.codec_id == Codec.LZ4 and header.magic == CURRENT_MAGIC and header.count > 0 for header in headers
+    ):
         return None
-    out = SHARED.take(bound)
+    try:
+        whole, sizes = _lz4_side_by_side([batch.payload for batch in batches], limit_bytes)
+    except (InvalidRecord, ValueError):
+        return None
     table = array("q")
     position = capacity = 0
-    for header, payload, blocks in frames:
-        size = lz4_into(payload, blocks, out[position : position + blocks.bound])
-        if size is None:
-            return None
+    for header, size in zip(headers, sizes):
         table.extend(_row(header, position, position + size))
         capacity += _capacity(header, size)
         position += size
-    return _decoded_table(out[:position], table, [header for header, _, _ in frames], capacity)
+    return _decoded_table(whole[:position], table, headers, capacity)
 
 
 def decode_spans(data: Buffer, spans: Iterable[tuple[BatchHeader, int, int]]) -> Columns:
@@ -171,11 +162,76 @@ def survey_stretch(data: Buffer, position: int, bytes_max: int) -> Stretch | Non
 
 
 def decode_stretch(data: Buffer, stretch: Stretch, *, check_crcs: bool) -> Columns | None:
-    """Columns over the buffer that was surveyed. None when anything is wrong: who looks at each batch can say what."""
+    """Columns of a buffer that was surveyed, over its own bytes if they are not compressed. None when anything is
+    wrong: who looks at each batch can say what."""
     if check_crcs and not are_whole(data, stretch.table[0::TABLE_WIDTH], stretch.table[1::TABLE_WIDTH]):
         return None
-    decoded = kernels.choose(stretch.capacity).decode_records(data, stretch.table, stretch.capacity)
+    table, capacity = stretch.table, stretch.capacity
+    if stretch.codec_id:
+        try:
+            data, table, capacity = _decompressed(data, table, Codec(stretch.codec_id))
+        except (InvalidRecord, ValueError):
+            return None
+    decoded = kernels.choose(capacity).decode_records(data, table, capacity)
     return None if decoded.fault else _columns(data, decoded)
+
+
+def _decompressed(data: Buffer, table: Sequence[int], codec: Codec) -> tuple[Buffer, Sequence[int], int]:
+    """The records of batches side by side in memory that was used before, the table of where they are there, and the
+    rows that they can have."""
+    view = memoryview(data)
+    payloads = [view[start:end] for start, end in zip(table[0::TABLE_WIDTH], table[1::TABLE_WIDTH])]
+    if codec is Codec.LZ4:
+        whole, sizes = _lz4_side_by_side(payloads)
+    else:
+        whole, sizes = _side_by_side(codec, payloads)
+    moved = array("q", table)
+    position = capacity = 0
+    for entry, size in zip(range(0, len(moved), TABLE_WIDTH), sizes):
+        moved[entry], moved[entry + 1] = position, position + size
+        capacity += min(moved[entry + 2], size // MIN_RECORD_BYTES)
+        position += size
+    return whole[:position], moved, capacity
+
+
+def _lz4_side_by_side(
+    payloads: list[memoryview], limit_bytes: int = DEFAULT_LIMIT_BYTES
+) -> tuple[memoryview, list[int]]:
+    frames = [lz4_blocks(payload) for payload in payloads]
+    bound = sum(frame.bound for frame in frames)
+    if bound > min(limit_bytes, MAX_COLUMN_BYTES):
+        raise ValueError(f"batches that may grow to {bound} bytes: decompress fewer at a time")
+    out = SHARED.take(bound)
+    sizes: list[int] = []
+    position = 0
+    for payload, frame in zip(payloads, frames):
+        size = lz4_into(payload, frame, out[position : position + frame.bound])
+        if size is None:
+            raise InvalidRecord("a block is damaged, or has a checksum of its own")
+        sizes.append(size)
+        position += size
+    return out, sizes
+
+
+def _side_by_side(codec: Codec, payloads: list[memoryview]) -> tuple[memoryview, list[int]]:
+    # Its library makes bytes of its own for each batch. They are copied behind one another as soon as they are made:
+    # from the processor's cache, into memory that was used before, and freed for the next batch to be made in.
+    room = DEFAULT_LIMIT_BYTES
+    out = SHARED.take(0)
+    sizes: list[int] = []
+    position = 0
+    for done, payload in enumerate(payloads):
+        records = decompress(codec, payload, room - position)
+        end = position + len(records)
+        if end > len(out):
+            # As much for each of the others, and some more: they are usually alike.
+            larger = SHARED.take(max(end, min(room, end * len(payloads) // (done + 1) * 9 // 8)))
+            larger[:position] = out[:position]
+            out = larger
+        out[position:end] = records
+        sizes.append(len(records))
+        position = end
+    return out, sizes
 
 
 def _decoded_table(data: Buffer, table: array[int], headers: list[BatchHeader], capacity: int) -> Columns:

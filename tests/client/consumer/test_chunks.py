@@ -11,6 +11,7 @@ import pytest
 from headrace.client.chunks import Chunk
 from headrace.client.consumer_errors import RecordDeserializationError
 from headrace.records import Codec, TimestampType, build_batch, kernels, set_max_timestamp, survey_stretch, use_fast
+from headrace.records.batch import seal
 from headrace.topics import TopicPartition
 
 pytest.importorskip("headrace.records.kernels_fast")
@@ -101,6 +102,32 @@ def compressed_in_between() -> bytes:
     return b"".join([*batches(3), *batches(5, codec=Codec.LZ4)[3:]])
 
 
+def compressed() -> bytes:
+    return b"".join(batches(codec=Codec.LZ4))
+
+
+def compressed_otherwise() -> bytes:
+    return b"".join(batches(codec=Codec.GZIP))
+
+
+def compressed_with_two_codecs() -> bytes:
+    return b"".join([*batches(3, codec=Codec.ZSTD), *batches(codec=Codec.SNAPPY)[3:]])
+
+
+def compressed_and_emptied() -> bytes:
+    made = batches(codec=Codec.LZ4)
+    made[3][57:61] = bytes(4)
+    seal(made[3])
+    return b"".join(made)
+
+
+def compressed_and_damaged() -> bytes:
+    made = batches(codec=Codec.LZ4)
+    made[3][-12] ^= 1
+    seal(made[3])
+    return b"".join(made)
+
+
 def stamped_by_the_broker() -> bytes:
     made = batches(3)
     for batch in made:
@@ -114,6 +141,11 @@ def many_small_ones() -> bytes:
 
 CASES = [
     plain,
+    compressed,
+    compressed_otherwise,
+    compressed_with_two_codecs,
+    compressed_and_emptied,
+    compressed_and_damaged,
     cut_at_the_end,
     cut_in_a_header,
     damaged,
@@ -149,10 +181,12 @@ def test_batches_seen_together_are_handed_out_like_those_seen_one_by_one(
         monkeypatch.setattr(kernels, "_fast", fast)
 
 
-def test_any_byte_may_be_wrong(monkeypatch: pytest.MonkeyPatch, fast: Any) -> None:
+@pytest.mark.parametrize("make", [plain, compressed, compressed_otherwise], ids=lambda make: make.__name__)
+def test_any_byte_may_be_wrong(monkeypatch: pytest.MonkeyPatch, fast: Any, make: Callable[[], bytes]) -> None:
     rng = random.Random(8)
+    whole = make()
     for _ in range(300):
-        data = bytearray(plain())
+        data = bytearray(whole)
         for _ in range(rng.randrange(1, 3)):
             data[rng.randrange(len(data))] = rng.randrange(256)
         check_crcs = rng.random() < 0.5
@@ -168,4 +202,6 @@ def test_a_usual_fetch_is_seen_together(fast: Any) -> None:
     assert (found.record_count, found.next_offset, found.leader_epoch, found.is_log_append_time) == (80, 120, 3, False)
     assert survey_stretch(plain(), 0, 500) is None
     assert survey_stretch(compressed_in_between(), 0, 1 << 30) is None
+    for make in (compressed, compressed_otherwise):
+        assert survey_stretch(make(), 0, 1 << 30).record_count == 120
     assert survey_stretch(many_small_ones(), 0, 1 << 30).record_count == 700

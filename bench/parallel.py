@@ -6,8 +6,8 @@ Keys follow Zipf's law over 10,000 keys: with all-distinct keys, order by key wo
 workers could do if nothing else took time: all records ÷ workers, or the longest chain of records that have to wait for
 one another (a key's, a partition's; for a consumer per thread, all of the partitions that the busiest one was given),
 whichever is more, × handler time. All records are handled, to the end of the longest chain; only where there is but one
-chain a part of it says the same. A handler's time is measured just before each run, with as many workers that do
-nothing else (a sleep of 1 ms takes longer than that, most of all on a machine with other things to do).
+chain a part of it says the same. A handler's time is measured before each run, with as many workers that do
+nothing else (a sleep of 1 ms takes longer than that, most of all on a machine with other things to do), and after it.
 At 0 ms there is no ideal: there the processor time per record counts (of all threads of this process, so whatever else
 the machine does; a plain consumer's is in the heading). The last lines say which targets were missed.
 
@@ -205,30 +205,37 @@ def parallel(address: str, topic: str, count: int, wait_s: float, way: Way, work
 
 def bare_s(wait_s: float, hands: int, is_async: bool) -> float:
     """How long a handler takes when so many workers do nothing but call it: the clock, the scheduler, and what else the
-    machine has to do."""
+    machine has to do. They begin one after another: in step, a loop would wake once for all of them, as it never does
+    when they have work between."""
     calls = max(10, int(BARE_S / wait_s))
+    taken: list[float] = []
 
-    def work() -> None:
+    def work(number: int) -> None:
+        time.sleep(wait_s * number / hands)
+        began = time.perf_counter()
         for _ in range(calls):
             time.sleep(wait_s)
+        taken.append(time.perf_counter() - began)
 
-    async def work_async() -> None:
+    async def work_async(number: int) -> None:
+        await asyncio.sleep(wait_s * number / hands)
+        began = time.perf_counter()
         for _ in range(calls):
             await asyncio.sleep(wait_s)
+        taken.append(time.perf_counter() - began)
 
     async def all_async() -> None:
-        await asyncio.gather(*(work_async() for _ in range(hands)))
+        await asyncio.gather(*map(work_async, range(hands)))
 
-    began = time.perf_counter()
     if is_async:
         asyncio.run(all_async())
     else:
-        threads = [threading.Thread(target=work) for _ in range(hands)]
+        threads = [threading.Thread(target=work, args=(number,)) for number in range(hands)]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
-    return (time.perf_counter() - began) / calls
+    return sum(taken) / hands / calls
 
 
 @dataclass(frozen=True)
@@ -290,6 +297,7 @@ class Setting:
         each_s = min(run.seconds for run in runs) / count
         ideal_s = 0.0
         if self.wait_s:
+            taken_s = (taken_s + bare_s(self.wait_s, hands, way.is_async)) / 2
             chain = count if is_one_chain else self.chains.longest(way, runs[0].thread_of)
             ideal_s = taken_s * max(1 / hands, chain / count)
         return each_s, ideal_s / each_s, min(run.cpu_s for run in runs) / count

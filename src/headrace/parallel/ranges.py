@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from headrace.client.consumer import Consumer
@@ -35,6 +35,54 @@ _LOOK_S = 0.05
 """How often the ends of the partitions are asked for while readers have nothing to do."""
 _FETCH_BYTES = 64 * 1024
 """Asked for at a time, unless it is configured: what lies behind a range's end is fetched for nothing."""
+
+
+class _Reader:
+    """One reader's consumer, and where it is."""
+
+    __slots__ = ("consumer", "partition", "position")
+
+    def __init__(self, consumer: Consumer) -> None:
+        self.consumer = consumer
+        self.partition: TopicPartition | None = None
+        self.position = 0
+        """The next offset: what was fetched beyond a range is there if the next one begins here."""
+
+    def turn_to(self, partition: TopicPartition, position: int, of: Collection[TopicPartition]) -> None:
+        """Read this partition from there, and no other.
+
+        The consumer is assigned all that the member has, and paused but for one: another assignment would ask for the
+        cluster's metadata with every range.
+        """
+        if (partition, position) == (self.partition, self.position):
+            return
+        consumer, names = self.consumer, {partition, *of}
+        if self.partition is not None:
+            # What was fetched of it is let go.
+            consumer.pause([self.partition])
+            consumer.seek(self.partition, 0)
+        if consumer.assignment() != names:
+            consumer.assign(names)
+            for name in names:
+                # Somewhere: a position that is not known would be looked up, paused or not.
+                consumer.seek(name, 0)
+            consumer.pause(names)
+        consumer.seek(partition, position)
+        consumer.resume([partition])
+        self.partition, self.position = partition, position
+
+    def poll(self, records_max: int) -> list[ConsumerRecord]:
+        """The next records; where there are none (compaction, transactions) only the position says so."""
+        assert self.partition is not None
+        found = self.consumer.poll(_POLL_S, max_records=records_max).records(self.partition)
+        self.position = max(self.position, self.consumer.position(self.partition))
+        return found
+
+    def pass_to(self, position: int) -> None:
+        """Go on from there."""
+        assert self.partition is not None
+        self.consumer.seek(self.partition, position)
+        self.position = position
 
 
 class RangeReaders:
@@ -77,18 +125,9 @@ class RangeReaders:
 
     # --- handing out ------------------------------------------------------------------------------------------------
 
-    def _allocate(self) -> tuple[Entry, list[Interval]] | None:
-        """The next range of the partition that is furthest behind (called with the lock held)."""
-        best: PartitionTracker | None = None
-        most = backlog = 0
-        for name, end in self.ends.items():
-            tracker = self._core.trackers.get(name)
-            if tracker is None or tracker.draining or tracker.next_offset is None:
-                continue
-            behind = end - tracker.next_offset
-            backlog += max(0, behind)
-            if behind > most and len(tracker.entries) < 2 * self._count:
-                best, most = tracker, behind
+    def _allocate(self, reader: _Reader) -> tuple[Entry, list[Interval]] | None:
+        """The next range for a reader (called with the lock held)."""
+        best, backlog = self._furthest_behind(reader)
         if best is None or best.next_offset is None or self._core.stopping or not self._core.pressure.room():
             return None
         start = best.next_offset
@@ -101,14 +140,44 @@ class RangeReaders:
         entry = self._core.add_range(best.partition, start, end, self._member.clock.monotonic())
         return None if entry is None else (entry, skip)
 
-    def _next(self) -> Chunk | tuple[Entry, list[Interval]] | None:
+    def _furthest_behind(self, reader: _Reader) -> tuple[PartitionTracker | None, int]:
+        """The partition to take a range of, and how much there is to read in all of them.
+
+        It is the one that is furthest behind, one that nobody reads before others. A reader stays where it is unless
+        another is much further behind: what it has fetched beyond its range need not be fetched again.
+        """
+        best: PartitionTracker | None = None
+        stay: PartitionTracker | None = None
+        most = (False, 0)
+        backlog = here = furthest = 0
+        for name, end in self.ends.items():
+            tracker = self._core.trackers.get(name)
+            if tracker is None or tracker.draining or tracker.next_offset is None:
+                continue
+            behind = end - tracker.next_offset
+            if behind <= 0:
+                continue
+            backlog += behind
+            if len(tracker.entries) >= 2 * self._count:
+                continue
+            furthest = max(furthest, behind)
+            if name == reader.partition and tracker.next_offset == reader.position:
+                stay, here = tracker, behind
+            rank = (not tracker.in_flight, behind)
+            if rank > most:
+                best, most = tracker, rank
+        if stay is not None and furthest <= 2 * here + self._size:
+            best = stay
+        return best, backlog
+
+    def _next(self, reader: _Reader) -> Chunk | tuple[Entry, list[Interval]] | None:
         member = self._member
         with member.lock:
             while not member.is_closed:
                 chunk = self._core.take(member.clock.monotonic())
                 if chunk is not None:
                     return chunk
-                found = self._allocate()
+                found = self._allocate(reader)
                 if found is not None:
                     return found
                 member.idle += 1
@@ -122,12 +191,13 @@ class RangeReaders:
 
     def _work(self) -> None:
         consumer = Consumer({**self._config, "enable.auto.commit": False})
+        reader = _Reader(consumer)
         try:
-            while (work := self._next()) is not None:
+            while (work := self._next(reader)) is not None:
                 if isinstance(work, Chunk):
                     self._do(work)
                 else:
-                    self._do_range(consumer, *work)
+                    self._do_range(reader, *work)
         except Exception as error:  # noqa: BLE001 - without its consumer a reader is of no use: the poller says why
             self._member.broke(error)
         finally:
@@ -140,31 +210,29 @@ class RangeReaders:
             self._core.complete(chunk, self._member.clock.monotonic())
         self._member.send_diverted()
 
-    def _do_range(self, consumer: Consumer, entry: Entry, skip: list[Interval]) -> None:
+    def _do_range(self, reader: _Reader, entry: Entry, skip: list[Interval]) -> None:
         is_done = False
         try:
-            is_done = self._read_range(consumer, entry, skip)
+            is_done = self._read_range(reader, entry, skip)
         finally:
             if not is_done:
                 with self._member.lock:
                     self._core.range_dropped(entry)
 
-    def _read_range(self, consumer: Consumer, entry: Entry, skip: list[Interval]) -> bool:
+    def _read_range(self, reader: _Reader, entry: Entry, skip: list[Interval]) -> bool:
         """Whether the range was finished; otherwise it is not ours any more."""
-        partition, position, end = entry.tracker.partition, entry.offset, entry.end
-        consumer.assign([partition])
-        consumer.seek(partition, position)
+        position, end = entry.offset, entry.end
+        reader.turn_to(entry.tracker.partition, position, self.ends)
         while position < end:
             found: list[ConsumerRecord] = []
             try:
-                found = consumer.poll(_POLL_S, max_records=min(_POLL_RECORDS, end - position)).records(partition)
+                found = reader.poll(min(_POLL_RECORDS, end - position))
             except RecordDeserializationError as error:
-                self._pass_damage(consumer, entry, error)
+                self._pass_damage(reader, entry, error)
             wanted = [one for one in found if one.offset < end and not (skip and _is_within(one.offset, skip))]
             if wanted and not self._handle(entry, wanted):
                 return False
-            # Where the log has no records (compaction, transactions) only the position says so.
-            position = max(position, consumer.position(partition))
+            position = reader.position
             with self._member.lock:
                 is_ours = self._core.range_advanced(entry, min(end, position))
                 if entry.done:
@@ -178,7 +246,7 @@ class RangeReaders:
             self._member.send_diverted()
         return entry.done
 
-    def _pass_damage(self, consumer: Consumer, entry: Entry, error: RecordDeserializationError) -> None:
+    def _pass_damage(self, reader: _Reader, entry: Entry, error: RecordDeserializationError) -> None:
         """A batch that cannot be read is one failed record; the part of it that lies in other ranges is theirs."""
         error.last_offset = min(error.last_offset, entry.end - 1)
         log.error("%s", error)
@@ -186,7 +254,7 @@ class RangeReaders:
         with self._member.lock:
             now = self._member.clock.monotonic()
             self._core.range_failed(entry, [(record, damage)], damage.last_offset + 1, now)
-        consumer.seek(error.partition, damage.last_offset + 1)
+        reader.pass_to(damage.last_offset + 1)
 
     # --- handling ---------------------------------------------------------------------------------------------------
 

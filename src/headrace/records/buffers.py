@@ -22,6 +22,9 @@ take fresh memory."""
 UNUSED_S = 10.0
 """A buffer that nobody took for so long is given back to the system, at the latest after twice the time."""
 
+_CLASSES_FIT = 3
+"""So many powers of two, from that of the size wanted on, have buffers that are not too large."""
+
 
 class _Kept:
     """A buffer of a pool, and the period in which it was last taken."""
@@ -39,13 +42,14 @@ class BufferPool:
     def __init__(self, bytes_max: int, buffers_max: int) -> None:
         self.bytes_max = bytes_max
         self.buffers_max = buffers_max
-        self._kept: deque[_Kept] = deque()
+        # By size, to the next power of two; those taken longest ago first, which are the likeliest to be free.
+        self._kept: tuple[deque[_Kept], ...] = tuple(deque() for _ in range(bytes_max.bit_length() + _CLASSES_FIT + 1))
         self._period = 0
         self._period_began = 0.0
 
     @property
     def held_bytes(self) -> int:
-        return sum(len(kept.buffer) for kept in tuple(self._kept))
+        return sum(len(kept.buffer) for same in self._kept for kept in tuple(same))
 
     def take(self, size: int) -> memoryview:
         """A writable view of that many bytes, whatever is in them. Its memory is used again when no view is left."""
@@ -58,27 +62,28 @@ class BufferPool:
         buffer = bytearray(-(-(size + size // 8) // _GRANULE_BYTES) * _GRANULE_BYTES)
         view = memoryview(buffer)[:size]
         if len(buffer) <= self.bytes_max // 2:
-            self._kept.append(_Kept(buffer, self._period))
+            self._kept[len(buffer).bit_length()].append(_Kept(buffer, self._period))
             self.shrink(self.bytes_max)
         return view
 
     def reuse(self, size: int) -> memoryview | None:
         """Like `take`, but only from memory that is there already."""
-        pool = self._kept
-        for _ in range(len(pool)):
-            try:
-                # Taken out while it is looked at: two threads never look at the same one.
-                kept = pool.popleft()
-            except IndexError:
-                return None
-            buffer = kept.buffer
-            is_fit = size <= len(buffer) <= size * _WASTE_MAX
-            view = memoryview(buffer)[:size] if is_fit and _is_free(buffer) else None
-            if view is not None:
-                kept.period = self._period
-            pool.append(kept)
-            if view is not None:
-                return view
+        smallest = size.bit_length()
+        for same in self._kept[smallest : smallest + _CLASSES_FIT]:
+            for _ in range(len(same)):
+                try:
+                    # Taken out while it is looked at: two threads never look at the same one.
+                    kept = same.popleft()
+                except IndexError:
+                    break
+                buffer = kept.buffer
+                is_fit = size <= len(buffer) <= size * _WASTE_MAX
+                view = memoryview(buffer)[:size] if is_fit and _is_free(buffer) else None
+                if view is not None:
+                    kept.period = self._period
+                same.append(kept)
+                if view is not None:
+                    return view
         return None
 
     def trim(self, now: float) -> None:
@@ -87,25 +92,36 @@ class BufferPool:
             return
         self._period_began = now
         self._period += 1
-        pool = self._kept
-        for _ in range(len(pool)):
-            try:
-                kept = pool.popleft()
-            except IndexError:
-                return
-            if not _is_free(kept.buffer):
-                kept.period = self._period
-            if kept.period >= self._period - 1:
-                pool.append(kept)
+        for same in self._kept:
+            for _ in range(len(same)):
+                try:
+                    kept = same.popleft()
+                except IndexError:
+                    break
+                if not _is_free(kept.buffer):
+                    kept.period = self._period
+                if kept.period >= self._period - 1:
+                    same.append(kept)
 
     def shrink(self, bytes_max: int) -> None:
-        """Keep no more than that, and no more than the pool may; those that were taken last stay."""
-        while len(self._kept) > self.buffers_max or self.held_bytes > bytes_max:
+        """Keep no more than that, and no more than the pool may: what was not taken lately goes first."""
+        while sum(map(len, self._kept)) > self.buffers_max or self.held_bytes > bytes_max:
+            oldest = min((same for same in self._kept if same), key=_last_period, default=None)
+            if oldest is None:
+                return
             try:
                 # Only the pool forgets it: whoever has a view of it keeps it alive.
-                self._kept.popleft()
+                oldest.popleft()
             except IndexError:
-                return
+                continue
+
+
+def _last_period(same: deque[_Kept]) -> int:
+    try:
+        return same[0].period
+    except IndexError:
+        # Another thread looks at it.
+        return 1 << 62
 
 
 def _is_free(buffer: bytearray) -> bool:

@@ -57,6 +57,44 @@ def test_a_window_is_committed_slot_by_slot() -> None:
     assert committed(made) == (10, "")
 
 
+def test_a_worker_takes_several_slots_where_handlers_are_quick() -> None:
+    made = core(Window(slot=10, slots=40), Order.KEY)
+    made.add(PARTITION, [record(n, b"k%d" % (n % 100)) for n in range(200)], 0.0, 0)
+    first = made.take(0.0)
+    assert first is not None
+    assert len(first.todo) == 1, "nobody knows yet how long a handler takes"
+    do(first)
+    made.complete(first, 0.0001)
+    second = made.take(0.0001)
+    assert second is not None
+    assert len(second.todo) > 10
+    # One of them is through, the next one hangs: the first counts, the others go back in line.
+    run = second.next_run()
+    assert run is not None
+    run.done = len(run.entries)
+    second.finished.append(run)
+    assert second.next_run() is not None
+    made.tick(1.0)
+    made.tick(2.0)
+    assert not second.todo
+    assert made.counters.handled == 4
+
+
+def test_the_longest_lane_does_not_wait_until_all_others_are_through() -> None:
+    made = core(Window(slot=4, slots=500, stall_s=None), Order.KEY)
+    keys = [b"long"] * 60 + [b"k%d" % n for n in range(300)]
+    made.add(PARTITION, [record(n, key) for n, key in enumerate(keys)], 0.0, 0)
+    turns: list[bytes] = []
+    now = 0.0
+    while (chunk := made.take(now)) is not None:
+        turns += [entry.record.key for run in chunk.todo for entry in run.entries]
+        do(chunk)
+        now += 1.0
+        made.complete(chunk, now)
+    assert turns.count(b"long") == 60
+    assert len(turns) - 1 - turns[::-1].index(b"long") < 120, "it goes on at once, with some of the others in between"
+
+
 def test_a_slow_key_does_not_stop_the_others() -> None:
     made = core(order=Order.KEY)
     made.add(PARTITION, [record(n, b"slow" if n % 10 == 0 else b"k%d" % (n % 7)) for n in range(100)], 0.0, 0)

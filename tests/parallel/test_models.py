@@ -272,6 +272,22 @@ def test_what_cannot_work_is_refused_at_once(options: dict[str, Any], words: str
         ParallelConsumer(lambda record: None, topics=["orders"], group="g", **options)
 
 
+@pytest.mark.parametrize(
+    ("model", "given", "expected"),
+    [
+        (Consumers(), {}, 500),
+        (Consumers(), {"heartbeat.interval.ms": 2_000}, 2_000),
+        (Consumers(), {"session.timeout.ms": 1_000}, None),
+        (Pool(), {}, None),
+    ],
+)
+def test_many_members_hear_soon_of_a_rebalance(model: Model, given: dict[str, Any], expected: int | None) -> None:
+    consumer = ParallelConsumer(
+        print, topics=["t"], group="g", config=config("127.0.0.1:1", **given), model=model, order="partition"
+    )
+    assert consumer.plan.config.get("heartbeat.interval.ms") == expected
+
+
 @pytest.mark.slow
 def test_a_consumer_process_that_is_killed_is_replaced(
     address: str, new_topic: Callable[..., str], tmp_path: Path

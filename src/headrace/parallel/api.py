@@ -35,6 +35,9 @@ log = logging.getLogger("headrace.parallel")
 WORKERS_MAX = 10_000
 _FORCED = {"enable.auto.commit": False}
 _DEFAULTS = {"partition.assignment.strategy": "cooperative-sticky"}
+_HEARTBEAT_MS = 500
+"""Of a consumer per thread or process: members learn with a heartbeat that the group rebalances, and with many of them
+the first assignments take two rebalances. At Kafka's 3 s, partitions would lie idle for up to 6 s."""
 _TRANSACTIONAL_DEFAULTS = {"isolation.level": "read_committed"}
 _TRANSACTION_TIMEOUT = {"transaction.timeout.ms": 10_000}
 """A transaction takes milliseconds; whoever takes over the partitions of a killed member waits for this."""
@@ -132,6 +135,7 @@ class ParallelConsumer:
             group=group,
             config={
                 **_DEFAULTS,
+                **_heartbeats(model, given),
                 **(_TRANSACTIONAL_DEFAULTS if transactional else {}),
                 **given,
                 **_FORCED,
@@ -346,6 +350,12 @@ class ParallelConsumer:
 def run(handler: Callable[..., Any], **options: Any) -> None:
     """Consume until stopped: `ParallelConsumer(handler, …).run()`. See there for the options."""
     ParallelConsumer(handler, **options).run()
+
+
+def _heartbeats(model: Model | None, given: Mapping[str, Any]) -> dict[str, int]:
+    """How often members give a sign of life. Who chooses the session's length chooses this too."""
+    is_ours = isinstance(model, Consumers) and "session.timeout.ms" not in given
+    return {"heartbeat.interval.ms": _HEARTBEAT_MS} if is_ours else {}
 
 
 # --- checks -----------------------------------------------------------------------------------------------------------

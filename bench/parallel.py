@@ -205,8 +205,8 @@ def parallel(address: str, topic: str, count: int, wait_s: float, way: Way, work
 
 def bare_s(wait_s: float, hands: int, is_async: bool) -> float:
     """How long a handler takes when so many workers do nothing but call it: the clock, the scheduler, and what else the
-    machine has to do. They begin one after another: in step, a loop would wake once for all of them, as it never does
-    when they have work between."""
+    machine has to do. They begin one after another, as nothing keeps workers in step: 25 coroutines that wait 5 ms then
+    take up to 4 % longer than if all began at once (fewer ones and threads do not)."""
     calls = max(10, int(BARE_S / wait_s))
     taken: list[float] = []
 

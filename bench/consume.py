@@ -6,7 +6,7 @@ Without an address a Headrace broker is started in a process of its own. Each wa
 its start, in a process of its own that has read one record before; the clock starts before the consumer is made, since
 some begin to fetch at once. The ways take turns, and the best of several runs counts. Ratios are to confluent-kafka
 reading record by record (`consume` of 500 at a time, value and offset looked at): of records per second, and of records
-per second of CPU time.
+per second of CPU time. What `recv_into` of the same bytes costs alone stands beside them: nobody can be faster.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import argparse
 import asyncio
 import contextlib
 import multiprocessing
+import random
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -23,6 +24,7 @@ from typing import Any
 
 PARTITIONS = 4
 BASE = "confluent-kafka"
+FLOOR = "(recv_into alone)"
 Seconds = tuple[float, float]
 """Seconds, and CPU seconds of all threads."""
 Timed = tuple[int, Seconds]
@@ -178,8 +180,18 @@ def headrace_aio_records(address: str, topic: str, count: int) -> Timed:
     return asyncio.run(run())
 
 
+def socket_only(_: str, topic: str, count: int) -> Timed:
+    """The floor: as many bytes out of a socket, and nothing else."""
+    from bench.floor import encoded_bytes, socket_alone
+
+    _, size, codec, _ = topic.split("-")
+    values = some_values(int(size))
+    return count, socket_alone(encoded_bytes(values, codec) * count // len(values), receives=True)
+
+
 WAYS: dict[str, Callable[[str, str, int], Timed]] = {
     BASE: confluent_records,
+    FLOOR: socket_only,
     "headrace poll": headrace_records,
     "headrace iteration": headrace_iteration,
     "headrace poll_columns": headrace_columns,
@@ -192,10 +204,14 @@ SLOW = {"kafka-python": 10, "aiokafka": 4}
 """These read a part of the records only, so that a run ends."""
 
 
-def fill(address: str, topic: str, count: int, size: int, codec: str) -> None:
-    """Records of `size` bytes, half random, so that compression has something to do and not too much."""
-    import random
+def some_values(size: int) -> list[bytes]:
+    """Half random, so that compression has something to do and not too much."""
+    rng = random.Random(4)
+    return [rng.randbytes(size // 2) + b"x" * (size - size // 2) for _ in range(1000)]
 
+
+def fill(address: str, topic: str, count: int, size: int, codec: str) -> None:
+    """Records of `size` bytes."""
     from confluent_kafka import Producer
     from confluent_kafka.admin import AdminClient, NewTopic
 
@@ -212,8 +228,7 @@ def fill(address: str, topic: str, count: int, size: int, codec: str) -> None:
             "queue.buffering.max.messages": 1_000_000,
         }
     )
-    rng = random.Random(4)
-    values = [rng.randbytes(size // 2) + b"x" * (size - size // 2) for _ in range(1000)]
+    values = some_values(size)
     for i in range(count):
         while True:
             try:
@@ -266,7 +281,7 @@ def main() -> None:
     parser.add_argument("--codecs", default="none,lz4")
     parser.add_argument("--only", help="ways to read, separated by commas", default=",".join(WAYS))
     arguments = parser.parse_args()
-    chosen = [way for way in WAYS if way in arguments.only.split(",") or way == BASE]
+    chosen = [way for way in WAYS if way in arguments.only.split(",") or way in (BASE, FLOOR)]
     with broker(arguments.address) as address:
         for size in map(int, arguments.sizes.split(",")):
             for codec in arguments.codecs.split(","):

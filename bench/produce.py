@@ -4,10 +4,11 @@
 
 Without an address a Headrace broker is started in a process of its own. Per-record produce has a delivery callback per
 record (kafka-python and aiokafka: a future per record, as their API has it). Every client has the same batch size,
-linger, acks and idempotence where it can; everything is flushed before the clock stops. Every run is a process of its
-own, the ways take turns, and the best of several rounds counts, because other work on a small machine only ever slows
-one down. Two ratios are printed: of records per second, and of records per second of the client's CPU time (all its
-threads), which says more where client and broker share few cores.
+linger, acks and idempotence where it can; everything is flushed before the clock stops. The fast ones have sent 50,000
+records in the same way before it starts; what `sendmsg` of the same bytes costs alone stands beside them. Every run is
+a process of its own, the ways take turns, and the best of several rounds counts, because other work on a small machine
+only ever slows one down. Two ratios are printed: of records per second, and of records per second of the client's CPU
+time (all its threads), which says more where client and broker share few cores.
 """
 
 from __future__ import annotations
@@ -22,13 +23,15 @@ from collections.abc import Callable
 from typing import Any
 
 from bench.consume import Seconds, broker, now, since
+from bench.floor import encoded_bytes, socket_alone
 
 BATCH_BYTES = 1_000_000
 LINGER_MS = 5
 BUFFER_BYTES = 64 * 1024 * 1024
-WARM_UP_RECORDS = 20_000
+WARM_UP_RECORDS = 50_000
 ROUND_TRIPS = 2_000
 BASE = "confluent-kafka, per record"
+FLOOR = "(sendmsg alone)"
 
 Run = Callable[[str, str, list[bytes], str], Seconds]
 
@@ -61,7 +64,9 @@ def _ours(address: str, codec: str) -> Any:
 
 def headrace_send(address: str, topic: str, values: list[bytes], codec: str) -> Seconds:
     producer = _ours(address, codec)
-    producer.send_batch(topic, values[:WARM_UP_RECORDS]).result(60)
+    for value in values[:WARM_UP_RECORDS]:
+        producer.send(topic, value)
+    producer.flush()
     delivered, callback = _counter()
     start = now()
     for value in values:
@@ -115,19 +120,24 @@ def confluent(address: str, topic: str, values: list[bytes], codec: str) -> Seco
     )
     producer.list_topics(topic, timeout=20)
     delivered, callback = _counter()
+
+    def produce(some: list[bytes]) -> None:
+        for at, value in enumerate(some):
+            while True:
+                try:
+                    producer.produce(topic, value, on_delivery=callback)
+                    break
+                except BufferError:
+                    producer.poll(0.01)
+            if at % 200 == 0:
+                producer.poll(0)
+        producer.flush()
+
+    produce(values[:WARM_UP_RECORDS])
     start = now()
-    for at, value in enumerate(values):
-        while True:
-            try:
-                producer.produce(topic, value, on_delivery=callback)
-                break
-            except BufferError:
-                producer.poll(0.01)
-        if at % 200 == 0:
-            producer.poll(0)
-    producer.flush()
+    produce(values)
     took = since(start)
-    assert delivered[0] == len(values)
+    assert delivered[0] == len(values[:WARM_UP_RECORDS]) + len(values)
     return took
 
 
@@ -203,8 +213,14 @@ def confluent_round_trip(address: str, topic: str, _: list[bytes], codec: str) -
     return since(start)
 
 
+def socket_only(_: str, topic: str, values: list[bytes], codec: str) -> Seconds:
+    """The floor: as many bytes into a socket, and nothing else."""
+    return socket_alone(encoded_bytes(values, codec), receives=False)
+
+
 RUNS: dict[str, tuple[Run, float]] = {
     BASE: (confluent, 1.0),
+    FLOOR: (socket_only, 2.0),
     "headrace send, per record": (headrace_send, 1.0),
     "headrace send_batch": (headrace_send_batch, 2.0),
     "headrace send_arrow": (headrace_send_arrow, 2.0),
@@ -254,7 +270,7 @@ def measure(address: str, size: int, codec: str, records: int, rounds: int, only
     best: dict[str, tuple[float, float]] = {}
     for _ in range(rounds):
         for name, (run, share) in RUNS.items():
-            if only in name or name == BASE:
+            if only in name or name in (BASE, FLOOR):
                 count = max(1, int(records * share))
                 seconds, cpu_seconds = in_child(run, address, size, count, codec)
                 rate, thrift = best.get(name, (0.0, 0.0))

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import repeat
 from operator import call, itemgetter
-from typing import Any, cast
+from typing import Any, cast, overload
 
 from headrace.client.delivery import (
     CALLBACK,
@@ -341,6 +341,10 @@ def tell_batch(
         waiter()
 
 
+@overload
+def slice_columns(columns: Columns, start: int, end: int) -> Columns: ...
+@overload
+def slice_columns(columns: Columns | Unpacked, start: int, end: int) -> Columns | Unpacked: ...
 def slice_columns(columns: Columns | Unpacked, start: int, end: int) -> Columns | Unpacked:
     """Neighbouring rows; nothing is copied."""
     if isinstance(columns, Unpacked):

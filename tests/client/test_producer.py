@@ -27,8 +27,10 @@ from headrace import Producer, aio
 from headrace.client.client_core import ClientCore
 from headrace.client.cluster_view import PartitionView, TopicView
 from headrace.client.configs import UnknownConfigWarning
+from headrace.client.delivery import BatchDelivery
 from headrace.client.errors import BufferExhausted, ClientClosed, SerializationError
 from headrace.client.partitioners import RoundRobinPartitioner, StickyState, UniformStickyPartitioner, pick_other
+from headrace.client.producer_batch import ProducerBatch
 from headrace.client.producer_config import PRODUCER_CONFIGS, read_producer_config
 from headrace.client.serializers import (
     FloatSerializer,
@@ -41,7 +43,9 @@ from headrace.client.serializers import (
     make_deserializer,
     make_serializer,
 )
+from headrace.client.unpacked import Unpacked
 from headrace.config import ConfigError, format_value
+from headrace.records import Batch, Codec, read_records
 from headrace.records.murmur2 import partition_for_key
 
 from .fake import FakeCluster, VirtualClock, World
@@ -519,3 +523,18 @@ async def _outcome(delivery: Any) -> Any:
 def test_the_core_has_no_clock_of_its_own() -> None:
     # A guard for simulations: everything the core does follows the clock it was given.
     assert "time" not in {name for name in vars(sys.modules[ClientCore.__module__]) if name == "time"}
+
+
+def test_a_batch_of_listed_values_can_be_cut_in_two() -> None:
+    objects = pytest.importorskip("headrace.records.kernels_fast_objects")
+    values = [b"%d" % row for row in range(101)]
+    lengths = memoryview(objects.measure(values).lengths)
+    batch = ProducerBatch(None, "t", 0, 0.0)
+    batch.take_columns(Unpacked(values, lengths, 7).rows(1, 101), BatchDelivery(None, "t", None), 1000)
+    batch.identify(5, 0, 30)
+    halves = batch.split()
+    found = [record for half in halves for record in read_records(Batch(half.encode(Codec.LZ4, None)))]
+    assert [record.value for record in found] == values[1:]
+    assert [record.sequence for record in found] == list(range(30, 130))
+    assert {record.timestamp for record in found} == {7}
+    assert batch.metadata_of(3).timestamp == 7

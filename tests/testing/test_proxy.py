@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import socket
 import threading
 import time
@@ -264,3 +265,27 @@ def test_connections_that_are_held_back_go_on_after_resume(proxy: FaultProxy) ->
         proxy.resume()
         assert read_exactly(only, 1) == b"b"
         assert not reorder.happened
+
+
+@pytest.mark.slow
+def test_connections_that_come_while_it_stops_are_closed() -> None:
+    """A socket that is left open is found by the garbage collector, and fails the test."""
+    with socket.create_server(("127.0.0.1", 0)) as target:
+        for _ in range(15):
+            proxy = FaultProxy(f"127.0.0.1:{target.getsockname()[1]}")
+            proxy.start()
+            clients: list[socket.socket] = []
+
+            def connect(port: int = proxy.port, made: list[socket.socket] = clients) -> None:
+                with contextlib.suppress(OSError):
+                    while len(made) < 500:
+                        made.append(socket.create_connection(("127.0.0.1", port), 10))
+
+            thread = threading.Thread(target=connect)
+            thread.start()
+            eventually(lambda made=clients: len(made) > 5, "connections")
+            proxy.stop()
+            thread.join()
+            for client in clients:
+                client.close()
+    gc.collect()

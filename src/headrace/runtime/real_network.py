@@ -28,13 +28,20 @@ class RealListener:
         return list(self._addresses)
 
     def close(self) -> None:
-        for server in self._servers:
-            server.close()
+        loop = asyncio.get_running_loop()
+        servers, self._servers = self._servers, []
+        for server in servers:
+            for sock in server.sockets:
+                loop.remove_reader(sock.fileno())
+            # After what was accepted just now: asyncio loses connections that it has not made yet when their server is
+            # closed.
+            loop.call_soon(server.close)
 
     async def wait_closed(self) -> None:
         # Not Server.wait_closed: from Python 3.12 on that waits for every open connection too. Closing a listening
-        # socket is done by a callback of the loop, which has run when this one has.
-        await asyncio.sleep(0)
+        # socket is done by a callback of the loop, which has run when these have.
+        for _ in range(2):
+            await asyncio.sleep(0)
 
 
 class RealNetwork:

@@ -290,10 +290,14 @@ class FaultProxy:
 
     async def _stop_listening(self) -> None:
         if self._server is not None:
-            self._server.close()
-            self._server = None
-            # The loop closes the socket in a callback.
-            await asyncio.sleep(0)
+            server, self._server = self._server, None
+            for sock in server.sockets:
+                asyncio.get_running_loop().remove_reader(sock.fileno())
+            # Connections that were just accepted come to us in callbacks of the loop; asyncio loses those that it has
+            # not made yet when their server is closed.
+            await _turns(3)
+            server.close()
+            await _turns(1)
 
     async def _shut_down(self) -> None:
         await self._stop_listening()
@@ -301,9 +305,11 @@ class FaultProxy:
         for task in left:
             task.cancel()
         await asyncio.gather(*left, return_exceptions=True)
+        # A task that was cancelled before it began has closed nothing.
+        for connection in list(self._connections):
+            connection.reset()
         # Transports close their sockets in callbacks of the loop, those of TLS one later.
-        for _ in range(3):
-            await asyncio.sleep(0)
+        await _turns(3)
 
     async def _switch(self, mode: _Mode) -> None:
         self._mode = mode
@@ -426,6 +432,12 @@ class FaultProxy:
 def _other(connection: _Connection) -> asyncio.StreamWriter:
     assert connection.broker is not None
     return connection.broker
+
+
+async def _turns(count: int) -> None:
+    """Let the loop go round."""
+    for _ in range(count):
+        await asyncio.sleep(0)
 
 
 async def _swallow(reader: asyncio.StreamReader) -> None:

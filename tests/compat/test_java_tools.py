@@ -13,6 +13,7 @@ import pytest
 from bench.peers import ApacheKafka, kafka_libs, why_no_kafka
 from tests.waiting import eventually
 
+from headrace import Admin
 from headrace.testing import EmbeddedBroker, broker
 
 from .clients import PYTHON_CLIENTS, Message
@@ -262,6 +263,9 @@ def running_member(address: str, group: str, topic: str) -> Iterator[None]:
     member = ConfluentMember(address, group, [topic]).start()
     try:
         wait_until_shared_out([member], {(topic, 0), (topic, 1), (topic, 2)})
+        with Admin({"bootstrap.servers": address}) as admin:
+            # It commits what it has read: the tools are to see that it has, not that it is about to.
+            eventually(lambda: len(admin.list_group_offsets([group])[group]) == 2, "commits of both partitions")
         yield
     finally:
         member.stop()

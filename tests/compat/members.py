@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any
 
@@ -43,7 +44,7 @@ AIOKAFKA_ASSIGNORS = {
 Partition = tuple[str, int]
 
 
-class Member:
+class Member(ABC):
     """Polls and commits until it is told to stop; what it read and has is to be seen from outside."""
 
     def __init__(
@@ -85,18 +86,18 @@ class Member:
             self.error = error
         self.partitions = frozenset()
 
-    def open(self) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def open(self) -> None: ...
 
+    @abstractmethod
     def poll(self) -> list[tuple[str, int, int]]:
         """Records as (topic, partition, offset), committed."""
-        raise NotImplementedError
 
-    def assigned(self) -> frozenset[Partition]:
-        raise NotImplementedError
+    @abstractmethod
+    def assigned(self) -> frozenset[Partition]: ...
 
-    def close(self) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def close(self) -> None: ...
 
 
 class ConfluentMember(Member):

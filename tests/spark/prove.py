@@ -208,8 +208,11 @@ def prove_tasks(
         # While batches go on: wherever they are, a worker is gone and comes back.
         for number in range(worker_kills):
             wanted = (number + 1) * rows // 200 // (worker_kills + 1)
-            while process.poll() is None and stage.batches_done() < wanted:
-                time.sleep(0.1)
+            eventually(
+                lambda wanted=wanted: process.poll() is not None or stage.batches_done() >= wanted,
+                f"{wanted} batches",
+                RUN_TIMEOUT_S,
+            )
             if process.poll() is None:
                 place.cluster.replace_worker()
                 stage.count.notes.append(f"killed a worker after {stage.batches_done()} batches")

@@ -26,7 +26,13 @@ from headrace.client.delivery import (
 from headrace.client.unpacked import Unpacked
 from headrace.errors import HeadraceError, InvalidRecordError
 from headrace.records.batch import HEADER_BYTES, Codec, increment_sequence, seal
-from headrace.records.build import Built, build_pooled_from_columns, build_pooled_of
+from headrace.records.build import (
+    BatchOptions,
+    Built,
+    build_pooled_from_columns,
+    build_pooled_of,
+    build_pooled_of_values,
+)
 from headrace.records.columns import BytesColumn, Columns
 
 log = logging.getLogger("headrace.client.producer")
@@ -176,34 +182,28 @@ class ProducerBatch:
     def encode(self, codec: Codec, level: int | None) -> Built:
         """The batch as it travels; made once, and kept for retries."""
         if self.encoded is None:
-            identity = (self.producer_id, self.producer_epoch, self.sequence)
-            if isinstance(self.columns, Unpacked):
-                self.encoded = self.columns.build(codec, level, *identity, self.transactional)
-            elif self.columns is not None:
-                self.encoded = build_pooled_from_columns(
-                    self.columns,
-                    base_offset=0,
-                    codec=codec,
-                    level=level,
-                    producer_id=identity[0],
-                    producer_epoch=identity[1],
-                    base_sequence=identity[2],
-                    transactional=self.transactional,
-                )
-            else:
-                self.encoded = build_pooled_of(
-                    self.timestamps,
-                    self.keys,
-                    self.values,
-                    self.headers,
-                    codec=codec,
-                    level=level,
-                    producer_id=identity[0],
-                    producer_epoch=identity[1],
-                    base_sequence=identity[2],
-                    transactional=self.transactional,
-                )
+            self.encoded = self._built(
+                {
+                    "base_offset": 0,
+                    "codec": codec,
+                    "level": level,
+                    "producer_id": self.producer_id,
+                    "producer_epoch": self.producer_epoch,
+                    "base_sequence": self.sequence,
+                    "transactional": self.transactional,
+                }
+            )
         return self.encoded
+
+    def _built(self, options: BatchOptions) -> Built:
+        columns = self.columns
+        if columns is None:
+            return build_pooled_of(self.timestamps, self.keys, self.values, self.headers, **options)
+        if isinstance(columns, Unpacked):
+            return build_pooled_of_values(
+                columns.source, columns.start, columns.lengths, columns.timestamp_ms, **options
+            )
+        return build_pooled_from_columns(columns, **options)
 
     def split(self) -> list[ProducerBatch]:
         """Two halves of a batch that a broker found too large, with the same sequence numbers between them."""

@@ -10,9 +10,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import overload
 
-from headrace.records.batch import Codec
-from headrace.records.build import Built, build_pooled_of_values
-
 
 class Same(Sequence[int]):
     """One number, so many times."""
@@ -54,20 +51,3 @@ class Unpacked:
     def rows(self, start: int, end: int) -> Unpacked:
         """Some of them; nothing is copied."""
         return Unpacked(self.source, self.lengths[start:end], self.timestamp_ms, self.start + start)
-
-    def build(
-        self, codec: Codec, level: int | None, producer_id: int, producer_epoch: int, sequence: int, transactional: bool
-    ) -> Built:
-        """The batch of these rows."""
-        return build_pooled_of_values(
-            self.source,
-            self.start,
-            self.lengths,
-            self.timestamp_ms,
-            codec=codec,
-            level=level,
-            producer_id=producer_id,
-            producer_epoch=producer_epoch,
-            base_sequence=sequence,
-            transactional=transactional,
-        )

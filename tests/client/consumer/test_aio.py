@@ -118,7 +118,7 @@ def test_a_second_task_is_refused_and_wakeup_ends_a_poll(kafka: Cluster) -> None
             with pytest.raises(WakeupError):
                 await polling
             polling = asyncio.create_task(consumer.poll(30.0))
-            await asyncio.sleep(0.05)
+            await asyncio.sleep(0)
             polling.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await polling

@@ -252,4 +252,4 @@ def _accept(server: SimulatedTransport, listener: SimulatedListener) -> None:
 
 def _refuse_tls(ssl: ssl_module.SSLContext | None) -> None:
     if ssl is not None:
-        raise NotImplementedError("TLS is not simulated (its keys are random): use a plaintext listener in simulations")
+        raise ValueError("TLS is not simulated (its keys are random): use a plaintext listener in simulations")

@@ -58,7 +58,7 @@ def run(classes: Path, address: str, prefix: str, versions: list[str]) -> None:
     path = os.pathsep.join([f"{classes}/", *map(str, libs.glob("slf4j-api-*.jar"))])
     # Releases lack classes that others have; what is missing is found out when it is called, not when it is loaded.
     options = ["-XX:+UnlockDiagnosticVMOptions", "-XX:-BytecodeVerificationRemote"]
-    command = ["java", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", *options]
+    command = ["java", "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", *options]
     command += [str(JAVA_DIRECTORY / "OldClients.java"), path, address, prefix, *(str(jars[one]) for one in versions)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=230, check=False)
     assert done.returncode == 0, "\n".join([*failures(done.stdout), done.stderr])

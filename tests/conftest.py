@@ -1,4 +1,4 @@
-"""For every test: where Apache Kafka's jars are, who gets a second try, and at a run's end what was skipped, by reason, or tried twice."""
+"""For every test: where Apache Kafka's jars are, who gets a second try, and the lists at a run's end."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from bench import peers
 if "HEADRACE_KAFKA_LIBS" not in os.environ and (libs := peers.kafka_libs()) is not None:
     os.environ["HEADRACE_KAFKA_LIBS"] = str(libs)
 
-# Here sockets, processes and other people's clients run by the machine's clock, and a machine may stand still for seconds:
-# a test that fails is tried once more. What needed it is listed with its first failure; a defect shows in both tries.
+# Here sockets, processes and other people's clients run by the machine's clock, and a machine may stand still for
+# seconds: a test that fails is tried once more. What needed it is listed with its first failure.
 ROOMS_ON_THE_CLOCK = {"broker", "cli", "client", "compat", "examples", "net", "parallel", "spark", "testing"}
 
 

@@ -13,6 +13,8 @@ from headrace.testing import EmbeddedBroker
 
 from .conftest import Command
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def group(headrace: Command, topic: str) -> str:

@@ -19,6 +19,8 @@ import pytest
 from headrace import Admin, Consumer, Producer, aio
 from headrace.testing import BrokerProcess
 
+pytestmark = pytest.mark.slow
+
 COUNTS = [30, pytest.param(1000, marks=pytest.mark.slow)]
 
 

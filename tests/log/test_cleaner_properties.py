@@ -17,6 +17,8 @@ from headrace.runtime.simulated import CrashModel, SimulatedCrash
 
 from .compacting import COMPACT, DIRECTORY, RandomWriter, Table, batches_of, consume, newest
 
+pytestmark = pytest.mark.slow
+
 _FAST_SEEDS = 8
 
 

@@ -20,6 +20,8 @@ from headrace import Consumer, Producer
 from headrace.parallel import Model, ParallelConsumer, Pool, Ranges, Reject, RetriesExhausted, Retry, Window
 from headrace.parallel.retries import ATTEMPT, DUE_MS, ERROR, ORIGIN_OFFSET, ORIGIN_TOPIC, REASON, header
 
+pytestmark = pytest.mark.slow
+
 QUICK = Retry(local=1, backoff_s=(0.01, 0.02))
 
 

@@ -22,6 +22,8 @@ from headrace.parallel.transactions import Outcome, Transactions
 from headrace.runtime.real import RealClock
 from headrace.topics import TopicPartition
 
+pytestmark = pytest.mark.slow
+
 POISON = 7
 RECORDS = 210
 

@@ -21,6 +21,8 @@ from headrace.errors import (
 )
 from headrace.topics import TopicPartition
 
+pytestmark = pytest.mark.slow
+
 
 class Recorder:
     """A listener that writes down what it hears."""

@@ -20,6 +20,8 @@ from headrace.testing.processes import BrokerProcess
 
 from .conftest import OVERRIDES, Cluster
 
+pytestmark = pytest.mark.slow
+
 WORKER = Path(__file__).with_name("worker.py")
 
 

@@ -24,6 +24,8 @@ from headrace.config import ConfigError
 
 from .conftest import Cluster
 
+pytestmark = pytest.mark.slow
+
 
 def values(prefix: str, count: int) -> list[bytes]:
     return [f"{prefix}-{number}".encode() for number in range(count)]

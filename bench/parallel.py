@@ -1,6 +1,10 @@
 """Parallel consuming: throughput of every model and order next to one plain consumer and to the ideal, in the same run.
 
-    python -m bench.parallel [--partitions 1,12,100] [--handlers 0,1,5] [--only pool,window,…] [--seconds 1]
+    python -m bench.parallel [--partitions 1,12,100] [--handlers 0,1,5] [--only pool,ranges,pool/key/loop,…]
+                             [--seconds 1] [--tries 2] [--where]
+
+`--only` chooses rows: a model, or model/order, or model/order/threads (or loop). `--where` adds to each row with an
+ideal where the rest of the time went, in hundredths of it (see `Lost`).
 
 Keys follow Zipf's law over 10,000 keys: with all-distinct keys, order by key would cost nothing. The ideal is what the
 workers could do if nothing else took time: all records ÷ workers, or the longest chain of records that have to wait for
@@ -28,7 +32,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from headrace import Admin, Consumer, NewTopic, Producer
 from headrace.parallel import Consumers, Model, ParallelConsumer, Pool, Ranges, Window
@@ -41,8 +45,6 @@ RATE_MAX = 5_000
 """Records a second that the ideal is set to, where a handler takes time."""
 ZERO_RECORDS = 50_000
 ZERO_WORKERS = 16
-TRIES = 2
-"""Of which the best counts: other things on the machine only ever take time."""
 BARE_S = 0.2
 CPU_US_MAX = 15.0
 """The target: processor time of a record whose handler does nothing."""
@@ -64,6 +66,19 @@ class Way:
     order: str
     is_async: bool = False
 
+    @property
+    def where(self) -> str:
+        return "loop" if self.is_async else "threads"
+
+    def is_named(self, names: set[str]) -> bool:
+        """Whether one of these names it: model, model/order or model/order/where."""
+        parts = (self.name, self.order, self.where)
+        return any("/".join(parts[:length]) in names for length in (1, 2, 3))
+
+    def chain_of(self, record: Any) -> Any:
+        """What a record has to wait for: others with the same."""
+        return {"none": None, "partition": record.partition, "key": (record.partition, record.key)}[self.order]
+
 
 WAYS = (
     Way("consumers", Consumers(), "partition"),
@@ -80,15 +95,23 @@ WAYS = (
 )
 
 
+class Call(NamedTuple):
+    """One handled record: by which thread or coroutine, and when."""
+
+    hand: int
+    record: Any
+    began: float
+    ended: float
+
+
 class Clocked:
-    """Counts handled records, and says when the first began and the last ended."""
+    """Counts handled records, and says when the first began and the last ended; of those that wait, of each."""
 
     def __init__(self, count: int, wait_s: float) -> None:
         self.count = count
         self.wait_s = wait_s
         self.began = self.ended = 0.0
-        self.thread_of: dict[int, int] = {}
-        """By partition: who handled it last."""
+        self.calls: list[Call] = []
         self.through = threading.Event()
         self._ticket: Iterator[int] = itertools.count(1)
         self._done: Iterator[int] = itertools.count(1)
@@ -97,8 +120,9 @@ class Clocked:
         if next(self._ticket) == 1:
             self.began = time.perf_counter()
         if self.wait_s:
-            self.thread_of[record.partition] = threading.get_ident()
+            began = time.perf_counter()
             time.sleep(self.wait_s)
+            self.calls.append(Call(threading.get_ident(), record, began, time.perf_counter()))
         if next(self._done) == self.count:
             self.ended = time.perf_counter()
             self.through.set()
@@ -107,7 +131,9 @@ class Clocked:
         if next(self._ticket) == 1:
             self.began = time.perf_counter()
         if self.wait_s:
+            began = time.perf_counter()
             await asyncio.sleep(self.wait_s)
+            self.calls.append(Call(id(asyncio.current_task()), record, began, time.perf_counter()))
         if next(self._done) == self.count:
             self.ended = time.perf_counter()
             self.through.set()
@@ -135,6 +161,7 @@ class Chains:
 
     by_partition: Counter[int]
     key: int
+    """Of the key that has the most."""
 
     @classmethod
     def of(cls, address: str, topic: str, partitions: int, count: int) -> Chains:
@@ -148,9 +175,10 @@ class Chains:
                     by_partition[record.partition] += 1
         return cls(by_partition, max(by_key.values()))
 
-    def longest(self, way: Way, thread_of: dict[int, int]) -> int:
+    def longest(self, way: Way, calls: list[Call]) -> int:
         """The most that have to wait for one another."""
         if isinstance(way.model, Consumers):
+            thread_of = {call.record.partition: call.hand for call in calls}
             by_thread: Counter[int] = Counter()
             for partition, count in self.by_partition.items():
                 by_thread[thread_of[partition]] += count
@@ -174,11 +202,52 @@ def plain(address: str, topic: str, count: int, wait_s: float) -> tuple[float, f
 
 @dataclass(frozen=True)
 class Ran:
-    """What one run took, and who handled which partition."""
+    """What one run took, and its calls."""
 
+    began: float
     seconds: float
     cpu_s: float
-    thread_of: dict[int, int]
+    calls: list[Call]
+
+
+@dataclass(frozen=True)
+class Lost:
+    """Where the time went that the ideal has not, as shares of all of it: of all workers, or where one chain decides
+    (the records of a key, a partition, a thread that has partitions of its own) along that chain."""
+
+    first: float
+    """Before a worker's first record."""
+    between: float
+    """From one record to the next."""
+    calls: float
+    """Calls that took longer than they do where nothing else is done: others had the processor, or the interpreter."""
+    last: float
+    """After a worker's last record, until all are through."""
+
+    @classmethod
+    def of(cls, ran: Ran, taken_s: float, rows: list[list[Call]]) -> Lost:
+        ended = ran.began + ran.seconds
+        total = ran.seconds * len(rows)
+        first = sum(row[0].began - ran.began if row else ran.seconds for row in rows)
+        last = sum(ended - row[-1].ended for row in rows if row)
+        calls = sum(call.ended - call.began - taken_s for row in rows for call in row)
+        between = total - first - last - calls - taken_s * sum(map(len, rows))
+        return cls(first / total, between / total, calls / total, last / total)
+
+    def __str__(self) -> str:
+        parts = {"first": self.first, "between": self.between, "calls": self.calls, "last": self.last}
+        return "  ".join(f"{name} {share * 100:4.1f}" for name, share in parts.items())
+
+
+def rows_of(way: Way, calls: list[Call], hands: int, is_chained: bool) -> list[list[Call]]:
+    """The calls of each worker, or only those of the longest chain."""
+    by_hand = not is_chained or isinstance(way.model, Consumers)
+    rows: dict[Any, list[Call]] = {}
+    for call in sorted(calls, key=lambda one: one.began):
+        rows.setdefault(call.hand if by_hand else way.chain_of(call.record), []).append(call)
+    if is_chained:
+        return [max(rows.values(), key=len)]
+    return [*rows.values(), *([] for _ in range(hands - len(rows)))]
 
 
 def parallel(address: str, topic: str, count: int, wait_s: float, way: Way, workers: int) -> Ran:
@@ -201,7 +270,7 @@ def parallel(address: str, topic: str, count: int, wait_s: float, way: Way, work
     used = time.process_time() - began
     consumer.stop()
     consumer.wait()
-    return Ran(clocked.seconds, used, clocked.thread_of)
+    return Ran(clocked.began, clocked.seconds, used, clocked.calls)
 
 
 def bare_s(wait_s: float, hands: int, is_async: bool) -> float:
@@ -251,6 +320,16 @@ class Brokers:
 
 
 @dataclass(frozen=True)
+class Measured:
+    """One row: seconds that a record takes, of processor time, how much of the ideal that is, where the rest went."""
+
+    each_s: float
+    cpu_s: float
+    ratio: float
+    lost: Lost | None
+
+
+@dataclass(frozen=True)
 class Setting:
     """One table: a topic on both brokers, and how it is handled."""
 
@@ -261,10 +340,12 @@ class Setting:
     wait_s: float
     workers: int
     seconds: float
+    tries: int
+    """Of which the best counts: other things on the machine only ever take time."""
     chains: Chains
 
     @classmethod
-    def make(cls, brokers: Brokers, partitions: int, handler_ms: float, seconds: float) -> Setting:
+    def make(cls, brokers: Brokers, partitions: int, handler_ms: float, seconds: float, tries: int) -> Setting:
         wait_s = handler_ms / 1000
         count = ZERO_RECORDS if not wait_s else int(RATE_MAX * seconds)
         workers = ZERO_WORKERS if not wait_s else max(1, round(RATE_MAX * wait_s))
@@ -272,16 +353,15 @@ class Setting:
         for address in (brokers.at_once, brokers.waiting):
             fill(address, topic, partitions, count)
         chains = Chains.of(brokers.at_once, topic, partitions, count)
-        return cls(brokers, topic, partitions, count, wait_s, workers, seconds, chains)
+        return cls(brokers, topic, partitions, count, wait_s, workers, seconds, tries, chains)
 
     def plain(self) -> tuple[float, float]:
         """Seconds that a record takes with one plain consumer, and of processor time."""
         sample = self.count if not self.wait_s else min(self.count, int(self.seconds / self.wait_s))
-        tries = [plain(self.brokers.at_once, self.topic, sample, self.wait_s) for _ in range(TRIES)]
+        tries = [plain(self.brokers.at_once, self.topic, sample, self.wait_s) for _ in range(self.tries)]
         return min(one for one, _ in tries) / sample, min(used for _, used in tries) / sample
 
-    def measure(self, way: Way) -> tuple[float, float, float]:
-        """Seconds that a record takes, how much of the ideal that is, and seconds of processor time."""
+    def measure(self, way: Way) -> Measured:
         hands = min(self.workers, self.partitions) if isinstance(way.model, Consumers) else self.workers
         taken_s = bare_s(self.wait_s, hands, way.is_async) if self.wait_s else 0.0
         count = self.count
@@ -289,18 +369,19 @@ class Setting:
         if self.wait_s and is_one_chain:
             count = min(count, int(LONGEST * self.seconds / taken_s))
         address = self.brokers.of(way)
-        runs = [parallel(address, self.topic, count, self.wait_s, way, hands) for _ in range(TRIES)]
+        runs = [parallel(address, self.topic, count, self.wait_s, way, hands) for _ in range(self.tries)]
         best = min(runs, key=lambda run: run.seconds)
-        each_s = best.seconds / count
-        ideal_s = 0.0
-        if self.wait_s:
-            taken_s = (taken_s + bare_s(self.wait_s, hands, way.is_async)) / 2
-            chain = count if is_one_chain else self.chains.longest(way, best.thread_of)
-            ideal_s = taken_s * max(1 / hands, chain / count)
-        return each_s, ideal_s / each_s, min(run.cpu_s for run in runs) / count
+        each_s, cpu_s = best.seconds / count, min(run.cpu_s for run in runs) / count
+        if not self.wait_s:
+            return Measured(each_s, cpu_s, 0.0, None)
+        taken_s = (taken_s + bare_s(self.wait_s, hands, way.is_async)) / 2
+        chain = count if is_one_chain else self.chains.longest(way, best.calls)
+        ideal_s = taken_s * max(1 / hands, chain / count)
+        rows = rows_of(way, best.calls, hands, chain / count > 1 / hands)
+        return Measured(each_s, cpu_s, ideal_s / each_s, Lost.of(best, taken_s, rows))
 
 
-def table(setting: Setting, ways: list[Way]) -> list[str]:
+def table(setting: Setting, ways: list[Way], *, shows_lost: bool) -> list[str]:
     """Prints a table, and gives the lines of it that miss a target."""
     name = f"{setting.partitions} partitions, handler {setting.wait_s * 1000:g} ms"
     base_s, base_cpu_s = setting.plain()
@@ -312,12 +393,11 @@ def table(setting: Setting, ways: list[Way]) -> list[str]:
     print(f"  {'model':<12}{'order':<11}{'on':<9}{'records/s':>11}{'x plain':>9}{'of ideal':>10}{'CPU µs':>9}")
     missed: list[str] = []
     for way in ways:
-        each_s, ratio, cpu_s = setting.measure(way)
-        where = "loop" if way.is_async else "threads"
-        row = f"{way.name:<12}{way.order:<11}{where:<9}{1 / each_s:>11,.0f}{base_s / each_s:>9.1f}"
-        row += f"{f'{ratio:.2f}' if setting.wait_s else '-':>10}{cpu_s * 1e6:>9.1f}"
-        print(f"  {row}", flush=True)
-        if ratio < RATIO_MIN if setting.wait_s else cpu_s * 1e6 > CPU_US_MAX:
+        found = setting.measure(way)
+        row = f"{way.name:<12}{way.order:<11}{way.where:<9}{1 / found.each_s:>11,.0f}{base_s / found.each_s:>9.1f}"
+        row += f"{f'{found.ratio:.2f}' if setting.wait_s else '-':>10}{found.cpu_s * 1e6:>9.1f}"
+        print(f"  {row}{f'   {found.lost}' if shows_lost and found.lost else ''}", flush=True)
+        if found.ratio < RATIO_MIN if setting.wait_s else found.cpu_s * 1e6 > CPU_US_MAX:
             missed.append(f"{name:<32}{row}")
     return missed
 
@@ -326,11 +406,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--partitions", default="1,12,100")
     parser.add_argument("--handlers", default="0,1,5", help="milliseconds")
-    parser.add_argument("--only", default="", help="names of models")
+    parser.add_argument("--only", default="", help="rows: model, model/order or model/order/threads")
     parser.add_argument("--seconds", type=float, default=1.0, help="the ideal length of a run")
+    parser.add_argument("--tries", type=int, default=2, help="runs of each row, of which the best counts")
+    parser.add_argument("--where", action="store_true", help="say where the time went that the ideal has not")
     options = parser.parse_args()
     wanted = set(filter(None, options.only.split(",")))
-    ways = [way for way in WAYS if not wanted or way.name in wanted]
+    ways = [way for way in WAYS if not wanted or way.is_named(wanted)]
     # Once a process, after some thousands of records: whichever run that falls into would pay for all.
     use_fast()
     delay = "group.initial.rebalance.delay.ms"
@@ -343,7 +425,8 @@ def main() -> None:
         brokers = Brokers(at_once.address, waiting.address)
         for partitions in map(int, options.partitions.split(",")):
             for handler_ms in map(float, options.handlers.split(",")):
-                missed += table(Setting.make(brokers, partitions, handler_ms, options.seconds), ways)
+                setting = Setting.make(brokers, partitions, handler_ms, options.seconds, options.tries)
+                missed += table(setting, ways, shows_lost=options.where)
     print(f"\nTargets: CPU ≤ {CPU_US_MAX:g} µs a record at 0 ms, else ≥ {RATIO_MIN} of the ideal; ", end="")
     print("all met" if not missed else "missed by\n" + "\n".join(missed))
 

@@ -14,6 +14,7 @@ from tests.waiting import eventually
 import headrace.testing
 from headrace import Producer
 from headrace.client.accumulator import Accumulator
+from headrace.client.blocking import Watch
 from headrace.client.producer_core import ProducerCore
 from headrace.records import use_fast
 
@@ -70,7 +71,7 @@ def test_a_resting_thread_is_not_woken_for_one_record(
         send(core, *arguments)
 
     # Near all through the test, however busy the machine is.
-    monkeypatch.setattr("headrace.client.producer._NEAR_S", RESULT_S)
+    monkeypatch.setattr("headrace.client.direct_way._NEAR_S", RESULT_S)
     with Producer(bootstrap_servers=broker_address, linger_ms=0, client_id="one") as producer:
         producer.send(topic, b"first").result(RESULT_S)
         monkeypatch.setattr(ProducerCore, "_send", spy)
@@ -89,6 +90,68 @@ def test_an_answer_that_nobody_waits_for_is_read_all_the_same(broker_address: st
         rest(producer)
         delivery = producer.send(topic, b"not waited for")
         eventually(delivery.done, "the answer")
+
+
+def test_who_waits_alone_is_told_when_the_thread_reads_the_answer(
+    broker_address: str, make_topic: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = make_topic(1)
+    ends: list[bool] = []
+    wait = Watch.wait
+    monkeypatch.setattr("headrace.client.direct_way._NEAR_S", RESULT_S)
+
+    with Producer(bootstrap_servers=broker_address, linger_ms=0) as producer:
+        producer.send(topic, b"first").result(RESULT_S)
+
+        def wait_late(watch: Watch, timeout_s: float) -> bool:
+            heard: list[Any] = []
+            producer.send(topic, b"for the thread", on_delivery=lambda error, where: heard.append(where))
+            # Answers come in order: with this one, the one that is waited for has been read as well.
+            eventually(lambda: heard, "the thread's record")
+            ends.append(wait(watch, RESULT_S))
+            return ends[-1]
+
+        rest(producer)
+        monkeypatch.setattr(Watch, "wait", wait_late)
+        assert producer.send(topic, b"waited for").result(RESULT_S).offset == 1
+        monkeypatch.setattr(Watch, "wait", wait)
+        assert ends == [True]
+        for i in range(3):
+            rest(producer)
+            assert producer.send(topic, b"direct again").result(RESULT_S).offset == 3 + i
+
+
+def test_a_resting_thread_that_looks_round_does_not_disturb_who_waits_alone(
+    broker_address: str, make_topic: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = make_topic(1)
+    waits: list[tuple[bool, bool]] = []
+    looks = [0]
+    wait, select = Watch.wait, Producer._select
+
+    def spy(producer: Producer, *arguments: Any) -> Any:
+        looks[0] += 1
+        return select(producer, *arguments)
+
+    with Producer(bootstrap_servers=broker_address, linger_ms=0) as producer:
+
+        def wait_long(watch: Watch, timeout_s: float) -> bool:
+            before = looks[0]
+            eventually(lambda: looks[0] >= before + 4, "looks of the thread")
+            waits.append((producer._idle, producer._was_nudged))
+            return wait(watch, timeout_s)
+
+        producer.send(topic, b"first").result(RESULT_S)
+        monkeypatch.setattr(Producer, "_select", spy)
+        monkeypatch.setattr(Watch, "wait", wait_long)
+
+        def waited_alone() -> bool:
+            # The first one wakes a thread that has rested for long already.
+            producer.send(topic, b"waited for").result(RESULT_S)
+            return bool(waits)
+
+        eventually(waited_alone, "a record that its caller waits for alone")
+        assert waits[0] == (True, False)
 
 
 def test_threads_that_wait_for_each_record_do_not_disturb_each_other(

@@ -57,7 +57,7 @@ class Watch:
         self.link = link
 
     def wait(self, timeout_s: float) -> bool:
-        """Whether something came in that time. Touches nothing but the socket."""
+        """Whether something came in that time, or somebody nudged. Touches nothing but the socket."""
         return bool(self.link.poller.poll(timeout_s * 1000))
 
 
@@ -81,6 +81,7 @@ class BlockingClient:
         self._addresses: dict[tuple[str, int], list[Address]] = {}
         self._selector = selectors.DefaultSelector()
         self._is_alone = False
+        self._nudge: int | None = None
         self._apart: list[Connection] = []
         self._wake_lock = threading.Lock()
         self._wake_pending = False
@@ -218,9 +219,23 @@ class BlockingClient:
             return None
         link: _Link = connection.driver
         if link.poller is None:
+            if self._nudge is None:
+                self._nudge = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
             link.poller = select.poll()
             link.poller.register(link.sock, select.POLLIN)
+            link.poller.register(self._nudge, select.POLLIN)
         return Watch(connection, link)
+
+    def nudge(self) -> None:
+        """End the wait of a `Watch`. What it waited for may be read by somebody else now, and it would not notice."""
+        if self._nudge is not None:
+            os.eventfd_write(self._nudge, 1)
+
+    def end_nudge(self) -> None:
+        """The wait has ended: the next one is another."""
+        if self._nudge is not None:
+            with contextlib.suppress(BlockingIOError):
+                os.eventfd_read(self._nudge)
 
     def read_alone(self, watch: Watch) -> None:
         """Read what came."""
@@ -256,6 +271,9 @@ class BlockingClient:
             self._selector.close()
             self._wake_reader.close()
             self._wake_writer.close()
+            nudge, self._nudge = self._nudge, None
+            if nudge is not None:
+                os.close(nudge)
 
     def abandon(self) -> None:
         """In a child after fork: close this process's copies of the sockets, without a word to the brokers."""

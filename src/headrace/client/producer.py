@@ -8,12 +8,12 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from headrace.client.blocking import BlockingClient, Events
+from headrace.client.blocking import BlockingClient
 from headrace.client.cluster_view import PartitionView
 from headrace.client.compiled import count_rows, is_load_due, load_if_due, note_rows
 from headrace.client.configs import ConnectionConfig
-from headrace.client.connection_core import Call
-from headrace.client.delivery import CALLBACK, BatchDelivery, Delivery, DeliveryCallback
+from headrace.client.delivery import BatchDelivery, Delivery, DeliveryCallback
+from headrace.client.direct_way import DirectWay
 from headrace.client.errors import BufferExhausted, ClientClosed
 from headrace.client.forks import watch_forks
 from headrace.client.producer_base import (
@@ -46,11 +46,9 @@ _HANDOVER_S = 0.02
 _JOIN_S = 5.0
 _LOOK_S = 0.01
 """With requests under way the thread is not woken for records: it looks for them this often, and at every answer."""
-_NEAR_S = 0.02
-"""How often the resting thread looks for answers that callers were to read, as long as they send by themselves."""
 
 
-class Producer(TransactionCalls):
+class Producer(TransactionCalls, DirectWay):
     """Sends records to a Kafka cluster. Safe to share between threads.
 
     Configuration by Kafka's names, in a mapping or as keywords with underscores:
@@ -89,14 +87,7 @@ class Producer(TransactionCalls):
         self._core: ProducerCore | None = None
         self._thread: threading.Thread | None = None
         self._pid = os.getpid()
-        self._baton = threading.Lock()
-        """Whoever works with the core or the connections holds it: the thread, but while it waits for the sockets."""
-        self._call: Call | None = None
-        """What a caller's thread has sent by itself, and nobody waits for yet."""
-        self._is_direct = False
-        self._is_near = False
-        """Whether the thread looks again soon by itself, so that a caller may send a record without waking it."""
-        self._rested_at = 0
+        self._reset_direct()
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
         self._waiting = 0
@@ -225,54 +216,6 @@ class Producer(TransactionCalls):
 
     def _not_started(self, _: Any) -> None:
         raise AssertionError("unreachable: the slow way starts the producer first")
-
-    def _send_now(self, delivery: Delivery) -> None:
-        """The thread rests: send the record from here, if nothing but the socket is needed for that; else wake it."""
-        core, client = self._core, self._client
-        if self._is_near and delivery[CALLBACK] is None and core is not None and self._baton.acquire(False):
-            assert client is not None
-            try:
-                pending = core.accumulator.pending
-                # Only the baton's holder takes records out, so the first one is still this one, or it is taken care of.
-                is_first = len(pending) == 1 and pending[0] is delivery
-                if is_first and self._idle and self._is_near and not self._requests:
-                    self._drained = self._taken
-                    note_rows(1)
-                    client.begin_alone()
-                    try:
-                        self._call = core.send_one()
-                    finally:
-                        client.end_alone()
-                    if self._call is not None:
-                        return
-            finally:
-                self._baton.release()
-        self._wake()
-
-    def _wait_alone(self, delivery: Delivery, timeout: float | None) -> None:
-        """Wait for the answer to the one request that is under way, and read it, on the caller's thread: handing it
-        from thread to thread takes longer than all that is to be done. Gives up when anything else is to be done."""
-        client, watch = self._client, None
-        if client is None or not self._baton.acquire(False):
-            return
-        try:
-            call, self._call = self._call, None
-            # Resting, the thread has nothing under way; so all there is is this call, and it has no callbacks.
-            if call is not None and self._idle and not call.done and not delivery.done():
-                watch = client.watch_alone(call)
-        finally:
-            self._baton.release()
-        if watch is None:
-            return
-        # Not longer: the thread hears nothing of this connection before it looks again.
-        if watch.wait(_NEAR_S if timeout is None else max(0.0, min(_NEAR_S, timeout))):
-            with self._baton:
-                # Woken meanwhile, the thread may have sent records with callbacks, which are its to call.
-                if self._idle:
-                    client.read_alone(watch)
-        if self._waiting:
-            with self._lock:
-                self._changed.notify_all()
 
     def _wake(self) -> None:
         self._idle = False
@@ -407,6 +350,7 @@ class Producer(TransactionCalls):
         except BaseException as error:
             log.exception("the producer's thread failed")
             with self._baton, self._lock:
+                self._take_back(client)
                 self._died = error
                 core.abort(f"the producer's thread failed: {error!r}")
                 self._changed.notify_all()
@@ -432,32 +376,13 @@ class Producer(TransactionCalls):
                     if core.accumulator.pending or self._requests or self._stopping:
                         self._idle = False
                         continue
-                events = self._select(client, min(wait_s, self._rest_for() if was_idle else _LOOK_S))
+                events = self._rest(client, wait_s) if was_idle else self._select(client, min(wait_s, _LOOK_S))
                 self._idle = False
-                client.rejoin()
+                self._take_back(client)
                 client.serve(events)
             core.abort("the producer was closed")
         finally:
             self._baton.release()
-
-    def _select(self, client: BlockingClient, wait_s: float) -> Events:
-        """Wait for news, without the baton. A large request goes out in pieces, for which nothing is to be decided."""
-        deadline = self._clock.monotonic() + wait_s
-        while True:
-            self._baton.release()
-            try:
-                events = client.select(wait_s)
-            finally:
-                self._baton.acquire()
-            if not client.wrote(events):
-                return events
-            wait_s = max(0.0, deadline - self._clock.monotonic())
-
-    def _rest_for(self) -> float:
-        """How long to rest: shortly after any work, and as long as callers send by themselves, for what they leave."""
-        taken, self._rested_at = self._rested_at, self._taken
-        self._is_near = self._is_direct and taken != self._taken
-        return _NEAR_S if self._is_near else self._rest_s
 
     def _turn(self, core: ProducerCore, created: float) -> float:
         """One turn of the core, with all that was asked of the thread; seconds until something is due by itself."""

@@ -1,0 +1,159 @@
+"""One record at a time, without the producer's thread: its caller sends it, waits for the answer and reads it.
+
+Handing a record to another thread and getting the answer back takes longer than all that is to be done with it. So the
+caller does it all while the thread rests, and the thread takes everything back as soon as it has something to do.
+"""
+
+from __future__ import annotations
+
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+
+from headrace.client.blocking import BlockingClient, Events
+from headrace.client.compiled import note_rows
+from headrace.client.connection_core import Call
+from headrace.client.delivery import CALLBACK, Delivery
+from headrace.client.producer_core import ProducerCore
+from headrace.runtime import Clock
+
+_NEAR_S = 0.02
+"""How often the resting thread looks for answers that callers were to read, as long as they send by themselves."""
+_BATON_S_MAX = 0.001
+"""A look of the resting thread is over sooner; who has to wait longer waits for real work, and leaves the rest to it."""
+_WATCH_S_MAX = 1.0
+
+
+class DirectWay(ABC):
+    """A part of `Producer`, which has the attributes and the ways to its thread that are named here."""
+
+    _client: BlockingClient | None
+    _core: ProducerCore | None
+    _clock: Clock
+    _lock: threading.RLock
+    _changed: threading.Condition
+    _requests: list[Callable[[], None]]
+    _idle: bool
+    _taken: int
+    _drained: int
+    _waiting: int
+    _rest_s: float
+
+    @abstractmethod
+    def _wake(self) -> None:
+        """Have the producer's thread look at what is to be done."""
+
+    def _reset_direct(self) -> None:
+        self._baton = threading.Lock()
+        """Whoever works with the core or the connections holds it: the thread, but while it waits for the sockets."""
+        self._call: Call | None = None
+        """What a caller's thread has sent by itself, and nobody waits for yet."""
+        self._is_direct = False
+        self._is_near = False
+        """Whether the thread looks again soon by itself, so that a caller may send a record without waking it."""
+        self._is_watched = False
+        """Whether a caller's thread waits for an answer by itself; `_was_nudged`: and was told to leave it."""
+        self._was_nudged = False
+        self._rested_at = 0
+
+    # --- the caller -------------------------------------------------------------------------------------------------
+
+    def _send_now(self, delivery: Delivery) -> None:
+        """The thread rests: send the record from here, if nothing but the socket is needed for that; else wake it."""
+        core, client = self._core, self._client
+        if (
+            self._is_near
+            and delivery[CALLBACK] is None
+            and core is not None
+            and self._baton.acquire(True, _BATON_S_MAX)
+        ):
+            assert client is not None
+            try:
+                pending = core.accumulator.pending
+                # Only the baton's holder takes records out, so the first one is still this one, or it is taken care of.
+                is_first = len(pending) == 1 and pending[0] is delivery
+                if is_first and self._idle and self._is_near and not self._is_watched and not self._requests:
+                    self._drained = self._taken
+                    note_rows(1)
+                    client.begin_alone()
+                    try:
+                        self._call = core.send_one()
+                    finally:
+                        client.end_alone()
+                    if self._call is not None:
+                        return
+            finally:
+                self._baton.release()
+        self._wake()
+
+    def _wait_alone(self, delivery: Delivery, timeout: float | None) -> None:
+        """Wait for the answer to the one request that is under way, and read it. Gives up when the thread works."""
+        client, watch = self._client, None
+        if client is None or not self._idle:
+            return
+        if not self._baton.acquire(True, _BATON_S_MAX):
+            # Whatever keeps the thread: that it looks for this answer too.
+            self._wake()
+            return
+        try:
+            call, self._call = self._call, None
+            # Resting, the thread has nothing under way; so all there is is this call, and it has no callbacks.
+            if call is not None and self._idle and not self._is_watched and not call.done and not delivery.done():
+                watch = client.watch_alone(call)
+                self._is_watched, self._was_nudged = watch is not None, False
+        finally:
+            self._baton.release()
+        if watch is None:
+            return
+        has_come = False
+        try:
+            has_come = watch.wait(_WATCH_S_MAX if timeout is None else max(0.0, min(_WATCH_S_MAX, timeout)))
+        finally:
+            with self._baton:
+                self._is_watched = False
+                if self._was_nudged:
+                    # The thread works again: it may have sent records with callbacks, which are its to call.
+                    client.end_nudge()
+                elif has_come:
+                    client.read_alone(watch)
+        if self._waiting:
+            with self._lock:
+                self._changed.notify_all()
+
+    # --- the thread -------------------------------------------------------------------------------------------------
+
+    def _rest(self, client: BlockingClient, wait_s: float) -> Events:
+        """Wait for something to do, for so long at most: for the answers, too, that callers have left.
+
+        As long as callers send and wait by themselves they are not disturbed.
+        """
+        before, self._rested_at = self._rested_at, self._taken
+        self._is_near = self._is_direct and before != self._taken
+        # Before anything can be due of what a caller's thread sends from now on, this one looks again.
+        deadline = self._clock.monotonic() + min(wait_s, self._rest_s)
+        while True:
+            left = max(0.0, deadline - self._clock.monotonic())
+            events = self._select(client, min(left, _NEAR_S) if self._is_near else left)
+            if events or not self._is_near or left <= 0 or not (self._is_watched or self._rested_at != self._taken):
+                return events
+            self._rested_at = self._taken
+
+    def _select(self, client: BlockingClient, wait_s: float) -> Events:
+        """Wait for news, without the baton. A large request goes out in pieces, for which nothing is to be decided."""
+        deadline = self._clock.monotonic() + wait_s
+        while True:
+            self._baton.release()
+            try:
+                events = client.select(wait_s)
+            finally:
+                self._baton.acquire()
+            if not client.wrote(events):
+                return events
+            wait_s = max(0.0, deadline - self._clock.monotonic())
+
+    def _take_back(self, client: BlockingClient) -> None:
+        """The thread works again, and reads every answer. Who waits for one in `_wait_alone` would miss it."""
+        if self._is_watched and not self._was_nudged:
+            self._was_nudged = True
+            client.nudge()
+        client.rejoin()

@@ -20,7 +20,7 @@ from headrace.runtime import Clock
 _NEAR_S = 0.02
 """How often the resting thread looks for answers that callers were to read, as long as they send by themselves."""
 _BATON_S_MAX = 0.001
-"""A look of the resting thread is over sooner; who has to wait longer waits for real work, and leaves the rest to it."""
+"""A look of the resting thread is over sooner; who would wait longer waits for real work, and leaves it."""
 _WATCH_S_MAX = 1.0
 
 

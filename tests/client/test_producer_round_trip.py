@@ -14,8 +14,7 @@ from tests.waiting import eventually
 import headrace.testing
 from headrace import Producer
 from headrace.client.accumulator import Accumulator
-from headrace.client.blocking import Watch
-from headrace.client.producer_core import ProducerCore
+from headrace.client.blocking import BlockingClient, Watch
 from headrace.records import use_fast
 
 RESULT_S = 60.0
@@ -34,7 +33,7 @@ def broker_address() -> Iterator[str]:
 
 def rest(producer: Producer) -> None:
     """Wait until the producer's thread has nothing to do."""
-    eventually(lambda: producer._idle, "rest of the producer's thread")
+    eventually(lambda: producer._idle and not producer._baton.locked(), "rest of the producer's thread")
 
 
 def test_a_record_that_comes_just_before_the_thread_rests_is_sent(
@@ -62,25 +61,51 @@ def test_a_record_that_comes_just_before_the_thread_rests_is_sent(
 def test_a_resting_thread_is_not_woken_for_one_record(
     broker_address: str, make_topic: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    topic = make_topic(1)
+    topic = make_topic(2)
     senders: list[str] = []
-    send = ProducerCore._send
+    flush = BlockingClient.flush_connection
 
-    def spy(core: ProducerCore, *arguments: Any) -> None:
+    def spy(client: BlockingClient, connection: Any) -> None:
         senders.append(threading.current_thread().name)
-        send(core, *arguments)
+        flush(client, connection)
 
     # Near all through the test, however busy the machine is.
     monkeypatch.setattr("headrace.client.direct_way._NEAR_S", RESULT_S)
     with Producer(bootstrap_servers=broker_address, linger_ms=0, client_id="one") as producer:
-        producer.send(topic, b"first").result(RESULT_S)
-        monkeypatch.setattr(ProducerCore, "_send", spy)
+        producer.send(topic, b"first", partition=0).result(RESULT_S)
+        monkeypatch.setattr(BlockingClient, "flush_connection", spy)
         for i in range(10):
             rest(producer)
-            assert producer.send(topic, b"direct").result(RESULT_S).offset == 1 + i
+            assert producer.send(topic, b"direct", partition=0).result(RESULT_S).offset == 1 + i
+        for value, key, headers in [
+            (b"x" * 20_000, None, None),
+            (None, b"key", None),
+            (b"", b"key", None),
+            (b"with headers", None, [("name", b"value")]),
+        ]:
+            rest(producer)
+            producer.send(topic, value, key, headers=headers).result(RESULT_S)
         rest(producer)
+        assert senders == ["MainThread"] * 14
         producer.send(topic, b"with a callback", on_delivery=lambda error, where: None).result(RESULT_S)
-    assert senders == ["MainThread"] * 10 + ["headrace-one"]
+    assert senders[14:] == ["headrace-one"]
+
+
+def test_records_sent_alone_are_read_as_they_were_sent(broker_address: str, make_topic: Any, read_all: Any) -> None:
+    topic = make_topic(3)
+    sent: list[tuple[Any, ...]] = []
+    with (
+        Producer(bootstrap_servers=broker_address, linger_ms=0) as one,
+        Producer(bootstrap_servers=broker_address, linger_ms=0, enable_idempotence=False, acks=1) as other,
+    ):
+        for i in range(60):
+            key, value = (None, b"k%d" % (i % 7), b"")[i % 3], (b"v%d" % i, None, b"")[i // 3 % 3]
+            stamp = None if i % 4 else 1_600_000_000_000 + i
+            where = (one, other)[i % 2].send(topic, value, key, timestamp=stamp).result(RESULT_S)
+            assert stamp is None or where.timestamp == stamp
+            sent.append((where.partition, where.offset, where.timestamp, key, value))
+    got = [(m.partition(), m.offset(), m.timestamp()[1], m.key(), m.value()) for m in read_all(topic)]
+    assert sorted(got, key=lambda m: m[:2]) == sorted(sent, key=lambda m: m[:2])
 
 
 def test_an_answer_that_nobody_waits_for_is_read_all_the_same(broker_address: str, make_topic: Any) -> None:

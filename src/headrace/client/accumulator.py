@@ -339,6 +339,31 @@ class Accumulator:
             state.took(ends[end - 1] - before, limit, view, lengths, self.rng, adaptive)
             start = end
 
+    def sticky_partition(self, view: TopicView) -> int:
+        """Where the next record without a key goes; `sticky_took`: it went there, and has so many bytes."""
+        state = self._sticky.setdefault(view.name, StickyState())
+        return state.current(view, self._queue_length(view.name), self.rng, self.settings.adaptive)
+
+    def sticky_took(self, view: TopicView, size: int) -> None:
+        limit = max(1, self.settings.batch_size)
+        lengths = self._queue_length(view.name)
+        self._sticky[view.name].took(size, limit, view, lengths, self.rng, self.settings.adaptive)
+
+    def take_first(self, delivery: Delivery) -> bool:
+        """Take this record out of `pending`, if it is the first one there."""
+        with self.taking:
+            if not self.pending or self.pending[0] is not delivery:
+                return False
+            del self.pending[0]
+            return True
+
+    def began(self, queue: PartitionQueue, batch: ProducerBatch) -> None:
+        """A batch that was never in a queue is in flight."""
+        queue.in_flight.append(batch)
+        batch.in_flight = True
+        self.incomplete.add(batch)
+        self.buffered_bytes += batch.size
+
     def _append(self, queue: PartitionQueue, rows: Rows, now_ms: int, created: float) -> None:
         ends = self._measured(rows)
         if ends is not None:

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from headrace.client.cluster_view import ClusterView, Node
 from headrace.client.configs import ConnectionConfig
-from headrace.client.connection_core import Call, Connection, OnDone, State, lost
+from headrace.client.connection_core import Call, Connection, Frame, OnDone, State, lost
 from headrace.errors import ErrorCode, HeadraceError, NetworkError, RequestTimedOutError, error_for
 from headrace.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from headrace.protocol.wire import MalformedMessage
@@ -152,6 +152,22 @@ class ClientCore:
         if state is None or state.connection is None or state.connection.state is not State.READY:
             return None
         return state.connection
+
+    def resting_connection(self, node_id: int) -> Connection | None:
+        """The open connection to a node, if it has nothing else to do."""
+        state = self._nodes.get(node_id)
+        connection = None if state is None or state.waiting else state.connection
+        if connection is None or connection.state is not State.READY or connection.in_flight or connection.outgoing:
+            return None
+        return connection if connection.throttled_until <= self.clock.monotonic() else None
+
+    def send_frame(self, connection: Connection, request: Any, frame: Frame, on_done: OnDone, now: float) -> Call:
+        """Send a request that is encoded already, at once, on a connection that rests."""
+        timeout_ms = self.config.request_timeout_ms
+        call = Call(request, connection.key, now + timeout_ms / 1000, timeout_ms, on_done)
+        connection.send_frame(call, *frame, now)
+        self.transport.flush_connection(connection)
+        return call
 
     def ensure_connected(self, node_id: int) -> bool:
         """Whether requests can be sent to a node now; if not, begin to connect to it (as its backoff allows)."""

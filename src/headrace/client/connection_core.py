@@ -29,6 +29,8 @@ _INT32 = struct.Struct(">i")
 _INT16 = struct.Struct(">h")
 
 OnDone = Callable[["Call"], None]
+Frame = tuple[int, int, list[Buffer]]
+"""A request that is encoded already: its version, the number in its header (see `next_number`), and its bytes."""
 
 
 class Call:
@@ -163,10 +165,19 @@ class Connection:
         """Encode and queue a request; raises `UnsupportedVersionError` when the ends do not meet."""
         self._send(call, self.pick_version(call.request, call.version_max), now)
 
-    def _send(self, call: Call, version: int, now: float) -> None:
+    def next_number(self) -> int:
+        """The correlation id of the next request."""
         self._next_correlation_id = self._next_correlation_id % _CORRELATION_MAX + 1
-        call.version, call.correlation_id = version, self._next_correlation_id
-        self.outgoing.extend(encode_request(call.request, version, call.correlation_id, self.client_id))
+        return self._next_correlation_id
+
+    def _send(self, call: Call, version: int, now: float) -> None:
+        number = self.next_number()
+        self.send_frame(call, version, number, encode_request(call.request, version, number, self.client_id), now)
+
+    def send_frame(self, call: Call, version: int, number: int, parts: list[Buffer], now: float) -> None:
+        """Queue a request that is encoded already, with this `next_number` in its header."""
+        call.version, call.correlation_id = version, number
+        self.outgoing.extend(parts)
         call.sent_at = self.last_used = now
         call.deadline = now + call.timeout_ms / 1000
         if call.expects_response:

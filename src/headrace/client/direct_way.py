@@ -14,6 +14,7 @@ from headrace.client.blocking import BlockingClient, Events
 from headrace.client.compiled import note_rows
 from headrace.client.connection_core import Call
 from headrace.client.delivery import CALLBACK, Delivery
+from headrace.client.one_record import OneRecord
 from headrace.client.producer_core import ProducerCore
 from headrace.runtime import Clock
 
@@ -48,7 +49,8 @@ class DirectWay(ABC):
         """Whoever works with the core or the connections holds it: the thread, but while it waits for the sockets."""
         self._call: Call | None = None
         """What a caller's thread has sent by itself, and nobody waits for yet."""
-        self._is_direct = False
+        self._one: OneRecord | None = None
+        """Sends a record from its caller's thread; None where that may not be."""
         self._is_near = False
         """Whether the thread looks again soon by itself, so that a caller may send a record without waking it."""
         self._is_watched = False
@@ -60,31 +62,34 @@ class DirectWay(ABC):
 
     def _send_now(self, delivery: Delivery) -> None:
         """The thread rests: send the record from here, if nothing but the socket is needed for that; else wake it."""
-        core, client = self._core, self._client
-        if (
-            self._is_near
-            and delivery[CALLBACK] is None
-            and core is not None
-            and self._baton.acquire(True, _BATON_S_MAX)
-        ):
-            assert client is not None
+        one = self._one
+        call = None
+        is_plain = one is not None and self._is_near and delivery[CALLBACK] is None
+        if is_plain and self._baton.acquire(True, _BATON_S_MAX):
             try:
-                pending = core.accumulator.pending
-                # Only the baton's holder takes records out, so the first one is still this one, or it is taken care of.
-                is_first = len(pending) == 1 and pending[0] is delivery
-                if is_first and self._idle and self._is_near and not self._is_watched and not self._requests:
-                    self._drained = self._taken
-                    note_rows(1)
-                    client.begin_alone()
-                    try:
-                        self._call = core.send_one()
-                    finally:
-                        client.end_alone()
-                    if self._call is not None:
-                        return
+                call = self._call = self._sent(one, delivery)
             finally:
                 self._baton.release()
-        self._wake()
+        if call is None:
+            self._wake()
+
+    def _sent(self, one: OneRecord | None, delivery: Delivery) -> Call | None:
+        core, client = self._core, self._client
+        if one is None or core is None or client is None:
+            return None
+        pending = core.accumulator.pending
+        # Only the baton's holder takes records out, so the first one is still this one, or it is taken care of.
+        if len(pending) != 1 or pending[0] is not delivery:
+            return None
+        if not self._idle or not self._is_near or self._is_watched or self._requests:
+            return None
+        self._drained = self._taken
+        note_rows(1)
+        client.begin_alone()
+        try:
+            return one.send(delivery)
+        finally:
+            client.end_alone()
 
     def _wait_alone(self, delivery: Delivery, timeout: float | None) -> None:
         """Wait for the answer to the one request that is under way, and read it. Gives up when the thread works."""
@@ -128,7 +133,7 @@ class DirectWay(ABC):
         As long as callers send and wait by themselves they are not disturbed.
         """
         before, self._rested_at = self._rested_at, self._taken
-        self._is_near = self._is_direct and before != self._taken
+        self._is_near = self._one is not None and before != self._taken
         # Before anything can be due of what a caller's thread sends from now on, this one looks again.
         deadline = self._clock.monotonic() + min(wait_s, self._rest_s)
         while True:

@@ -16,6 +16,7 @@ from headrace.client.delivery import BatchDelivery, Delivery, DeliveryCallback
 from headrace.client.direct_way import DirectWay
 from headrace.client.errors import BufferExhausted, ClientClosed
 from headrace.client.forks import watch_forks
+from headrace.client.one_record import OneRecord
 from headrace.client.producer_base import (
     ProducerRecord,
     Setup,
@@ -322,9 +323,10 @@ class Producer(TransactionCalls, DirectWay):
         self._append = core.accumulator.pending.append
         self._taking = core.accumulator.taking = threading.Lock()
         # One record may be sent by its caller's thread: where nothing lingers, and no code of the user's is called.
-        self._is_direct = client.can_be_alone and not (
+        if client.can_be_alone and not (
             self._settings.linger_s or self._setup.partitioner or self._settings.transactional_id
-        )
+        ):
+            self._one = OneRecord(core)
         self._thread = threading.Thread(
             target=self._run, args=(client, core), name=f"headrace-{self._connection_config.client_id}", daemon=True
         )

@@ -156,6 +156,15 @@ class ProducerBatch:
         self.count += added
         self.size += size
 
+    def take_one(self, delivery: Delivery, key: bytes | None, value: bytes | None, timestamp: int, size: int) -> None:
+        """Be a batch of this record, and of no other."""
+        delivery[OWNER], delivery[PLACE] = self, 0
+        self.keys, self.values, self.timestamps = [key], [value], [timestamp]
+        self.runs = [Run([delivery], 1)]
+        self.count = 1
+        self.size += size
+        self.is_closed = True
+
     def take_columns(self, columns: Columns | Unpacked, delivery: BatchDelivery, size: int) -> None:
         """Be a batch of these columns."""
         self.columns = columns

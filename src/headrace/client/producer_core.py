@@ -38,7 +38,7 @@ from headrace.topics import TopicPartition
 log = logging.getLogger("headrace.client.producer")
 
 _FOREVER = float("inf")
-_VERSION_BY_NAME_MAX = 12
+VERSION_BY_NAME_MAX = 12
 _STALE_METADATA = frozenset(
     {
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
@@ -71,6 +71,7 @@ class ProducerCore:
     ) -> None:
         self.core = core
         self.settings = settings
+        self.producer = producer
         self.accumulator = Accumulator(settings, core.view, core.rng, partitioner, producer)
         self.accumulator.wants_topic = core.add_topic
         self.accumulator.wants_metadata = core.refresh_metadata
@@ -91,7 +92,7 @@ class ProducerCore:
         self._start = 0
         self._next_expiry = 0.0
         self._next_idle_check = 0.0
-        self._last_call: Call | None = None
+        self.last_call: Call | None = None
 
     # --- one turn -----------------------------------------------------------------------------------------------------
 
@@ -163,20 +164,11 @@ class ProducerCore:
         """Whether nothing is waiting, held or in flight, nor to be drained."""
         return not self.has_work and not self.accumulator.pending
 
-    def send_one(self) -> Call | None:
-        """Send the first record that is pending, without waiting, connecting or telling anybody anything.
-
-        The call that it went with; None when it takes a `turn` to send it. Only while there is nothing else to do.
-        """
-        is_known = not self.settings.idempotent or (self.identity.is_known and not self._bump_wanted)
-        if self.fatal is not None or self.has_work or not is_known or not self.settings.acks:
-            return None
-        now, before = self.core.clock.monotonic(), self._last_call
-        self.accumulator.drain(now, self.core.clock.now_ms(), now, rows_max=1)
-        if self.accumulator.active:
-            self._send_pass(now, may_connect=False)
-        call = self._last_call
-        return call if call is not None and call is not before and call.was_sent and not call.done else None
+    @property
+    def can_send_one(self) -> bool:
+        """Whether a record could be sent at once, with nothing before it and nothing to find out first."""
+        is_known = not self.settings.idempotent or (self.identity.producer_id >= 0 and not self._bump_wanted)
+        return is_known and self.fatal is None and not self.has_work and self.settings.acks != 0
 
     # --- who we are ---------------------------------------------------------------------------------------------------
 
@@ -281,12 +273,12 @@ class ProducerCore:
         for _ in range(self.settings.in_flight_max):
             if not self.accumulator.active:
                 return _FOREVER
-            sent, due = self._send_pass(now)
+            sent, due = self.send_pass(now)
             if not sent:
                 break
         return due
 
-    def _send_pass(self, now: float, *, may_connect: bool = True) -> tuple[bool, float]:
+    def send_pass(self, now: float, *, may_connect: bool = True) -> tuple[bool, float]:
         """Hand the first batch of every partition whose time has come to its leader, as many per request as fit."""
         due = _FOREVER
         active = list(self.accumulator.active.values())
@@ -368,22 +360,22 @@ class ProducerCore:
             timeout_ms=self.settings.request_timeout_ms,
             topic_data=list(topics.values()),
         )
-        version_max = None if by_id else _VERSION_BY_NAME_MAX
+        version_max = None if by_id else VERSION_BY_NAME_MAX
         if self.transactions is not None:
             version_max = self.transactions.produce_version_max or version_max
         self.metrics.request_sent()
         batches = [batch for _, batch in picked]
-        self._last_call = self.core.submit(
+        self.last_call = self.core.submit(
             node_id,
             request,
-            lambda call: self._answered(call, batches),
+            lambda call: self.answered(call, batches),
             expects_response=self.settings.acks != 0,
             version_max=version_max,
         )
 
     # --- answers ------------------------------------------------------------------------------------------------------
 
-    def _answered(self, call: Call, batches: list[ProducerBatch]) -> None:
+    def answered(self, call: Call, batches: list[ProducerBatch]) -> None:
         now = self.core.clock.monotonic()
         for batch in batches:
             self._landed(batch)

@@ -56,6 +56,24 @@ def test_an_idempotent_producer_loses_and_doubles_nothing_over_many_cuts(tmp_pat
     assert report.retried > 0
 
 
+def test_records_that_are_waited_for_one_by_one_are_there_once_after_cuts(faulty: Faulty) -> None:
+    # Sent by their caller's thread, which meets the cuts itself.
+    rng = random.Random(5)
+    topic = make_topic(faulty.address, "one-by-one")
+    config = {"bootstrap.servers": faulty.address, "linger.ms": 0, **QUICK_TO_RETURN, **PATIENT}
+    sent = [0] * fault_run.PARTITIONS
+    with Producer(config) as producer:
+        for i in range(30):
+            direction = (Direction.TO_BROKER, Direction.TO_CLIENT)[i % 2]
+            cut = faulty.proxy.cut_after(rng.randrange(2_000), direction)
+            while not cut.happened:
+                partition = rng.randrange(fault_run.PARTITIONS)
+                producer.send(topic, b"%d ." % sent[partition], partition=partition).result(100)
+                sent[partition] += 1
+        assert producer.metrics()["record-retry-total"] > 0
+    audit(faulty.address, topic, sent)
+
+
 @contextmanager
 def sending(faulty: Faulty, **config: Any) -> Iterator[Sender]:
     """Numbers are sent through the proxy for as long as the block lasts; in the end each has to be there, once."""

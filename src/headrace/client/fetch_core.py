@@ -357,7 +357,8 @@ class Fetcher:
         if chunk.leader_epoch != NO_EPOCH:
             state.offset_epoch = chunk.leader_epoch
         self.metrics.bytes_consumed += chunk.byte_count
-        self.has_room = True
+        # While its broker is being asked for more, the answer is what everybody waits for.
+        self.has_room = self.has_room or not state.in_flight
         if state.chunks and state.chunks[0] is chunk:
             state.chunks.popleft()
         self._subscriptions.move_to_end(state)

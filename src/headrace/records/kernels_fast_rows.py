@@ -30,7 +30,7 @@ from headrace.records.compiling import (
 
 _LIST, _BYTES, _NONE = b"["[0], b"s"[0], b"N"[0]
 _LIST_HEAD_BYTES = _ROW_HEAD_BYTES = 5
-_LONG_ROW_BYTES = 1000
+_LONG_ROW_BYTES = 4000
 
 
 @helper

@@ -418,3 +418,14 @@ def test_a_long_lane_is_not_left_for_the_end_and_the_others_get_their_turns() ->
     first = turns.index(True)
     assert sum(turns[first : first + 100]) >= 70
     assert not all(turns[first : first + 10])
+
+
+def test_a_lane_that_is_long_when_it_comes_does_not_wait_for_the_line() -> None:
+    settings = CoreSettings.of(Pool(), Order.KEY, Retry(), Limits(), None, workers=4)
+    made = ParallelCore(settings)
+    made.assign(PARTITION, 0)
+    keys = [b"k%d" % n if n < 100 else b"long" for n in range(200)]
+    made.add(PARTITION, [record(n, key) for n, key in enumerate(keys)], 0.0, 0)
+    chunk = made.take(0.0)
+    assert chunk is not None
+    assert chunk.todo[0].entries[0].record.key == b"long"

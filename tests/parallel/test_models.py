@@ -228,6 +228,60 @@ def test_a_slow_key_holds_up_only_itself(address: str, new_topic: Callable[..., 
     seen.check_key_order()
 
 
+def test_what_a_stuck_reader_was_given_ahead_is_read_by_others(address: str, new_topic: Callable[..., str]) -> None:
+    topic = new_topic(1)
+    fill(address, topic, 50)
+    seen, gate = Seen(), threading.Event()
+
+    def handle(record: Any) -> None:
+        # The last record of a range: by then its reader has the next one.
+        if record.offset == 9:
+            gate.wait(120)
+        seen(record)
+
+    consumer = ParallelConsumer(
+        handle, topics=[topic], group=topic, config=config(address), model=Ranges(size=10), order="none", workers=2
+    )
+    consumer.start()
+    try:
+        eventually(lambda: seen.distinct() == 49, "all but the stuck one")
+    finally:
+        gate.set()
+    eventually(lambda: seen.distinct() == 50, "the stuck one")
+    stop(consumer)
+    assert len(seen.order) == 50
+    assert commits(address, topic, topic, 1)[0] == (50, "")
+
+
+def test_async_handlers_that_never_wait_leave_the_loop_to_others(address: str, new_topic: Callable[..., str]) -> None:
+    topic = new_topic(1)
+    fill(address, topic, COUNT)
+    turns, turns_seen = 0, []
+
+    async def main() -> None:
+        async def count_turns() -> None:
+            nonlocal turns
+            while True:
+                turns += 1
+                await asyncio.sleep(0)
+
+        async def handle(record: Any) -> None:
+            turns_seen.append(turns)
+            if len(turns_seen) == COUNT:
+                consumer.stop()
+
+        counting = asyncio.create_task(count_turns())
+        consumer = ParallelConsumer(
+            handle, topics=[topic], group=topic, config=config(address), order="none", workers=1
+        )
+        await asyncio.wait_for(consumer.run_async(), 60)
+        counting.cancel()
+
+    asyncio.run(main())
+    # A worker takes at most 256 records before it lets others on.
+    assert len(set(turns_seen)) >= COUNT // 256
+
+
 def test_memory_is_bounded_while_handlers_stand_still(address: str, new_topic: Callable[..., str]) -> None:
     topic = new_topic(PARTITIONS)
     fill(address, topic, 5_000)

@@ -151,6 +151,7 @@ class ParallelCore:
         self._count(tracker, made)
         if tracker.is_retry:
             made = self._hold(tracker, made, now, now_ms)
+        self._queue.total = self.pressure.records
         self._queue.add(tracker, made)
 
     def _count(self, tracker: PartitionTracker, made: list[Entry]) -> None:

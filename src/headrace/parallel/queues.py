@@ -91,7 +91,8 @@ class Lanes:
         return len(self._ready) + len(self._hot)
 
     def add(self, tracker: PartitionTracker, entries: Sequence[Entry]) -> None:
-        lanes, ready, by_key = tracker.lanes, self._ready, self._by_key
+        lanes, by_key = tracker.lanes, self._by_key
+        new: list[Lane] = []
         for entry in entries:
             key: Hashable = entry.record[5] if by_key else _WHOLE_PARTITION
             if key is None:
@@ -100,9 +101,11 @@ class Lanes:
             lane = lanes.get(key)
             if lane is None:
                 lanes[key] = lane = Lane(key, tracker)
-                ready.append(lane)
+                new.append(lane)
             entry.lane = lane
             lane.queue.append(entry)
+        for lane in new:
+            self._line_up(lane)
 
     def take(self, budget: int) -> Run:
         lane = self._next_lane()
@@ -146,13 +149,20 @@ class Lanes:
 
     def _go_on(self, lane: Lane) -> None:
         if lane.queue:
+            self._line_up(lane)
+        else:
+            lane.tracker.lanes.pop(lane.key, None)
+
+    def _line_up(self, lane: Lane) -> None:
+        length = len(lane.queue)
+        if length > 1:
             # What is left when the line has moved up to the lane: it must not begin only then what takes longest.
             waiting = len(self._ready)
             left = self.total - waiting * min(self._run_max, self.total // (waiting + 1))
-            is_hot = len(lane.queue) * 2 * self._workers >= left
-            (self._hot if is_hot else self._ready).append(lane)
-        else:
-            lane.tracker.lanes.pop(lane.key, None)
+            if length * 2 * self._workers >= left:
+                self._hot.append(lane)
+                return
+        self._ready.append(lane)
 
     def drop(self, trackers: set[PartitionTracker]) -> None:
         self._ready = deque(lane for lane in self._ready if lane.tracker not in trackers)

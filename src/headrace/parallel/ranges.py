@@ -2,10 +2,14 @@
 
 The member of the group holds the partitions but does not read them. It hands out ranges; a reader assigns itself the
 partition, seeks to its range's start and handles it in order. What is committed is the end of the finished prefix.
+
+A range begins with a fetch (milliseconds, where many readers share the interpreter), so a reader is given the next one
+shortly before it is through with the last, and has it fetched meanwhile. What is held up so may be taken by others.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 from collections import deque
@@ -35,6 +39,16 @@ _LOOK_S = 0.05
 """How often the ends of the partitions are asked for while readers have nothing to do."""
 _FETCH_BYTES = 64 * 1024
 """Asked for at a time, unless it is configured: what lies behind a range's end is fetched for nothing."""
+_AHEAD_RECORDS = 2
+"""When so many records (or one batch) of a range are left, the next one is asked for. More would overlap no more of a
+fetch where handlers take a millisecond, and keep more from others where they take long."""
+_TAKE_OVER_S = 0.1
+"""A range that a reader was given ahead and has not begun for so long is anybody's."""
+_ENTRIES_PER_READER = 3
+"""Ranges of one partition that are under way, given ahead, or finished behind one that is not, for each reader."""
+
+Range = tuple[Entry, list[Interval]]
+"""What a reader reads, and the offsets in it that were finished before."""
 
 
 class _Reader:
@@ -47,6 +61,15 @@ class _Reader:
         self.partition: TopicPartition | None = None
         self.position = 0
         """The next offset: what was fetched beyond a range is there if the next one begins here."""
+
+    def turn_ahead_to(self, partition: TopicPartition, position: int, of: Collection[TopicPartition]) -> None:
+        """Read there next: ask for it, and do not wait for the answer."""
+        if (partition, position) == (self.partition, self.position):
+            return
+        self.turn_to(partition, position, of)
+        # A damaged batch is found again by whoever reads the range.
+        with contextlib.suppress(RecordDeserializationError):
+            self.consumer.poll(0.0, max_records=0)
 
     def turn_to(self, partition: TopicPartition, position: int, of: Collection[TopicPartition]) -> None:
         """Read this partition from there, and no other.
@@ -89,7 +112,13 @@ class RangeReaders:
     """The readers, as the workers of a member. They also take what the member reads itself: the retry topic."""
 
     def __init__(
-        self, member: Member, handling: Handling, count: int, size: int, config: Mapping[str, Any], batch: int
+        self,
+        member: Member,
+        handling: Handling,
+        count: int,
+        size: int,
+        config: Mapping[str, Any],
+        batch: int,
     ) -> None:
         self._member = member
         self._core = member.core
@@ -102,6 +131,8 @@ class RangeReaders:
         own = {name: value for name, value in config.items() if name not in ("group.id", "group.instance.id")}
         self._config = {"max.partition.fetch.bytes": _FETCH_BYTES, **own, "fetch.max.wait.ms": 1}
         self._threads: list[threading.Thread] = []
+        self._ahead: dict[_Reader, Range] = {}
+        """Given to readers that are not through with their last one (under the lock)."""
         self.ends: dict[TopicPartition, int] = {}
         """Up to where each partition may be read now (set by the engine, under the lock)."""
 
@@ -125,7 +156,7 @@ class RangeReaders:
 
     # --- handing out ------------------------------------------------------------------------------------------------
 
-    def _allocate(self, reader: _Reader) -> tuple[Entry, list[Interval]] | None:
+    def _allocate(self, reader: _Reader) -> Range | None:
         """The next range for a reader (called with the lock held)."""
         best, backlog = self._furthest_behind(reader)
         if best is None or best.next_offset is None or self._core.stopping or not self._core.pressure.room():
@@ -158,7 +189,7 @@ class RangeReaders:
             if behind <= 0:
                 continue
             backlog += behind
-            if len(tracker.entries) >= 2 * self._count:
+            if len(tracker.entries) >= _ENTRIES_PER_READER * self._count:
                 continue
             furthest = max(furthest, behind)
             if name == reader.partition and tracker.next_offset == reader.position:
@@ -170,14 +201,30 @@ class RangeReaders:
             best = stay
         return best, backlog
 
-    def _next(self, reader: _Reader) -> Chunk | tuple[Entry, list[Interval]] | None:
+    def _given_ahead(self, reader: _Reader) -> Range | None:
+        """What this reader was given before, if it is still ours (called with the lock held)."""
+        found = self._ahead.pop(reader, None)
+        if found is not None and (found[0].tracker.draining or not found[0].tracker.alive):
+            self._core.range_dropped(found[0])
+            return None
+        return found
+
+    def _take_over(self, now: float) -> Range | None:
+        """What another reader was given, and is kept from by a record that takes long (called with the lock held)."""
+        for other, (entry, _) in self._ahead.items():
+            if now >= entry.added_at + _TAKE_OVER_S:
+                return self._given_ahead(other)
+        return None
+
+    def _next(self, reader: _Reader) -> Chunk | Range | None:
         member = self._member
         with member.lock:
             while not member.is_closed:
-                chunk = self._core.take(member.clock.monotonic())
+                now = member.clock.monotonic()
+                chunk = self._core.take(now)
                 if chunk is not None:
                     return chunk
-                found = self._allocate(reader)
+                found = self._given_ahead(reader) or self._allocate(reader) or self._take_over(now)
                 if found is not None:
                     return found
                 member.idle += 1
@@ -201,6 +248,9 @@ class RangeReaders:
         except Exception as error:  # noqa: BLE001 - without its consumer a reader is of no use: the poller says why
             self._member.broke(error)
         finally:
+            with self._member.lock:
+                if (found := self._ahead.pop(reader, None)) is not None:
+                    self._core.range_dropped(found[0])
             consumer.close()
 
     def _do(self, chunk: Chunk) -> None:
@@ -230,9 +280,15 @@ class RangeReaders:
             except RecordDeserializationError as error:
                 self._pass_damage(reader, entry, error)
             wanted = [one for one in found if one.offset < end and not (skip and _is_within(one.offset, skip))]
+            position = reader.position
+            if position >= end:
+                before = self._before_the_last(wanted)
+                if before and not self._handle(entry, wanted[:before]):
+                    return False
+                self._look_ahead(reader)
+                wanted = wanted[before:]
             if wanted and not self._handle(entry, wanted):
                 return False
-            position = reader.position
             with self._member.lock:
                 is_ours = self._core.range_advanced(entry, min(end, position))
                 if entry.done:
@@ -245,6 +301,22 @@ class RangeReaders:
                 self._do(chunk)
             self._member.send_diverted()
         return entry.done
+
+    def _before_the_last(self, records: list[ConsumerRecord]) -> int:
+        """How many to handle before the next range is asked for."""
+        if self._handling.is_batch:
+            return max(0, len(records) - 1) // self._batch * self._batch
+        return max(0, len(records) - _AHEAD_RECORDS)
+
+    def _look_ahead(self, reader: _Reader) -> None:
+        """Have the next range fetched."""
+        with self._member.lock:
+            found = self._allocate(reader)
+            if found is None:
+                return
+            self._ahead[reader] = found
+        entry, _ = found
+        reader.turn_ahead_to(entry.tracker.partition, entry.offset, self.ends)
 
     def _pass_damage(self, reader: _Reader, entry: Entry, error: RecordDeserializationError) -> None:
         """A batch that cannot be read is one failed record; the part of it that lies in other ranges is theirs."""

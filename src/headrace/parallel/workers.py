@@ -98,6 +98,9 @@ class Coroutines:
         self._idle: list[asyncio.Future[None]] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self._to_wake = 0
+        self._turns = 0
+        """Of the loop, counted while there is work."""
+        self._counts_turn = False
 
     def start(self) -> None:
         self._handling.prepare()
@@ -152,9 +155,19 @@ class Coroutines:
                 self._idle.append(future)
                 await future
                 continue
+            if not self._counts_turn:
+                self._counts_turn = True
+                loop.call_soon(self._turned)
+            turns = self._turns
             await handling.work_async(chunk)
-            # A handler that never waits would otherwise keep the loop to itself.
-            await asyncio.sleep(0)
+            if turns == self._turns:
+                # A handler that never waits would otherwise keep the loop to itself. One that did has let the others
+                # on already: another turn would only add the time of all that are ready to each record's.
+                await asyncio.sleep(0)
+
+    def _turned(self) -> None:
+        self._turns += 1
+        self._counts_turn = False
 
     def _wake(self, count: int) -> None:
         """Called with the member's lock held, by any thread."""

@@ -23,6 +23,7 @@ MAX_COLUMN_BYTES = 2147483647
 
 _BLOCK_BYTES = 64 * 1024
 _LONG_ROW_BYTES = 1000
+_ONE = array("i", [1]).tobytes()
 _NULL_BYTES = b"\xff\xff\xff\xff"
 
 
@@ -126,7 +127,7 @@ class Columns:
     @property
     def has_headers(self) -> bool:
         """Whether any row has a header. (A section of one byte is the count 0.)"""
-        return self.headers is not None and self.headers.lengths.tolist().count(1) != len(self)
+        return self.headers is not None and self.headers.lengths.tobytes() != _ONE * len(self)
 
     def rows(self, start: int, end: int) -> Columns:
         """Neighbouring rows; everything is shared."""

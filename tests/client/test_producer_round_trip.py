@@ -36,6 +36,20 @@ def rest(producer: Producer) -> None:
     eventually(lambda: producer._idle and not producer._baton.locked(), "rest of the producer's thread")
 
 
+def come_near(producer: Producer, topic: str) -> int:
+    """Send until the producer's thread rests near, as it does when it has just worked; the next offset of partition 0.
+
+    Other work of the thread (metadata that comes late) makes it rest for longer at first.
+    """
+
+    def next_offset() -> int:
+        where = producer.send(topic, b"to come near", partition=0).result(RESULT_S)
+        rest(producer)
+        return where.offset + 1 if producer._is_near else 0
+
+    return eventually(next_offset, "a thread that rests near")
+
+
 def test_a_record_that_comes_just_before_the_thread_rests_is_sent(
     broker_address: str, make_topic: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -72,11 +86,11 @@ def test_a_resting_thread_is_not_woken_for_one_record(
     # Near all through the test, however busy the machine is.
     monkeypatch.setattr("headrace.client.direct_way._NEAR_S", RESULT_S)
     with Producer(bootstrap_servers=broker_address, linger_ms=0, client_id="one") as producer:
-        producer.send(topic, b"first", partition=0).result(RESULT_S)
+        offset = come_near(producer, topic)
         monkeypatch.setattr(BlockingClient, "flush_connection", spy)
         for i in range(10):
             rest(producer)
-            assert producer.send(topic, b"direct", partition=0).result(RESULT_S).offset == 1 + i
+            assert producer.send(topic, b"direct", partition=0).result(RESULT_S).offset == offset + i
         for value, key, headers in [
             (b"x" * 20_000, None, None),
             (None, b"key", None),
@@ -117,6 +131,46 @@ def test_an_answer_that_nobody_waits_for_is_read_all_the_same(broker_address: st
         eventually(delivery.done, "the answer")
 
 
+def test_a_flush_after_one_record_does_not_wake_the_thread(
+    broker_address: str, make_topic: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = make_topic(1)
+    monkeypatch.setattr("headrace.client.direct_way._NEAR_S", RESULT_S)
+    with Producer(bootstrap_servers=broker_address, linger_ms=0) as producer:
+        offset = come_near(producer, topic)
+        woken: list[str] = []
+        monkeypatch.setattr(producer, "_wake", lambda: woken.append("woken"))
+        deliveries = []
+        for _ in range(5):
+            deliveries.append(producer.send(topic, b"flushed"))
+            producer.flush(RESULT_S)
+            assert deliveries[-1].done()
+        producer.flush(RESULT_S)
+        assert woken == []
+        monkeypatch.undo()
+        # With something for the thread to do, it is the thread that is waited for.
+        heard: list[Any] = []
+        producer.send(topic, b"with a callback", on_delivery=lambda error, where: heard.append(where))
+        producer.flush(RESULT_S)
+        assert [where.offset for where in heard] == [offset + 5]
+
+
+def test_what_was_waited_alone_counts_towards_the_time_out(
+    broker_address: str, make_topic: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = make_topic(1)
+    # Nobody else reads the answers.
+    monkeypatch.setattr("headrace.client.direct_way._NEAR_S", RESULT_S)
+    with Producer(bootstrap_servers=broker_address, linger_ms=0) as producer:
+        offset = come_near(producer, topic)
+        with monkeypatch.context() as patch:
+            patch.setattr(producer, "_wait_alone", lambda timeout: RESULT_S)
+            delivery = producer.send(topic, b"second")
+            with pytest.raises(TimeoutError):
+                delivery.result(RESULT_S)
+        assert delivery.result(RESULT_S).offset == offset
+
+
 def test_who_waits_alone_is_told_when_the_thread_reads_the_answer(
     broker_address: str, make_topic: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -126,7 +180,7 @@ def test_who_waits_alone_is_told_when_the_thread_reads_the_answer(
     monkeypatch.setattr("headrace.client.direct_way._NEAR_S", RESULT_S)
 
     with Producer(bootstrap_servers=broker_address, linger_ms=0) as producer:
-        producer.send(topic, b"first").result(RESULT_S)
+        offset = come_near(producer, topic)
 
         def wait_late(watch: Watch, timeout_s: float) -> bool:
             heard: list[Any] = []
@@ -136,14 +190,13 @@ def test_who_waits_alone_is_told_when_the_thread_reads_the_answer(
             ends.append(wait(watch, RESULT_S))
             return ends[-1]
 
-        rest(producer)
         monkeypatch.setattr(Watch, "wait", wait_late)
-        assert producer.send(topic, b"waited for").result(RESULT_S).offset == 1
+        assert producer.send(topic, b"waited for").result(RESULT_S).offset == offset
         monkeypatch.setattr(Watch, "wait", wait)
         assert ends == [True]
         for i in range(3):
             rest(producer)
-            assert producer.send(topic, b"direct again").result(RESULT_S).offset == 3 + i
+            assert producer.send(topic, b"direct again").result(RESULT_S).offset == offset + 2 + i
 
 
 def test_a_resting_thread_that_looks_round_does_not_disturb_who_waits_alone(

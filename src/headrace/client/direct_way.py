@@ -91,26 +91,29 @@ class DirectWay(ABC):
         finally:
             client.end_alone()
 
-    def _wait_alone(self, delivery: Delivery, timeout: float | None) -> None:
-        """Wait for the answer to the one request that is under way, and read it. Gives up when the thread works."""
+    def _wait_alone(self, timeout: float | None) -> float:
+        """Wait for the answer to the one request that is under way, and read it. Gives up when the thread works.
+
+        For how many seconds it waited.
+        """
         client, watch = self._client, None
         if client is None or not self._idle:
-            return
+            return 0.0
         if not self._baton.acquire(True, _BATON_S_MAX):
             # Whatever keeps the thread: that it looks for this answer too.
             self._wake()
-            return
+            return 0.0
         try:
             call, self._call = self._call, None
             # Resting, the thread has nothing under way; so all there is is this call, and it has no callbacks.
-            if call is not None and self._idle and not self._is_watched and not call.done and not delivery.done():
+            if call is not None and self._idle and not self._is_watched and not call.done:
                 watch = client.watch_alone(call)
                 self._is_watched, self._was_nudged = watch is not None, False
         finally:
             self._baton.release()
         if watch is None:
-            return
-        has_come = False
+            return 0.0
+        has_come, begun = False, self._clock.monotonic()
         try:
             has_come = watch.wait(_WATCH_S_MAX if timeout is None else max(0.0, min(_WATCH_S_MAX, timeout)))
         finally:
@@ -124,6 +127,16 @@ class DirectWay(ABC):
         if self._waiting:
             with self._lock:
                 self._changed.notify_all()
+        return self._clock.monotonic() - begun
+
+    def _is_all_done(self, core: ProducerCore) -> bool:
+        """Whether nothing is to be sent or under way, as far as can be seen without waiting for the thread."""
+        if not self._idle or not self._baton.acquire(True, _BATON_S_MAX):
+            return False
+        try:
+            return self._idle and core.is_idle and not self._requests
+        finally:
+            self._baton.release()
 
     # --- the thread -------------------------------------------------------------------------------------------------
 

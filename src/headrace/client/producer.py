@@ -408,12 +408,12 @@ class Producer(TransactionCalls, DirectWay):
 
     # --- waiting ------------------------------------------------------------------------------------------------------
 
-    def _wait(self, condition: Callable[[], bool], timeout: float | None, what: str) -> None:
+    def _wait(self, condition: Callable[[], bool], timeout: float | None, what: str, waited: float = 0.0) -> None:
         if threading.current_thread() is self._thread:
             raise RuntimeError(
                 f"{what} was called from a delivery callback, on the thread that would have to do the work"
             )
-        deadline = None if timeout is None else self._clock.monotonic() + timeout
+        deadline = None if timeout is None else self._clock.monotonic() + timeout - waited
         with self._lock:
             self._waiting += 1
             try:
@@ -429,11 +429,12 @@ class Producer(TransactionCalls, DirectWay):
 
     def wait_for_delivery(self, delivery: Delivery | BatchDelivery, timeout: float | None) -> None:
         """What `Delivery.result` calls."""
+        waited = 0.0
         if self._call is not None and isinstance(delivery, Delivery):
-            self._wait_alone(delivery, timeout)
+            waited = self._wait_alone(timeout)
             if delivery.done():
                 return
-        self._wait(delivery.done, timeout, "the delivery")
+        self._wait(delivery.done, timeout, "the delivery", waited)
 
     def delivery_future(self, delivery: Any) -> Any:
         raise TypeError("a blocking producer's delivery cannot be awaited: use result(), or headrace.aio.Producer")
@@ -443,9 +444,12 @@ class Producer(TransactionCalls, DirectWay):
         if self._thread is None or self._closed:
             return
         core = self._running()
+        waited = 0.0 if self._call is None else self._wait_alone(timeout)
+        if self._is_all_done(core):
+            return
         waits: list[FlushWait] = []
         self._on_thread(lambda: waits.append(core.flush()))
-        self._wait(lambda: bool(waits) and waits[0].is_done, timeout, "flush")
+        self._wait(lambda: bool(waits) and waits[0].is_done, timeout, "flush", waited)
 
     def partitions_for(self, topic: str, timeout: float | None = None) -> list[PartitionView]:
         """The topic's partitions with their leaders; waits for its metadata up to `max.block.ms`."""

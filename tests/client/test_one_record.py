@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
+from typing import Any
 
 import pytest
 
 from headrace.client.cluster_view import Node
 from headrace.client.connection_core import Connection
-from headrace.client.one_record import _PROBE, Frame
+from headrace.client.one_record import _PROBE, Frame, OneRecord
+from headrace.protocol.api import ApiKey
 from headrace.protocol.codec import encode_request
 from headrace.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from headrace.records import build_batch_of
 from headrace.records.build import build_one
+
+from .fake import CUT, CUT_BEFORE, SILENCE, FakeCluster, VirtualClock, World
 
 TOPIC_ID = bytes(range(16))
 
@@ -52,3 +57,81 @@ def request_with_probe() -> ProduceRequest:
     made = request(b"")
     made.topic_data[0].partition_data[0].records = _PROBE
     return made
+
+
+# --- over a fake cluster ----------------------------------------------------------------------------------------------
+
+
+def produce_versions(cluster: FakeCluster) -> list[int]:
+    return [version for _, name, version, _ in cluster.requests if name == "Produce"]
+
+
+@pytest.mark.parametrize("idempotent", [True, False])
+def test_records_sent_alone_are_there_once_and_in_order_whatever_becomes_of_their_requests(idempotent: bool) -> None:
+    rng = random.Random(23)
+    cluster = FakeCluster(VirtualClock(), brokers=2, topics={"t": 4})
+    config = {} if idempotent else {"enable_idempotence": False, "max_in_flight_requests_per_connection": 1}
+    world = World(cluster, linger_ms=0, request_timeout_ms=1_000, delivery_timeout_ms=200_000, **config)
+    one = OneRecord(world.producer)
+    # Without numbers a record whose answer is lost is written twice: only what is not served is lost there.
+    troubles = [CUT_BEFORE, CUT, SILENCE] if idempotent else [CUT_BEFORE]
+    cluster.script = lambda node, name, request: rng.choice(troubles) if rng.random() < 0.2 else None
+    sent: dict[int, list[bytes]] = {partition: [] for partition in range(4)}
+    ways: Counter[bool] = Counter()
+    for i in range(400):
+        if rng.random() < 0.05:
+            partition = rng.randrange(4)
+            leader, epoch = cluster.leaders["t", partition]
+            cluster.leaders["t", partition] = (3 - leader, epoch + 1)
+        value = b"%d" % i
+        delivery = world.send("t", value, key=rng.choice([None, b"a", b"b"]))
+        call = one.send(delivery)
+        ways[call is not None] += 1
+        assert (delivery not in world.producer.accumulator.pending) or call is None
+        world.deliver([delivery])
+        sent[delivery.result().partition].append(value)
+    assert {p: log.values for (_, p), log in cluster.logs.items()} == sent
+    assert ways[True] > 200
+    assert world.producer.is_idle
+    assert world.producer.accumulator.buffered_bytes == 0
+
+
+def test_the_usual_way_is_taken_where_the_short_one_ends() -> None:
+    cluster = FakeCluster(VirtualClock(), topics={"t": 2})
+    world = World(cluster, linger_ms=0)
+    one = OneRecord(world.producer)
+
+    def sent(**record: Any) -> bool:
+        """Whether it went out at once, by whichever way."""
+        delivery = world.send("t", record.pop("value", b"v"), **record)
+        call = one.send(delivery)
+        world.deliver([delivery])
+        return call is not None
+
+    assert not sent()  # neither the topic nor the producer id is known
+    for record in ({}, {"partition": 1}, {"headers": [("h", b"")]}, {"value": b"x" * 20_000}):
+        assert sent(**record), record
+    # No leader: -1 is nobody, and not the bootstrap server that has this number.
+    cluster.leaders["t", 0] = (-1, 1)
+    world.core.refresh_metadata()
+    world.run_until(lambda: world.core.view.leader_of("t", 0) is None)
+    before = len(produce_versions(cluster))
+    delivery = world.send("t", b"late", partition=0)
+    assert one.send(delivery) is None
+    world.settle()
+    assert len(produce_versions(cluster)) == before
+    cluster.leaders["t", 0] = (1, 2)
+    world.deliver([delivery])
+
+
+def test_brokers_of_before_flexible_fields_are_sent_to_by_the_usual_way() -> None:
+    cluster = FakeCluster(VirtualClock(), topics={"t": 1})
+    cluster.served[ApiKey.PRODUCE] = (3, 8)
+    world = World(cluster, linger_ms=0)
+    one = OneRecord(world.producer)
+    for _ in range(3):
+        delivery = world.send("t", b"v")
+        one.send(delivery)
+        world.deliver([delivery])
+    assert set(produce_versions(cluster)) == {8}
+    assert cluster.values("t") == [b"v"] * 3

@@ -104,8 +104,8 @@ class OneRecord:
             partition = accumulator.sticky_partition(view)
         elif partition is None:
             partition = partition_for_key(key, len(view.partitions))
-        place = view.partition(partition)
-        connection = None if place is None else core.core.resting_connection(place.leader)
+        leader = core.core.view.leader_of(topic, partition)
+        connection = None if leader is None else core.core.resting_connection(leader.id)
         frame = None if connection is None else self._frame(connection, topic, view.topic_id, partition)
         queue = accumulator.queue(topic, partition)
         if connection is None or frame is None or queue.sequences.assigned or not accumulator.take_first(delivery):
@@ -136,6 +136,9 @@ class OneRecord:
         found = self._frames.get((topic, partition))
         if found is not None and found.connection is connection and found.topic_id == topic_id:
             return found
+        if found is not None or len(self._frames) >= _FRAMES_MAX:
+            # A new connection, or a new topic of the same name: frames would keep what is gone alive.
+            self._frames.clear()
         data = PartitionProduceData(index=partition, records=_PROBE)
         request = self._new_request([TopicProduceData(name=topic, topic_id=topic_id, partition_data=[data])])
         try:
@@ -144,8 +147,6 @@ class OneRecord:
             return None
         if not has_flexible_header(ProduceRequest, version):
             return None
-        if len(self._frames) >= _FRAMES_MAX:
-            self._frames.clear()
         found = self._frames[topic, partition] = Frame(connection, request, version, topic_id)
         return found
 

@@ -187,6 +187,9 @@ def test_who_waits_alone_is_told_when_the_thread_reads_the_answer(
             producer.send(topic, b"for the thread", on_delivery=lambda error, where: heard.append(where))
             # Answers come in order: with this one, the one that is waited for has been read as well.
             eventually(lambda: heard, "the thread's record")
+            rest(producer)
+            # The thread rests again, but here somebody still waits: nobody else may do so on the same connection.
+            assert producer.send(topic, b"of another").result(RESULT_S).offset == offset + 2
             ends.append(wait(watch, RESULT_S))
             return ends[-1]
 
@@ -196,7 +199,7 @@ def test_who_waits_alone_is_told_when_the_thread_reads_the_answer(
         assert ends == [True]
         for i in range(3):
             rest(producer)
-            assert producer.send(topic, b"direct again").result(RESULT_S).offset == offset + 2 + i
+            assert producer.send(topic, b"direct again").result(RESULT_S).offset == offset + 3 + i
 
 
 def test_a_resting_thread_that_looks_round_does_not_disturb_who_waits_alone(

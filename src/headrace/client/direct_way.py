@@ -62,19 +62,20 @@ class DirectWay(ABC):
 
     def _send_now(self, delivery: Delivery) -> None:
         """The thread rests: send the record from here, if nothing but the socket is needed for that; else wake it."""
-        one = self._one
         call = None
-        is_plain = one is not None and self._is_near and delivery[CALLBACK] is None
-        if is_plain and self._baton.acquire(True, _BATON_S_MAX):
+        # With others about, the thread sends what they have together.
+        is_alone = self._is_near and not self._is_watched and not self._waiting
+        if is_alone and delivery[CALLBACK] is None and self._baton.acquire(True, _BATON_S_MAX):
             try:
-                call = self._call = self._sent(one, delivery)
+                call = self._call = self._sent(delivery)
             finally:
                 self._baton.release()
         if call is None:
             self._wake()
 
-    def _sent(self, one: OneRecord | None, delivery: Delivery) -> Call | None:
-        core, client = self._core, self._client
+    def _sent(self, delivery: Delivery) -> Call | None:
+        """The call that it went with, if it did. Only with the baton."""
+        core, client, one = self._core, self._client, self._one
         if one is None or core is None or client is None:
             return None
         pending = core.accumulator.pending

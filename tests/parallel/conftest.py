@@ -23,6 +23,12 @@ def address() -> Iterator[str]:
         yield kafka.address
 
 
+@pytest.fixture(scope="session")
+def session_ms() -> int:
+    """A short session: of a Kafka that is given, the shortest that it allows unless it is told otherwise."""
+    return 6_000 if os.environ.get("HEADRACE_TEST_KAFKA") else 1_000
+
+
 @pytest.fixture
 def new_topic(address: str) -> Callable[..., str]:
     """new_topic(partitions) → the name of a fresh topic."""

@@ -231,12 +231,15 @@ def test_a_slow_key_holds_up_only_itself(address: str, new_topic: Callable[..., 
 def test_what_a_stuck_reader_was_given_ahead_is_read_by_others(address: str, new_topic: Callable[..., str]) -> None:
     topic = new_topic(1)
     fill(address, topic, 50)
-    seen, gate = Seen(), threading.Event()
+    seen, is_stuck, gate = Seen(), threading.Event(), threading.Event()
 
     def handle(record: Any) -> None:
         # The last record of a range: by then its reader has the next one.
         if record.offset == 9:
+            is_stuck.set()
             gate.wait(120)
+        elif record.offset > 9:
+            is_stuck.wait(120)
         seen(record)
 
     consumer = ParallelConsumer(
@@ -345,7 +348,7 @@ def test_many_members_hear_soon_of_a_rebalance(model: Model, given: dict[str, An
 
 @pytest.mark.slow
 def test_a_consumer_process_that_is_killed_is_replaced(
-    address: str, new_topic: Callable[..., str], tmp_path: Path
+    address: str, new_topic: Callable[..., str], session_ms: int, tmp_path: Path
 ) -> None:
     topic = new_topic(PARTITIONS)
     fill(address, topic, 600)
@@ -355,7 +358,7 @@ def test_a_consumer_process_that_is_killed_is_replaced(
         topics=[topic],
         group=topic,
         # The killed one's partitions are free when its session is over.
-        config=config(address, **{"session.timeout.ms": 1_000, "heartbeat.interval.ms": 200}),
+        config=config(address, **{"session.timeout.ms": session_ms, "heartbeat.interval.ms": 200}),
         model=Consumers(processes=True),
         order="partition",
         workers=1,

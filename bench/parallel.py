@@ -10,8 +10,9 @@ Keys follow Zipf's law over 10,000 keys: with all-distinct keys, order by key wo
 workers could do if nothing else took time: all records ÷ workers, or the longest chain of records that have to wait for
 one another (a key's, a partition's; for a consumer per thread, all of the partitions that the busiest one was given),
 whichever is more, × handler time. All records are handled, to the end of the longest chain; only where there is but one
-chain a part of it says the same. A handler's time is measured before each run, with as many workers that do
-nothing else (a sleep of 1 ms takes longer than that, most of all on a machine with other things to do), and after it.
+chain a part of it says the same. A handler's time is measured before each run and after the last, with as many workers
+that do nothing else (a sleep of 1 ms takes longer than that, most of all on a machine with other things to do). Of the
+runs the shortest counts, of those measurements too: other things on the machine only ever take time, from either.
 At 0 ms there is no ideal: there the processor time per record counts (of all threads of this process, so whatever else
 the machine does; a plain consumer's is in the heading). The last lines say which targets were missed.
 
@@ -363,18 +364,26 @@ class Setting:
 
     def measure(self, way: Way) -> Measured:
         hands = min(self.workers, self.partitions) if isinstance(way.model, Consumers) else self.workers
-        taken_s = bare_s(self.wait_s, hands, way.is_async) if self.wait_s else 0.0
+        bare: list[float] = []
+
+        def measure_bare() -> None:
+            if self.wait_s:
+                bare.append(bare_s(self.wait_s, hands, way.is_async))
+
+        measure_bare()
         count = self.count
         is_one_chain = way.order == "partition" and self.partitions == 1
         if self.wait_s and is_one_chain:
-            count = min(count, int(LONGEST * self.seconds / taken_s))
-        address = self.brokers.of(way)
-        runs = [parallel(address, self.topic, count, self.wait_s, way, hands) for _ in range(self.tries)]
+            count = min(count, int(LONGEST * self.seconds / bare[0]))
+        runs: list[Ran] = []
+        for _ in range(self.tries):
+            runs.append(parallel(self.brokers.of(way), self.topic, count, self.wait_s, way, hands))
+            measure_bare()
         best = min(runs, key=lambda run: run.seconds)
         each_s, cpu_s = best.seconds / count, min(run.cpu_s for run in runs) / count
         if not self.wait_s:
             return Measured(each_s, cpu_s, 0.0, None)
-        taken_s = (taken_s + bare_s(self.wait_s, hands, way.is_async)) / 2
+        taken_s = min(bare)
         chain = count if is_one_chain else self.chains.longest(way, best.calls)
         ideal_s = taken_s * max(1 / hands, chain / count)
         rows = rows_of(way, best.calls, hands, chain / count > 1 / hands)

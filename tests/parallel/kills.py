@@ -9,12 +9,12 @@ After each kill the group's commit says what may be repeated: what had been hand
 from __future__ import annotations
 
 import contextlib
-import itertools
 import random
 import subprocess
 import sys
 import tempfile
 import time
+import uuid
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,7 +28,6 @@ from headrace.testing import broker
 
 PARTITIONS = 4
 PER_KILL = 300
-_numbers = itertools.count()
 
 VICTIM = """
 import sys
@@ -56,7 +55,7 @@ def victim(address: str, topic: str, path: str, model: str) -> Iterator[subproce
 def run_kills(address: str, path: str, kills: int, seed: int, model: str) -> int:
     """Returns how many records were handled more than once."""
     rng = random.Random(seed)
-    topic = f"kills{next(_numbers)}-{model}"
+    topic = f"kills-{model}-{uuid.uuid4().hex[:8]}"
     count = kills * PER_KILL
     make_topic(address, topic, PARTITIONS)
     fill(address, topic, count, seed)

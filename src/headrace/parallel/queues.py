@@ -104,8 +104,10 @@ class Lanes:
                 new.append(lane)
             entry.lane = lane
             lane.queue.append(entry)
+        # One that is more than half a worker's share of all there is begins at once.
+        long = max(2, self.total / (2 * self._workers))
         for lane in new:
-            self._line_up(lane)
+            (self._hot if len(lane.queue) >= long else self._ready).append(lane)
 
     def take(self, budget: int) -> Run:
         lane = self._next_lane()
@@ -149,20 +151,13 @@ class Lanes:
 
     def _go_on(self, lane: Lane) -> None:
         if lane.queue:
-            self._line_up(lane)
-        else:
-            lane.tracker.lanes.pop(lane.key, None)
-
-    def _line_up(self, lane: Lane) -> None:
-        length = len(lane.queue)
-        if length > 1:
             # What is left when the line has moved up to the lane: it must not begin only then what takes longest.
             waiting = len(self._ready)
             left = self.total - waiting * min(self._run_max, self.total // (waiting + 1))
-            if length * 2 * self._workers >= left:
-                self._hot.append(lane)
-                return
-        self._ready.append(lane)
+            is_hot = len(lane.queue) * 2 * self._workers >= left
+            (self._hot if is_hot else self._ready).append(lane)
+        else:
+            lane.tracker.lanes.pop(lane.key, None)
 
     def drop(self, trackers: set[PartitionTracker]) -> None:
         self._ready = deque(lane for lane in self._ready if lane.tracker not in trackers)

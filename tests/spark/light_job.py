@@ -22,9 +22,10 @@ from headrace.spark.cluster import Cluster
 from headrace.spark.columns import Shape
 from headrace.spark.connections import make_client
 from headrace.spark.foreach_batch import transactional_id
-from headrace.spark.lanes import LANE, Lanes, route
+from headrace.spark.lanes import Lanes, route
 from headrace.spark.markers import Marker
 from headrace.spark.once import Identity, run_batch
+from headrace.spark.parcels import pack
 from headrace.spark.producing import TransactionalWriter
 from headrace.spark.transaction import PROGRESS_TOPIC, Transaction
 from headrace.spark.writing import WriteJob, write_task
@@ -64,10 +65,10 @@ class LightSteps:
         lanes = route(rows, self.lanes, self.plan.sink, 0)
         kafka, name = {"bootstrap.servers": self.plan.servers}, self.transaction.transactional_id
         job = WriteJob(kafka, Shape(("value", "key"), self.plan.sink), self.lanes, name, identity, 0, None)
-        routed = rows.append_column(LANE, pa.array(lanes, pa.int32()))
         for lane in range(len(self.lanes)):
-            mine = routed.filter(pa.array(lanes == lane))
-            write_task(iter([mine.slice(0, 5), mine.slice(5)]), job, lane)
+            mine = rows.filter(pa.array(lanes == lane))
+            parts = [part for part in (mine.slice(0, 5), mine.slice(5)) if part.num_rows]
+            write_task((pack(part, [lane] * part.num_rows) for part in parts), job, lane)
 
     def mark(self, identity: Identity) -> None:
         offsets = {

@@ -19,9 +19,10 @@ from headrace.spark.cluster import Cluster
 from headrace.spark.columns import Shape
 from headrace.spark.connections import make_client
 from headrace.spark.foreach_batch import UnsafeSpark, abort_orphan, check_spark, transactional_id
-from headrace.spark.lanes import LANE, Lanes
+from headrace.spark.lanes import Lanes
 from headrace.spark.markers import Marker
 from headrace.spark.once import BatchTooSlow, Fenced, Identity, run_batch
+from headrace.spark.parcels import pack
 from headrace.spark.transaction import PROGRESS_TOPIC, Transaction
 from headrace.spark.writing import WriteJob, write_task
 from headrace.testing import EmbeddedBroker, broker
@@ -60,10 +61,9 @@ class Driver:
             {
                 "value": pa.array(values, pa.binary()),
                 "key": pa.array([None] * len(values), pa.binary()),
-                LANE: pa.array([lane] * len(values), pa.int32()),
             }
         )
-        return write_task(iter([rows]), job, lane)
+        return write_task(iter([pack(rows, [lane] * len(values))]), job, lane)
 
     def commit(self, identity: Identity) -> None:
         """Commit, and wait until every partition knows: a broker answers before that. Fencing waits for it."""

@@ -27,15 +27,10 @@ _BOOLEAN, _CLASS = ConfigType.BOOLEAN, ConfigType.CLASS
 _INT32_MAX = 2_147_483_647
 _IDEMPOTENT_IN_FLIGHT_MAX = 5
 
-_OTHER_DEFAULTS = {
-    "receive.buffer.bytes": key("receive.buffer.bytes", _INT, 32_768, at_least(-1)),
-    # Kafka's default is 128 KB, through which a batch of a megabyte goes in pieces, with a turn of the sender for each:
-    # a tenth more CPU per record. The system's own choice grows with the connection.
-    "send.buffer.bytes": key("send.buffer.bytes", _INT, -1, at_least(-1)),
-}
+_RECEIVE_BUFFER = key("receive.buffer.bytes", _INT, 32_768, at_least(-1))
 
 PRODUCER_KEYS = (
-    *(_OTHER_DEFAULTS.get(common.name, common) for common in COMMON_KEYS),
+    *(_RECEIVE_BUFFER if common.name == "receive.buffer.bytes" else common for common in COMMON_KEYS),
     key("buffer.memory", _LONG, 33_554_432, at_least(0)),
     key("retries", _INT, _INT32_MAX, between(0, _INT32_MAX)),
     key("acks", _STRING, "all", one_of("all", "-1", "0", "1")),

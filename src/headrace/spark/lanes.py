@@ -19,8 +19,6 @@ from headrace.records import kernels
 from headrace.records.arrow import arrow_to_columns
 from headrace.topics import TopicPartition
 
-LANE = "__headrace_lane"
-
 
 class UnknownDestination(HeadraceError):
     """A row names a topic or partition that is not among those the transaction covers."""

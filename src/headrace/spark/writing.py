@@ -20,10 +20,10 @@ from headrace.records.arrow import arrow_to_columns
 from headrace.runtime.real import RealClock
 from headrace.spark.columns import Shape
 from headrace.spark.connections import expect_rows, forget, shared_client
-from headrace.spark.lanes import LANE, Lanes, route
+from headrace.spark.lanes import Lanes, route
 from headrace.spark.once import Fenced, Identity, WriteFailed
+from headrace.spark.parcels import LANE, PARCELS_DDL, pack, unpack
 from headrace.spark.producing import TransactionalWriter, WriteSettings, record_sizes
-from headrace.topics import TopicPartition
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -71,9 +71,7 @@ def run_job(rows: DataFrame, job: WriteJob) -> int:
     names = [*job.shape.columns, *(["topic"] if job.shape.topic is None else [])]
     rows = rows.select(*[_column(name, rows.schema) for name in names])
     if job.owners is None:
-        fields = ", ".join(f"`{field.name}` {field.dataType.simpleString()}" for field in rows.schema.fields)
-        routed = rows.mapInArrow(_router(job), f"{fields}, `{LANE}` INT")
-        rows = routed.repartitionById(len(job.lanes), LANE)
+        rows = rows.mapInArrow(_router(job), PARCELS_DDL).repartitionById(len(job.lanes), LANE)
     else:
         rows = rows.coalesce(job.owners)
     results = rows.mapInArrow(_task(job), RESULT).collect()
@@ -99,17 +97,17 @@ def _column(name: str, schema: StructType) -> Column:
 
 
 def _router(job: WriteJob) -> Any:
-    def add_lanes(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def in_parcels(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         from pyspark import TaskContext
 
         context = TaskContext.get()
         turn = job.turn + (0 if context is None else context.partitionId())
         for number, batch in enumerate(batches):
-            expect_rows(batch.num_rows)
-            lanes = route(batch, job.lanes, job.shape.topic, turn + number)
-            yield batch.append_column(LANE, pa.array(lanes, pa.int32()))
+            if batch.num_rows:
+                expect_rows(batch.num_rows)
+                yield pack(batch, route(batch, job.lanes, job.shape.topic, turn + number))
 
-    return add_lanes
+    return in_parcels
 
 
 def _task(job: WriteJob) -> Any:
@@ -160,13 +158,12 @@ def write_task(batches: Iterator[pa.RecordBatch], job: WriteJob, task: int) -> i
     rows = 0
     finished = False
     try:
-        for number, batch in enumerate(batches):
+        for lane, batch in _with_lanes(batches, job, owned):
             if not batch.num_rows:
                 continue
             expect_rows(batch.num_rows)
-            target = _target(batch, partitions, owned, number, routed=job.is_routed)
             columns = arrow_to_columns(batch.select(_record_columns(job.shape)), default_timestamp_ms=now_ms)
-            writer.write(target, columns, record_sizes(columns))
+            writer.write(partitions[lane], columns, record_sizes(columns))
             rows += batch.num_rows
         writer.finish()
         finished = True
@@ -180,17 +177,15 @@ def _record_columns(shape: Shape) -> list[str]:
     return [name for name in shape.columns if name != "partition"]
 
 
-def _target(
-    batch: pa.RecordBatch, partitions: list[TopicPartition], owned: list[int], number: int, *, routed: bool
-) -> TopicPartition:
-    """Where the rows go. That they were all routed to this task is checked, not believed."""
-    if not routed:
-        return partitions[owned[number % len(owned)]]
-    import pyarrow.compute as pc
-
-    least, most = pc.min_max(batch.column(LANE)).as_py().values()
-    if least != most or least != owned[0]:
-        raise WriteFailed(
-            f"rows of lanes {least} to {most} came to the task of lane {owned[0]}: nothing is certain then"
-        )
-    return partitions[owned[0]]
+def _with_lanes(
+    batches: Iterator[pa.RecordBatch], job: WriteJob, owned: list[int]
+) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """Rows, and the lane that they go to. That they were all routed to this task is checked, not believed."""
+    for number, batch in enumerate(batches):
+        if not job.is_routed:
+            yield owned[number % len(owned)], batch
+            continue
+        for lane, rows in unpack(batch):
+            if lane != owned[0]:
+                raise WriteFailed(f"rows of lane {lane} came to the task of lane {owned[0]}: nothing is certain then")
+            yield lane, rows

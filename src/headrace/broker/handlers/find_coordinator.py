@@ -27,9 +27,9 @@ async def find_coordinator(
     broker: Broker, context: RequestContext, request: FindCoordinatorRequest
 ) -> FindCoordinatorResponse:
     if context.api_version >= BATCHED_SINCE_VERSION:
-        found = [await _find(broker, request.key_type, key) for key in request.coordinator_keys]
+        found = [await _find(broker, context, request.key_type, key) for key in request.coordinator_keys]
         return FindCoordinatorResponse(coordinators=found)
-    one = await _find(broker, request.key_type, request.key)
+    one = await _find(broker, context, request.key_type, request.key)
     # Old versions carry the error's name as its message, also when there is none.
     return FindCoordinatorResponse(
         error_code=one.error_code,
@@ -40,7 +40,7 @@ async def find_coordinator(
     )
 
 
-async def _find(broker: Broker, key_type: int, key: str) -> Coordinator:
+async def _find(broker: Broker, context: RequestContext, key_type: int, key: str) -> Coordinator:
     topic = _TOPIC_OF_KEY_TYPE.get(key_type)
     missing = Coordinator(key=key, node_id=-1, host="", port=-1, error_message="")
     if topic is None:
@@ -52,7 +52,8 @@ async def _find(broker: Broker, key_type: int, key: str) -> Coordinator:
         missing.error_code = ErrorCode.COORDINATOR_NOT_AVAILABLE
         return missing
     leader = image.partitions[partition_for_group(key, len(image.partitions))].leader
-    node = broker.image.brokers.get(leader)
+    # By the address that this client can reach: that of the listener it came through.
+    node = next((one for one in broker.answers.brokers(context.listener) if one.node_id == leader), None)
     if node is None:
         missing.error_code = ErrorCode.COORDINATOR_NOT_AVAILABLE
         return missing

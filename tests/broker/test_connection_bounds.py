@@ -28,6 +28,8 @@ from headrace.testing import EmbeddedBroker, broker
 from . import raw
 from .raw import RawClient
 
+pytestmark = pytest.mark.slow
+
 METADATA_VERSION = 9
 MIB = 1024 * 1024
 GRACE_S = 60.0

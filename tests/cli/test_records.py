@@ -10,6 +10,8 @@ import pytest
 
 from .conftest import Command
 
+pytestmark = pytest.mark.slow
+
 
 def values(headrace: Command, topic: str, *arguments: str) -> list[str]:
     result = headrace("consume", topic, *arguments)

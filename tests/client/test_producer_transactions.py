@@ -18,6 +18,8 @@ from headrace.topics import TopicPartition
 from .fake import CUT, CUT_BEFORE, SILENCE, VirtualClock, World
 from .fake_transactions import TransactionalCluster
 
+pytestmark = pytest.mark.slow
+
 GROUP = ConsumerGroupMetadata("g")
 
 

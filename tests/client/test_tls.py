@@ -17,6 +17,8 @@ from headrace import Admin, Consumer, Producer, aio
 from headrace.errors import HeadraceError
 from headrace.testing import FaultProxy
 
+pytestmark = pytest.mark.slow
+
 pytest.importorskip("cryptography")
 
 

@@ -29,6 +29,8 @@ from .clients import (
     sample,
 )
 
+pytestmark = pytest.mark.slow
+
 START_MS = 1_700_000_000_000
 STEP_MS = 7  # of sample()
 

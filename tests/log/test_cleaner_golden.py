@@ -21,6 +21,8 @@ from .compacting import RandomWriter, Table, batches_of, consume, newest
 from .golden import ALL, copy_partition, expected, open_log
 from .test_java import COMPLAINTS, LIBS, dump
 
+pytestmark = pytest.mark.slow
+
 CONFIG = LogConfig(compact=True, delete=False, min_cleanable_dirty_ratio=0)
 COMPACTED = [(kind, name) for kind, name in ALL if name.startswith(("g-compact", "__"))]
 KEYED = [(kind, name) for kind, name in ALL if name.startswith(("g-idem", "g-mixed", "g-txn", "g-none"))]

@@ -17,6 +17,8 @@ from headrace.parallel.deadletters import DeadLetters
 from headrace.parallel.retries import ORIGIN_LAST_OFFSET, ORIGIN_OFFSET, RAW_BYTES, REASON, header
 from headrace.testing import broker
 
+pytestmark = pytest.mark.slow
+
 
 def damaged(address: str, directory: Path, name: str) -> bytes:
     """A topic of three batches of ten records; a byte of the second one is flipped. The second batch's bytes."""

@@ -21,6 +21,8 @@ from headrace.parallel.deadletters import DeadLetters
 from headrace.parallel.view import MetricsPage, Watch, lines
 from headrace.topics import TopicPartition
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def letters(address: str, new_topic: Callable[..., str]) -> str:

@@ -29,6 +29,8 @@ from headrace.parallel import (
     Window,
 )
 
+pytestmark = pytest.mark.slow
+
 COUNT = 2_000
 PARTITIONS = 3
 

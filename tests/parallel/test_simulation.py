@@ -8,6 +8,8 @@ from collections.abc import Iterator
 import pytest
 from tests.parallel.simulate import run_seeds
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(autouse=True)
 def silent() -> Iterator[None]:

@@ -14,6 +14,8 @@ from headrace.client.consumer_errors import ConcurrentAccessError, WakeupError
 from headrace.errors import RequestTimedOutError
 from headrace.topics import TopicPartition
 
+pytestmark = pytest.mark.slow
+
 
 async def read(consumer: Consumer, count: int) -> list[Any]:
     found: list[Any] = []

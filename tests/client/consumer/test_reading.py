@@ -19,6 +19,8 @@ from headrace.config import ConfigError
 from headrace.errors import RequestTimedOutError
 from headrace.topics import TopicPartition
 
+pytestmark = pytest.mark.slow
+
 
 def values(count: int, start: int = 0) -> list[bytes]:
     return [b"v%d" % i for i in range(start, start + count)]

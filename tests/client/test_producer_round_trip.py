@@ -50,6 +50,16 @@ def come_near(producer: Producer, topic: str) -> int:
     return eventually(next_offset, "a thread that rests near")
 
 
+@pytest.fixture
+def near(broker_address: str, make_topic: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Producer, str, int]]:
+    """A producer whose thread rests near all through the test, however busy the machine is, so that nobody else reads
+    the answers; its topic, and the next offset there."""
+    topic = make_topic(1)
+    monkeypatch.setattr("headrace.client.direct_way._NEAR_S", RESULT_S)
+    with Producer(bootstrap_servers=broker_address, linger_ms=0) as producer:
+        yield producer, topic, come_near(producer, topic)
+
+
 def test_a_record_that_comes_just_before_the_thread_rests_is_sent(
     broker_address: str, make_topic: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -132,43 +142,36 @@ def test_an_answer_that_nobody_waits_for_is_read_all_the_same(broker_address: st
 
 
 def test_a_flush_after_one_record_does_not_wake_the_thread(
-    broker_address: str, make_topic: Any, monkeypatch: pytest.MonkeyPatch
+    near: tuple[Producer, str, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    topic = make_topic(1)
-    monkeypatch.setattr("headrace.client.direct_way._NEAR_S", RESULT_S)
-    with Producer(bootstrap_servers=broker_address, linger_ms=0) as producer:
-        offset = come_near(producer, topic)
-        woken: list[str] = []
-        monkeypatch.setattr(producer, "_wake", lambda: woken.append("woken"))
-        deliveries = []
-        for _ in range(5):
-            deliveries.append(producer.send(topic, b"flushed"))
-            producer.flush(RESULT_S)
-            assert deliveries[-1].done()
+    producer, topic, offset = near
+    woken: list[str] = []
+    monkeypatch.setattr(producer, "_wake", lambda: woken.append("woken"))
+    deliveries = []
+    for _ in range(5):
+        deliveries.append(producer.send(topic, b"flushed"))
         producer.flush(RESULT_S)
-        assert woken == []
-        monkeypatch.undo()
-        # With something for the thread to do, it is the thread that is waited for.
-        heard: list[Any] = []
-        producer.send(topic, b"with a callback", on_delivery=lambda error, where: heard.append(where))
-        producer.flush(RESULT_S)
-        assert [where.offset for where in heard] == [offset + 5]
+        assert deliveries[-1].done()
+    producer.flush(RESULT_S)
+    assert woken == []
+    monkeypatch.undo()
+    # With something for the thread to do, it is the thread that is waited for.
+    heard: list[Any] = []
+    producer.send(topic, b"with a callback", on_delivery=lambda error, where: heard.append(where))
+    producer.flush(RESULT_S)
+    assert [where.offset for where in heard] == [offset + 5]
 
 
 def test_what_was_waited_alone_counts_towards_the_time_out(
-    broker_address: str, make_topic: Any, monkeypatch: pytest.MonkeyPatch
+    near: tuple[Producer, str, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    topic = make_topic(1)
-    # Nobody else reads the answers.
-    monkeypatch.setattr("headrace.client.direct_way._NEAR_S", RESULT_S)
-    with Producer(bootstrap_servers=broker_address, linger_ms=0) as producer:
-        offset = come_near(producer, topic)
-        with monkeypatch.context() as patch:
-            patch.setattr(producer, "_wait_alone", lambda timeout: RESULT_S)
-            delivery = producer.send(topic, b"second")
-            with pytest.raises(TimeoutError):
-                delivery.result(RESULT_S)
-        assert delivery.result(RESULT_S).offset == offset
+    producer, topic, offset = near
+    with monkeypatch.context() as patch:
+        patch.setattr(producer, "_wait_alone", lambda timeout: RESULT_S)
+        delivery = producer.send(topic, b"second")
+        with pytest.raises(TimeoutError):
+            delivery.result(RESULT_S)
+    assert delivery.result(RESULT_S).offset == offset
 
 
 def test_who_waits_alone_is_told_when_the_thread_reads_the_answer(

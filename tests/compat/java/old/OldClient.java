@@ -166,13 +166,31 @@ public class OldClient {
 
     static List<String> read(KafkaConsumer<String, String> consumer, int count) {
         List<String> found = new ArrayList<>();
-        long deadline = System.currentTimeMillis() + DEADLINE_MS;
-        while (found.size() < count && System.currentTimeMillis() < deadline) {
+        long began = System.nanoTime();
+        long beganMs = System.currentTimeMillis();
+        int polls = 0;
+        while (found.size() < count && System.nanoTime() - began < DEADLINE_MS * 1_000_000) {
+            polls++;
             for (ConsumerRecord<String, String> record : poll(consumer, 200)) {
                 found.add(record.value());
             }
         }
+        if (found.size() < count) {
+            // Whether the client asked and got nothing, or this process or the machine's clock stood still.
+            long tookMs = (System.nanoTime() - began) / 1_000_000;
+            long clockMs = System.currentTimeMillis() - beganMs;
+            throw new AssertionError(found.size() + " of " + count + " records after " + polls + " polls in " + tookMs
+                + " ms (" + clockMs + " by the clock); position " + positions(consumer));
+        }
         return found;
+    }
+
+    static String positions(KafkaConsumer<String, String> consumer) {
+        StringBuilder text = new StringBuilder();
+        for (TopicPartition part : consumer.assignment()) {
+            text.append(part).append('@').append(consumer.position(part)).append(' ');
+        }
+        return text.toString();
     }
 
     static ConsumerRecords<String, String> poll(KafkaConsumer<String, String> consumer, long waitMs) {

@@ -8,6 +8,7 @@ import os
 import re
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headrace.spark.java import Java, find_java
@@ -20,6 +21,8 @@ log = logging.getLogger("headrace.spark")
 
 LOCAL_MASTER = "local[*,4]"
 """All cores, and four tries for a task as in a cluster: plain `local[*]` gives up at the first failure."""
+
+_LAUNCHER = Path(__file__).with_name("worker_python.sh")
 
 _DEFAULTS = {
     # A console is for those who want one; a port that is taken makes noise.
@@ -57,10 +60,10 @@ def session(
     active = SparkSession.getActiveSession()
     if active is None:
         java = find_java()
-        _prepare_environment(java)
         builder = SparkSession.builder.appName(app_name)
         given = dict(config or {})
         chosen = master or given.get("spark.master") or os.environ.get("MASTER") or LOCAL_MASTER
+        _prepare_environment(java, worker_python(chosen))
         given.pop("spark.master", None)
         given = {**_DEFAULTS, **_local_defaults(chosen), **given}
         active = builder.master(chosen).config(map=given).getOrCreate()
@@ -89,13 +92,27 @@ def _local_defaults(master: str) -> dict[str, str]:
     return {"spark.sql.shuffle.partitions": str(threads)}
 
 
-def _prepare_environment(java: Java) -> None:
+def worker_python(master: str) -> str:
+    """What Spark is to run as the Python of its workers: this one.
+
+    On this machine by way of a script that starts Spark's processes sooner (see `daemon`); not where the package lies
+    in an archive, or its files lost their permissions on the way here.
+    """
+    if master.startswith("local") and os.access(_LAUNCHER, os.X_OK):
+        return str(_LAUNCHER)
+    return sys.executable
+
+
+def _prepare_environment(java: Java, python: str) -> None:
     """What Spark's launcher and workers read from the environment. What is set already stays."""
     if java.home is not None:
         os.environ["JAVA_HOME"] = java.home
-    # Otherwise workers run whatever `python3` is on the PATH, which need not be this one.
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    # Otherwise workers run whatever `python3` is on the PATH, which need not be this one. Data sources run with the
+    # driver's. (An earlier session may have set them to the script, which is for this machine only.)
+    for name in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):
+        if os.environ.get(name) in (None, str(_LAUNCHER)):
+            os.environ[name] = python
+    os.environ["HEADRACE_SPARK_PYTHON"] = sys.executable
     os.environ.setdefault("SPARK_AUTH_SOCKET_TIMEOUT", "60")
     # A machine whose name does not resolve would otherwise have no address to give to its workers.
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 
-from headrace.records.buffers import POOLED_FROM_BYTES, UNUSED_S, BufferPool
+from headrace.records import buffers
+from headrace.records.buffers import POOLED_FROM_BYTES, UNUSED_S, BufferPool, zeros
 
 SIZE = 4 * POOLED_FROM_BYTES
 
@@ -91,3 +92,14 @@ def test_threads_never_share_memory() -> None:
     for thread in threads:
         thread.join()
     assert not wrong
+
+
+def test_zeros_are_shared_and_cannot_be_written_to() -> None:
+    for size in (0, 1, 100, 5000, 100):
+        view = zeros(size)
+        assert view.readonly
+        assert view.tobytes() == bytes(size)
+    assert zeros(70).obj is zeros(5000).obj
+    kept = len(buffers._zeros)
+    assert len(zeros(9 * 1024 * 1024)) == 9 * 1024 * 1024
+    assert len(buffers._zeros) == kept

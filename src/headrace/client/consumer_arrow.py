@@ -1,18 +1,26 @@
-"""Polled columns as one Arrow record batch: topic and partition beside offset, timestamp, key and value."""
+"""Polled columns as one Arrow record batch: topic and partition beside offset, timestamp, key and value.
+
+What does not depend on the records is made once and kept. A poll has streamed megabytes through the processor's caches,
+and small things that are made anew after that take several times what they take alone.
+"""
 
 from __future__ import annotations
 
+from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any
 
 from headrace.client.consumer_records import PartitionColumns
 from headrace.records.arrow import arrow_arrays
 from headrace.records.arrow import schema as record_schema
-from headrace.records.buffers import SHARED
+from headrace.records.buffers import SHARED, zeros
 
 if TYPE_CHECKING:
     import pyarrow
 
+_TOPIC_LISTS_MAX = 64
 
+
+@cache
 def arrow_schema(*, headers: bool = False) -> pyarrow.Schema:
     """topic (dictionary), partition, leader_epoch, timestamp_type, then offset, timestamp, key, value (and headers)."""
     import pyarrow
@@ -26,6 +34,13 @@ def arrow_schema(*, headers: bool = False) -> pyarrow.Schema:
     return pyarrow.schema([*fields, *record_schema(headers=headers)])
 
 
+@lru_cache(_TOPIC_LISTS_MAX)
+def _topic_names(topics: tuple[str, ...]) -> Any:
+    import pyarrow
+
+    return pyarrow.array(topics, pyarrow.string())
+
+
 def pieces_to_arrow(pieces: list[PartitionColumns], *, headers: bool = False) -> pyarrow.RecordBatch:
     """All pieces in one batch. Keys and values are copied once; numbers too, unless there is a single piece."""
     import pyarrow
@@ -33,42 +48,35 @@ def pieces_to_arrow(pieces: list[PartitionColumns], *, headers: bool = False) ->
     schema = arrow_schema(headers=headers)
     if not pieces:
         return pyarrow.RecordBatch.from_pylist([], schema=schema)
-    topics = list(dict.fromkeys(piece.topic for piece in pieces))
-    indexes, partitions, epochs, kinds = _constants(
-        [len(piece) for piece in pieces],
-        ("int32", [topics.index(piece.topic) for piece in pieces]),
-        ("int32", [piece.partition for piece in pieces]),
-        ("int32", [piece.leader_epoch for piece in pieces]),
-        ("int8", [int(piece.timestamp_type) for piece in pieces]),
-    )
+    topics = tuple(dict.fromkeys(piece.topic for piece in pieces))
+    counts = [len(piece) for piece in pieces]
+    int32, int8 = pyarrow.int32(), pyarrow.int8()
     constants = [
-        pyarrow.DictionaryArray.from_arrays(indexes, pyarrow.array(topics, pyarrow.string()), safe=False),
-        partitions,
-        epochs,
-        kinds,
+        pyarrow.DictionaryArray.from_arrays(
+            _constants(counts, [topics.index(piece.topic) for piece in pieces], int32, "int32"),
+            _topic_names(topics),
+            safe=False,
+        ),
+        _constants(counts, [piece.partition for piece in pieces], int32, "int32"),
+        _constants(counts, [piece.leader_epoch for piece in pieces], int32, "int32"),
+        _constants(counts, [int(piece.timestamp_type) for piece in pieces], int8, "int8"),
     ]
     arrays = arrow_arrays([piece.columns for piece in pieces], headers=headers)
     return pyarrow.RecordBatch.from_arrays([*constants, *arrays], schema=schema)
 
 
-def _constants(counts: list[int], *columns: tuple[str, list[int]]) -> list[Any]:
-    """Arrays that have each of their numbers so many times, all in one buffer; those of wider numbers come first."""
+def _constants(counts: list[int], numbers: list[int], kind: Any, dtype: str) -> Any:
+    """An array that has each of its numbers so many times."""
     import numpy
     import pyarrow
 
     count = sum(counts)
-    widths = [numpy.dtype(dtype).itemsize for dtype, _ in columns]
-    memory = SHARED.take(max(1, count * sum(widths)))
-    arrays: list[Any] = []
-    start = 0
-    for (dtype, numbers), width in zip(columns, widths):
-        part = memory[start : start + count * width]
-        filled: Any = numpy.frombuffer(part, dtype) if count else ()
+    size = count * numpy.dtype(dtype).itemsize
+    memory = SHARED.take(size) if any(numbers) else zeros(size)
+    if any(numbers) and count:
+        filled = numpy.frombuffer(memory, dtype)
         at = 0
         for number, rows in zip(numbers, counts):
             filled[at : at + rows] = number
             at += rows
-        buffers = [None, pyarrow.py_buffer(part)]
-        arrays.append(pyarrow.Array.from_buffers(pyarrow.type_for_alias(dtype), count, buffers, null_count=0))
-        start += count * width
-    return arrays
+    return pyarrow.Array.from_buffers(kind, count, [None, pyarrow.py_buffer(memory)], null_count=0)

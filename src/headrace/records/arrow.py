@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from typing import TYPE_CHECKING, Any, Unpack
 
 from headrace.records import kernels
-from headrace.records.buffers import SHARED
+from headrace.records.buffers import SHARED, zeros
 from headrace.records.build import BatchOptions, build_batch_from_columns
 from headrace.records.columns import BytesColumn, Columns, encode_headers
 
@@ -27,6 +28,7 @@ def _pyarrow() -> _Arrow:
     return pyarrow
 
 
+@cache
 def schema(*, headers: bool = False) -> pyarrow.Schema:
     """Fields of `columns_to_arrow`."""
     arrow = _pyarrow()
@@ -91,7 +93,7 @@ def _bytes_to_arrow(arrow: _Arrow, columns: Sequence[BytesColumn]) -> _Arrow:
     count = sum(map(len, columns))
     data, ends, nulls = kernels.choose(count).gather(*columns)
     if nulls == count:
-        validity = arrow.py_buffer(bytes(-(-count // 8)))
+        validity = arrow.py_buffer(zeros(-(-count // 8)))
     else:
         validity = _validity(arrow, columns) if nulls else None
     buffers = [validity, arrow.py_buffer(ends), arrow.py_buffer(data)]

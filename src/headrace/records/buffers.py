@@ -136,3 +136,18 @@ def _is_free(buffer: bytearray) -> bool:
 
 SHARED = BufferPool(64 * 1024 * 1024, 64)
 """What the clients of this process use."""
+
+_ZEROS_KEPT_BYTES_MAX = 4 * 1024 * 1024
+_zeros = b""
+
+
+def zeros(size: int) -> memoryview:
+    """So many zero bytes, to be read only: columns that are all zero share them instead of being filled."""
+    global _zeros
+    kept = _zeros
+    if size > len(kept):
+        # Rounded up to a power of two, so that a little more next time needs no new ones.
+        kept = bytes(1 << (size - 1).bit_length())
+        if len(kept) <= _ZEROS_KEPT_BYTES_MAX:
+            _zeros = kept
+    return memoryview(kept)[:size]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import marshal
 from typing import Any
 
-from headrace.records.buffers import SHARED
+from headrace.records.buffers import SHARED, zeros
 from headrace.records.columns import MAX_COLUMN_BYTES, BytesColumn
 from headrace.records.compiling import (
     arrays_of,
@@ -145,13 +145,12 @@ def _bound(column: BytesColumn, lengths: Any) -> int:
 
 def gather(*columns: BytesColumn) -> tuple[bytes | memoryview, memoryview, int]:
     """The bytes of all columns end to end, and n + 1 positions: Arrow's layout. Null rows are empty; how many are."""
-    parts = [arrays_of(column) for column in columns]
     count = sum(map(len, columns))
+    if not any(_has_any(as_array(column.lengths, np.int32)) for column in columns):
+        return b"", zeros(4 * (count + 1)).cast("i"), count
+    parts = [arrays_of(column) for column in columns]
     ends = pooled(4 * (count + 1), np.int32)
     ends[0] = 0
-    if not any(_has_any(lengths) for _, _, lengths in parts):
-        ends[:] = 0
-        return b"", memoryview(ends), count
     bound = sum(_bound(column, part[2]) for column, part in zip(columns, parts))
     if bound > MAX_COLUMN_BYTES:
         raise ValueError(f"a column of {bound} bytes passes the limit of {MAX_COLUMN_BYTES}: take fewer records")

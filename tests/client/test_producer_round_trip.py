@@ -270,9 +270,11 @@ def test_threads_that_wait_for_each_record_do_not_disturb_each_other(
         assert mine == list(range(150))
 
 
+@pytest.mark.parametrize("step", [7, 5_000])
 def test_records_put_into_columns_early_keep_order_callbacks_and_handles(
-    broker_address: str, make_topic: Any, read_all: Any, monkeypatch: pytest.MonkeyPatch
+    broker_address: str, make_topic: Any, read_all: Any, monkeypatch: pytest.MonkeyPatch, step: int
 ) -> None:
+    # Records of the other topic in between, or next to none: then neighbours in time become neighbours in columns.
     topic, other = make_topic(1), make_topic(1)
     compacted: list[int] = []
     compact = Accumulator.compact
@@ -294,15 +296,15 @@ def test_records_put_into_columns_early_keep_order_callbacks_and_handles(
             # The producer's thread cannot take anything before the last record is there.
             for i in range(count):
                 value = b"%060d" % i
-                producer.send((topic, other)[i % 7 == 0], value, on_delivery=partial(hear, i))
+                producer.send((topic, other)[i % step == 0], value, on_delivery=partial(hear, i))
         producer.send_batch(topic, [b"%d" % count])
         kept = [producer.send(topic, b"%d" % (count + 1 + i), b"key") for i in range(tail)]
     assert sum(compacted) > count // 2
     assert sorted(heard) == list(range(count))
-    assert [i for i in heard if i % 7] == [i for i in range(count) if i % 7]
-    expected = [i for i in range(count + 1 + tail) if i % 7 or i >= count]
+    assert [i for i in heard if i % step] == [i for i in range(count) if i % step]
+    expected = [i for i in range(count + 1 + tail) if i % step or i >= count]
     assert [int(message.value()) for message in read_all(topic)] == expected
-    assert [int(message.value()) for message in read_all(other)] == list(range(0, count, 7))
+    assert [int(message.value()) for message in read_all(other)] == list(range(0, count, step))
     assert [delivery.result().offset for delivery in kept] == list(range(len(expected) - tail, len(expected)))
 
 

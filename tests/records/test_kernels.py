@@ -28,7 +28,7 @@ from headrace.records import (
     read_records,
     records_of,
 )
-from headrace.records.build import build_pooled_of_values
+from headrace.records.build import BatchOptions, build_pooled_of, build_pooled_of_values
 from headrace.records.columns import decode_utf8
 from headrace.records.kernels_plain import NO_STAMP, Decoded
 
@@ -152,6 +152,40 @@ def test_values_alone_are_encoded_as_records_are(values: list[bytes], start: int
     count = len(lengths)
     built = build_pooled_of_values(values, start, lengths, 12345, codec=codec)
     assert bytes(built) == build_batch_of([12345] * count, [None] * count, values[start:], codec=codec)
+
+
+@pytest.mark.parametrize(
+    ("timestamps", "is_in_place"),
+    [
+        pytest.param([9] * 40, True, id="one time"),
+        pytest.param([-1] * 40, True, id="no time"),
+        pytest.param([5] * 20 + [68] * 10 + [69] * 10, True, id="later ones"),
+        pytest.param([-1] + [7] * 39, True, id="the first without"),
+        pytest.param([9] * 39 + [8], False, id="an earlier one"),
+        pytest.param([0] * 39 + [2**62 - 1], True, id="one very late"),
+        pytest.param([0] * 39 + [2**63 - 1], False, id="one too late"),
+    ],
+)
+def test_values_that_are_read_in_place_are_encoded_as_records_are(
+    timestamps: list[int], is_in_place: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert kernels.use_fast()
+    monkeypatch.setattr(kernels, "_fast_from_rows", 0)
+    in_place: list[int] = []
+    encode = kernels_fast_objects.encode_values
+
+    def spy(out: Any, at: int, rows: list[bytes], *rest: Any) -> int:
+        in_place.append(len(rows))
+        return int(encode(out, at, rows, *rest))
+
+    monkeypatch.setattr(kernels_fast_objects, "encode_values", spy)
+    options: BatchOptions = {"codec": Codec.LZ4, "producer_id": 3, "producer_epoch": 1, "base_sequence": 5}
+    values: list[bytes | None] = [b"v" * (row * row) for row in range(40)]
+    no_keys: list[bytes | None] = [None] * 40
+    for keys, some in ((no_keys, values), ([*no_keys[1:], b"key"], values), (no_keys, [*values[1:], None])):
+        built = build_pooled_of(timestamps, keys, some, **options)
+        assert bytes(built) == build_batch_of(timestamps, keys, some, **options)
+    assert in_place == [40] * is_in_place  # only those without keys and nulls
 
 
 def test_a_list_of_long_values_is_encoded_as_records_are() -> None:

@@ -146,8 +146,12 @@ class Accumulator:
         taken = cast("list[Delivery]", self.pending[start:end])
         if list(map(getrefcount, taken)).count(_UNHELD + 1) != len(taken):
             return 0
+        made = [self._columns_of(group, is_held=False) for group in _by_topic(taken)]
+        before = self.pending[start - 1] if start else None
+        if isinstance(before, Rows) and before.extend(made[0]):
+            del made[0]
         # At once: other threads may append meanwhile, behind it.
-        self.pending[start:end] = [self._columns_of(group, is_held=False) for group in _by_topic(taken)]
+        self.pending[start:end] = made
         return len(taken)
 
     def _take_deliveries(self, taken: list[Delivery], now: float, now_ms: int, created: float) -> None:
@@ -160,7 +164,7 @@ class Accumulator:
         # A column at a time: zip(*taken) would make an iterator per record, and wake the garbage collector for them.
         handles: Handles = taken if is_held else Callbacks(list(map(_CALLBACK, taken)))
         nothing: list[None] = [None] * len(taken)
-        keys = list(map(_KEY, taken)) if getattr(self.producer, "may_have_keys", True) else nothing
+        keys = list(map(_KEY, taken)) if getattr(self.producer, "may_have_keys", True) else nothing.copy()
         rows = Rows(handles, taken[0][TOPIC], list(map(_VALUE, taken)), keys, None, nothing, None)
         if getattr(self.producer, "may_have_extras", True):
             headers, places = list(map(_HEADERS, taken)), list(map(_PLACE, taken))

@@ -14,6 +14,9 @@ from headrace.records.columns import Columns
 RECORD_OVERHEAD_BYTES = 14
 """About what a record takes besides key, value and headers."""
 
+EXTENDED_ROWS_MAX = 8192
+"""So many are enough for what is done per `Rows` to cost nothing."""
+
 
 @dataclass(slots=True)
 class Rows:
@@ -29,6 +32,30 @@ class Rows:
 
     def __len__(self) -> int:
         return len(self.values)
+
+    def extend(self, more: Rows) -> bool:
+        """Take in rows that come right behind these, if both are of the plain kind that nobody holds; whether they are.
+
+        What is done per `Rows` on the way into a batch, and the lists that the garbage collector walks over while they
+        are young, then come once for many records.
+        """
+        if len(self) >= EXTENDED_ROWS_MAX or self.topic != more.topic:
+            return False
+        mine, theirs = self.handles, more.handles
+        if not isinstance(mine, Callbacks) or not isinstance(theirs, Callbacks):
+            return False
+        if self.partitions is not None or more.partitions is not None:
+            return False
+        if self.headers is not None or more.headers is not None:
+            return False
+        values, keys, timestamps = self.values, self.keys, self.timestamps
+        if not (isinstance(values, list) and isinstance(keys, list) and isinstance(timestamps, list)):
+            return False
+        values += more.values
+        keys += more.keys
+        timestamps += more.timestamps
+        mine.functions += theirs.functions
+        return True
 
     def take(self, picked: Sequence[int]) -> Rows:
         """These rows, in this order."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from itertools import chain, repeat
 from operator import add, lt
-from typing import TypedDict, Unpack, cast
+from typing import Any, TypedDict, Unpack, cast
 
 from headrace.records import kernels, varint
 from headrace.records.batch import (
@@ -149,8 +149,33 @@ def build_pooled_of(
     headers: Sequence[HeaderList] | None = None,
     **options: Unpack[BatchOptions],
 ) -> Built:
-    """Like `build_batch_of`, in memory that is used again once no view of it is left."""
-    return _build_of(timestamps, keys, values, headers, None, _Options(**options, pooled=True))
+    """Like `build_batch_of`, in memory that is used again once no view of it is left. The lists must not change
+    meanwhile: values without keys and headers are read where they are, without the interpreter's lock."""
+    chosen = _Options(**options, pooled=True)
+    if headers is None and type(values) is list and kernels.choose(len(values)) is not kernels.PLAIN:
+        found = _build_values_alone(timestamps, keys, values, chosen)
+        if found is not None:
+            return found
+    return _build_of(timestamps, keys, values, headers, None, chosen)
+
+
+def _build_values_alone(
+    timestamps: Sequence[int], keys: Sequence[bytes | None], values: list[bytes | None], options: _Options
+) -> Built | None:
+    """Every byte is copied once, from the value to the batch; None when there is more to a record than its value."""
+    from headrace.records import kernels_fast_objects as objects
+
+    count = len(values)
+    if not objects.CAN_READ or not count or len(timestamps) != count or options.horizon is not None:
+        return None
+    if keys.count(None) != count:
+        return None
+    measured, times = objects.measure(values), objects.deltas_of(timestamps)
+    if measured is None or measured.nulls or times is None:
+        return None
+    deltas, highest = times
+    lengths = memoryview(measured.lengths)
+    return _build_values(cast("list[bytes]", values), 0, lengths, timestamps[0], highest, deltas, options)
 
 
 def build_one(
@@ -204,20 +229,27 @@ def build_pooled_of_values(
 
     The list must not change meanwhile. Needs the compiled kernels, and that they can read lists (`objects.CAN_READ`).
     """
+    from headrace.records.compiling import no_longs
+
+    return _build_values(values, start, lengths, timestamp, timestamp, no_longs, _Options(**options, pooled=True))
+
+
+def _build_values(
+    values: list[bytes], start: int, lengths: memoryview, base: int, highest: int, deltas: Any, options: _Options
+) -> Built:
     from headrace.records import kernels_fast_objects as objects
 
-    chosen = _Options(**options, pooled=True)
-    chosen.check()
+    options.check()
     count = len(lengths)
-    _check_range(0, count - 1, True, timestamp)
-    size = HEADER_BYTES + objects.size_of_values(lengths)
+    _check_range(0, count - 1, True, base)
+    size = HEADER_BYTES + objects.size_of_values(lengths, deltas)
     if size > _MAX_BATCH_BYTES:
         raise ValueError(f"{count} records of {size} bytes do not fit one batch: build smaller batches")
     out = SHARED.take(size)
-    end = objects.encode_values(out, HEADER_BYTES, values, start, lengths)
+    end = objects.encode_values(out, HEADER_BYTES, values, start, lengths, deltas)
     if end != size:
         raise AssertionError(f"encoded {end} bytes, sized {size}")
-    return _finish(out, count, count - 1, timestamp, timestamp, chosen)
+    return _finish(out, count, count - 1, base, highest, options)
 
 
 def build_batch_from_columns(columns: Columns, **options: Unpack[BatchOptions]) -> bytearray:

@@ -28,6 +28,8 @@ from headrace.records.compiling import (
     ints_out,
     kernel,
     load,
+    longs_in,
+    no_longs,
     np,
     pooled,
     types,
@@ -39,6 +41,7 @@ _ITEMS_AT, _DATA_AT = 24, 32
 _LIST_BYTES, _EMPTY_BYTES = 40, 33
 _TYPE_OF_BYTES, _NONE = id(bytes), id(None)
 _OTHER = -1
+_DELTA_MAX = 2**62 - 1
 
 
 @kernel(types.UniTuple(i64, 2)(i64, i64, i64, i64, ints_out), nogil=False)
@@ -131,34 +134,40 @@ def _put(out: Any, at: Any, number: Any) -> Any:
     return at + 1
 
 
-_PLAIN_BYTES = 4
-"""Of a record without key and headers at the batch's own time: attributes, timestamp, key and header count."""
+_PLAIN_BYTES = 3
+"""Of a record without key and headers: attributes, key and header count."""
 
 
-@kernel(i64(ints_in))
-def _size_of_values(lengths: Any) -> Any:
+@helper
+def _body_of(lengths: Any, deltas: Any, row: Any) -> Any:
+    length = np.int64(lengths[row])
+    delta = deltas[row] if len(deltas) else np.int64(0)
+    return _PLAIN_BYTES + _size_of(delta) + _size_of(row) + _size_of(length) + length
+
+
+@kernel(i64(ints_in, longs_in))
+def _size_of_values(lengths: Any, deltas: Any) -> Any:
     total = np.int64(0)
     for row in range(len(lengths)):
-        length = np.int64(lengths[row])
-        body = _PLAIN_BYTES + _size_of(row) + _size_of(length) + length
+        body = _body_of(lengths, deltas, row)
         total += body + _size_of(body)
     return total
 
 
-def size_of_values(lengths: memoryview) -> int:
+def size_of_values(lengths: memoryview, deltas: Array = no_longs) -> int:
     """Bytes of the records that `encode_values` makes."""
-    return int(_size_of_values(as_array(lengths, np.int32)))
+    return int(_size_of_values(as_array(lengths, np.int32), deltas))
 
 
-@kernel(i64(bytes_out, i64, i64, i64, ints_in))
-def _encode_values(out: Any, at: Any, rows: Any, start: Any, lengths: Any) -> Any:
+@kernel(i64(bytes_out, i64, i64, i64, ints_in, longs_in))
+def _encode_values(out: Any, at: Any, rows: Any, start: Any, lengths: Any, deltas: Any) -> Any:
     items = load(rows + _ITEMS_AT) + _WORD * start
     for row in range(len(lengths)):
         length = np.int64(lengths[row])
-        at = _put(out, at, _PLAIN_BYTES + _size_of(row) + _size_of(length) + length)
+        at = _put(out, at, _body_of(lengths, deltas, row))
         out[at] = 0
-        out[at + 1] = 0
-        at = _put(out, at + 2, row)
+        at = _put(out, at + 1, deltas[row] if len(deltas) else np.int64(0))
+        at = _put(out, at, row)
         out[at] = 1
         at = _put(out, at + 1, length)
         copy_from(out, at, load(items + _WORD * row) + _DATA_AT, length)
@@ -168,13 +177,33 @@ def _encode_values(out: Any, at: Any, rows: Any, start: Any, lengths: Any) -> An
     return at
 
 
-def encode_values(out: bytearray | memoryview, at: int, rows: list[bytes], start: int, lengths: memoryview) -> int:
-    """Records with these values and nothing else, all at the time of their batch; gives the position after them.
+def encode_values(
+    out: bytearray | memoryview,
+    at: int,
+    rows: list[bytes],
+    start: int,
+    lengths: memoryview,
+    deltas: Array = no_longs,
+) -> int:
+    """Records with these values and nothing else; gives the position after them. They are so many milliseconds, none of
+    them negative, after the time of their batch, or all at that time.
 
     The list belongs to whoever calls, and nobody changes it any more: the interpreter's lock is not held meanwhile.
     """
     assert CAN_READ
-    return int(_encode_values(as_array(out, np.uint8), at, id(rows), start, as_array(lengths, np.int32)))
+    return int(_encode_values(as_array(out, np.uint8), at, id(rows), start, as_array(lengths, np.int32), deltas))
+
+
+def deltas_of(timestamps: Sequence[int]) -> tuple[Array, int] | None:
+    """Milliseconds of each after the first, for `encode_values`, and the highest time; None when it cannot write them:
+    some are before the first, or too long after it."""
+    base = timestamps[0]
+    if timestamps.count(base) == len(timestamps):
+        return no_longs, base
+    highest = max(timestamps)
+    if min(timestamps) < base or highest - base > _DELTA_MAX:
+        return None
+    return np.array(timestamps, np.int64) - base, highest
 
 
 def _can_read() -> bool:

@@ -1,7 +1,7 @@
 """Parallel consuming: throughput of every model and order next to one plain consumer and to the ideal, in the same run.
 
     python -m bench.parallel [--partitions 1,12,100] [--handlers 0,1,5] [--only pool,ranges,pool/key/loop,…]
-                             [--seconds 1] [--tries 2] [--where]
+                             [--seconds 3] [--tries 2] [--where]
 
 `--only` chooses rows: a model, or model/order, or model/order/threads (or loop). `--where` adds to each row with an
 ideal where the rest of the time went, in hundredths of it (see `Lost`).
@@ -11,8 +11,14 @@ workers could do if nothing else took time: all records ÷ workers, or the longe
 one another (a key's, a partition's; for a consumer per thread, all of the partitions that the busiest one was given),
 whichever is more, × handler time. All records are handled, to the end of the longest chain; only where there is but one
 chain a part of it says the same. A handler's time is measured before each run and after the last, with as many workers
-that do nothing else (a sleep of 1 ms takes longer than that, most of all on a machine with other things to do). Of the
-runs the shortest counts, of those measurements too: other things on the machine only ever take time, from either.
+that do nothing else, coroutines on the same kind of loop (a sleep of 1 ms takes longer than that, most of all on a
+machine with other things to do); it is printed with each row. On asyncio's own loop, which rounds timers up to whole
+milliseconds, it takes longer still; the table's heading says how long, and no ideal is taken from it. Of the runs the
+shortest counts, of those measurements too: other things on the machine only ever take time, from either.
+
+A run has an ideal length of 3 s: connections, and workers that wait for the last ones, weigh as much as they would
+with a backlog of 15,000 records (`--seconds 1`: of 5,000). What was loaded before is kept from the garbage collector:
+a full collection of numba's objects takes 0.1 s, and would fall into one run or another.
 At 0 ms there is no ideal: there the processor time per record counts (of all threads of this process, so whatever else
 the machine does; a plain consumer's is in the heading). The last lines say which targets were missed.
 
@@ -24,6 +30,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import gc
 import itertools
 import random
 import tempfile
@@ -37,6 +44,7 @@ from typing import Any, NamedTuple
 
 from headrace import Admin, Consumer, NewTopic, Producer
 from headrace.parallel import Consumers, Model, ParallelConsumer, Pool, Ranges, Window
+from headrace.parallel.loops import make_loop
 from headrace.records import use_fast
 from headrace.testing import BrokerProcess
 
@@ -274,10 +282,15 @@ def parallel(address: str, topic: str, count: int, wait_s: float, way: Way, work
     return Ran(clocked.began, clocked.seconds, used, clocked.calls)
 
 
-def bare_s(wait_s: float, hands: int, is_async: bool) -> float:
+def bare_s(
+    wait_s: float,
+    hands: int,
+    is_async: bool,
+    new_loop: Callable[[], asyncio.AbstractEventLoop] = make_loop,
+) -> float:
     """How long a handler takes when so many workers do nothing but call it: the clock, the scheduler, and what else the
     machine has to do. They begin one after another, as nothing keeps workers in step: 25 coroutines that wait 5 ms then
-    take up to 4 % longer than if all began at once (fewer ones and threads do not)."""
+    take longer than if all began at once (fewer ones and threads do not)."""
     calls = max(10, int(BARE_S / wait_s))
     taken: list[float] = []
 
@@ -299,7 +312,8 @@ def bare_s(wait_s: float, hands: int, is_async: bool) -> float:
         await asyncio.gather(*map(work_async, range(hands)))
 
     if is_async:
-        asyncio.run(all_async())
+        with asyncio.Runner(loop_factory=new_loop) as runner:
+            runner.run(all_async())
     else:
         threads = [threading.Thread(target=work, args=(number,)) for number in range(hands)]
         for thread in threads:
@@ -322,10 +336,12 @@ class Brokers:
 
 @dataclass(frozen=True)
 class Measured:
-    """One row: seconds that a record takes, of processor time, how much of the ideal that is, where the rest went."""
+    """One row: seconds that a record takes, of processor time, that its handler takes alone, how much of the ideal that
+    is, where the rest went."""
 
     each_s: float
     cpu_s: float
+    taken_s: float
     ratio: float
     lost: Lost | None
 
@@ -362,6 +378,13 @@ class Setting:
         tries = [plain(self.brokers.at_once, self.topic, sample, self.wait_s) for _ in range(self.tries)]
         return min(one for one, _ in tries) / sample, min(used for _, used in tries) / sample
 
+    def coarse(self, ways: list[Way]) -> str:
+        """How long a handler takes alone on asyncio's own loop."""
+        if not any(way.is_async for way in ways):
+            return ""
+        taken_s = min(bare_s(self.wait_s, self.workers, True, asyncio.new_event_loop) for _ in range(self.tries))
+        return f"; alone on asyncio's own loop a handler takes {taken_s * 1000:.2f} ms"
+
     def measure(self, way: Way) -> Measured:
         hands = min(self.workers, self.partitions) if isinstance(way.model, Consumers) else self.workers
         bare: list[float] = []
@@ -382,12 +405,12 @@ class Setting:
         best = min(runs, key=lambda run: run.seconds)
         each_s, cpu_s = best.seconds / count, min(run.cpu_s for run in runs) / count
         if not self.wait_s:
-            return Measured(each_s, cpu_s, 0.0, None)
+            return Measured(each_s, cpu_s, 0.0, 0.0, None)
         taken_s = min(bare)
         chain = count if is_one_chain else self.chains.longest(way, best.calls)
         ideal_s = taken_s * max(1 / hands, chain / count)
         rows = rows_of(way, best.calls, hands, chain / count > 1 / hands)
-        return Measured(each_s, cpu_s, ideal_s / each_s, Lost.of(best, taken_s, rows))
+        return Measured(each_s, cpu_s, taken_s, ideal_s / each_s, Lost.of(best, taken_s, rows))
 
 
 def table(setting: Setting, ways: list[Way], *, shows_lost: bool) -> list[str]:
@@ -399,12 +422,16 @@ def table(setting: Setting, ways: list[Way], *, shows_lost: bool) -> list[str]:
         f"one plain consumer: {1 / base_s:,.0f}/s, CPU {base_cpu_s * 1e6:.1f} µs",
         flush=True,
     )
-    print(f"  {'model':<12}{'order':<11}{'on':<9}{'records/s':>11}{'x plain':>9}{'of ideal':>10}{'CPU µs':>9}")
+    if setting.wait_s:
+        print(f"  runs of {setting.seconds:g} s{setting.coarse(ways)}", flush=True)
+    heads = f"{'records/s':>11}{'x plain':>9}{'alone ms':>10}{'of ideal':>10}{'CPU µs':>9}"
+    print(f"  {'model':<12}{'order':<11}{'on':<9}{heads}")
     missed: list[str] = []
     for way in ways:
         found = setting.measure(way)
         row = f"{way.name:<12}{way.order:<11}{way.where:<9}{1 / found.each_s:>11,.0f}{base_s / found.each_s:>9.1f}"
-        row += f"{f'{found.ratio:.2f}' if setting.wait_s else '-':>10}{found.cpu_s * 1e6:>9.1f}"
+        row += f"{found.taken_s * 1000:>10.2f}{found.ratio:>10.2f}" if setting.wait_s else f"{'-':>10}{'-':>10}"
+        row += f"{found.cpu_s * 1e6:>9.1f}"
         print(f"  {row}{f'   {found.lost}' if shows_lost and found.lost else ''}", flush=True)
         if found.ratio < RATIO_MIN if setting.wait_s else found.cpu_s * 1e6 > CPU_US_MAX:
             missed.append(f"{name:<32}{row}")
@@ -416,7 +443,7 @@ def main() -> None:
     parser.add_argument("--partitions", default="1,12,100")
     parser.add_argument("--handlers", default="0,1,5", help="milliseconds")
     parser.add_argument("--only", default="", help="rows: model, model/order or model/order/threads")
-    parser.add_argument("--seconds", type=float, default=1.0, help="the ideal length of a run")
+    parser.add_argument("--seconds", type=float, default=3.0, help="the ideal length of a run")
     parser.add_argument("--tries", type=int, default=2, help="runs of each row, of which the best counts")
     parser.add_argument("--where", action="store_true", help="say where the time went that the ideal has not")
     options = parser.parse_args()
@@ -424,6 +451,8 @@ def main() -> None:
     ways = [way for way in WAYS if not wanted or way.is_named(wanted)]
     # Once a process, after some thousands of records: whichever run that falls into would pay for all.
     use_fast()
+    gc.collect()
+    gc.freeze()
     delay = "group.initial.rebalance.delay.ms"
     missed: list[str] = []
     with (

@@ -54,13 +54,16 @@ Range = tuple[Entry, list[Interval]]
 class _Reader:
     """One reader's consumer, and where it is."""
 
-    __slots__ = ("consumer", "partition", "position")
+    __slots__ = ("_assigned", "_of", "consumer", "partition", "position")
 
     def __init__(self, consumer: Consumer) -> None:
         self.consumer = consumer
         self.partition: TopicPartition | None = None
         self.position = 0
         """The next offset: what was fetched beyond a range is there if the next one begins here."""
+        self._of: Collection[TopicPartition] | None = None
+        """All that the member had when this was last looked at."""
+        self._assigned: set[TopicPartition] = set()
 
     def turn_ahead_to(self, partition: TopicPartition, position: int, of: Collection[TopicPartition]) -> None:
         """Read there next: ask for it, and do not wait for the answer."""
@@ -79,20 +82,27 @@ class _Reader:
         """
         if (partition, position) == (self.partition, self.position):
             return
-        consumer, names = self.consumer, {partition, *of}
+        consumer = self.consumer
         if self.partition is not None:
             # What was fetched of it is let go.
             consumer.pause([self.partition])
             consumer.seek(self.partition, 0)
-        if consumer.assignment() != names:
-            consumer.assign(names)
-            for name in names:
-                # Somewhere: a position that is not known would be looked up, paused or not.
-                consumer.seek(name, 0)
-            consumer.pause(names)
+        if of is not self._of or partition not in self._assigned:
+            self._assign({partition, *of})
+            self._of = of
         consumer.seek(partition, position)
         consumer.resume([partition])
         self.partition, self.position = partition, position
+
+    def _assign(self, names: set[TopicPartition]) -> None:
+        if names == self._assigned:
+            return
+        self.consumer.assign(names)
+        for name in names:
+            # Somewhere: a position that is not known would be looked up, paused or not.
+            self.consumer.seek(name, 0)
+        self.consumer.pause(names)
+        self._assigned = names
 
     def poll(self, records_max: int) -> list[ConsumerRecord]:
         """The next records; where there are none (compaction, transactions) only the position says so."""
@@ -134,7 +144,7 @@ class RangeReaders:
         self._ahead: dict[_Reader, Range] = {}
         """Given to readers that are not through with their last one (under the lock)."""
         self.ends: dict[TopicPartition, int] = {}
-        """Up to where each partition may be read now (set by the engine, under the lock)."""
+        """Up to where each partition may be read now (the engine replaces it whole, under the lock)."""
 
     # --- as workers -------------------------------------------------------------------------------------------------
 

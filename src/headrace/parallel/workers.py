@@ -9,6 +9,7 @@ from typing import Protocol
 
 from headrace.parallel.errors import TooManyHangingHandlers
 from headrace.parallel.handling import Handling
+from headrace.parallel.loops import make_loop
 from headrace.parallel.member import Member
 from headrace.parallel.work import Chunk
 
@@ -114,7 +115,7 @@ class Coroutines:
         self._loop.call_soon_threadsafe(self._begin)
 
     def _run(self, ready: threading.Event) -> None:
-        loop = asyncio.new_event_loop()
+        loop = make_loop()
         self._loop = loop
         loop.call_soon(ready.set)
         try:

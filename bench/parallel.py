@@ -44,8 +44,8 @@ from typing import Any, NamedTuple
 
 from headrace import Admin, Consumer, NewTopic, Producer
 from headrace.parallel import Consumers, Model, ParallelConsumer, Pool, Ranges, Window
-from headrace.parallel.loops import make_loop
 from headrace.records import use_fast
+from headrace.runtime.loops import make_loop
 from headrace.testing import BrokerProcess
 
 KEYS = 10_000

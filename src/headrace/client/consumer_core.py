@@ -160,7 +160,8 @@ class ConsumerCore:
         if self.commits is not None and self.settings.auto_commit:
             self.commits.commit_async(self.commits.consumed(), None)
         self.subscriptions.assign_by_hand(wanted)
-        self.core.topics = set()
+        # What is known of a topic stays known: who reads one range after the other assigns often.
+        self.core.topics = self.subscriptions.topics & (self.core.topics or set())
         for topic in self.subscriptions.topics:
             self.core.add_topic(topic)
         self._schedule_auto_commit()

@@ -13,7 +13,7 @@ import contextlib
 import logging
 import threading
 from collections import deque
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from headrace.client.consumer import Consumer
@@ -54,55 +54,31 @@ Range = tuple[Entry, list[Interval]]
 class _Reader:
     """One reader's consumer, and where it is."""
 
-    __slots__ = ("_assigned", "_of", "consumer", "partition", "position")
+    __slots__ = ("consumer", "partition", "position")
 
     def __init__(self, consumer: Consumer) -> None:
         self.consumer = consumer
         self.partition: TopicPartition | None = None
         self.position = 0
         """The next offset: what was fetched beyond a range is there if the next one begins here."""
-        self._of: Collection[TopicPartition] | None = None
-        """All that the member had when this was last looked at."""
-        self._assigned: set[TopicPartition] = set()
 
-    def turn_ahead_to(self, partition: TopicPartition, position: int, of: Collection[TopicPartition]) -> None:
+    def turn_ahead_to(self, partition: TopicPartition, position: int) -> None:
         """Read there next: ask for it, and do not wait for the answer."""
         if (partition, position) == (self.partition, self.position):
             return
-        self.turn_to(partition, position, of)
+        self.turn_to(partition, position)
         # A damaged batch is found again by whoever reads the range.
         with contextlib.suppress(RecordDeserializationError):
             self.consumer.poll(0.0, max_records=0)
 
-    def turn_to(self, partition: TopicPartition, position: int, of: Collection[TopicPartition]) -> None:
-        """Read this partition from there, and no other.
-
-        The consumer is assigned all that the member has, and paused but for one: another assignment would ask for the
-        cluster's metadata with every range.
-        """
+    def turn_to(self, partition: TopicPartition, position: int) -> None:
+        """Read this partition from there, and no other."""
         if (partition, position) == (self.partition, self.position):
             return
-        consumer = self.consumer
-        if self.partition is not None:
-            # What was fetched of it is let go.
-            consumer.pause([self.partition])
-            consumer.seek(self.partition, 0)
-        if of is not self._of or partition not in self._assigned:
-            self._assign({partition, *of})
-            self._of = of
-        consumer.seek(partition, position)
-        consumer.resume([partition])
+        if partition != self.partition:
+            self.consumer.assign([partition])
+        self.consumer.seek(partition, position)
         self.partition, self.position = partition, position
-
-    def _assign(self, names: set[TopicPartition]) -> None:
-        if names == self._assigned:
-            return
-        self.consumer.assign(names)
-        for name in names:
-            # Somewhere: a position that is not known would be looked up, paused or not.
-            self.consumer.seek(name, 0)
-        self.consumer.pause(names)
-        self._assigned = names
 
     def poll(self, records_max: int) -> list[ConsumerRecord]:
         """The next records; where there are none (compaction, transactions) only the position says so."""
@@ -282,7 +258,7 @@ class RangeReaders:
     def _read_range(self, reader: _Reader, entry: Entry, skip: list[Interval]) -> bool:
         """Whether the range was finished; otherwise it is not ours any more."""
         position, end = entry.offset, entry.end
-        reader.turn_to(entry.tracker.partition, position, self.ends)
+        reader.turn_to(entry.tracker.partition, position)
         while position < end:
             found: list[ConsumerRecord] = []
             try:
@@ -326,7 +302,7 @@ class RangeReaders:
                 return
             self._ahead[reader] = found
         entry, _ = found
-        reader.turn_ahead_to(entry.tracker.partition, entry.offset, self.ends)
+        reader.turn_ahead_to(entry.tracker.partition, entry.offset)
 
     def _pass_damage(self, reader: _Reader, entry: Entry, error: RecordDeserializationError) -> None:
         """A batch that cannot be read is one failed record; the part of it that lies in other ranges is theirs."""

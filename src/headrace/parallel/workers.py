@@ -9,9 +9,9 @@ from typing import Protocol
 
 from headrace.parallel.errors import TooManyHangingHandlers
 from headrace.parallel.handling import Handling
-from headrace.parallel.loops import make_loop
 from headrace.parallel.member import Member
 from headrace.parallel.work import Chunk
+from headrace.runtime.loops import make_loop
 
 log = logging.getLogger("headrace.parallel")
 

@@ -409,6 +409,19 @@ def test_a_session_forgets_partitions_that_are_not_wanted_any_more() -> None:
     assert [(gone.topic, gone.partitions) for gone in forgotten] == [("t", [1])]
 
 
+def test_another_partition_of_a_known_topic_is_read_without_asking_for_metadata() -> None:
+    world = make(partitions=2)
+    world.consumer.assign([T0])
+    for partition in (0, 1):
+        world.cluster.write("t", partition, 1)
+    world.run_until(lambda: len(world.records) == 1 and world.clock.now > 1005)
+    asked = len(world.cluster.names("Metadata"))
+    world.consumer.assign([("t", 1)])
+    world.run_until(lambda: len(world.records) == 2)
+    assert [record.partition for record in world.records] == [0, 1]
+    assert len(world.cluster.names("Metadata")) == asked
+
+
 def test_a_new_leader_is_found_and_the_position_checked_first() -> None:
     world = make(brokers=2)
     world.consumer.assign([T0])

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from headrace.parallel import loops
-from headrace.parallel.loops import make_loop
+from headrace.runtime import loops
+from headrace.runtime.loops import make_loop
 
 needs_epoll = pytest.mark.skipif(
     selectors.DefaultSelector is not getattr(selectors, "EpollSelector", None), reason="this system has no epoll"

@@ -17,12 +17,17 @@ SOURCE, CLEAN, DEAD, PLAIN = "clicks", "clicks-clean", "clicks-dead", "clicks-at
 BATCHES = 4
 PLAIN_PARTITIONS = (0, 1)
 """What the at-least-once sink gets: enough to see what a kill does to it, without paying for every click twice."""
+_PLAIN_TASKS = "16"
+_ROUNDING = 64
 _SPARK = {
     "spark.sql.shuffle.partitions": "2",
     "spark.default.parallelism": "2",
     "spark.sql.adaptive.enabled": "false",
     "spark.driver.memory": "2g",
+    # Each query gets its turn: one does not wait until all tasks of the other are done.
+    "spark.scheduler.mode": "FAIR",
 }
+_POOL = "spark.scheduler.pool"
 _JAVA = "-Xms1g -Xmn600m -XX:+UseSerialGC "
 # What is killed in its first seconds has no use for the second compiler. For a minute's work, what runs per row is
 # worth it, what Spark runs to start is not.
@@ -39,36 +44,42 @@ def main() -> None:
     from headrace.spark.starting import session
 
     began = time.monotonic()
-    java = _JAVA_SHORT if "--wait" in sys.argv else _JAVA_LONG
+    # The one that is killed begins with a small transaction: so it is in the middle of one soon.
+    is_first = "--wait" in sys.argv
+    java = _JAVA_SHORT if is_first else _JAVA_LONG
     spark = session("headrace-show", master="local[2,4]", config=_SPARK | {"spark.driver.extraJavaOptions": java})
     spark.sparkContext.setLogLevel("ERROR")
-    if "--wait" in sys.argv:
+    if is_first:
         say(at="ready", seconds=time.monotonic() - began, spark=spark.version)
         sys.stdin.readline()
-    limit = -(-events // BATCHES)
+    # A few more than needed: partitions' shares are rounded down, and what is left over would be one batch more.
+    limit = -(-events // (4 * BATCHES if is_first else BATCHES)) + _ROUNDING
     options: dict[str, Any] = {"servers": servers, "source": SOURCE, "target": CLEAN, "dead_letters": DEAD}
     options |= {"checkpoint": f"{directory}/activity", "counts": NO_COUNTS, "max_per_batch": limit}
     with ThreadPoolExecutor(1) as beside:
         running = beside.submit(activity, session=spark, **options)
+        wake_workers(spark)
+        spark.sparkContext.setLocalProperty(_POOL, PLAIN)
         # Here, not beside: Spark finds a sink that is written in Python only in the session's own thread.
-        at_least_once(spark, servers, f"{directory}/at-least-once", plain_limit(events)).awaitTermination()
+        at_least_once(spark, servers, f"{directory}/at-least-once").awaitTermination()
         done = running.result()
     say(at="done", **done.document)
     say(at="audit", document=audited(spark, servers))
 
 
-def plain_limit(events: int) -> int:
-    """Rows in a micro-batch of the at-least-once sink: about as many batches as the other has."""
-    return -(-events // (2 * BATCHES))
+def wake_workers(spark: Any) -> None:
+    """Have Spark start the Python processes that will write, while it still plans what they write."""
+    spark.range(0, 2, 1, 2).mapInArrow(lambda batches: batches, "id LONG").collect()
 
 
-def at_least_once(spark: Any, servers: str, checkpoint: str, limit: int) -> Any:
-    """Some of the source's partitions to another topic with the plain sink, to compare."""
+def at_least_once(spark: Any, servers: str, checkpoint: str) -> Any:
+    """Some of the source's partitions to another topic with the plain sink, in one micro-batch, to compare."""
     from headrace.spark.pipelines.running import start_patiently
 
     reader = spark.readStream.format("headrace").option("kafka.bootstrap.servers", servers)
     reader = reader.option("assign", json.dumps({SOURCE: PLAIN_PARTITIONS}))
-    rows = reader.option("startingOffsets", "earliest").option("maxOffsetsPerTrigger", str(limit)).load()
+    # Short tasks, which take turns with the other query's.
+    rows = reader.option("startingOffsets", "earliest").option("minPartitions", _PLAIN_TASKS).load()
     writer = rows.select("key", "value").writeStream.format("headrace").option("kafka.bootstrap.servers", servers)
     writer = writer.option("topic", PLAIN).option("checkpointLocation", checkpoint)
     return start_patiently(writer.trigger(availableNow=True))

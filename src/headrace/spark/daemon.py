@@ -18,6 +18,16 @@ from collections.abc import Sequence
 _DAEMON, _WORKER = "pyspark.daemon", "pyspark.worker"
 _THREADS = "/proc/self/task"
 _ARCHIVES = os.path.join("pyspark", "python", "lib", "")
+_LOADED = (
+    _WORKER,
+    "pyarrow.compute",
+    "pyarrow.ipc",
+    "headrace.client.producer",
+    "headrace.spark.reading",
+    "headrace.spark.sink",
+    "headrace.spark.source",
+    "headrace.spark.writing",
+)
 _NO_THREAD_OF_ARROW = ("JE_ARROW_MALLOC_CONF", "background_thread:false")
 """Arrow's second allocator keeps a thread otherwise, from when it is imported on."""
 
@@ -52,7 +62,7 @@ def preload() -> None:
     from importlib.util import find_spec
 
     try:
-        for module in (_WORKER, "pyarrow.compute", "pyarrow.ipc", "headrace.spark.sink", "headrace.spark.writing"):
+        for module in _LOADED:
             importlib.import_module(module)
         if find_spec("pandas") is not None:
             # Arrow loads it where it is, as soon as it makes an array.

@@ -14,7 +14,6 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from pyspark.sql.types import StructType
 
 from headrace.spark.columns import Shape, shape_of
-from headrace.spark.connections import expect_rows, lent_producer
 from headrace.spark.options import SinkOptions
 
 if TYPE_CHECKING:
@@ -63,6 +62,9 @@ class StreamWriter(_Writing, DataSourceStreamArrowWriter):
 
 def produce(batches: Iterator[pa.RecordBatch], shape: Shape, kafka: Mapping[str, Any]) -> int:
     """Send every row and wait until all are acknowledged; how many there were. Raises the first failure."""
+    # Loaded by tasks only: Spark makes writers in processes that never write.
+    from headrace.spark.connections import expect_rows, lent_producer
+
     rows = in_flight = 0
     waiting: deque[tuple[Any, int]] = deque()
     with lent_producer({**_PRODUCER_DEFAULTS, **kafka}) as producer:

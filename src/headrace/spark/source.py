@@ -28,7 +28,6 @@ from pyspark.sql.types import StructType
 
 from headrace.errors import HeadraceError
 from headrace.runtime.real import RealClock
-from headrace.spark.cluster import Cluster
 from headrace.spark.options import (
     Mode,
     NoMatch,
@@ -50,10 +49,13 @@ from headrace.spark.planning import (
     ranges_between,
     waiting,
 )
-from headrace.spark.reading import ReadPlan, read_arrow
 
+# What only planning and reading need is loaded there: Spark has a process of its own for each step before them, which
+# would load it for nothing.
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from headrace.spark.cluster import Cluster
 
 log = logging.getLogger("headrace.spark")
 
@@ -104,6 +106,8 @@ class _Reading:
     """What readers of both kinds share. The connection is made on first use, and does not travel to the tasks."""
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
+        from headrace.spark.reading import ReadPlan
+
         self.options = options
         self.schema = schema
         self.plan = ReadPlan.of(
@@ -121,6 +125,8 @@ class _Reading:
     @property
     def cluster(self) -> Cluster:
         if self._cluster is None:
+            from headrace.spark.cluster import Cluster
+
             self._cluster = Cluster(self.options.kafka)
         return self._cluster
 
@@ -130,6 +136,8 @@ class _Reading:
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         from pyspark.sql.pandas.types import to_arrow_schema
+
+        from headrace.spark.reading import read_arrow
 
         if partition.value is None:
             # Spark makes a task of its own when there is nothing to read.

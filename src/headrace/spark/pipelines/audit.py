@@ -73,8 +73,7 @@ def run(options: Mapping[str, Any], session: SparkSession | None = None, *, watc
     run.tell(rows_in=sums.rows_in, rows_out=sums.rows_out, note="looking at batches")
     scans: dict[str, list[Scan]] = {"source": [], "against": []}
     if options["scan"]:
-        scans["source"] = inside.scans(run.session)
-        scans["against"] = outside.scans(run.session) if outside else []
+        scans = _scanned(run.session, inside, outside)
     compacted = inside.compacted | (outside.compacted if outside else set())
     document = document_of(options, sums, scans, compacted)
     return Result("audit", document, report_lines(document), has_findings=bool(document["findings"]))
@@ -107,8 +106,24 @@ class _Side:
         # What retention deletes while it is read is no loss on the pipeline's part, and would show as lost anyway.
         return reader.option("includeHeaders", str(headers).lower()).option("failOnDataLoss", "true").load()
 
-    def scans(self, session: SparkSession) -> list[Scan]:
-        return scan(session, self.kafka, [Range(one, self.starts[one], self.ends[one]) for one in sorted(self.ends)])
+    def ranges(self) -> list[Range]:
+        return [Range(one, self.starts[one], self.ends[one]) for one in sorted(self.ends)]
+
+
+def _scanned(session: SparkSession, inside: _Side, outside: _Side | None) -> dict[str, list[Scan]]:
+    """Every partition's batches, by side; those of one cluster in one job."""
+    if outside is None:
+        return {"source": scan(session, inside.kafka, inside.ranges()), "against": []}
+    if outside.kafka != inside.kafka:
+        return {
+            "source": scan(session, inside.kafka, inside.ranges()),
+            "against": scan(session, outside.kafka, outside.ranges()),
+        }
+    found = scan(session, inside.kafka, inside.ranges() + outside.ranges())
+    return {
+        "source": [one for one in found if one.topic in inside.topics],
+        "against": [one for one in found if one.topic in outside.topics],
+    }
 
 
 def _json(offsets: Offsets) -> str:

@@ -13,14 +13,12 @@ from headrace.records import Batch, BatchHeader, read_control, read_records, spl
 from headrace.spark.connections import forget, shared_client
 from headrace.spark.planning import Range
 from headrace.spark.reading import RangeFetcher, ReadPlan
-from headrace.topics import TopicPartition
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
 _ABORT = 0
-_SCAN_SCHEMA = "topic STRING, partition INT, start LONG, end LONG"
 
 
 @dataclass(slots=True)
@@ -139,22 +137,20 @@ def scan(session: SparkSession, kafka: Mapping[str, str], ranges: Sequence[Range
     """Look at partitions, a task of Spark for each."""
     if not ranges:
         return []
-    rows = [(*one.partition, one.start, one.end) for one in ranges]
-    wanted = session.createDataFrame(rows, _SCAN_SCHEMA).repartition(len(rows), "topic", "partition")
     names = [one.name for one in fields(Scan)]
     said = ", ".join(f"`{name}` {'STRING' if name == 'topic' else 'LONG'}" for name in names)
-    settings = dict(kafka)
+    settings, wanted = dict(kafka), list(ranges)
 
     def look(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
 
         schema = pa.schema([(name, pa.string() if name == "topic" else pa.int64()) for name in names])
         for batch in batches:
-            for row in batch.to_pylist():
-                found = scan_range(
-                    settings, Range(TopicPartition(row["topic"], row["partition"]), row["start"], row["end"])
-                )
-                yield pa.RecordBatch.from_pylist([asdict(found)], schema=schema)
+            for number in batch.column("id").to_pylist():
+                yield pa.RecordBatch.from_pylist([asdict(scan_range(settings, wanted[number]))], schema=schema)
 
-    found: list[Any] = wanted.mapInArrow(look, said).collect()
+    # Numbers, a task each, and what they stand for with the function: a DataFrame of the ranges would take a worker of
+    # its own to make.
+    numbers = session.range(0, len(wanted), 1, len(wanted))
+    found: list[Any] = numbers.mapInArrow(look, said).collect()
     return sorted((Scan(**row.asDict()) for row in found), key=lambda one: (one.topic, one.partition))

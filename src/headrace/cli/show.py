@@ -290,7 +290,7 @@ class Show(Tour):
             Text.assemble(
                 ("kill -9 ", "red"), f"{first.pid}: {count(self._sample(admin)[0])} rows are committed, "
                 + (f"{count(left)} more lie in a transaction that nobody will end." if left
-                   else "the next transaction is begun and nobody will end it."),
+                   else "and nothing more is written yet."),
             )
         )  # fmt: skip
         second = Driver(self._broker.address, self._directory, self._events)
@@ -302,7 +302,8 @@ class Show(Tour):
 
         self._wait_for(is_done, "the pipeline to catch up")
         took = time.monotonic() - killed_at
-        self._say(f"Started again from its checkpoint: that transaction is fenced, and {took:.0f} s later all is done.")
+        fenced = "that transaction is fenced, and " if left else ""
+        self._say(f"Started again from its checkpoint: {fenced}{took:.0f} s later all is done.")
         self._picture(killed_at)
 
     def _is_in_the_middle(self, admin: Admin) -> bool:

@@ -114,7 +114,7 @@ def _scanned(session: SparkSession, inside: _Side, outside: _Side | None) -> dic
     """Every partition's batches, by side; those of one cluster in one job."""
     if outside is None:
         return {"source": scan(session, inside.kafka, inside.ranges()), "against": []}
-    if outside.kafka != inside.kafka:
+    if outside.kafka != inside.kafka or set(outside.topics) & set(inside.topics):
         return {
             "source": scan(session, inside.kafka, inside.ranges()),
             "against": scan(session, outside.kafka, outside.ranges()),

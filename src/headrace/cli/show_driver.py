@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import sys
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -19,6 +20,7 @@ PLAIN_PARTITIONS = (0, 1)
 """What the at-least-once sink gets: enough to see what a kill does to it, without paying for every click twice."""
 _PLAIN_TASKS = "16"
 _ROUNDING = 64
+_FIRST_COMMIT_S = 60.0
 _SPARK = {
     "spark.sql.shuffle.partitions": "2",
     "spark.default.parallelism": "2",
@@ -56,9 +58,17 @@ def main() -> None:
     limit = -(-events // (4 * BATCHES if is_first else BATCHES)) + _ROUNDING
     options: dict[str, Any] = {"servers": servers, "source": SOURCE, "target": CLEAN, "dead_letters": DEAD}
     options |= {"checkpoint": f"{directory}/activity", "counts": NO_COUNTS, "max_per_batch": limit}
+    has_committed = threading.Event()
     with ThreadPoolExecutor(1) as beside:
-        running = beside.submit(activity, session=spark, **options)
+        running = beside.submit(
+            activity, session=spark, watch=lambda seen: has_committed.set() if seen.batches else None, **options
+        )
+        running.add_done_callback(lambda _: has_committed.set())
         wake_workers(spark)
+        if is_first:
+            # From its first transaction on, the exactly-once sink is always in the middle of one: the kill, which needs
+            # the other sink to be in the middle too, finds both.
+            has_committed.wait(_FIRST_COMMIT_S)
         spark.sparkContext.setLocalProperty(_POOL, PLAIN)
         # Here, not beside: Spark finds a sink that is written in Python only in the session's own thread.
         at_least_once(spark, servers, f"{directory}/at-least-once").awaitTermination()

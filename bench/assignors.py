@@ -1,20 +1,18 @@
 """How fast are the assignors? At the sizes of Kafka's own scale tests, beside Kafka's Java in the same run.
 
-    HEADRACE_KAFKA_LIBS=/path/to/kafka/libs python bench/assignors.py [scenario ...] [--runs 3] [--assignor sticky]
+    python -m bench.assignors [scenario ...] [--runs 3] [--assignor sticky]
 
 Every run assigns twice: from nothing, then again after members claimed what they had (in some scenarios some forgot or
 left). Times are medians after one warm-up. The ratio is Java's wall time over ours: above 1 we are faster. Without
-Java, or without HEADRACE_KAFKA_LIBS (a directory with kafka-clients and its jars), only our times are printed. With
-Java, the results are compared too, list by list, through a checksum.
+Java or Kafka's jars (`make peers`) only our times are printed. With them the results are compared too, list by list,
+through a checksum.
 """
 
 from __future__ import annotations
 
 import argparse
 import gc
-import os
 import random
-import shutil
 import statistics
 import subprocess
 import sys
@@ -24,6 +22,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from bench.peers import kafka_libs, why_no_kafka
 from headrace.assignors import Assignment, Assignor, ClusterView, GroupAssignment, Subscription, resolve
 from headrace.assignors.consumer_protocol import encode_assignment
 from headrace.topics import java_string_hash
@@ -161,7 +160,7 @@ def checksum(scenario: Scenario, assigned: GroupAssignment) -> int:
     return total - (1 << 64) if total >> 63 else total
 
 
-def run_java(libs: str, scenario: Scenario, name: str, runs: int) -> list[Run]:
+def run_java(libs: Path, scenario: Scenario, name: str, runs: int) -> list[Run]:
     source = Path(__file__).parent / "java" / "AssignorBench.java"
     # The assignors log their whole result at level info, which would cost more than the assignment.
     with tempfile.TemporaryDirectory() as folder:
@@ -169,7 +168,7 @@ def run_java(libs: str, scenario: Scenario, name: str, runs: int) -> list[Run]:
         scenario.write(path)
         config = Path(folder) / "log4j2.properties"
         config.write_text("rootLogger.level = OFF\n")
-        command = ["java", "-Xmx6g", f"-Dlog4j2.configurationFile={config}", "-cp", os.path.join(libs, "*")]
+        command = ["java", "-Xmx6g", f"-Dlog4j2.configurationFile={config}", "-cp", f"{libs}/*"]
         command += [str(source), str(path), name, str(runs)]
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=1800)
     if done.returncode != 0:
@@ -195,10 +194,9 @@ def main() -> int:
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--plain-lists", action="store_true", help="members claim plain lists of TopicPartition")
     options = parser.parse_args()
-    libs = os.environ.get("HEADRACE_KAFKA_LIBS")
-    java = libs if libs and shutil.which("java") else None
+    java = kafka_libs()
     if java is None:
-        print("no ratio: set HEADRACE_KAFKA_LIBS to a directory with Kafka's jars and put java on the PATH")
+        print(f"no ratio: {why_no_kafka()}")
     print(f"{'scenario':12} {'assignor':19} {'first':>8} {'second':>8} {'total s':>8} {'wire s':>7}", end="")
     print(f" | {'Java s':>8} {'cpu s':>7} {'wire s':>7} | ratio: wall   cpu  wall+wire  same result" if java else "")
     slower = False

@@ -1,16 +1,11 @@
-"""For every test: where Apache Kafka's jars are, who gets a second try, and the lists at a run's end."""
+"""For every test: who gets a second try, and the lists at a run's end."""
 
 from __future__ import annotations
 
-import os
 from collections import defaultdict
 from pathlib import Path
 
 import pytest
-from bench import peers
-
-if "HEADRACE_KAFKA_LIBS" not in os.environ and (libs := peers.kafka_libs()) is not None:
-    os.environ["HEADRACE_KAFKA_LIBS"] = str(libs)
 
 # Here sockets, processes and other people's clients run by the machine's clock, and a machine may stand still for
 # seconds: a test that fails is tried once more. What needed it is listed with its first failure.

@@ -2,24 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import random
-import shutil
-import sys
-from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[2]))
-
 from bench.assignors import SCENARIOS, Run, Scenario, run_java, run_ours
+from bench.peers import kafka_libs, why_no_kafka
 
 LIMITS_S = {"uniform-1M": 30, "nonequal-1M": 90, "split-20k": 90, "leaving": 60}
-LIBS = os.environ.get("HEADRACE_KAFKA_LIBS")
-needs_java = pytest.mark.skipif(
-    LIBS is None or shutil.which("java") is None,
-    reason="needs java and HEADRACE_KAFKA_LIBS, a directory of Kafka's jars",
-)
+needs_java = pytest.mark.skipif(kafka_libs() is None, reason=why_no_kafka())
 
 
 @pytest.mark.slow
@@ -50,9 +40,10 @@ def any_scenario(seed: int) -> Scenario:
 @pytest.mark.parametrize("name", ["range", "roundrobin", "sticky", "cooperative-sticky"])
 @pytest.mark.parametrize("seed", range(3))
 def test_groups_of_some_size_are_assigned_as_java_assigns_them(seed: int, name: str) -> None:
-    assert LIBS is not None
+    libs = kafka_libs()
+    assert libs is not None
     scenario = any_scenario(seed)
     ours: Run = run_ours(scenario, name, plain_lists=False)
-    (theirs,) = run_java(LIBS, scenario, name, 1)
+    (theirs,) = run_java(libs, scenario, name, 1)
     assert ours.checksums == theirs.checksums
     assert ours.wire_bytes == theirs.wire_bytes

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import base64
 import dataclasses
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ from headrace.runtime import Runtime
 
 from .compacting import RandomWriter, Table, batches_of, consume, newest
 from .golden import ALL, copy_partition, expected, open_log
-from .test_java import COMPLAINTS, LIBS, dump
+from .test_java import COMPLAINTS, dump, needs_kafkas_tools
 
 pytestmark = pytest.mark.slow
 
@@ -145,7 +144,7 @@ def test_values_of_golden_records_are_those_kafka_served(tmp_path: Path, own_run
 
 @pytest.mark.java
 @pytest.mark.slow
-@pytest.mark.skipif(not LIBS or shutil.which("java") is None, reason="needs Java, and HEADRACE_KAFKA_LIBS")
+@needs_kafkas_tools
 def test_kafkas_own_tool_reads_what_we_compacted(tmp_path: Path, own_runtime: Runtime) -> None:
     table = Table(5, dataclasses.replace(CONFIG, segment_bytes=4_000, index_interval_bytes=100))
     writer = RandomWriter(table, 5)

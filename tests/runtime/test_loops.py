@@ -70,7 +70,6 @@ def test_sockets_and_other_threads_wake_the_loop(loop: asyncio.AbstractEventLoop
             ours.setblocking(False)
             theirs.setblocking(False)
             reading = loop.create_task(loop.sock_recv(ours, 10))
-            await asyncio.sleep(0.001)
             await loop.run_in_executor(None, theirs.send, b"hello")
             return await reading
 

@@ -8,7 +8,6 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,17 +26,6 @@ pytestmark = [pytest.mark.slow, pytest.mark.long]
 COUNT, PER_STEP = 300, 100
 POINTS = ("task acknowledged", "before EndTxn", "sent EndTxn", "answered EndTxn")
 """With rows written and nothing decided, with the decision under way, and with it made and not noted."""
-
-
-@pytest.fixture(scope="module")
-def other(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    with BrokerProcess(tmp_path_factory.mktemp("other") / "data") as running:
-        yield running
-
-
-@pytest.fixture(autouse=True)
-def _own_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "state"))
 
 
 def through_kills(spark: Any, name: str, options: dict[str, Any]) -> Any:
@@ -68,28 +56,15 @@ def test_a_mirror_has_every_record_once_and_in_order(spark: Any, kafka: BrokerPr
     options = {"servers": kafka.address, "to": other.address, "topics": "killed.orders", "max_per_batch": PER_STEP}
     done = through_kills(spark, "mirror", {**options, "master": "local[2,4]"})
     assert 0 < done["mirrored"] < COUNT  # a killed run's step that was decided is not done again
-    found = audit(
-        session=spark,
-        servers=kafka.address,
-        source="killed.orders",
-        against="killed.orders",
-        against_servers=other.address,
-        match="value",
-    )
+    sides = {"source": "killed.orders", "against": "killed.orders", "against_servers": other.address, "match": "value"}
+    found = audit(session=spark, servers=kafka.address, **sides)
     assert not found.has_findings, found.lines
     assert found.lines[2].strip() == f"in {COUNT} · out {COUNT} · lost 0 · duplicated 0 · out of order 0"
 
     # The audit does look at the other cluster.
     with Producer({"bootstrap.servers": other.address}) as producer:
         producer.send("killed.orders", b"7", b"k0", partition=1)
-    again = audit(
-        session=spark,
-        servers=kafka.address,
-        source="killed.orders",
-        against="killed.orders",
-        against_servers=other.address,
-        match="value",
-    )
+    again = audit(session=spark, servers=kafka.address, **sides)
     assert (again.has_findings, again.document["duplicated"]) == (True, 1)
 
 

@@ -27,11 +27,6 @@ START_MS = 1_767_225_600_000
 COUNT = 120
 
 
-@pytest.fixture(autouse=True)
-def _own_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "state"))
-
-
 @pytest.fixture(scope="module")
 def clicks(kafka: BrokerProcess) -> str:
     """Records of two days in three partitions."""

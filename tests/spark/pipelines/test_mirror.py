@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -60,17 +58,6 @@ def test_what_makes_no_sense_is_refused() -> None:
 
 
 # --- with two clusters ------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def other(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    with BrokerProcess(tmp_path_factory.mktemp("other") / "data") as running:
-        yield running
-
-
-@pytest.fixture(autouse=True)
-def _own_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
 
 
 def _mirror(spark: Any, source: str, target: str, **options: Any) -> dict[str, Any]:

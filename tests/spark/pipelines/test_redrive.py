@@ -65,11 +65,6 @@ def _letter(number: int, reason: str, error: str, origin: str | None, **more: st
     return [("trace", b"t%d" % number), *((name, text.encode()) for name, text in facts.items())]
 
 
-@pytest.fixture(autouse=True)
-def _own_state(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
-
-
 @pytest.mark.slow
 def test_letters_that_fit_go_back_once_and_the_command_line_knows(spark: Any, kafka: BrokerProcess) -> None:
     servers = kafka.address

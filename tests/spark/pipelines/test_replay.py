@@ -49,11 +49,6 @@ def test_options_that_contradict_each_other_are_refused() -> None:
 # --- with a broker ----------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(autouse=True)
-def _own_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "state"))
-
-
 @pytest.fixture
 def table(spark: Any, tmp_path: Path) -> str:
     """1,000 rows in several files, out of order: ten a second, with an hour's pause in the middle."""

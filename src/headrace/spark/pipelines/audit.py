@@ -112,12 +112,10 @@ class _Side:
 
 def _scanned(session: SparkSession, inside: _Side, outside: _Side | None) -> dict[str, list[Scan]]:
     """Every partition's batches, by side; those of one cluster in one job."""
-    if outside is None:
-        return {"source": scan(session, inside.kafka, inside.ranges()), "against": []}
-    if outside.kafka != inside.kafka or set(outside.topics) & set(inside.topics):
+    if outside is None or outside.kafka != inside.kafka or set(outside.topics) & set(inside.topics):
         return {
             "source": scan(session, inside.kafka, inside.ranges()),
-            "against": scan(session, outside.kafka, outside.ranges()),
+            "against": scan(session, outside.kafka, outside.ranges()) if outside else [],
         }
     found = scan(session, inside.kafka, inside.ranges() + outside.ranges())
     return {

@@ -1,4 +1,4 @@
-"""Producers that tasks of one worker share."""
+"""Clients and producers that tasks of one worker share."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from collections.abc import Iterator
 import pytest
 
 from headrace import testing
+from headrace.client.admin import Admin, NewTopic
 from headrace.spark import connections
-from headrace.spark.connections import lent_producer
+from headrace.spark.connections import forget, lent_producer, shared_client
 
 
 @pytest.fixture
@@ -52,3 +53,16 @@ def test_a_producer_that_was_idle_for_long_is_made_anew(
     monkeypatch.setattr(connections, "PRODUCER_IDLE_MAX_S", -1.0)
     with lent_producer(config) as second:
         assert second is not first
+
+
+def test_a_client_asks_for_what_its_task_needs_and_not_for_a_topic_that_is_gone(config: dict[str, str]) -> None:
+    with Admin(config) as admin:
+        admin.create_topics([NewTopic("kept", 1, 1), NewTopic("gone", 1, 1)]).all()
+        client = shared_client(config, ["kept", "gone"])
+        client.ensure_metadata(client.core.clock.monotonic() + 30)
+        admin.delete_topics(["gone"]).all()
+        admin.create_topics([NewTopic("next", 1, 1)]).all()
+    assert shared_client(config, ["kept", "next"]) is client
+    client.ensure_metadata(client.core.clock.monotonic() + 30)
+    assert client.core.view.topics.keys() == {"kept", "next"}
+    forget(client)

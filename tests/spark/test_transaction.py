@@ -23,6 +23,8 @@ from headrace.spark.lanes import Lanes
 from headrace.spark.markers import Marker
 from headrace.spark.once import BatchTooSlow, Fenced, Identity, run_batch
 from headrace.spark.parcels import pack
+from headrace.spark.pipelines.scanning import scan_range
+from headrace.spark.planning import Range
 from headrace.spark.transaction import PROGRESS_TOPIC, Transaction
 from headrace.spark.writing import WriteJob, write_task
 from headrace.testing import EmbeddedBroker, broker
@@ -55,15 +57,15 @@ class Driver:
             timeout_ms=options.get("timeout_ms", 60_000),
         )
 
-    def write(self, identity: Identity, lane: int, values: list[bytes]) -> int:
+    def write(self, identity: Identity, lane: int, *parts: list[bytes]) -> int:
+        """Write values that come to the task in so many parts."""
         job = WriteJob(self.kafka, SHAPE, LANES, self.transaction.transactional_id, identity, 0, None)
-        rows = pa.RecordBatch.from_pydict(
-            {
-                "value": pa.array(values, pa.binary()),
-                "key": pa.array([None] * len(values), pa.binary()),
-            }
-        )
-        return write_task(iter([pack(rows, [lane] * len(values))]), job, lane)
+        packed = []
+        for values in parts:
+            nulls = pa.array([None] * len(values), pa.binary())
+            rows = pa.RecordBatch.from_pydict({"value": pa.array(values, pa.binary()), "key": nulls})
+            packed.append(pack(rows, [lane] * len(values)))
+        return write_task(iter(packed), job, lane)
 
     def commit(self, identity: Identity) -> None:
         """Commit, and wait until every partition knows: a broker answers before that. Fencing waits for it."""
@@ -238,6 +240,19 @@ def test_large_tasks_are_written_in_order_without_gaps(drivers: list[Driver], ka
     driver.write(identity, 1, values)
     driver.commit(identity)
     assert [value for _, _, value in read_topic(kafka.address, "out")] == values
+
+
+def test_small_parts_are_written_together_in_their_order(drivers: list[Driver], kafka: EmbeddedBroker) -> None:
+    driver = begin(drivers, kafka, "parts")
+    identity = driver.transaction.fence()
+    driver.transaction.enlist(identity, OUT)
+    # Nine parts of 200 KB each: four fit into a batch of 900,000 bytes.
+    parts = [[b"%08d" % number * 2500 for number in range(first, first + 10)] for first in range(0, 90, 10)]
+    assert driver.write(identity, 1, *parts) == 90
+    driver.commit(identity)
+    written = [value for _, _, value in read_topic(kafka.address, "out")]
+    assert written == [value for part in parts for value in part]
+    assert scan_range(driver.kafka, Range(OUT[1], 0, 90)).batches == 3
 
 
 def test_epochs_that_are_used_up_are_followed_by_a_new_producer_id(

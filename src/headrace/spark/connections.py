@@ -7,7 +7,7 @@ task does. A client has no thread: bytes move while a task waits for them. A pro
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -53,14 +53,21 @@ def make_client(kafka: Mapping[str, Any]) -> BlockingClient:
     return client
 
 
-def shared_client(kafka: Mapping[str, Any]) -> BlockingClient:
-    """The client of this process for that configuration; give it to `forget` after trouble."""
+def shared_client(kafka: Mapping[str, Any], topics: Collection[str]) -> BlockingClient:
+    """The client of this process for that configuration, told what is to be read or written; `forget` it after trouble.
+
+    What only earlier tasks needed it no longer asks for: a topic that is gone it would ask for again and again.
+    """
     key = (os.getpid(), tuple(sorted((name, str(value)) for name, value in kafka.items() if name in _COMMON)))
     client = _clients.get(key)
     if client is None:
         while len(_clients) >= _CLIENTS_MAX:
             _drop(next(iter(_clients)))
         client = _clients[key] = make_client(kafka)
+    core = client.core
+    core.topics = (core.topics or set()).intersection(topics)
+    for topic in topics:
+        core.add_topic(topic)
     return client
 
 

@@ -18,6 +18,9 @@ _SCHEMA = pa.schema([(LANE, pa.int32()), (PARCEL, pa.binary())])
 _PARCEL_BYTES = 1 << 18
 """About so much in one, or a row that is larger. The JVM's collector treats objects from 512 KB on as a burden."""
 
+_COMPRESSED = pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False)
+"""Spark would compress them for the shuffle, and has them to move before and after it."""
+
 
 def pack(batch: pa.RecordBatch, lanes: Any) -> pa.RecordBatch:
     """The rows in parcels, with the lane of each; within a lane in the order in which they came."""
@@ -30,7 +33,7 @@ def pack(batch: pa.RecordBatch, lanes: Any) -> pa.RecordBatch:
     for lane, count in enumerate(np.bincount(lanes).tolist()):
         end = start + count
         for first in range(start, end, rows_max):
-            with pa.ipc.new_stream(sink, ordered.schema) as stream:
+            with pa.ipc.new_stream(sink, ordered.schema, options=_COMPRESSED) as stream:
                 stream.write_batch(ordered.slice(first, min(rows_max, end - first)))
             made.append(lane)
             ends.append(sink.tell())

@@ -286,7 +286,7 @@ class RangeFetcher:
 
 def read_arrow(plan: ReadPlan, wanted: Range, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     """The records of a range as Arrow batches with Spark's columns."""
-    client = shared_client(plan.kafka)
+    client = shared_client(plan.kafka, [wanted.partition.topic])
     expect_rows(len(wanted))
     finished = False
     try:

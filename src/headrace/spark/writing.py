@@ -23,7 +23,7 @@ from headrace.spark.connections import expect_rows, forget, shared_client
 from headrace.spark.lanes import Lanes, route
 from headrace.spark.once import Fenced, Identity, WriteFailed
 from headrace.spark.parcels import LANE, PARCELS_DDL, pack, unpack
-from headrace.spark.producing import TransactionalWriter, WriteSettings, record_sizes
+from headrace.spark.producing import TransactionalWriter, WriteSettings, record_bytes, record_sizes
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -149,16 +149,17 @@ def write_task(batches: Iterator[pa.RecordBatch], job: WriteJob, task: int) -> i
     owned = [task] if job.owners is None else job.lanes.owned(task, job.owners, job.turn)
     if task >= (len(partitions) if job.owners is None else job.owners):
         raise WriteFailed(f"Spark made a task {task}, although there are {len(partitions)} partitions to own")
-    client = shared_client(job.kafka)
-    for topic in {partitions[lane].topic for lane in owned}:
-        client.core.add_topic(topic)
-    client.ensure_metadata(client.core.clock.monotonic() + client.core.config.request_timeout_ms / 1000)
-    writer = TransactionalWriter(client, WriteSettings.of(job.kafka), job.transactional_id, job.identity)
+    client = shared_client(job.kafka, {partitions[lane].topic for lane in owned})
+    core = client.core
+    if any(core.view.leader_of(*partitions[lane]) is None for lane in owned):
+        client.ensure_metadata(core.clock.monotonic() + core.config.request_timeout_ms / 1000)
+    settings = WriteSettings.of(job.kafka)
+    writer = TransactionalWriter(client, settings, job.transactional_id, job.identity)
     now_ms = RealClock().now_ms()
     rows = 0
     finished = False
     try:
-        for lane, batch in _with_lanes(batches, job, owned):
+        for lane, batch in _with_lanes(batches, job, owned, settings.batch_bytes):
             if not batch.num_rows:
                 continue
             expect_rows(batch.num_rows)
@@ -178,14 +179,31 @@ def _record_columns(shape: Shape) -> list[str]:
 
 
 def _with_lanes(
-    batches: Iterator[pa.RecordBatch], job: WriteJob, owned: list[int]
+    batches: Iterator[pa.RecordBatch], job: WriteJob, owned: list[int], batch_bytes: int
 ) -> Iterator[tuple[int, pa.RecordBatch]]:
     """Rows, and the lane that they go to. That they were all routed to this task is checked, not believed."""
-    for number, batch in enumerate(batches):
-        if not job.is_routed:
+    if not job.is_routed:
+        for number, batch in enumerate(batches):
             yield owned[number % len(owned)], batch
-            continue
+        return
+    (ours,) = owned
+    waiting: list[pa.RecordBatch] = []
+    size = 0
+    for batch in batches:
         for lane, rows in unpack(batch):
-            if lane != owned[0]:
-                raise WriteFailed(f"rows of lane {lane} came to the task of lane {owned[0]}: nothing is certain then")
-            yield lane, rows
+            if lane != ours:
+                raise WriteFailed(f"rows of lane {lane} came to the task of lane {ours}: nothing is certain then")
+            # A parcel is a part of what a request may carry: several go together.
+            more = record_bytes(rows)
+            if waiting and size + more > batch_bytes:
+                yield ours, _together(waiting)
+                waiting, size = [], 0
+            waiting.append(rows)
+            size += more
+    if waiting:
+        yield ours, _together(waiting)
+
+
+def _together(rows: list[pa.RecordBatch]) -> pa.RecordBatch:
+    (one,) = pa.Table.from_batches(rows).combine_chunks().to_batches()
+    return one

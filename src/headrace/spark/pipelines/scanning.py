@@ -117,9 +117,7 @@ def scan_range(kafka: Mapping[str, str], wanted: Range) -> Scan:
     """Look at one partition's range, here."""
     tally = _Tally(Scan(*wanted.partition, wanted.start, wanted.end))
     if len(wanted):
-        client = shared_client(kafka)
-        client.core.add_topic(wanted.partition.topic)
-        client.ensure_metadata(client.core.clock.monotonic() + client.core.config.request_timeout_ms / 1000)
+        client = shared_client(kafka, [wanted.partition.topic])
         finished = False
         try:
             # What is aborted is counted too: so nothing may be left out by the broker.

@@ -19,6 +19,7 @@ from tests.waiting import eventually
 from headrace import Consumer, Producer
 from headrace.parallel import Model, ParallelConsumer, Pool, Ranges, Reject, RetriesExhausted, Retry, Window
 from headrace.parallel.retries import ATTEMPT, DUE_MS, ERROR, ORIGIN_OFFSET, ORIGIN_TOPIC, REASON, header
+from headrace.runtime.signals import ECHO_S
 
 pytestmark = pytest.mark.slow
 
@@ -257,6 +258,20 @@ def test_ctrl_c_drains_commits_and_leaves(address: str, new_topic: Callable[...,
 
 
 @pytest.mark.slow
+def test_an_echo_of_ctrl_c_is_not_a_second_one(address: str, new_topic: Callable[..., str]) -> None:
+    topic = new_topic(1)
+    fill(address, topic, 1)
+    with start_script(address, topic, 1.0) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "begun\n"
+        process.send_signal(signal.SIGINT)
+        assert process.stdout.readline() == "stopping\n"
+        process.send_signal(signal.SIGINT)
+        output, errors = process.communicate(timeout=60)
+    assert (output, process.returncode) == ("ended\nthrough\n", 0), errors
+
+
+@pytest.mark.slow
 def test_a_second_ctrl_c_ends_it_at_once(address: str, new_topic: Callable[..., str]) -> None:
     topic = new_topic(1)
     fill(address, topic, 1)
@@ -264,8 +279,10 @@ def test_a_second_ctrl_c_ends_it_at_once(address: str, new_topic: Callable[..., 
         assert process.stdout is not None
         assert process.stdout.readline() == "begun\n"
         process.send_signal(signal.SIGINT)
-        # Two that come before the first is heard are one: the second is sent when the script says that it was.
+        # Two that come before the first is heard are one: the second is sent when the script says that it was, and when
+        # it is no longer taken for an echo.
         assert process.stdout.readline() == "stopping\n"
+        time.sleep(2 * ECHO_S)
         process.send_signal(signal.SIGINT)
         # Far less than the handler takes.
         output, errors = process.communicate(timeout=60)

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 from headrace._version import __version__
 from headrace.cli.exits import Exit
 from headrace.config import ConfigError, RawValue, parse_properties
+from headrace.runtime.signals import Asked, StopRequests
 
 if TYPE_CHECKING:
     from headrace.broker.broker import Broker
@@ -183,8 +184,9 @@ async def _serve(settings: dict[str, RawValue]) -> None:
     runtime = real_runtime()
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
+    requests = StopRequests(runtime.clock)
     for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, _on_signal, number, stopping)
+        loop.add_signal_handler(number, _on_signal, number, stopping, requests)
     try:
         broker = Broker.from_settings(runtime, settings, workshop=InProcess())
         starting = loop.create_task(broker.start())
@@ -210,13 +212,14 @@ async def _serve(settings: dict[str, RawValue]) -> None:
     logging.getLogger("headrace").info("stopped cleanly")
 
 
-def _on_signal(number: int, stopping: asyncio.Event) -> None:
-    if stopping.is_set() and number == signal.SIGINT:
+def _on_signal(number: int, stopping: asyncio.Event, requests: StopRequests) -> None:
+    asked = requests.heard()
+    if asked is Asked.AGAIN and number == signal.SIGINT:
         sys.stderr.write("headrace: ended at once; the next start checks the logs\n")
         sys.stderr.flush()
         # Exits without closing anything, as asked: the log recovers from that.
         os._exit(Exit.INTERRUPTED)
-    if not stopping.is_set():
+    if asked is Asked.FIRST:
         name = "Ctrl-C" if number == signal.SIGINT else "SIGTERM"
         again = " (Ctrl-C again ends at once)" if number == signal.SIGINT else ""
         logging.getLogger("headrace").info("%s: shutting down%s", name, again)

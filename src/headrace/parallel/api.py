@@ -29,6 +29,7 @@ from headrace.parallel.transactions import Transactions
 from headrace.parallel.workers import Coroutines, Threads, Workers
 from headrace.runtime import Clock
 from headrace.runtime.real import RealClock
+from headrace.runtime.signals import Asked, StopRequests
 
 log = logging.getLogger("headrace.parallel")
 
@@ -329,15 +330,15 @@ class ParallelConsumer:
         if threading.current_thread() is not threading.main_thread():
             yield
             return
-        asked = 0
+        requests = StopRequests(RealClock())
 
         def on_signal(number: int, frame: FrameType | None) -> None:
-            nonlocal asked
-            asked += 1
-            if asked > 1:
+            asked = requests.heard()
+            if asked is Asked.AGAIN:
                 raise KeyboardInterrupt
-            log.info("%s: stopping (drain, commit, leave); once more to stop at once", self.plan.group)
-            self.stop()
+            if asked is Asked.FIRST:
+                log.info("%s: stopping (drain, commit, leave); once more to stop at once", self.plan.group)
+                self.stop()
 
         previous = {number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
         try:

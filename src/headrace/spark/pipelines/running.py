@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.config import parse_properties
 from headrace.runtime.real import RealClock
+from headrace.runtime.signals import Asked, StopRequests
 from headrace.spark.pipelines import state as states
 from headrace.spark.pipelines.declaring import (
     Option,
@@ -313,9 +314,12 @@ class _Stop:
     def __init__(self) -> None:
         self.asked = threading.Event()
         self.asked_again = threading.Event()
+        self._requests = StopRequests(RealClock())
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
-        (self.asked_again if self.asked.is_set() else self.asked).set()
+        asked = self._requests.heard()
+        if asked is not Asked.ECHO:
+            (self.asked if asked is Asked.FIRST else self.asked_again).set()
 
 
 @contextlib.contextmanager

@@ -16,11 +16,29 @@ def test_a_buffer_comes_back_when_nobody_looks_at_it() -> None:
     owner = view.obj
     part = view[10:20]
     view.release()
-    assert pool.take(SIZE).obj is not owner  # a part is still looked at
+    other = pool.take(SIZE)
+    assert other.obj is not owner  # a part is still looked at
     part.release()
     again = pool.take(SIZE - 1)
     assert again.obj is owner
     assert len(again) == SIZE - 1
+
+
+def test_what_was_used_last_is_used_next_and_the_rest_grows_old() -> None:
+    pool = BufferPool(64 * SIZE, 8)
+    first, second, third = (pool.take(SIZE) for _ in range(3))
+    last = second.obj
+    first.release()
+    second.release()
+    for _ in range(3):
+        assert pool.take(SIZE).obj is last
+    third.release()
+    pool.trim(1000.0)
+    pool.take(SIZE).release()
+    pool.trim(1000.0 + UNUSED_S)
+    pool.take(SIZE).release()
+    pool.trim(1000.0 + 2 * UNUSED_S)
+    assert SIZE <= pool.held_bytes < 2 * SIZE
 
 
 def test_a_pool_keeps_no_more_than_it_may() -> None:

@@ -42,7 +42,8 @@ class BufferPool:
     def __init__(self, bytes_max: int, buffers_max: int) -> None:
         self.bytes_max = bytes_max
         self.buffers_max = buffers_max
-        # By size, to the next power of two; those taken longest ago first, which are the likeliest to be free.
+        # By size, to the next power of two; those taken last at the end. They are taken first again: the processor's
+        # caches know them best, and what is not needed comes to lie where nobody takes it, until it is given back.
         self._kept: tuple[deque[_Kept], ...] = tuple(deque() for _ in range(bytes_max.bit_length() + _CLASSES_FIT + 1))
         self._period = 0
         self._period_began = 0.0
@@ -70,20 +71,23 @@ class BufferPool:
         """Like `take`, but only from memory that is there already."""
         smallest = size.bit_length()
         for same in self._kept[smallest : smallest + _CLASSES_FIT]:
-            for _ in range(len(same)):
+            view = None
+            passed: list[_Kept] = []
+            while view is None:
                 try:
                     # Taken out while it is looked at: two threads never look at the same one.
-                    kept = same.popleft()
+                    kept = same.pop()
                 except IndexError:
                     break
-                buffer = kept.buffer
-                is_fit = size <= len(buffer) <= size * _WASTE_MAX
-                view = memoryview(buffer)[:size] if is_fit and _is_free(buffer) else None
-                if view is not None:
+                if size <= len(kept.buffer) <= size * _WASTE_MAX and _is_free(kept.buffer):
+                    view = memoryview(kept.buffer)[:size]
                     kept.period = self._period
-                same.append(kept)
-                if view is not None:
-                    return view
+                    passed.insert(0, kept)
+                else:
+                    passed.append(kept)
+            same.extend(reversed(passed))
+            if view is not None:
+                return view
         return None
 
     def trim(self, now: float) -> None:

@@ -63,7 +63,8 @@ class LightSteps:
             }
         )
         lanes = route(rows, self.lanes, self.plan.sink, 0)
-        kafka, name = {"bootstrap.servers": self.plan.servers}, self.transaction.transactional_id
+        # Batches of a few rows, so that a task sends more than one.
+        kafka, name = {"bootstrap.servers": self.plan.servers, "batch.size": "200"}, self.transaction.transactional_id
         job = WriteJob(kafka, Shape(("value", "key"), self.plan.sink), self.lanes, name, identity, 0, None)
         for lane in range(len(self.lanes)):
             mine = rows.filter(pa.array(lanes == lane))

@@ -8,7 +8,8 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -223,6 +224,8 @@ def test_members_come_and_go_without_a_stall_or_a_lost_record(
 SCRIPT = """
 import sys, time
 from headrace.parallel import ParallelConsumer
+from headrace.runtime import signals
+signals.ECHO_S = float(sys.argv[4])
 def handle(record):
     print("begun", flush=True)
     time.sleep(float(sys.argv[3]))
@@ -239,33 +242,32 @@ print("through", flush=True)
 """
 
 
-def start_script(address: str, topic: str, seconds: float) -> subprocess.Popen[str]:
-    arguments = [sys.executable, "-c", SCRIPT, address, topic, str(seconds)]
-    return subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+@contextmanager
+def interrupted(address: str, topic: str, seconds: float, echo_s: float = ECHO_S) -> Iterator[subprocess.Popen[str]]:
+    """A consumer whose handler takes so long, and had begun when Ctrl-C came; for `echo_s` any further is an echo."""
+    fill(address, topic, 1)
+    arguments = [sys.executable, "-c", SCRIPT, address, topic, str(seconds), str(echo_s)]
+    with subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "begun\n"
+        process.send_signal(signal.SIGINT)
+        # Two that come before the first is heard would be one.
+        assert process.stdout.readline() == "stopping\n"
+        yield process
 
 
 @pytest.mark.slow
 def test_ctrl_c_drains_commits_and_leaves(address: str, new_topic: Callable[..., str]) -> None:
     topic = new_topic(1)
-    fill(address, topic, 1)
-    with start_script(address, topic, 0.5) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "begun\n"
-        process.send_signal(signal.SIGINT)
+    with interrupted(address, topic, 0.5) as process:
         output, errors = process.communicate(timeout=60)
-    assert (output, process.returncode) == ("stopping\nended\nthrough\n", 0), errors
+    assert (output, process.returncode) == ("ended\nthrough\n", 0), errors
     assert commits(address, topic, topic, 1)[0] == (1, "")
 
 
 @pytest.mark.slow
 def test_an_echo_of_ctrl_c_is_not_a_second_one(address: str, new_topic: Callable[..., str]) -> None:
-    topic = new_topic(1)
-    fill(address, topic, 1)
-    with start_script(address, topic, 1.0) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "begun\n"
-        process.send_signal(signal.SIGINT)
-        assert process.stdout.readline() == "stopping\n"
+    with interrupted(address, new_topic(1), 0.5, echo_s=600.0) as process:
         process.send_signal(signal.SIGINT)
         output, errors = process.communicate(timeout=60)
     assert (output, process.returncode) == ("ended\nthrough\n", 0), errors
@@ -273,16 +275,7 @@ def test_an_echo_of_ctrl_c_is_not_a_second_one(address: str, new_topic: Callable
 
 @pytest.mark.slow
 def test_a_second_ctrl_c_ends_it_at_once(address: str, new_topic: Callable[..., str]) -> None:
-    topic = new_topic(1)
-    fill(address, topic, 1)
-    with start_script(address, topic, 600.0) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "begun\n"
-        process.send_signal(signal.SIGINT)
-        # Two that come before the first is heard are one: the second is sent when the script says that it was, and when
-        # it is no longer taken for an echo.
-        assert process.stdout.readline() == "stopping\n"
-        time.sleep(2 * ECHO_S)
+    with interrupted(address, new_topic(1), 600.0, echo_s=0.0) as process:
         process.send_signal(signal.SIGINT)
         # Far less than the handler takes.
         output, errors = process.communicate(timeout=60)

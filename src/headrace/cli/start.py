@@ -184,7 +184,7 @@ async def _serve(settings: dict[str, RawValue]) -> None:
     runtime = real_runtime()
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
-    requests = StopRequests(runtime.clock)
+    requests = StopRequests(runtime.clock.monotonic)
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, _on_signal, number, stopping, requests)
     try:

@@ -330,7 +330,7 @@ class ParallelConsumer:
         if threading.current_thread() is not threading.main_thread():
             yield
             return
-        requests = StopRequests(RealClock())
+        requests = StopRequests(RealClock().monotonic)
 
         def on_signal(number: int, frame: FrameType | None) -> None:
             asked = requests.heard()

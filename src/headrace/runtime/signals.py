@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import enum
-
-from headrace.runtime.interface import Clock
+from collections.abc import Callable
 
 ECHO_S = 0.3
 """One Ctrl-C may come twice: from the terminal, and from whoever started the process and passes it on (timeout, make,
@@ -20,15 +19,15 @@ class Asked(enum.Enum):
 
 
 class StopRequests:
-    """Counts requests to stop."""
+    """Tells what each request to stop is. `now` is a monotonic clock's."""
 
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
+    def __init__(self, now: Callable[[], float]) -> None:
+        self._now = now
         self._first_at: float | None = None
 
     def heard(self) -> Asked:
         """One more came just now."""
-        now = self._clock.monotonic()
+        now = self._now()
         if self._first_at is None:
             self._first_at = now
             return Asked.FIRST

@@ -314,7 +314,7 @@ class _Stop:
     def __init__(self) -> None:
         self.asked = threading.Event()
         self.asked_again = threading.Event()
-        self._requests = StopRequests(RealClock())
+        self._requests = StopRequests(RealClock().monotonic)
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
         asked = self._requests.heard()

@@ -108,9 +108,12 @@ def _local_defaults(master: str, given: Mapping[str, Any]) -> dict[str, str]:
 
 def _collector_is_chosen(given: Mapping[str, Any]) -> bool:
     """Whether somebody names a collector for Java, which does not start with two."""
+    import pyspark
+
     said = [str(given.get("spark.driver.extraJavaOptions", ""))]
     said += [os.environ.get(name, "") for name in _JAVA_VARIABLES]
-    directory = os.environ.get("SPARK_CONF_DIR") or os.path.join(os.environ.get("SPARK_HOME", ""), "conf")
+    home = os.environ.get("SPARK_HOME") or os.path.dirname(pyspark.__file__)
+    directory = os.environ.get("SPARK_CONF_DIR") or os.path.join(home, "conf")
     with suppress(OSError):
         said.append(Path(directory, "spark-defaults.conf").read_text(errors="replace"))
     return any(_COLLECTOR.search(text) for text in said)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from tests.keeping import KEEP_RECORDS
 
 from headrace.cli.app import run
 from headrace.testing import EmbeddedBroker, broker
@@ -56,7 +57,7 @@ def command(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.fixture(scope="module")
 def kafka() -> Iterator[EmbeddedBroker]:
-    with broker() as embedded:
+    with broker(overrides=KEEP_RECORDS) as embedded:
         yield embedded
 
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from tests.keeping import KEEP_RECORDS
 
 from headrace.testing import EmbeddedBroker, broker
 
@@ -33,7 +34,7 @@ def served() -> Iterator[Served]:
 def kafka(served: Served, tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedBroker]:
     """A broker shared by all tests, so a name in it must be a test's own."""
     # Few partitions of the offsets topic: the files of fifty cost more time than all groups of a test.
-    overrides = {"num.partitions": "3", "offsets.topic.num.partitions": "4"}
+    overrides = {"num.partitions": "3", "offsets.topic.num.partitions": "4", **KEEP_RECORDS}
     with broker(str(tmp_path_factory.mktemp("kafka") / "data"), overrides) as running:
         yield running
 

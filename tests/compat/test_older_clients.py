@@ -87,6 +87,7 @@ def at_most(highest: dict[ApiKey, int]) -> Iterator[None]:
 
 @needs_old_clients
 @pytest.mark.timeout(240)
+@pytest.mark.flaky(reruns=0)
 def test_java_clients_of_many_releases_find_nothing_amiss(
     kafka: EmbeddedBroker, served: Served, fresh: Fresh, classes: Path
 ) -> None:

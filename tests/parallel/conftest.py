@@ -7,6 +7,7 @@ import uuid
 from collections.abc import Callable, Iterator
 
 import pytest
+from tests.keeping import KEEP_RECORDS
 from tests.parallel.helpers import make_topic
 
 from headrace.testing import broker
@@ -18,7 +19,7 @@ def address() -> Iterator[str]:
     if given:
         yield given
         return
-    overrides = {"group.min.session.timeout.ms": "500"}
+    overrides = {"group.min.session.timeout.ms": "500", **KEEP_RECORDS}
     with broker(overrides=overrides) as kafka:
         yield kafka.address
 

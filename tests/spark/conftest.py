@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from bench.peers import spark_jars
+from tests.keeping import KEEP_RECORDS
 
 from headrace.testing import BrokerProcess
 
@@ -21,7 +22,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture(scope="module")
 def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    with BrokerProcess(tmp_path_factory.mktemp("broker") / "data") as running:
+    with BrokerProcess(tmp_path_factory.mktemp("broker") / "data", KEEP_RECORDS) as running:
         yield running
 
 

@@ -10,6 +10,7 @@ from uuid import uuid4
 import confluent_kafka
 import pytest
 from bench.peers import spark_jars, why_no_spark_jars
+from tests.keeping import KEEP_RECORDS
 from tests.spark.topics import fill, make_topic, numbers
 from tests.waiting import eventually
 
@@ -34,7 +35,9 @@ COMMITTED = {"kafka.isolation.level": "read_committed"}
 @pytest.fixture(scope="module")
 def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
     """A broker with every kind of topic, and a transaction that stays open."""
-    with BrokerProcess(tmp_path_factory.mktemp("broker") / "data", {"log.cleaner.backoff.ms": "50"}) as running:
+    with BrokerProcess(
+        tmp_path_factory.mktemp("broker") / "data", {"log.cleaner.backoff.ms": "50", **KEEP_RECORDS}
+    ) as running:
         servers = running.address
         _plain(servers)
         for codec in ("gzip", "snappy", "lz4", "zstd"):

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from tests.keeping import KEEP_RECORDS
 
 import headrace.testing
 
@@ -59,7 +60,7 @@ class Cluster:
 
 @pytest.fixture(scope="session")
 def headrace_broker() -> Iterator[str]:
-    with headrace.testing.broker(overrides={"group.min.session.timeout.ms": "500"}) as broker:
+    with headrace.testing.broker(overrides={"group.min.session.timeout.ms": "500", **KEEP_RECORDS}) as broker:
         yield broker.address
 
 

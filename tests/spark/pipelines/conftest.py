@@ -6,13 +6,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.keeping import KEEP_RECORDS
 
 from headrace.testing import BrokerProcess
 
 
 @pytest.fixture(scope="module")
 def other(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    with BrokerProcess(tmp_path_factory.mktemp("other") / "data") as running:
+    with BrokerProcess(tmp_path_factory.mktemp("other") / "data", KEEP_RECORDS) as running:
         yield running
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import socket
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 
 from headrace.net.outbox import KERNEL_BYTES, PIECE_BYTES, FilePart, Outbox
-from headrace.runtime import real_runtime
+from headrace.runtime import DiskError, Overloaded, real_runtime
 
 
 class FakeTransport:
@@ -225,3 +226,59 @@ def test_a_real_socket_gets_every_byte_in_order(
     file.close()
     assert received == b"head" + content[7:] + b"middle" + content[:3] + b"tail"
     assert (sent_in_kernel > len(content) // 2) == (without is None)
+
+
+class FailingFile(FakeFile):
+    """In memory until its disk fails, or its topic is deleted."""
+
+    def __init__(self, data: bytes) -> None:
+        super().__init__(data, in_memory=True)
+        self.error: Exception | None = None
+
+    def read_into_nowait(self, position: int, buffer: memoryview) -> int | None:
+        if self.error is not None:
+            raise self.error
+        return super().read_into_nowait(position, buffer)
+
+
+@pytest.mark.parametrize("error", [DiskError("open", "/data/t-0/0.log", errno.ENOENT), Overloaded("too much to read")])
+def test_what_keeps_the_rest_of_an_answer_from_being_read_is_told_when_the_peer_reads_on(error: Exception) -> None:
+    errors: list[BaseException] = []
+    transport = SlowTransport()
+    outbox = transport.outbox = Outbox(transport, _never, _never, errors.append)  # type: ignore[arg-type]
+    file = FailingFile(DATA)
+    outbox.send([FilePart(file, 0, len(DATA)), b"tail"])
+    file.error = error
+    transport.make_room()
+    assert errors == [error]
+    transport.make_room()
+    assert errors == [error]
+    assert transport.written == DATA[:PIECE_BYTES]
+
+
+def _never(*_: Any) -> Any:
+    raise AssertionError("nothing is read off the loop, and nothing is drained")
+
+
+def test_a_failure_after_a_read_off_the_loop_is_told() -> None:
+    async def run() -> None:
+        sending = Sending()
+        file = FailingFile(b"second")
+        file.error = DiskError("read", "/data/t-0/0.log", errno.EIO)
+        sending.outbox.send([FilePart(FakeFile(b"first", in_memory=False), 0, 5), FilePart(file, 0, 6)])
+        await sending.finish_reads()
+        assert sending.errors == [file.error]
+        assert sending.transport.written == b"first"
+
+    asyncio.run(run())
+
+
+def test_a_read_that_was_given_up_is_told() -> None:
+    async def run() -> None:
+        sending = Sending()
+        sending.outbox.send([FilePart(FakeFile(DATA, in_memory=False), 0, len(DATA))])
+        sending.reads.pop()[0].cancel()
+        await asyncio.sleep(0)
+        assert [type(error) for error in sending.errors] == [asyncio.CancelledError]
+
+    asyncio.run(run())

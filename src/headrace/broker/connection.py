@@ -9,9 +9,11 @@ change is worse than an answer that nobody hears.
 from __future__ import annotations
 
 import asyncio
+import functools
+import inspect
 import logging
 from collections import deque
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Coroutine
 from typing import TYPE_CHECKING, Any, cast
 
 from headrace.broker.dispatch import NO_RESPONSE, Call, CloseConnection, understand
@@ -19,6 +21,7 @@ from headrace.net.frames import FrameReader, FrameRefused
 from headrace.net.outbox import Outbox, Part
 from headrace.protocol.api import ApiKey
 from headrace.protocol.wire import MalformedMessage
+from headrace.runtime import DiskError, FileMissing
 
 if TYPE_CHECKING:
     from headrace.broker.acceptor import Acceptor
@@ -58,7 +61,9 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        self._outbox = Outbox(self._transport, self.acceptor.broker.runtime.offload, self._handle_next, self._fail)
+        self._outbox = Outbox(
+            self._transport, self.acceptor.broker.runtime.offload, self._handle_next, self._sending_failed
+        )
         peer = transport.get_extra_info("peername") or ("?", 0)
         self.peer_host, self.peer_port = str(peer[0]), int(peer[1])
         refusal = self.acceptor.admit(self)
@@ -69,11 +74,12 @@ class Connection(asyncio.BufferedProtocol):
         self._transport = None
         if self._task is not None and self._only_waits:
             self._task.cancel()
+            self._task = None
         if self._outbox is not None:
             self._outbox.clear()
-        self._frames.clear()
-        self._reader.clear()
-        self._hold(-self._held_bytes)
+        self._drop_frames()
+        if self._task is None:
+            self._release_frame()  # otherwise its memory is in use until the request has ended
         self.acceptor.release(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -130,6 +136,9 @@ class Connection(asyncio.BufferedProtocol):
                     self._only_waits = call.handler.api_key in WAITING_KINDS
                     self._task = asyncio.get_running_loop().create_task(self._finish_later(call, result))
                     self.acceptor.keep(self._task)
+                    if inspect.iscoroutine(result):
+                        # A task that is cancelled before its first step never gets to what it would have awaited.
+                        self._task.add_done_callback(functools.partial(_close, result))
                 else:
                     self._answer(call, result)
             except (MalformedMessage, CloseConnection) as error:
@@ -160,10 +169,17 @@ class Connection(asyncio.BufferedProtocol):
         except CloseConnection as error:
             self.close(str(error))
             return
+        except asyncio.CancelledError:
+            # Whoever ended it, no answer will come: a client that is still there must not wait for one.
+            self.abort("a request was given up")
+            raise
         except Exception as error:  # noqa: BLE001 - as above
             self._fail(error)
             return
-        self._task = None
+        finally:
+            self._task = None
+            if self._transport is None:
+                self._release_frame()
         if self._transport is None:
             return
         try:
@@ -176,15 +192,30 @@ class Connection(asyncio.BufferedProtocol):
     def _answer(self, call: Call, response: Any) -> None:
         if self._outbox is not None and response is not NO_RESPONSE:
             self._outbox.send(cast("list[Part]", call.encode(response)))
+        frame = self._release_frame()
+        if frame is not None:
+            self._reader.recycle(frame)
+        self.last_progress = self.acceptor.now()
+
+    def _release_frame(self) -> memoryview | None:
         frame, self._handling = self._handling, None
         if frame is not None:
             self._hold(-len(frame))
-            self._reader.recycle(frame)
-        self.last_progress = self.acceptor.now()
+        return frame
 
     def _fail(self, error: BaseException) -> None:
         log.error("a request of %s:%s failed; its connection is closed", self.peer_host, self.peer_port, exc_info=error)
         self.abort(f"internal error: {error}")
+
+    def _sending_failed(self, error: BaseException) -> None:
+        """The rest of an answer cannot be read: what was sent of it is of no use, and the client has to ask again."""
+        if not isinstance(error, DiskError):
+            self._fail(error)
+            return
+        # Where a topic was deleted, or a log moved, while a slow client read from it, nothing is wrong with a disk.
+        level = logging.INFO if isinstance(error, FileMissing) else logging.ERROR
+        log.log(level, "an answer to %s:%s cannot be sent to its end: %s", self.peer_host, self.peer_port, error)
+        self.abort(f"an answer could not be read: {error}")
 
     # --- holding back
 
@@ -285,5 +316,11 @@ class Connection(asyncio.BufferedProtocol):
     def abort(self, reason: str) -> None:
         """End the connection at once, unsent answers dropped."""
         self.close_reason = self.close_reason or reason
+        self._drop_frames()
         if self._transport is not None:
             self._transport.abort()
+
+
+def _close(never_awaited: Coroutine[Any, Any, Any], task: asyncio.Task[None]) -> None:
+    """Does nothing to a coroutine that has come to its end."""
+    never_awaited.close()

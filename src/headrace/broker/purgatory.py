@@ -2,28 +2,35 @@
 
 A waiter is a future plus the bytes it still wants. An append tells its partition's waiters how many bytes came; a
 change that no byte count expresses (leader moved, partition deleted, error) wakes them all. A waiter that is woken
-looks at the real state again, so waking one too early costs time, never correctness.
+looks at the real state again, so waking one too early costs time, never correctness. One that is woken too late, or
+not at all, is a defect: whoever waits has looked in the same step of the loop, or looks again before it waits.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import TypeAlias
+
+# Of so many bytes that came to a partition (or came earlier), how many the one who waits can read now.
+Readable: TypeAlias = Callable[["Watchers", int], int]
 
 
 class Waiter:
     """One waiting request: registered with all its partitions, done at the first reason to look again."""
 
-    __slots__ = ("_loop", "_watched", "bytes_wanted", "future")
+    __slots__ = ("_loop", "_readable", "_watched", "bytes_wanted", "future")
 
-    def __init__(self, bytes_wanted: int) -> None:
+    def __init__(self, bytes_wanted: int, readable: Readable | None = None) -> None:
+        """Without `readable`, whatever comes can be read at once."""
+        self._readable = readable
         self._loop = asyncio.get_running_loop()
         self.future: asyncio.Future[None] = self._loop.create_future()
         self.bytes_wanted = bytes_wanted
         self._watched: list[Watchers] = []
 
-    def came(self, nbytes: int) -> None:
-        self.bytes_wanted -= nbytes
+    def came(self, watchers: Watchers, nbytes: int) -> None:
+        self.bytes_wanted -= nbytes if self._readable is None else self._readable(watchers, nbytes)
         if self.bytes_wanted <= 0:
             self.wake()
 
@@ -68,7 +75,7 @@ class Watchers:
     def came(self, nbytes: int) -> None:
         if self._waiters is not None:
             for waiter in tuple(self._waiters):
-                waiter.came(nbytes)
+                waiter.came(self, nbytes)
 
     def wake_all(self) -> None:
         if self._waiters is not None:

@@ -55,8 +55,9 @@ class Outbox:
     """The parts that wait to be sent on one transport. Call `resume` when the transport's own buffer has emptied.
 
     `offload` reads off the loop what is not in memory. When the last part has gone after such a read, `drained` is
-    called, since nobody else would notice. `failed` is told when a file cannot be read, upon which the connection has
-    to be closed, since half an answer cannot be taken back.
+    called, since nobody else would notice. `failed` is told whatever keeps a part from being sent, upon which the
+    connection has to be closed, since half an answer cannot be taken back. Nothing is raised: most of the work is done
+    in callbacks of the loop, where nobody would hear it.
     """
 
     __slots__ = ("_buffer", "_drained", "_failed", "_offload", "_parts", "_paused", "_reading", "_socket", "_transport")
@@ -101,6 +102,16 @@ class Outbox:
         self._parts.clear()
 
     def _pump(self) -> None:
+        try:
+            self._send_parts()
+        except Exception as error:  # noqa: BLE001 - whatever it is, the rest of this answer will never come
+            self._give_up(error)
+
+    def _give_up(self, error: BaseException) -> None:
+        self._parts.clear()
+        self._failed(error)
+
+    def _send_parts(self) -> None:
         parts, transport = self._parts, self._transport
         while parts and not self._paused and not self._reading:
             part = parts[0]
@@ -153,8 +164,7 @@ class Outbox:
 
     def _send_piece(self, part: FilePart, piece: Buffer) -> None:
         if len(piece) == 0:
-            self._parts.clear()
-            self._failed(EOFError(f"a file ended {part.length} bytes too early"))
+            self._give_up(EOFError(f"a file ended {part.length} bytes too early"))
             return
         self._advance(part, len(piece))
         self._transport.write(piece)
@@ -167,11 +177,11 @@ class Outbox:
 
     def _read(self, done: asyncio.Future[Buffer]) -> None:
         self._reading = False
-        if not self._parts or done.cancelled():
+        if not self._parts:
             return
-        error = done.exception()
+        error = asyncio.CancelledError("a read was given up") if done.cancelled() else done.exception()
         if error is not None:
-            self._failed(error)
+            self._give_up(error)
             return
         part = self._parts[0]
         assert isinstance(part, FilePart)

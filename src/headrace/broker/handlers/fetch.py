@@ -2,12 +2,14 @@
 
 Serves versions 4-18. Sessions from version 7 on (KIP-227), topics by id from 13 on. A read never crosses a segment, and
 the first partition that has data gives at least one whole batch whatever the limits, so that no consumer gets stuck.
-Nothing is read from disk until it is clear that an answer is due; until then only positions are looked at.
+Nothing is read from disk until it is clear that an answer is due; until then only positions are looked at. What cannot
+be read is an error of its partition, never of the connection.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
@@ -23,8 +25,8 @@ from headrace.broker.fetch_sessions import (
     next_epoch,
 )
 from headrace.broker.partition import Isolation, Partition
-from headrace.broker.purgatory import Waiter
-from headrace.errors import ErrorCode, KafkaError, KafkaStorageError, NotLeaderOrFollowerError
+from headrace.broker.purgatory import Waiter, Watchers
+from headrace.errors import ErrorCode, KafkaError, NotLeaderOrFollowerError
 from headrace.log import Slice, WouldBlock
 from headrace.net.outbox import FilePart
 from headrace.protocol.api import ApiKey
@@ -38,10 +40,13 @@ from headrace.protocol.messages.fetch import (
     NodeEndpoint,
     PartitionData,
 )
+from headrace.records import CorruptBatch
 from headrace.runtime import Buffer, DiskError
 
 if TYPE_CHECKING:
     from headrace.broker.broker import Broker
+
+logger = logging.getLogger("headrace.broker.fetch")
 
 TOPIC_IDS_SINCE_VERSION = 13
 CONSUMER_REPLICA_ID = -1
@@ -50,6 +55,8 @@ DEBUG_REPLICA_ID = -2
 READ_AHEAD_BYTES = 32 * 1024
 # And so much over all partitions of a fetch: what waits for a slow reader is memory.
 READ_AHEAD_ALL_BYTES = 1024 * 1024
+# How much may wait behind a transaction that is open: nobody has counted.
+UNKNOWN_BYTES = 2**62
 _TELL_LEADER = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
 _ISOLATION_LEVELS = (0, 1)
 
@@ -77,7 +84,7 @@ def fetch(broker: Broker, context: RequestContext, request: FetchRequest) -> Any
             fetching.load_now(reads)
             return fetching.answer(reads)
     except WouldBlock:
-        return fetching.finish(0.0)
+        pass  # looked at again, off the loop
     return fetching.finish(request.max_wait_ms / 1000)
 
 
@@ -167,7 +174,18 @@ def _update_session(
 class _Fetching:
     """One fetch under way."""
 
-    __slots__ = ("broker", "by_id", "context", "isolation", "opens_session", "request", "session", "wanted")
+    __slots__ = (
+        "broker",
+        "by_id",
+        "bytes_max",
+        "bytes_min",
+        "context",
+        "isolation",
+        "opens_session",
+        "request",
+        "session",
+        "wanted",
+    )
 
     def __init__(
         self,
@@ -186,13 +204,16 @@ class _Fetching:
         self.opens_session = opens_session
         self.by_id = context.api_version >= TOPIC_IDS_SINCE_VERSION
         self.isolation = Isolation.READ_UNCOMMITTED if request.isolation_level == 0 else Isolation.READ_COMMITTED
+        self.bytes_max = min(request.max_bytes, broker.config.get_int("fetch.max.bytes"))
+        # More than an answer may hold is not worth waiting for.
+        self.bytes_min = min(request.min_bytes, self.bytes_max)
 
     # --- looking: positions only
 
     def look(self, *, nowait: bool) -> list[_Read]:
         """Where the data of every partition is, within the limits. Nothing is read yet."""
         reads = []
-        left = min(self.request.max_bytes, self.broker.config.get_int("fetch.max.bytes"))
+        left = self.bytes_max
         at_least_one = True
         for wanted in self.wanted:
             read = self._look_at(wanted, left, at_least_one, nowait)
@@ -215,26 +236,26 @@ class _Fetching:
             partition.check_leader(wanted.current_leader_epoch)
             log = partition.log
             read.partition = partition
-            if wanted.last_fetched_epoch >= 0 and self._diverges(partition, wanted, data):
-                data.high_watermark, data.last_stable_offset = log.high_watermark, log.last_stable_offset
-                data.log_start_offset = log.start_offset
-                return read
-            read.slice = log.locate(
-                wanted.fetch_offset,
-                min(wanted.partition_max_bytes, left),
-                limit=partition.end_for(self.isolation),
-                at_least_one=at_least_one,
-                nowait=nowait,
-            )
+            # Noted before the look: off the loop they may move meanwhile, and then a wait has to look again.
+            high_watermark, stable, start = log.high_watermark, log.last_stable_offset, log.start_offset
+            if wanted.last_fetched_epoch < 0 or not self._diverges(partition, wanted, data):
+                read.slice = log.locate(
+                    wanted.fetch_offset,
+                    min(wanted.partition_max_bytes, left),
+                    limit=high_watermark if self.isolation is Isolation.READ_UNCOMMITTED else stable,
+                    at_least_one=at_least_one,
+                    nowait=nowait,
+                )
         except KafkaError as error:
             data.error_code = error.code
             if error.code in _TELL_LEADER:
                 state = partition.leadership
                 data.current_leader = LeaderIdAndEpoch(leader_id=state.leader_id, leader_epoch=state.leader_epoch)
             return read
-        data.high_watermark = log.high_watermark
-        data.last_stable_offset = log.last_stable_offset
-        data.log_start_offset = log.start_offset
+        except (DiskError, CorruptBatch) as error:
+            _cannot_be_read(read, error)
+            return read
+        data.high_watermark, data.last_stable_offset, data.log_start_offset = high_watermark, stable, start
         return read
 
     @property
@@ -258,16 +279,29 @@ class _Fetching:
         return True
 
     def is_due(self, reads: list[_Read]) -> bool:
-        """Whether to answer now: enough bytes, an error, a divergence, nothing asked for, or no time to wait."""
+        """Whether to answer now: enough bytes, an error, a divergence, nothing asked for, or nothing to wait for."""
         if self.request.max_wait_ms <= 0 or not reads:
             return True
         available = 0
+        may_grow = False
         for read in reads:
             if read.data.error_code or read.data.diverging_epoch.epoch >= 0:
                 return True
-            if read.slice is not None:
-                available += read.slice.length
-        return available >= self.request.min_bytes
+            length = 0 if read.slice is None else read.slice.length
+            available += length
+            may_grow = may_grow or length == 0 or length < read.wanted.partition_max_bytes
+        return available >= self.bytes_min or not may_grow or any(map(self._ends_early, reads))
+
+    def _ends_early(self, read: _Read) -> bool:
+        """Whether more can be read after the segment that a read has come to the end of, as in no other answer."""
+        found, partition = read.slice, read.partition
+        if found is None or not found.length or partition is None:
+            return False
+        if found.segment_base_offset == partition.log.active.base_offset:
+            return False
+        later = (segment.base_offset for segment in partition.log.segments)
+        following = next((base for base in later if base > found.segment_base_offset), None)
+        return following is not None and partition.end_for(self.isolation) > following
 
     # --- waiting and reading
 
@@ -283,8 +317,11 @@ class _Fetching:
             remaining_s = deadline - loop.time()
             if remaining_s <= 0 or self.is_due(reads):
                 break
+            if any(map(self._has_moved, reads)):
+                continue  # while it was looked at off the loop: nobody would wake us for that
             available = sum(read.slice.length for read in reads if read.slice is not None)
-            waiter = Waiter(self.request.min_bytes - available)
+            readable = None if self.isolation is Isolation.READ_UNCOMMITTED else _Committed(reads)
+            waiter = Waiter(self.bytes_min - available, readable)
             await waiter.wait((read.partition.watchers for read in reads if read.partition is not None), remaining_s)
         try:
             self.load_now(reads)
@@ -292,39 +329,48 @@ class _Fetching:
             await self.broker.runtime.offload(self.load_blocking, reads)
         return self.answer(reads)
 
+    def _has_moved(self, read: _Read) -> bool:
+        """Whether a partition is no longer as it was when it was looked at."""
+        wanted, data, partition = read.wanted, read.data, read.partition
+        if partition is None or self.broker.replicas.partitions.get((wanted.topic, wanted.partition)) is not partition:
+            return True
+        log = partition.log
+        return (
+            partition.is_offline
+            or log.high_watermark != data.high_watermark
+            or log.last_stable_offset != data.last_stable_offset
+            or log.start_offset != data.log_start_offset
+        )
+
     def load_now(self, reads: list[_Read]) -> None:
         """Read what is in memory already; `WouldBlock` when something is not."""
-        ahead = 0
-        for read in reads:
-            self._find_aborted(read, nowait=True)
-            found = read.slice
-            if found is None or not found.length or read.data.records:
-                continue
-            ahead += found.length
-            if found.length > READ_AHEAD_BYTES or ahead > READ_AHEAD_ALL_BYTES:
-                read.data.records = _unread(found)
-                continue
-            data = found.file.read_nowait(found.position, found.length)
-            if data is None:
-                raise WouldBlock
-            read.data.records = data
+        self._load(reads, nowait=True)
 
     def load_blocking(self, reads: list[_Read]) -> None:
+        self._load(reads, nowait=False)
+
+    def _load(self, reads: list[_Read], *, nowait: bool) -> None:
         ahead = 0
         for read in reads:
-            self._find_aborted(read, nowait=False)
             found = read.slice
-            if found is None or not found.length or read.data.records:
-                continue
-            ahead += found.length
-            if found.length > READ_AHEAD_BYTES or ahead > READ_AHEAD_ALL_BYTES:
-                read.data.records = _unread(found)
+            if found is None:
                 continue
             try:
-                read.data.records = found.file.read(found.position, found.length)
-            except DiskError as error:
-                storage = KafkaStorageError(str(error))
-                read.data.error_code, read.slice = storage.code, None
+                self._find_aborted(read, found, nowait=nowait)
+                if not found.length or read.data.records:
+                    continue
+                ahead += found.length
+                if found.length > READ_AHEAD_BYTES or ahead > READ_AHEAD_ALL_BYTES:
+                    read.data.records = _unread(found)
+                elif nowait:
+                    data = found.file.read_nowait(found.position, found.length)
+                    if data is None:
+                        raise WouldBlock
+                    read.data.records = data
+                else:
+                    read.data.records = found.file.read(found.position, found.length)
+            except (DiskError, CorruptBatch) as error:
+                _cannot_be_read(read, error)
 
     # --- answering
 
@@ -369,13 +415,51 @@ class _Fetching:
             if node.node_id in told
         ]
 
-    def _find_aborted(self, read: _Read, *, nowait: bool) -> None:
-        if self.isolation is Isolation.READ_UNCOMMITTED or read.slice is None or read.partition is None:
+    def _find_aborted(self, read: _Read, found: Slice, *, nowait: bool) -> None:
+        if self.isolation is Isolation.READ_UNCOMMITTED or read.partition is None:
             return
-        found = read.partition.log.aborted_transactions(read.wanted.fetch_offset, read.slice, nowait=nowait)
+        aborted = read.partition.log.aborted_transactions(read.wanted.fetch_offset, found, nowait=nowait)
         read.data.aborted_transactions = [
-            AbortedTransaction(producer_id=aborted.producer_id, first_offset=aborted.first_offset) for aborted in found
+            AbortedTransaction(producer_id=one.producer_id, first_offset=one.first_offset) for one in aborted
         ]
+
+
+class _Committed:
+    """Of the bytes that come while a reader of committed records waits, those that it may read: none before the
+    transactions around them have ended, and then also what came before the wait."""
+
+    __slots__ = ("_known",)
+
+    def __init__(self, reads: list[_Read]) -> None:
+        # Per partition: the stable offset that was seen, and how many bytes wait behind it.
+        self._known: dict[Watchers, tuple[Partition, int, int]] = {}
+        for read in reads:
+            if read.partition is not None:
+                stable, end = read.data.last_stable_offset, read.data.high_watermark
+                self._known[read.partition.watchers] = (read.partition, stable, UNKNOWN_BYTES if stable < end else 0)
+
+    def __call__(self, watchers: Watchers, nbytes: int) -> int:
+        partition, seen, waiting = self._known[watchers]
+        log = partition.log
+        stable = log.last_stable_offset
+        waiting += nbytes
+        if stable <= seen:
+            self._known[watchers] = (partition, seen, waiting)
+            return 0
+        self._known[watchers] = (partition, stable, 0 if stable >= log.high_watermark else UNKNOWN_BYTES)
+        return waiting
+
+
+def _cannot_be_read(read: _Read, error: DiskError | CorruptBatch) -> None:
+    """A partition's part of the answer says that its records cannot be read; the others' are not held up by it."""
+    wanted, partition = read.wanted, read.partition
+    if partition is not None and not partition.is_offline:
+        logger.error(
+            "%s-%d cannot be read at offset %d: %s", wanted.topic, wanted.partition, wanted.fetch_offset, error
+        )
+    code = ErrorCode.CORRUPT_MESSAGE if isinstance(error, CorruptBatch) else ErrorCode.KAFKA_STORAGE_ERROR
+    read.slice = None
+    read.data = PartitionData(partition_index=wanted.partition, error_code=code, high_watermark=-1, records=b"")
 
 
 def _unread(found: Slice) -> Buffer:

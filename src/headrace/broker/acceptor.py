@@ -1,8 +1,8 @@
 """Who may connect, and how much they may send: the bounds over all connections of a broker.
 
-Connections (all, and per address), bytes held for requests under way over all connections, the size of a frame (a small
-one until a connection has sent a valid request), time without progress. Over a bound a peer waits or is turned away;
-memory never grows instead.
+Connections (all, and per address, and what the process has descriptors for), bytes held for requests under way over all
+connections, the size of a frame (a small one until a connection has sent a valid request), time without progress. Over
+a bound a peer waits or is turned away; memory never grows instead.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from headrace.broker.connection import Connection
+from headrace.broker.descriptors import DescriptorShares, share_out
 from headrace.net.frames import FrameRefused
+from headrace.runtime.rarely import Rarely
 
 if TYPE_CHECKING:
     from headrace.broker.broker import Broker
@@ -44,9 +46,13 @@ class ConnectionLimits:
 class Acceptor:
     """Makes connections for a broker and keeps the count of them and of what they hold."""
 
-    def __init__(self, broker: Broker, limits: ConnectionLimits) -> None:
+    def __init__(self, broker: Broker, limits: ConnectionLimits, shares: DescriptorShares | None = None) -> None:
         self.broker = broker
         self.limits = limits
+        self.shares = shares or share_out(None)
+        #: Told how many files may be kept open, as connections come and go.
+        self.on_files_max: Callable[[int], None] | None = None
+        self._refusals = Rarely(self.now)
         self.connections: dict[Connection, None] = {}  # in order: a set's would differ from run to run
         self.held_bytes = 0
         self.refused = 0
@@ -68,22 +74,35 @@ class Acceptor:
         self.connections[connection] = None
         address = connection.peer_host
         self._per_address[address] += 1
+        self._share_out()
         limits = self.limits
         allowed = (limits.connections_per_address_overrides or {}).get(address, limits.connections_per_address_max)
         reason = None
         if len(self.connections) > limits.connections_max:
             reason = f"max.connections={limits.connections_max} is reached"
+        elif len(self.connections) > self.shares.connections_max:
+            reason = (
+                f"{self.shares.connections_max} connections are all that the limit on open files (ulimit -n) leaves "
+                "room for beside the logs; raise it, or let fewer clients connect"
+            )
         elif self._per_address[address] > allowed:
             reason = f"{address} has {allowed} connections already (max.connections.per.ip)"
         if reason is not None:
             self.refused += 1
-            log.warning("a connection from %s is refused: %s", address, reason)
+            count = self._refusals.happened()
+            if count:
+                log.warning("%d connections were refused since this was last said, now %s: %s", count, address, reason)
         return reason
+
+    def _share_out(self) -> None:
+        if self.on_files_max is not None:
+            self.on_files_max(self.shares.files_beside(len(self.connections)))
 
     def release(self, connection: Connection) -> None:
         if connection not in self.connections:
             return
         del self.connections[connection]
+        self._share_out()
         self._waiting.pop(connection, None)
         if self._favoured is connection:
             self._favour_next()

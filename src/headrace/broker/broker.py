@@ -10,6 +10,7 @@ from typing import TypeVar
 
 from headrace.broker import startup
 from headrace.broker.acceptor import Acceptor, ConnectionLimits
+from headrace.broker.descriptors import share_out
 from headrace.broker.dispatch import load_handlers
 from headrace.broker.fetch_sessions import FetchSessions
 from headrace.broker.group_service import GroupService
@@ -29,7 +30,7 @@ from headrace.cluster.image import Image, TopicImage
 from headrace.cluster.records import MetadataRecord
 from headrace.cluster.topic_names import CONSUMER_OFFSETS, TRANSACTION_STATE
 from headrace.config import ConfigValue, RawValue
-from headrace.errors import KafkaStorageError
+from headrace.errors import HeadraceError, KafkaStorageError
 from headrace.groups import GroupConfig, GroupCoordinator
 from headrace.log import LogConfig, LogDirectories
 from headrace.log.cleaner import Workshop
@@ -41,6 +42,7 @@ log = logging.getLogger("headrace.broker")
 R = TypeVar("R")
 
 SHUTDOWN_GRACE_S = 5.0
+WAITING_LOGS_RETRY_S = 2.0
 _PARTITION_COUNT_KEYS = {
     CONSUMER_OFFSETS: "offsets.topic.num.partitions",
     TRANSACTION_STATE: "transaction.state.log.num.partitions",
@@ -66,7 +68,7 @@ class Broker:
             held_bytes_max=startup.held_bytes_max(config),
             idle_s=config.get_int("connections.max.idle.ms") / 1000,
         )
-        self.acceptor = Acceptor(self, limits)
+        self.acceptor = Acceptor(self, limits, share_out(runtime.descriptors))
         self.fetch_sessions = FetchSessions(config.get_int("max.incremental.fetch.session.cache.slots"), runtime.rng)
         # Set by start(), in this order.
         self.directories: LogDirectories
@@ -83,6 +85,7 @@ class Broker:
         self._config: BrokerConfig | None = None
         self.broker_epoch = -1
         self._started = False
+        self._waiting: asyncio.Task[None] | None = None
 
     @classmethod
     def from_settings(
@@ -147,6 +150,9 @@ class Broker:
         config = self.started_with
         self.directories = await self.runtime.offload(startup.open_directories, self.runtime, config)
         self._started = True
+        files = self.directories.caches.files
+        files.resize(self.acceptor.shares.files_beside(0))
+        self.acceptor.on_files_max = files.resize
         try:
             store = await self.runtime.offload(startup.open_store, self.runtime, self.directories, config)
             self.controller = Controller(self.node_id, config, self.runtime.rng, self.runtime.uuid)
@@ -164,6 +170,7 @@ class Broker:
                 lambda: self.controller.register_broker(self.image, startup.registration(self), fenced=False)
             )
             await self.replicas.open_all(self.image, logs)
+            self._make_waiting_later()
             await self._give_up_offline()
             self.producer_ids = ProducerIds(
                 lambda: self.decide(self.controller.allocate_producer_ids, self.node_id, self.broker_epoch)
@@ -195,6 +202,20 @@ class Broker:
             # The metadata was in that directory too: clients are refused one by one.
             log.error("leaders of offline partitions stay as they were: %s", error)
 
+    def _make_waiting_later(self) -> None:
+        """Partitions whose logs could not be made for want of descriptors are served once there are some."""
+        if self._waiting is None and self.replicas.is_waiting:
+            self._waiting = asyncio.get_running_loop().create_task(self._make_waiting())
+
+    async def _make_waiting(self) -> None:
+        while self.replicas.is_waiting:
+            await asyncio.sleep(WAITING_LOGS_RETRY_S)
+            try:
+                await self.metadata.make_waiting()
+            except HeadraceError as error:
+                log.error("logs that wait for descriptors could not be made: %s", error)
+        self._waiting = None
+
     async def _listen(self) -> None:
         """Bind before the slow part, so that a port in use is said at once; clients wait until we are ready."""
         for setting in self.listener_settings:
@@ -217,6 +238,9 @@ class Broker:
         while self.acceptor.is_busy and self.runtime.clock.monotonic() < deadline:
             await asyncio.sleep(0.005)
         self.acceptor.close_all("the broker is shutting down")
+        if self._waiting is not None:
+            self._waiting.cancel()
+            await asyncio.gather(self._waiting, return_exceptions=True)
         if hasattr(self, "maintenance"):
             await self.maintenance.stop()
         if hasattr(self, "transactions"):
@@ -261,6 +285,7 @@ class Broker:
     def _follow(self, records: list[MetadataRecord], deleted: list[TopicImage]) -> None:
         """After a change of the metadata: new settings count, new groups' partitions are taken over."""
         self._config = None
+        self._make_waiting_later()
         if hasattr(self, "transactions"):
             self.transactions.coordinator.transaction_version = self._transaction_version
             self._load_coordinators()

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable
 from typing import TypeVar
 
-from headrace.broker.refusals import refuse
+from headrace.broker.refusals import refuse, refuse_topics
 from headrace.broker.replicas import Replicas
 from headrace.cluster.controller import Controller
 from headrace.cluster.decision import Decision
@@ -59,14 +59,22 @@ class MetadataService:
             decision = decide()
             if decision.records:
                 try:
-                    await self._append(decision.records)
+                    for (topic, index), reason in (await self._append(decision.records)).items():
+                        unmade = f"{topic} is known, but the log of partition {index} could not be made: {reason}"
+                        refuse_topics(decision.response, topic, KafkaStorageError(unmade))
                 except KafkaStorageError as error:
                     # Nothing has changed: the answer says so where it can, also to those who asked for several things.
                     if not refuse(decision.response, error):
                         raise
             return decision.response
 
-    async def _append(self, records: list[MetadataRecord]) -> None:
+    async def make_waiting(self) -> None:
+        """Make the logs for which there were no descriptors, if there are now."""
+        async with self._lock:
+            await self._replicas.make_waiting(self.image)
+
+    async def _append(self, records: list[MetadataRecord]) -> dict[tuple[str, int], str]:
+        """Write and follow a decision; gives the partitions whose logs could not be made, with the reason."""
         try:
             offset = await self._runtime.offload(self._store.append_if_epoch, self.controller_epoch, records)
         except (DiskError, KafkaStorageError) as error:
@@ -76,9 +84,10 @@ class MetadataService:
         for record in records:
             self.image.apply(record)
         self.image.offset = offset
-        await self._replicas.follow(self.image, records, deleted)
+        unmade = await self._replicas.follow(self.image, records, deleted)
         for follower in self._followers:
             follower(records, deleted)
+        return unmade
 
     async def take_snapshot_if_due(self) -> None:
         """Let the image take the place of the records it was made of, when there are many."""

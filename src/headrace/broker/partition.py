@@ -263,7 +263,8 @@ class Partition:
         return asyncio.get_running_loop().create_task(_after_turn(turn))
 
     def _failed(self, error: DiskError) -> KafkaStorageError:
-        self.go_offline(str(error))
+        if not error.is_shortage or self.log.failure is not None:
+            self.go_offline(str(error))
         return KafkaStorageError(f"{self.key}: {error}")
 
     def _advance(self) -> None:

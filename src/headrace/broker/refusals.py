@@ -28,3 +28,10 @@ def refuse(response: Any, error: KafkaError) -> bool:
             if getattr(response, "error_message", "") is None:
                 response.error_message = error.message
     return found
+
+
+def refuse_topics(response: Any, name: str, error: KafkaError) -> None:
+    """Put the error where an answer said of a topic of that name that all was well (CreateTopics, CreatePartitions)."""
+    for result in (*getattr(response, "topics", ()), *getattr(response, "results", ())):
+        if getattr(result, "name", None) == name:
+            refuse(result, error)

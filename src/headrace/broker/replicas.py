@@ -42,6 +42,8 @@ class _Offline:
     """A partition whose log could not be opened or made."""
 
     reason: str
+    #: For want of descriptors: it is tried again.
+    is_waiting: bool = False
 
 
 class Replicas:
@@ -142,8 +144,13 @@ class Replicas:
             if isinstance(record, RemoveTopicRecord) and record.topic_id in image.topics_by_id
         ]
 
-    async def follow(self, image: Image, records: list[MetadataRecord], deleted: list[TopicImage]) -> None:
-        """Make logs, leaders and configs agree with the image, after these records were folded into it."""
+    async def follow(
+        self, image: Image, records: list[MetadataRecord], deleted: list[TopicImage]
+    ) -> dict[tuple[str, int], str]:
+        """Make logs, leaders and configs agree with the image, after these records were folded into it.
+
+        Gives the partitions whose logs could not be made, with the reason.
+        """
         new: list[tuple[TopicImage, int, PartitionImage]] = []
         reconfigured: set[str] = set()
         all_reconfigured = False
@@ -168,6 +175,19 @@ class Replicas:
         await self._make(new)
         names = {topic for topic, _ in self.partitions} if all_reconfigured else reconfigured
         self._reconfigure(names)
+        keys = [(topic.name, index) for topic, index, _ in new]
+        return {key: self._offline[key].reason for key in keys if key in self._offline}
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether there are logs that will be made when there are descriptors for them."""
+        return any(offline.is_waiting for offline in self._offline.values())
+
+    async def make_waiting(self, image: Image) -> None:
+        """Try again what could not be made for want of descriptors."""
+        waiting = [key for key, offline in self._offline.items() if offline.is_waiting]
+        topics = [(image.topics.get(name), index) for name, index in waiting]
+        await self._make([(topic, index, topic.partitions[index]) for topic, index in topics if topic is not None])
 
     def _may_make(self, topic: str, record: PartitionRecord | PartitionChangeRecord) -> bool:
         """A log whose directory is offline is there all the same: a change of its partition must not make another."""
@@ -187,8 +207,9 @@ class Replicas:
         made = await self.change_directories(self._make_logs, wanted)
         for (topic, index, state), outcome in zip(wanted, made):
             if isinstance(outcome, _Offline):
+                if (topic.name, index) not in self._offline:  # said once, however often it is tried
+                    log.error("%s-%d could not be made: %s", topic.name, index, outcome.reason)
                 self._offline[topic.name, index] = outcome
-                log.error("%s-%d could not be made: %s", topic.name, index, outcome.reason)
             else:
                 self._offline.pop((topic.name, index), None)
                 self._add(topic.name, index, outcome, state)
@@ -202,7 +223,9 @@ class Replicas:
                 config = configs[topic.name] = self.config_of(topic.name)
             try:
                 made.append(self.directories.create(TopicPartition(topic.name, index), config, topic.topic_id))
-            except (DiskError, KafkaStorageError) as error:
+            except DiskError as error:
+                made.append(_Offline(str(error), is_waiting=error.is_shortage))
+            except KafkaStorageError as error:
                 made.append(_Offline(str(error)))
         return made
 
@@ -274,7 +297,7 @@ class Replicas:
     @property
     def offline(self) -> list[tuple[str, int]]:
         """The partitions whose logs are in directories that cannot be used."""
-        return list(self._offline)
+        return [key for key, offline in self._offline.items() if not offline.is_waiting]
 
     def directory_failed(self, directory: str, reason: str) -> None:
         """The disk below a log directory failed: its partitions are offline, the others go on."""

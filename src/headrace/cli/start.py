@@ -179,8 +179,9 @@ def _in_use(error: BaseException) -> bool:
 async def _serve(settings: dict[str, RawValue]) -> None:
     from headrace.broker.broker import Broker
     from headrace.log.cleaner_process import InProcess
-    from headrace.runtime import real_runtime
+    from headrace.runtime import raise_descriptor_limit, real_runtime
 
+    raise_descriptor_limit()
     runtime = real_runtime()
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()

@@ -201,6 +201,7 @@ class LogDirectories:
                 self._disk.sync_dir(directory.path)
             return list(_partition_names(self._disk, directory.path))
         except DiskError as error:
+            self._check_disk_failed(error)
             self._go_offline(directory, error)
             return []
 
@@ -234,6 +235,7 @@ class LogDirectories:
                     on_failure=self._log_failed,
                 )
             except DiskError as error:
+                self._check_disk_failed(error)
                 self._go_offline(directory, error)
                 return
             except KafkaStorageError as error:
@@ -283,6 +285,7 @@ class LogDirectories:
             logger.warning("%s is damaged (%s): its offsets are found out from the logs", path, error)
             return {}
         except DiskError as error:
+            self._check_disk_failed(error)
             self._go_offline(directory, error)
             return {}
 
@@ -414,7 +417,8 @@ class LogDirectories:
             self._disk.sync_dir(directory.path)
         except DiskError as error:
             self._go_offline(directory, error)
-            raise
+            if not error.is_shortage:
+                raise
         self._doomed.append((self._runtime.clock.now_ms() + log.config.file_delete_delay_ms, target))
 
     def start_move(self, partition: TopicPartition, path: str) -> Move:
@@ -484,6 +488,8 @@ class LogDirectories:
                 continue
             except DiskError as error:
                 self._path_failed(path, error)
+                if error.is_shortage:
+                    self._doomed.append((now_ms, path))
         return len(due)
 
     def checkpoint_recovery_points(self) -> None:
@@ -564,9 +570,18 @@ class LogDirectories:
             if os.path.dirname(path) == directory.path:
                 self._go_offline(directory, error)
 
+    @staticmethod
+    def _check_disk_failed(error: DiskError) -> None:
+        """At start, for want of descriptors, the logs cannot be told from none at all: better not to start."""
+        if error.is_shortage:
+            raise error
+
     def _go_offline(self, directory: Directory, error: DiskError) -> None:
         """A directory whose disk failed serves nothing until a restart: what is on it can no longer be trusted."""
         if directory.offline is not None:
+            return
+        if error.is_shortage:
+            logger.warning("log directory %s cannot be changed for now: %s", directory.path, error)
             return
         directory.offline = str(error)
         logger.error("log directory %s is offline: %s", directory.path, error)

@@ -13,6 +13,8 @@ T = TypeVar("T")
 
 DEFAULT_OPEN_FILES_MAX = 1024
 _TRIES = 3
+# What part of the open files is closed when descriptors are short: one eighth.
+_ROOM_PARTS = 8
 
 
 class FileCache:
@@ -27,7 +29,9 @@ class FileCache:
         self.disk = disk
         self.open_max = open_max
         self._open: dict[LogFile, None] = {}
-        self._lock = threading.Lock()
+        # Taken again by its own thread when opening a file takes room from others.
+        self._lock = threading.RLock()
+        disk.when_short(self.make_room)
 
     @property
     def open_count(self) -> int:
@@ -40,11 +44,47 @@ class FileCache:
                 return file.handle
             while len(self._open) >= self.open_max:
                 self._evict_one()
-            handle = self.disk.open(file.path, create=file.create)
-            file.handle = handle
+        # Not under the lock: where descriptors are short this waits for one, and others must get at their open files.
+        return self._keep(file, self.disk.open(file.path, create=file.create))
+
+    def _keep(self, file: LogFile, opened: File) -> File:
+        with self._lock:
+            handle = file.handle
+            if handle is None:
+                handle = file.handle = opened
             file.used = True
             self._open[file] = None
-            return handle
+        if handle is not opened:
+            opened.close()  # another thread was quicker
+        return handle
+
+    def resize(self, open_max: int) -> None:
+        """Keep no more than so many files open from now on."""
+        if open_max == self.open_max:
+            return
+        self.open_max = max(1, open_max)
+        if len(self._open) > self.open_max:
+            with self._lock:
+                while len(self._open) > self.open_max:
+                    self._evict_one()
+
+    def make_room(self) -> bool:
+        """Close some files, as somebody needs descriptors; False when there is none to close."""
+        # Whoever holds the lock may wait for another cache's: then there is no room to be had here, just now.
+        if not self._lock.acquire(blocking=False):
+            return False
+        try:
+            before = len(self._open)
+            for _ in range(-(-before // _ROOM_PARTS)):
+                self._evict_one()
+            return len(self._open) < before
+        finally:
+            self._lock.release()
+
+    def held(self, file: LogFile, use: Callable[[File], T]) -> T:
+        """Use the handle behind `file` while nobody can take it away."""
+        with self._lock:
+            return use(self.open_file(file))
 
     def release(self, file: LogFile) -> None:
         """Close the handle behind `file`, if there is one."""
@@ -167,6 +207,5 @@ class LogFile:
                 # Another thread's need for a descriptor closed this one between our look and our use of it.
                 if error.errno != errno.EBADF or self.handle is handle:
                     raise
-        raise DiskError(
-            "use", self._path, errno.EMFILE, detail=f"its descriptor was taken away {_TRIES} times in a row"
-        )
+        # Taken away again and again: there are far more threads than files may be open. Slower, but it comes to an end.
+        return self._cache.held(self, use)

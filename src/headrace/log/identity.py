@@ -44,6 +44,8 @@ def take(disk: Disk, directory: Directory) -> MetaProperties | None:
     except DiskError as error:
         if error.operation == "lock" and error.errno is None:
             raise  # in use by another process: that is no failure of the disk
+        if error.is_shortage:
+            raise
         directory.offline = str(error)
         logger.error("log directory %s is offline: %s", directory.path, error)
         return None

@@ -252,7 +252,8 @@ class Log:
             assign(view, base_offset, leader_epoch)
             self.files.active.write((view,))
         except DiskError as error:
-            self._fail(error)
+            if not self._survives(error):
+                self._fail(error)
             raise
         new_epoch = leader_epoch != self.epochs.latest and leader_epoch >= 0
         if new_epoch:
@@ -360,7 +361,7 @@ class Log:
         """End the active segment now, unless it is empty."""
         self._check_usable()
         if self.active.size:
-            with self._failing():
+            with self._failing(outlasts_shortage=True):
                 self._roll(self.end_offset, self._clock.now_ms())
 
     def roll_if_due(self, now_ms: int) -> bool:
@@ -501,7 +502,7 @@ class Log:
         doomed = retention.expired(self, now_ms)
         if not doomed:
             return []
-        with self._failing():
+        with self._failing(outlasts_shortage=True):
             if len(doomed) == len(self.files.segments[0]):
                 self._roll(self.end_offset, now_ms)
             self._advance_start(self.files.segments[1][len(doomed)])
@@ -532,8 +533,14 @@ class Log:
         # Taken back before the copy is made: a change beside this is then written by the next sync.
         epochs = self.epochs if self._epochs_changed else None
         self._epochs_changed = False
-        with self._failing():
-            self.files.sync(self.recovery_point, epochs)
+        try:
+            with self._failing(outlasts_shortage=True):
+                self.files.sync(self.recovery_point, epochs)
+        except DiskError:
+            # Nothing of it counts, and all of it is due at the next sync.
+            self._epochs_changed |= epochs is not None
+            self.files.directory_changed = True
+            raise
         self.recovery_point = max(self.recovery_point, end)
         self.last_sync_ms = self._clock.now_ms()
 
@@ -573,13 +580,21 @@ class Log:
             raise self._failed()
 
     @contextlib.contextmanager
-    def _failing(self) -> Iterator[None]:
-        """Around every change on disk: a DiskError takes the log out of service before it goes on to the caller."""
+    def _failing(self, *, outlasts_shortage: bool = False) -> Iterator[None]:
+        """Around every change on disk: a DiskError takes the log out of service before it goes on to the caller.
+
+        `outlasts_shortage` is for changes that can be made again later when descriptors were short.
+        """
         try:
             yield
         except DiskError as error:
-            self._fail(error)
+            if not (outlasts_shortage and self._survives(error)):
+                self._fail(error)
             raise
+
+    def _survives(self, error: DiskError) -> bool:
+        """Whether nothing is wrong with the disk, nor half done: the same can be tried again."""
+        return error.is_shortage and error.rolled_back and self.files.active.active
 
     def fail(self, error: DiskError) -> None:
         """The disk below failed, found out elsewhere: nothing is read or written here any more."""

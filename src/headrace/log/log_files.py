@@ -11,6 +11,7 @@ from headrace.log.producer_state import ProducerState
 from headrace.log.reading import place_of
 from headrace.log.segment import DELETED, SWAP, Caches, Segment
 from headrace.log.snapshots import SnapshotFiles
+from headrace.runtime import DiskError
 
 
 class LogFiles:
@@ -64,12 +65,20 @@ class LogFiles:
         else:
             self.active.seal()
             kept = self.segments[0]
-        if self.never_synced:
-            # Once in a log's life: were its first segment's name lost and the next one's kept, it would begin there.
-            self.sync_directory()
-        producers.end_offset = base_offset
-        self.take_snapshot(producers)
-        segment = Segment.create(self.caches, self.directory, base_offset, now_ms)
+        try:
+            if self.never_synced:
+                # Once in a log's life: were its first segment's name lost and the next one's kept, it would begin
+                # there.
+                self.sync_directory()
+            producers.end_offset = base_offset
+            self.take_snapshot(producers)
+            segment = Segment.create(self.caches, self.directory, base_offset, now_ms)
+        except DiskError as error:
+            if error.is_shortage and len(kept) == len(self.segments[0]):
+                self.active.resume(base_offset)  # it goes on, and ends when there are descriptors again
+            else:
+                self.active.active = False
+            raise
         segment.jitter_ms = jitter_ms
         self.changed = self.directory_changed = True
         self.set_segments([*kept, segment])

@@ -1,5 +1,6 @@
 """What is real? Clock, random, disk, network and threads behind one small interface: the real one and the simulated."""
 
+from headrace.runtime.descriptors import raise_limit as raise_descriptor_limit
 from headrace.runtime.errors import (
     ConnectFailed,
     DirectoryLocked,
@@ -45,5 +46,6 @@ __all__ = [
     "Pool",
     "Runtime",
     "Workers",
+    "raise_descriptor_limit",
     "real_runtime",
 ]

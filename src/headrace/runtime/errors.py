@@ -22,6 +22,11 @@ class DiskError(HeadraceError):
         torn = "" if rolled_back else "; the file could not be cut back, so bytes after its end are garbage"
         super().__init__(f"{operation} of {path!r} failed: {reason}{name}{torn}{hint}")
 
+    @property
+    def is_shortage(self) -> bool:
+        """Whether the process or the machine ran out of something for now, which says nothing about the disk."""
+        return self.errno in _SHORTAGES
+
     @classmethod
     def of(cls, error: OSError, operation: str, path: str, *, rolled_back: bool = True) -> DiskError:
         """The DiskError (or its subclass for a missing path) that stands for an OSError."""
@@ -29,6 +34,9 @@ class DiskError(HeadraceError):
         return kind(operation, path, error.errno, rolled_back=rolled_back)
 
 
+_SHORTAGES = frozenset(
+    {errno_module.EMFILE, errno_module.ENFILE, errno_module.ENOMEM, errno_module.EAGAIN, errno_module.EINTR}
+)
 _HINTS = {
     errno_module.ENOSPC: ". Free space on that file system, or lower the retention",
     errno_module.EDQUOT: ". Raise the disk quota, or lower the retention",

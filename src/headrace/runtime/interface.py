@@ -108,7 +108,15 @@ class Lock(Protocol):
 
 
 class Disk(Protocol):
-    """Files and directories by path. Every failure is a `DiskError`; a missing path is `FileMissing`."""
+    """Files and directories by path. Every failure is a `DiskError`; a missing path is `FileMissing`.
+
+    When the process has no file descriptor left, whoever was given to `when_short` is asked to close something, and
+    the work is tried again: off the event loop for a while, on it as long as that helps.
+    """
+
+    def when_short(self, make_room: Callable[[], bool]) -> None:
+        """Ask this method for room when descriptors are short; it says whether it closed something. Kept weakly."""
+        ...
 
     def open(self, path: str, *, create: bool = False) -> File:
         """Open for reading and writing. With `create`, a missing file is made (durable after `sync_dir`)."""
@@ -230,6 +238,8 @@ class Runtime:
     disk: Disk
     network: Network
     workers: Workers
+    #: How many files and connections may be open at once beside those that already were; None: any number.
+    descriptors: int | None = None
 
     def uuid(self) -> bytes:
         """A random (version 4) id that Kafka's own tools accept: none of the reserved, no leading dash in base64."""

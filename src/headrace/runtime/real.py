@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import time
 
+from headrace.runtime.descriptors import free_count
 from headrace.runtime.interface import Runtime
 from headrace.runtime.real_disk import RealDisk
 from headrace.runtime.real_network import RealNetwork
@@ -27,4 +28,5 @@ def real_runtime(io_threads: int = 8, seed: int | None = None) -> Runtime:
         disk=RealDisk(),
         network=RealNetwork(),
         workers=ThreadWorkers(io_threads),
+        descriptors=free_count(),
     )

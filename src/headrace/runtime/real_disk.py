@@ -9,10 +9,14 @@ import os
 import shutil
 import stat
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
 
+from headrace.runtime.descriptors import NONE_LEFT, Room
 from headrace.runtime.errors import DirectoryLocked, DiskError
 from headrace.runtime.interface import Buffer
+
+T = TypeVar("T")
 
 _IOV_MAX = min(os.sysconf("SC_IOV_MAX"), 1024) if "SC_IOV_MAX" in os.sysconf_names else 16
 _RWF_NOWAIT: int = getattr(os, "RWF_NOWAIT", 0)
@@ -253,10 +257,25 @@ def _as_disk_error(operation: str, path: str) -> Iterator[None]:
 
 
 class RealDisk:
+    def __init__(self) -> None:
+        self._room = Room()
+
+    def when_short(self, make_room: Callable[[], bool]) -> None:
+        self._room.add(make_room)
+
+    def _with_room(self, operation: str, path: str, work: Callable[[], T]) -> T:
+        """Whatever needs a descriptor: when there is none, others' files are closed and the work is done then."""
+        with _as_disk_error(operation, path):
+            return self._room.retrying(work)
+
     def open(self, path: str, *, create: bool = False) -> RealFile:
         flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
-        with _as_disk_error("open", path):
+        try:
             return RealFile(path, os.open(path, flags, 0o644))
+        except OSError as error:
+            if error.errno not in NONE_LEFT:
+                raise DiskError.of(error, "open", path) from error
+        return self._with_room("open", path, lambda: RealFile(path, os.open(path, flags, 0o644)))
 
     def exists(self, path: str) -> bool:
         return _stat_or_none(path) is not None
@@ -270,8 +289,7 @@ class RealDisk:
             return os.stat(path).st_size
 
     def listdir(self, path: str) -> list[str]:
-        with _as_disk_error("listdir", path):
-            return sorted(os.listdir(path))
+        return self._with_room("listdir", path, lambda: sorted(os.listdir(path)))
 
     def makedirs(self, path: str) -> None:
         with _as_disk_error("makedirs", path):
@@ -286,8 +304,7 @@ class RealDisk:
             os.remove(path)
 
     def rmtree(self, path: str) -> None:
-        with _as_disk_error("rmtree", path):
-            shutil.rmtree(path)
+        self._with_room("rmtree", path, lambda: shutil.rmtree(path))
 
     def free_bytes(self, path: str) -> int:
         with _as_disk_error("statvfs", path):
@@ -308,31 +325,13 @@ class RealDisk:
             os.utime(path, ns=(mtime_ms * 1_000_000, mtime_ms * 1_000_000))
 
     def sync_dir(self, path: str) -> None:
-        with _as_disk_error("sync_dir", path):
-            number = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            try:
-                os.fsync(number)
-            finally:
-                os.close(number)
+        self._with_room("sync_dir", path, lambda: _sync_directory(path))
 
     def read_file(self, path: str) -> bytes:
-        with _as_disk_error("read", path), open(path, "rb") as file:
-            return file.read()
+        return self._with_room("read", path, lambda: _read_whole(path))
 
     def replace_file(self, path: str, data: bytes) -> None:
-        temporary = path + ".tmp"
-        with _as_disk_error("replace_file", path):
-            try:
-                with open(temporary, "wb") as file:
-                    file.write(data)
-                    file.flush()
-                    os.fsync(file.fileno())
-                os.replace(temporary, path)
-            except OSError:
-                # On a full disk the half-written copy would take the room that its owner is about to free.
-                with contextlib.suppress(OSError):
-                    os.remove(temporary)
-                raise
+        self._with_room("replace_file", path, lambda: _replace(path, data))
         self.sync_dir(os.path.dirname(path) or ".")
 
     def lock(self, path: str) -> RealLock:
@@ -340,8 +339,8 @@ class RealDisk:
         key = os.path.realpath(path)
         if key in _held_here:
             raise DirectoryLocked(path, os.getpid())
-        with _as_disk_error("lock", path):
-            number = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+        number = self._with_room("lock", path, lambda: os.open(path, flags, 0o644))
         try:
             fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
             fcntl.lockf(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -355,6 +354,34 @@ class RealDisk:
             raise DiskError.of(error, "lock", path) from error
         _held_here.add(key)
         return RealLock(path, number, key)
+
+
+def _sync_directory(path: str) -> None:
+    number = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(number)
+    finally:
+        os.close(number)
+
+
+def _read_whole(path: str) -> bytes:
+    with open(path, "rb") as file:
+        return file.read()
+
+
+def _replace(path: str, data: bytes) -> None:
+    temporary = path + ".tmp"
+    try:
+        with open(temporary, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except OSError:
+        # On a full disk the half-written copy would take the room that its owner is about to free.
+        with contextlib.suppress(OSError):
+            os.remove(temporary)
+        raise
 
 
 def _stat_or_none(path: str) -> os.stat_result | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import logging
 import os
 import socket
 import ssl as ssl_module
@@ -12,36 +13,100 @@ from typing import Any
 
 from headrace.runtime.errors import ConnectFailed, ListenFailed
 from headrace.runtime.interface import ProtocolT
+from headrace.runtime.rarely import Rarely
 
+log = logging.getLogger("headrace.network")
+
+# So many before others on the loop have their turn.
+_ACCEPTED_PER_TURN = 64
+# How long nothing is accepted when the process or the machine has no room for another connection.
+_ACCEPT_PAUSE_S = 0.5
+_NO_ROOM = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 _HAPPY_EYEBALLS_DELAY_S = 0.25
 # With port 0 the first address picks a port that another one may not have free; then all try another.
 _EPHEMERAL_PORT_TRIES_MAX = 20
 
 
 class RealListener:
-    def __init__(self, servers: list[asyncio.Server], addresses: list[tuple[str, int]]):
-        self._servers = servers
-        self._addresses = addresses
+    """Accepts by itself, since asyncio's own loop logs hundreds of lines a second while descriptors are short."""
+
+    def __init__(
+        self,
+        sockets: list[socket.socket],
+        protocol_factory: Callable[[], asyncio.BaseProtocol],
+        ssl: ssl_module.SSLContext | None,
+        handshake_timeout_s: float,
+    ):
+        self._loop = asyncio.get_running_loop()
+        self._sockets = sockets
+        self._addresses = [(sock.getsockname()[0], sock.getsockname()[1]) for sock in sockets]
+        self._make = protocol_factory
+        self._ssl = ssl
+        self._handshake_timeout_s = handshake_timeout_s if ssl is not None else None
+        self._beginning: set[asyncio.Task[None]] = set()
+        self._shortages = Rarely(self._loop.time)
+        for sock in sockets:
+            self._loop.add_reader(sock.fileno(), self._accept, sock)
 
     @property
     def addresses(self) -> list[tuple[str, int]]:
         return list(self._addresses)
 
     def close(self) -> None:
-        loop = asyncio.get_running_loop()
-        servers, self._servers = self._servers, []
-        for server in servers:
-            for sock in server.sockets:
-                loop.remove_reader(sock.fileno())
-            # After what was accepted just now: asyncio loses connections that it has not made yet when their server is
-            # closed.
-            loop.call_soon(server.close)
+        sockets, self._sockets = self._sockets, []
+        for sock in sockets:
+            self._loop.remove_reader(sock.fileno())
+            sock.close()
 
     async def wait_closed(self) -> None:
-        # Not Server.wait_closed: from Python 3.12 on that waits for every open connection too. Closing a listening
-        # socket is done by a callback of the loop, which has run when these have.
+        # Connections that were accepted just now are still made, as their peers think that they are.
         for _ in range(2):
             await asyncio.sleep(0)
+
+    def _accept(self, sock: socket.socket) -> None:
+        for _ in range(_ACCEPTED_PER_TURN):
+            try:
+                connection, _address = sock.accept()
+            except (BlockingIOError, InterruptedError):
+                return
+            except OSError as error:
+                if error.errno in _NO_ROOM:
+                    self._pause(sock, error)
+                    return
+                continue  # that peer is gone again
+            connection.setblocking(False)
+            task = self._loop.create_task(self._begin(connection))
+            self._beginning.add(task)
+            task.add_done_callback(self._beginning.discard)
+
+    async def _begin(self, connection: socket.socket) -> None:
+        try:
+            await self._loop.connect_accepted_socket(
+                self._make, connection, ssl=self._ssl, ssl_handshake_timeout=self._handshake_timeout_s
+            )
+        except OSError as error:  # TLS's own errors are OSErrors too
+            connection.close()
+            log.debug("a connection could not be begun: %s", error)
+        except BaseException:
+            connection.close()
+            raise
+
+    def _pause(self, sock: socket.socket, error: OSError) -> None:
+        """Nobody else can connect for now: those who try wait in the kernel's queue until somebody is gone."""
+        count = self._shortages.happened()
+        if count:
+            log.warning(
+                "no connection can be accepted for now: %s (%d times since this was last said). Raise the limit on "
+                "open files (ulimit -n), or let fewer clients connect",
+                os.strerror(error.errno or 0),
+                count,
+            )
+        self._loop.remove_reader(sock.fileno())
+        self._loop.call_later(_ACCEPT_PAUSE_S, self._go_on, sock)
+
+    def _go_on(self, sock: socket.socket) -> None:
+        if sock in self._sockets:
+            self._loop.add_reader(sock.fileno(), self._accept, sock)
 
 
 class RealNetwork:
@@ -55,28 +120,15 @@ class RealNetwork:
         backlog: int = 128,
         handshake_timeout_s: float = 10.0,
     ) -> RealListener:
-        loop = asyncio.get_running_loop()
         sockets = await _bound_sockets(host or None, port)
-        servers: list[asyncio.Server] = []
-        # Asked before the servers own the sockets: a closed server forgets them.
-        addresses = [(sock.getsockname()[0], sock.getsockname()[1]) for sock in sockets]
         try:
             for sock in sockets:
-                server = await loop.create_server(
-                    protocol_factory,
-                    sock=sock,
-                    backlog=backlog,
-                    ssl=ssl,
-                    ssl_handshake_timeout=handshake_timeout_s if ssl is not None else None,
-                )
-                servers.append(server)
+                sock.listen(backlog)
         except OSError as error:
-            for server in servers:
-                server.close()
             for sock in sockets:
                 sock.close()
             raise _listen_failed(host, port, error) from error
-        return RealListener(servers, addresses)
+        return RealListener(sockets, protocol_factory, ssl, handshake_timeout_s)
 
     async def connect(
         self,

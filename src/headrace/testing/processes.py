@@ -15,7 +15,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
@@ -36,11 +36,17 @@ def free_port() -> int:
 
 
 class BrokerProcess:
-    """`headrace start` as a child process."""
+    """`headrace start` as a child process; `prefix` is a command that runs it (nice, taskset, a shell with limits)."""
 
     def __init__(
-        self, directory: str | Path, overrides: Mapping[str, str] | None = None, port: int | None = None
+        self,
+        directory: str | Path,
+        overrides: Mapping[str, str] | None = None,
+        port: int | None = None,
+        *,
+        prefix: Sequence[str] = (),
     ) -> None:
+        self.prefix = tuple(prefix)
         self.directory = Path(directory)
         self.overrides = dict(overrides or {})
         self.port = port or free_port()
@@ -62,6 +68,7 @@ class BrokerProcess:
     def start(self) -> BrokerProcess:
         """Start it and return once it answers connections."""
         command = [
+            *self.prefix,
             sys.executable,
             "-m",
             "headrace.cli",

@@ -8,6 +8,7 @@ import posixpath
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from headrace.runtime.descriptors import Room
 from headrace.runtime.errors import DirectoryLocked, DiskError, FileMissing
 from headrace.runtime.interface import Buffer
 from headrace.runtime.simulated.errors import SimulatedCrash
@@ -52,6 +53,7 @@ class SimulatedFile:
         self._end = len(node.data)
         self._closed = False
         self._sync_error: DiskError | None = None
+        disk.open_count += 1
 
     @property
     def path(self) -> str:
@@ -128,7 +130,9 @@ class SimulatedFile:
         self._node.sync()
 
     def close(self) -> None:
-        self._closed = True
+        if not self._closed:
+            self._closed = True
+            self._disk.open_count -= 1
 
     def _begin(self, operation: str, *details: str | int) -> None:
         if self._closed:
@@ -189,6 +193,10 @@ class SimulatedDisk:
         self.locks: set[str] = set()
         self.faults: list[Fault] = []
         self.alive = True
+        #: How many files are open, and how many may be.
+        self.open_count = 0
+        self.descriptors_max: int | None = None
+        self._room = Room()
         #: Called when `crash_after` strikes, before SimulatedCrash is raised.
         self.on_crash: Callable[[], None] | None = None
         self._operations_left: int | None = None
@@ -243,11 +251,20 @@ class SimulatedDisk:
         if end - len(node.data) > max(0, self.storage.capacity_bytes - self.storage.used_bytes):
             raise DiskError(operation, path, errno.ENOSPC)
 
+    def _take_descriptor(self, path: str) -> None:
+        while self.descriptors_max is not None and self.open_count >= self.descriptors_max:
+            if not self._room.make():
+                raise DiskError("open", path, errno.EMFILE)
+
     # The Disk protocol.
+
+    def when_short(self, make_room: Callable[[], bool]) -> None:
+        self._room.add(make_room)
 
     def open(self, path: str, *, create: bool = False) -> SimulatedFile:
         path = _absolute(path)
         self.begin("open", path)
+        self._take_descriptor(path)
         node = self._find(path)
         if node is None and create:
             directory, name = self._parent("open", path)

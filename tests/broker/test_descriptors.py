@@ -46,9 +46,11 @@ def produce_to_all(client: RawClient, topic: str, partitions: int) -> set[int]:
 
 
 @pytest.mark.slow
-def test_more_partitions_than_descriptors_are_made_and_served_also_after_a_restart(tmp_path: Path) -> None:
-    partitions = 1500
-    kafka = limited(tmp_path, 1024)
+@pytest.mark.parametrize(("partitions", "descriptors"), [(300, 200), pytest.param(1500, 1024, marks=pytest.mark.long)])
+def test_more_partitions_than_descriptors_are_made_and_served_also_after_a_restart(
+    tmp_path: Path, partitions: int, descriptors: int
+) -> None:
+    kafka = limited(tmp_path, descriptors)
     with kafka, RawClient(kafka.port) as client:
         answer = client.request(raw.create_topics_request({"t": partitions}), raw.CREATE_TOPICS_VERSION)
         assert answer.topics[0].error_code == 0

@@ -20,6 +20,10 @@ class FakeTransport:
 
     def __init__(self) -> None:
         self.written = bytearray()
+        self.is_gone = False
+
+    def is_closing(self) -> bool:
+        return self.is_gone
 
     def set_write_buffer_limits(self, high: int) -> None:
         assert high == 0
@@ -282,3 +286,25 @@ def test_a_read_that_was_given_up_is_told() -> None:
         assert [type(error) for error in sending.errors] == [asyncio.CancelledError]
 
     asyncio.run(run())
+
+
+def test_nothing_is_read_for_a_peer_that_is_gone() -> None:
+    transport = SlowTransport()
+    outbox = transport.outbox = Outbox(transport, _never, _never, _never)  # type: ignore[arg-type]
+    file = FailingFile(DATA)
+    outbox.send([FilePart(file, 0, len(DATA)), b"tail"])
+    transport.is_gone = True
+    file.error = AssertionError("read for nobody")
+    transport.make_room()
+    assert outbox.is_empty
+
+
+def test_what_waits_is_sent_when_the_owner_closes_the_transport() -> None:
+    transport = SlowTransport()
+    outbox = transport.outbox = Outbox(transport, _never, _never, _never)  # type: ignore[arg-type]
+    outbox.send([FilePart(FakeFile(DATA, in_memory=True), 0, len(DATA)), b"tail"])
+    outbox.finish()
+    transport.is_gone = True
+    while not outbox.is_empty:
+        transport.make_room()
+    assert transport.written == DATA + b"tail"

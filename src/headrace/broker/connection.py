@@ -299,7 +299,8 @@ class Connection(asyncio.BufferedProtocol):
             self.close_reason = reason
             log.debug("closing %s:%s: %s", self.peer_host, self.peer_port, reason)
         self._drop_frames()
-        if self._transport is not None:
+        if self._transport is not None and self._outbox is not None:
+            self._outbox.finish()
             self._transport.close()
 
     def drop_spare(self) -> None:

@@ -60,7 +60,18 @@ class Outbox:
     in callbacks of the loop, where nobody would hear it.
     """
 
-    __slots__ = ("_buffer", "_drained", "_failed", "_offload", "_parts", "_paused", "_reading", "_socket", "_transport")
+    __slots__ = (
+        "_buffer",
+        "_drained",
+        "_failed",
+        "_finishing",
+        "_offload",
+        "_parts",
+        "_paused",
+        "_reading",
+        "_socket",
+        "_transport",
+    )
 
     def __init__(
         self,
@@ -77,6 +88,7 @@ class Outbox:
         self._buffer: bytearray | None = None
         self._paused = False
         self._reading = False
+        self._finishing = False
         is_plain = transport.get_extra_info("sslcontext") is None
         self._socket: socket.socket | None = transport.get_extra_info("socket") if is_plain else None
         # Any byte that the kernel does not take at once pauses us: what waits stays here, in parts, not in a copy.
@@ -101,6 +113,10 @@ class Outbox:
     def clear(self) -> None:
         self._parts.clear()
 
+    def finish(self) -> None:
+        """The transport is about to be closed by its owner: what waits is still sent, if the peer takes it."""
+        self._finishing = True
+
     def _pump(self) -> None:
         try:
             self._send_parts()
@@ -114,6 +130,9 @@ class Outbox:
     def _send_parts(self) -> None:
         parts, transport = self._parts, self._transport
         while parts and not self._paused and not self._reading:
+            if transport.is_closing() and not self._finishing:
+                parts.clear()  # the peer is gone: nothing is read for it any more
+                break
             part = parts[0]
             if not isinstance(part, FilePart):
                 parts.popleft()

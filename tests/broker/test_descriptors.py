@@ -264,3 +264,29 @@ def test_nobody_is_accepted_while_descriptors_are_short_and_it_is_said_once(
 
     asyncio.run(main())
     assert [record.levelname for record in caplog.records if record.name == "headrace.network"] == ["WARNING"]
+
+
+@pytest.mark.parametrize("skip", range(4))
+def test_metadata_that_descriptors_were_short_for_is_either_decided_or_not(failures: list[str], skip: int) -> None:
+    """A decision that was refused must not come to light after the next start, beside one that replaced it."""
+
+    async def scenario(simulation: Simulation, broker: SimulatedBroker, client: Client) -> None:
+        disk = broker.host.disk
+        fault = disk.inject(Fault("*", errno.EMFILE, under="/data/one/__cluster_metadata-0", skip=skip, times=3))
+        made = {}
+        for number in range(4):
+            answer = await client.insist(raw.create_topics_request({f"t{number}": 1}), raw.CREATE_TOPICS_VERSION)
+            made[f"t{number}"] = answer.topics[0].error_code == 0
+        disk.faults.remove(fault)
+        client.close()
+        await broker.stop()
+        await broker.start()
+        for number in range(4):
+            answer = await client.insist(raw.create_topics_request({f"t{number}": 1}), raw.CREATE_TOPICS_VERSION)
+            if made[f"t{number}"]:
+                assert answer.topics[0].error_code == ErrorCode.TOPIC_ALREADY_EXISTS
+        for number in range(4):
+            assert await write(client, f"t{number}", 0) == 0
+        failures.clear()
+
+    run(scenario)

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from headrace.runtime import BUSY, DirectoryWriter, DiskError, Overloaded
+from headrace.runtime import BUSY, DirectoryWriter, DiskError, Overloaded, real_runtime
 from headrace.runtime.simulated import Fault, run_simulation
 
 
@@ -292,3 +292,37 @@ def test_sync_error_of_the_disk_reaches_the_asker():
         await host.start(work())
 
     run_simulation(main, 3)
+
+
+def test_a_machine_without_room_for_a_thread_keeps_nobody_waiting(monkeypatch, tmp_path):
+    """Those who asked for a sync or an append are told, and all goes on when there is room again."""
+
+    async def main():
+        runtime = real_runtime()
+        writer = DirectoryWriter(runtime, str(tmp_path))
+        file = runtime.disk.open(str(tmp_path / "a"), create=True)
+        start = threading.Thread.start
+
+        def refuse(thread):
+            raise RuntimeError("can't start new thread")
+
+        monkeypatch.setattr(threading.Thread, "start", refuse)
+        for _ in range(2):
+            with pytest.raises(Overloaded, match="no thread can be started"):
+                await writer.sync([file])
+        assert not writer.busy
+        with pytest.raises(Overloaded):
+            writer.submit(file.append, [b"x"])
+        monkeypatch.setattr(threading.Thread, "start", start)
+        await writer.submit(file.append, [b"x"])
+        await writer.sync([file])
+        # One thread is enough from here on.
+        monkeypatch.setattr(threading.Thread, "start", refuse)
+        others = [runtime.disk.open(str(tmp_path / name), create=True) for name in "bcd"]
+        await writer.sync([file, *others])
+        await writer.close()
+        await runtime.close()
+        for opened in (file, *others):
+            opened.close()
+
+    asyncio.run(main())

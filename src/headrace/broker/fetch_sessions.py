@@ -3,7 +3,8 @@ changed.
 
 A session remembers its partitions in the order they were added, and for each what was last answered. A full fetch opens
 one (epoch 0), later fetches name it with a rising epoch. When the cache is full, one that was not used for two minutes
-makes room; when there is none, the fetch is answered without a session.
+makes room; when there is none, the fetch is answered without a session. What all sessions together remember is bounded
+too, since a client may name any number of partitions, whether they exist or not.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ FULL_EPOCH = 0
 FINAL_EPOCH = -1
 EVICTABLE_AFTER_MS = 120_000
 EPOCH_MAX = 2**31 - 1
+# Over all sessions; each takes some 400 bytes. A thousand consumers of a thousand partitions each fit.
+PARTITIONS_MAX = 1_000_000
 
 PartitionKey = tuple[str, bytes, int]  # topic name ("" when only the id is known), topic id, partition
 
@@ -47,13 +50,16 @@ class FetchSession:
     epoch: int
     last_used_ms: int
     partitions: OrderedDict[PartitionKey, SessionPartition] = field(default_factory=OrderedDict)
+    counted: int = 0
 
 
 class FetchSessions:
     """The cache of sessions, bounded by `max.incremental.fetch.session.cache.slots`."""
 
-    def __init__(self, slots_max: int, rng: random.Random) -> None:
+    def __init__(self, slots_max: int, rng: random.Random, *, partitions_max: int = PARTITIONS_MAX) -> None:
         self._slots_max = slots_max
+        self._partitions_max = partitions_max
+        self.partition_count = 0
         self._rng = rng
         self._sessions: OrderedDict[int, FetchSession] = OrderedDict()  # the least recently used first
         self.evictions = 0
@@ -76,10 +82,22 @@ class FetchSessions:
         if session.session_id in self._sessions:
             self._sessions.move_to_end(session.session_id)
 
-    def create(self, uses_topic_ids: bool, now_ms: int) -> FetchSession | None:
-        """A new session, or None when the cache is full of ones in use."""
-        if len(self._sessions) >= self._slots_max and not self._evict(now_ms):
-            return None
+    def has_room(self, session: FetchSession) -> bool:
+        """Count what a session remembers now; False when that is too much, upon which it is forgotten."""
+        self.partition_count += len(session.partitions) - session.counted
+        session.counted = len(session.partitions)
+        if self.partition_count <= self._partitions_max:
+            return True
+        self.remove(session.session_id)
+        return False
+
+    def create(self, uses_topic_ids: bool, now_ms: int, partitions: int = 0) -> FetchSession | None:
+        """A new session for so many partitions, or None when the cache is full of ones in use."""
+        if partitions > self._partitions_max:
+            return None  # whatever the others remember
+        while len(self._sessions) >= self._slots_max or self.partition_count + partitions > self._partitions_max:
+            if not self._evict(now_ms):
+                return None
         session_id = NO_SESSION
         while session_id == NO_SESSION or session_id in self._sessions:
             session_id = self._rng.randrange(1, 2**31)
@@ -88,7 +106,9 @@ class FetchSessions:
         return session
 
     def remove(self, session_id: int) -> None:
-        self._sessions.pop(session_id, None)
+        session = self._sessions.pop(session_id, None)
+        if session is not None:
+            self.partition_count -= session.counted
 
     def _evict(self, now_ms: int) -> bool:
         oldest = next(iter(self._sessions.values()), None)

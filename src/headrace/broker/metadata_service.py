@@ -78,7 +78,9 @@ class MetadataService:
         try:
             offset = await self._runtime.offload(self._store.append_if_epoch, self.controller_epoch, records)
         except (DiskError, KafkaStorageError) as error:
-            log.error("the metadata cannot be changed until this broker is restarted: %s", error)
+            is_short = isinstance(error, DiskError) and error.is_shortage
+            until = "for now" if is_short else "until this broker is restarted"
+            log.error("the metadata cannot be changed %s: %s", until, error)
             raise KafkaStorageError(f"The metadata could not be written: {error}") from error
         deleted = self._replicas.to_be_deleted(self.image, records)
         for record in records:

@@ -51,11 +51,11 @@ class ThreadPool:
         if loop is not self._loop:
             self._serve(loop)
         future: asyncio.Future[T] = loop.create_future()
+        if len(self._threads) < self._threads_max and len(self._threads) <= self._outstanding:
+            self._start_thread()
         self._outstanding += 1
         self._idle.clear()
         self._queue.put((future, fn, args))
-        if len(self._threads) < self._threads_max and len(self._threads) < self._outstanding:
-            self._start_thread()
         return future
 
     async def close(self) -> None:
@@ -78,8 +78,14 @@ class ThreadPool:
     def _start_thread(self) -> None:
         # Daemon: a process that forgot to close must still be able to exit; what was acknowledged was synced before.
         thread = threading.Thread(target=self._work, name=f"{self._name}-{len(self._threads)}", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as error:
+            # The machine has no room for another thread: fewer do the work, unless there is none at all.
+            if not self._threads:
+                raise Overloaded(f"{self._name}: no thread can be started ({error}); try again later") from error
+            return
         self._threads.append(thread)
-        thread.start()
 
     def _work(self) -> None:
         while (work := self._queue.get()) is not None:

@@ -136,10 +136,18 @@ class DirectoryWriter:
         self._syncs_left = len(files)
         self._failed = {}
         for file in files:
-            self._syncers.submit(file.sync).add_done_callback(functools.partial(self._synced, file))
+            try:
+                syncing = self._syncers.submit(file.sync)
+            except Overloaded as error:
+                self._note(file, error)  # those who asked are told; the others' files are synced all the same
+            else:
+                syncing.add_done_callback(functools.partial(self._synced, file))
 
     def _synced(self, file: Syncable, outcome: asyncio.Future[None]) -> None:
-        error = outcome.exception()
+        self._note(file, outcome.exception())
+
+    def _note(self, file: Syncable, error: BaseException | None) -> None:
+        """A file has been synced, or could not be; the last one of a round ends it."""
         if error is not None:
             self._failed[file] = error
         self._syncs_left -= 1

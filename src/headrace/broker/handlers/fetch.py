@@ -122,6 +122,8 @@ def _open(broker: Broker, context: RequestContext, request: FetchRequest) -> _Fe
         return FetchResponse(error_code=found)
     _update_session(broker, found, wanted, request, by_id)
     sessions.touch(found, now_ms)
+    if not sessions.has_room(found):
+        return FetchResponse(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
     if not found.partitions:
         sessions.remove(found.session_id)
         return FetchResponse()
@@ -377,10 +379,12 @@ class _Fetching:
     def answer(self, reads: list[_Read]) -> FetchResponse:
         session, session_id = self.session, NO_SESSION
         if self.opens_session:
-            session = self.broker.fetch_sessions.create(self.by_id, self.broker.runtime.clock.now_ms())
+            sessions = self.broker.fetch_sessions
+            session = sessions.create(self.by_id, self.broker.runtime.clock.now_ms(), len(self.wanted))
             if session is not None:
                 for wanted in self.wanted:
                     session.partitions["" if self.by_id else wanted.topic, wanted.topic_id, wanted.partition] = wanted
+                sessions.has_room(session)
         if session is not None:
             session_id = session.session_id
         incremental = self.session is not None

@@ -23,11 +23,11 @@ from headrace.cluster.records import (
     encode_record,
 )
 from headrace.config import INT64_MAX
-from headrace.errors import HeadraceError, StaleControllerEpochError
+from headrace.errors import HeadraceError, KafkaStorageError, StaleControllerEpochError
 from headrace.log import Log, LogConfig, Origin
 from headrace.protocol.wire import MalformedMessage
 from headrace.records import Batch, Buffer, CorruptBatch, InvalidRecord, build_batch_of, check, read_records, split
-from headrace.runtime import Runtime
+from headrace.runtime import DiskError, Runtime
 from headrace.topics import TopicPartition
 
 DIRECTORY_NAME: Final = f"{METADATA_TOPIC}-0"
@@ -131,7 +131,13 @@ class LocalStore:
                 f"(at most {DECISION_BYTES_MAX} bytes)."
             )
         self._log.append(batch, leader_epoch=self._epoch, origin=Origin.COORDINATOR)
-        self._log.sync()
+        try:
+            self._log.sync()
+        except DiskError as error:
+            # The records are in the log all the same, and the next start will find them there: nothing may follow that
+            # was decided without them.
+            self._log.fail(error)
+            raise KafkaStorageError(f"the metadata log could not be synced: {error}") from error
         self._log.update_high_watermark(self._log.end_offset)
 
     def read_from(self, offset: int) -> Iterator[tuple[int, MetadataRecord]]:

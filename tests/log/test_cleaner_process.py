@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import os
 import signal
 import subprocess
@@ -226,3 +227,20 @@ def test_the_process_does_not_outlive_a_killed_broker(tmp_path: Path) -> None:
         parent.kill()
         parent.communicate()
     eventually(lambda: gone(pid), "the end of the process")
+
+
+def test_a_worker_that_cannot_be_started_is_tried_again_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For want of descriptors, processes or memory: compaction waits for its next turn."""
+
+    async def refuse(*_: object, **__: object) -> None:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    async def main() -> None:
+        async with in_process(tmp_path) as (log, cleaner, _):
+            with monkeypatch.context() as short:
+                short.setattr(asyncio, "create_subprocess_exec", refuse)
+                assert await cleaner.clean_once([log]) is None
+            assert cleaner.metrics.given_up == 1
+            assert await cleaner.clean_once([log]) is not None
+
+    asyncio.run(main())

@@ -83,17 +83,20 @@ class InProcess:
         # The same headrace as this one, wherever it was imported from.
         root = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", ".."))
         path = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))
-        self._process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-m",
-            "headrace.log.cleaner_worker",
-            stdin=PIPE,
-            stdout=PIPE,
-            limit=_ANSWER_BYTES_MAX,
-            env=os.environ | {"PYTHONPATH": path},
-            # A Ctrl-C at the terminal is for the broker, which ends its worker by itself.
-            start_new_session=True,
-        )
+        try:
+            self._process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                "-m",
+                "headrace.log.cleaner_worker",
+                stdin=PIPE,
+                stdout=PIPE,
+                limit=_ANSWER_BYTES_MAX,
+                env=os.environ | {"PYTHONPATH": path},
+                # A Ctrl-C at the terminal is for the broker, which ends its worker by itself.
+                start_new_session=True,
+            )
+        except OSError as error:  # too many processes, too many open files, too little memory
+            raise CleaningStopped(f"the worker could not be started: {error}") from error
         return self._process
 
     def _end_soon(self) -> None:

@@ -44,19 +44,11 @@ class FileCache:
                 return file.handle
             while len(self._open) >= self.open_max:
                 self._evict_one()
-        # Not under the lock: where descriptors are short this waits for one, and others must get at their open files.
-        return self._keep(file, self.disk.open(file.path, create=file.create))
-
-    def _keep(self, file: LogFile, opened: File) -> File:
-        with self._lock:
-            handle = file.handle
-            if handle is None:
-                handle = file.handle = opened
+            handle = self.disk.open(file.path, create=file.create)
+            file.handle = handle
             file.used = True
             self._open[file] = None
-        if handle is not opened:
-            opened.close()  # another thread was quicker
-        return handle
+            return handle
 
     def resize(self, open_max: int) -> None:
         """Keep no more than so many files open from now on."""

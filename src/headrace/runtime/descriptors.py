@@ -77,8 +77,8 @@ class Room:
                 return True
         return False
 
-    def retrying(self, work: Callable[[], T]) -> T:
-        """Do what needs a descriptor for a moment or for longer; the last OSError when there is none for too long."""
+    def retrying(self, work: Callable[[], T], *, may_wait: bool = True) -> T:
+        """Do what needs a descriptor; the last OSError when nobody makes room, also after a wait where that is due."""
         deadline: float | None = None
         while True:
             try:
@@ -89,7 +89,7 @@ class Room:
                 now = time.monotonic()
                 if deadline is None:
                     deadline = now + WAIT_S
-                if now >= deadline or not (self.make() or _wait()):
+                if now >= deadline or not (self.make() or (may_wait and _wait())):
                     raise
 
 

@@ -111,7 +111,7 @@ class Disk(Protocol):
     """Files and directories by path. Every failure is a `DiskError`; a missing path is `FileMissing`.
 
     When the process has no file descriptor left, whoever was given to `when_short` is asked to close something, and
-    the work is tried again: off the event loop for a while, on it as long as that helps.
+    the work is tried again as long as that helps; all but `open` then wait a while, unless on an event loop.
     """
 
     def when_short(self, make_room: Callable[[], bool]) -> None:

@@ -263,10 +263,10 @@ class RealDisk:
     def when_short(self, make_room: Callable[[], bool]) -> None:
         self._room.add(make_room)
 
-    def _with_room(self, operation: str, path: str, work: Callable[[], T]) -> T:
+    def _with_room(self, operation: str, path: str, work: Callable[[], T], *, may_wait: bool = True) -> T:
         """Whatever needs a descriptor: when there is none, others' files are closed and the work is done then."""
         with _as_disk_error(operation, path):
-            return self._room.retrying(work)
+            return self._room.retrying(work, may_wait=may_wait)
 
     def open(self, path: str, *, create: bool = False) -> RealFile:
         flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
@@ -275,7 +275,8 @@ class RealDisk:
         except OSError as error:
             if error.errno not in NONE_LEFT:
                 raise DiskError.of(error, "open", path) from error
-        return self._with_room("open", path, lambda: RealFile(path, os.open(path, flags, 0o644)))
+        # Without a wait: whoever opens a file to keep it open has a lock that others need to close theirs.
+        return self._with_room("open", path, lambda: RealFile(path, os.open(path, flags, 0o644)), may_wait=False)
 
     def exists(self, path: str) -> bool:
         return _stat_or_none(path) is not None

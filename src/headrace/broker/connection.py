@@ -50,6 +50,7 @@ class Connection(asyncio.BufferedProtocol):
         self._reader = FrameReader(acceptor.check_size, self._check_growth)
         self._frames: deque[memoryview] = deque()
         self._task: asyncio.Task[None] | None = None
+        self._awaited: Awaitable[Any] | None = None
         self._handling: memoryview | None = None
         self._only_waits = False
         self._turn_due = False
@@ -74,6 +75,9 @@ class Connection(asyncio.BufferedProtocol):
         self._transport = None
         if self._task is not None and self._only_waits:
             self._task.cancel()
+            if inspect.iscoroutine(self._awaited):
+                # A task that is cancelled before its first step never gets to what it would have awaited.
+                self._task.add_done_callback(functools.partial(_close, self._awaited))
             self._task = None
         if self._outbox is not None:
             self._outbox.clear()
@@ -136,9 +140,7 @@ class Connection(asyncio.BufferedProtocol):
                     self._only_waits = call.handler.api_key in WAITING_KINDS
                     self._task = asyncio.get_running_loop().create_task(self._finish_later(call, result))
                     self.acceptor.keep(self._task)
-                    if inspect.iscoroutine(result):
-                        # A task that is cancelled before its first step never gets to what it would have awaited.
-                        self._task.add_done_callback(functools.partial(_close, result))
+                    self._awaited = result
                 else:
                     self._answer(call, result)
             except (MalformedMessage, CloseConnection) as error:
@@ -177,7 +179,7 @@ class Connection(asyncio.BufferedProtocol):
             self._fail(error)
             return
         finally:
-            self._task = None
+            self._task = self._awaited = None
             if self._transport is None:
                 self._release_frame()
         if self._transport is None:

@@ -9,6 +9,7 @@ be read is an error of its partition, never of the connection.
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -81,7 +82,7 @@ def fetch(broker: Broker, context: RequestContext, request: FetchRequest) -> Any
     try:
         reads = fetching.look(nowait=True)
         if fetching.is_due(reads):
-            fetching.load_now(reads)
+            fetching.load(reads, nowait=True)
             return fetching.answer(reads)
     except WouldBlock:
         pass  # looked at again, off the loop
@@ -312,23 +313,25 @@ class _Fetching:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + wait_s
         while True:
+            on_loop = True
             try:
                 reads = self.look(nowait=True)
             except WouldBlock:
+                on_loop = False
                 reads = await self.broker.runtime.offload(lambda: self.look(nowait=False))
             remaining_s = deadline - loop.time()
             if remaining_s <= 0 or self.is_due(reads):
                 break
-            if any(map(self._has_moved, reads)):
-                continue  # while it was looked at off the loop: nobody would wake us for that
+            if not on_loop and any(map(self._has_moved, reads)):
+                continue  # while it was looked at: nobody would wake us for that
             available = sum(read.slice.length for read in reads if read.slice is not None)
             readable = None if self.isolation is Isolation.READ_UNCOMMITTED else _Committed(reads)
             waiter = Waiter(self.bytes_min - available, readable)
             await waiter.wait((read.partition.watchers for read in reads if read.partition is not None), remaining_s)
         try:
-            self.load_now(reads)
+            self.load(reads, nowait=True)
         except WouldBlock:
-            await self.broker.runtime.offload(self.load_blocking, reads)
+            await self.broker.runtime.offload(functools.partial(self.load, reads, nowait=False))
         return self.answer(reads)
 
     def _has_moved(self, read: _Read) -> bool:
@@ -344,14 +347,8 @@ class _Fetching:
             or log.start_offset != data.log_start_offset
         )
 
-    def load_now(self, reads: list[_Read]) -> None:
-        """Read what is in memory already; `WouldBlock` when something is not."""
-        self._load(reads, nowait=True)
-
-    def load_blocking(self, reads: list[_Read]) -> None:
-        self._load(reads, nowait=False)
-
-    def _load(self, reads: list[_Read], *, nowait: bool) -> None:
+    def load(self, reads: list[_Read], *, nowait: bool) -> None:
+        """Read what the answer will have. With `nowait`, `WouldBlock` when something is not in memory."""
         ahead = 0
         for read in reads:
             found = read.slice

@@ -11,10 +11,12 @@ import pytest
 from tests.log import making
 
 from headrace.broker.handlers import fetch as fetching
+from headrace.broker.handlers.produce import MAGIC_AT
 from headrace.errors import ErrorCode
 from headrace.log import Origin, WouldBlock
 from headrace.protocol.messages.delete_topics import DeleteTopicsRequest
 from headrace.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from headrace.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from headrace.runtime.simulated import Fault, Simulation, run_simulation
 
 from . import raw
@@ -23,7 +25,7 @@ from .sim import Client, SimulatedBroker
 MAX_WAIT_MS = 20_000
 # Far above what the simulated network takes, far below the time that the fetches here may wait.
 SOON_S = 2.0
-DELETE_TOPICS_VERSION = 5
+DELETE_TOPICS_VERSION, LIST_OFFSETS_VERSION = 5, 5
 
 
 class World:
@@ -274,6 +276,28 @@ def cold_once(monkeypatch: pytest.MonkeyPatch) -> None:
         return look(self, nowait=nowait)
 
     monkeypatch.setattr(fetching._Fetching, "look", cold)
+
+
+def test_damaged_records_are_an_error_of_their_partition(failures: list[str]) -> None:
+    @run("a")
+    async def scenario(world: World) -> None:
+        for _ in range(4):
+            await world.write("a", 6000)  # the first three are in a segment that has ended
+        assert world.broker.broker is not None
+        first = world.broker.broker.partition("a", 0).log.segments[0]
+        file = world.broker.host.disk.open(first.path(".log"))
+        file.pwrite(first.size // 3 + MAGIC_AT, b"?")
+        file.close()
+        wanted = [FetchPartition(partition=0, fetch_offset=1, partition_max_bytes=1 << 20)]
+        topics = [FetchTopic(topic="a", partitions=wanted)]
+        request = FetchRequest(max_wait_ms=100, min_bytes=1, max_bytes=1 << 20, topics=topics)
+        assert raw.fetched((await world.fetch(request))[0]).error_code == ErrorCode.CORRUPT_MESSAGE
+        at = ListOffsetsPartition(partition_index=0, timestamp=first.first_timestamp() + 1)
+        times = ListOffsetsRequest(replica_id=-1, topics=[ListOffsetsTopic(name="a", partitions=[at])])
+        answer = await world.other.request(times, LIST_OFFSETS_VERSION)
+        assert answer.topics[0].partitions[0].error_code == ErrorCode.CORRUPT_MESSAGE
+        assert all("cannot be read at offset 1" in text for text in failures)
+        failures.clear()
 
 
 @pytest.mark.parametrize("operation", ["read", "open"])

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.broker.dispatch import RequestContext, handles
 from headrace.broker.partition import Isolation, Partition
-from headrace.errors import ErrorCode, KafkaError, KafkaStorageError, UnsupportedVersionError
+from headrace.errors import CorruptMessageError, ErrorCode, KafkaError, KafkaStorageError, UnsupportedVersionError
 from headrace.log import TimeAndOffset
 from headrace.protocol.api import ApiKey
 from headrace.protocol.messages.list_offsets import (
@@ -22,6 +22,7 @@ from headrace.protocol.messages.list_offsets import (
     ListOffsetsResponse,
     ListOffsetsTopicResponse,
 )
+from headrace.records import CorruptBatch
 from headrace.runtime import DiskError
 
 if TYPE_CHECKING:
@@ -81,6 +82,8 @@ async def _find(
         found: TimeAndOffset | None = await broker.runtime.offload(look_up)
     except DiskError as error:
         raise KafkaStorageError(f"{partition.key}: {error}") from error
+    except CorruptBatch as error:
+        raise CorruptMessageError(f"{partition.key}: {error}") from error
     return found if found is not None and found.offset < end else None
 
 

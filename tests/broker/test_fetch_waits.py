@@ -151,6 +151,20 @@ def test_the_rest_of_a_segment_is_given_at_once_when_there_is_more_after_it() ->
         assert [offset for offset, _ in raw.values_of(raw.fetched(answer).records)] == [2]
 
 
+def test_the_end_of_a_segment_ends_the_wait_for_more_of_it() -> None:
+    @run("t")
+    async def scenario(world: World) -> None:
+        for _ in range(3):
+            await world.write("t", 6000)
+        waiting = world.fetch(raw.fetch_request("t", 0, 2, max_wait_ms=MAX_WAIT_MS, min_bytes=15_000))
+        await asyncio.sleep(1)
+        assert not waiting.done()
+        await world.write("t", 3000)  # into the next segment
+        answer, took_s = await waiting
+        assert took_s < 1 + SOON_S
+        assert [offset for offset, _ in raw.values_of(raw.fetched(answer).records)] == [2]
+
+
 def test_the_rest_of_a_segment_is_waited_with_while_what_follows_is_not_committed() -> None:
     @run("t")
     async def scenario(world: World) -> None:

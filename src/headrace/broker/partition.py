@@ -276,6 +276,8 @@ class Partition:
             return
         self.watchers.came(nbytes)
         if appended.rolled:
+            # A read ends with its segment: whoever waits for more of the one before would get no more.
+            self.watchers.wake_all()
             # In the background: nobody waits for it, but it keeps what a crash makes us check short.
             self._begin(self._sync(self.log))
 

@@ -59,16 +59,17 @@ class Watchers:
     __slots__ = ("_waiters",)
 
     def __init__(self) -> None:
-        self._waiters: set[Waiter] | None = None  # most partitions have none at any time
+        # Most partitions have none at any time. A dict keeps their order, which a set's would differ from run to run.
+        self._waiters: dict[Waiter, None] | None = None
 
     def add(self, waiter: Waiter) -> None:
         if self._waiters is None:
-            self._waiters = set()
-        self._waiters.add(waiter)
+            self._waiters = {}
+        self._waiters[waiter] = None
 
     def discard(self, waiter: Waiter) -> None:
         if self._waiters is not None:
-            self._waiters.discard(waiter)
+            self._waiters.pop(waiter, None)
             if not self._waiters:
                 self._waiters = None
 

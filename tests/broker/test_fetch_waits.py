@@ -191,6 +191,22 @@ def test_more_than_an_answer_may_hold_is_not_waited_for(whole_max_bytes: int) ->
         assert len(raw.fetched(answer).records) > 5000
 
 
+def test_more_than_a_partition_may_give_is_not_waited_for_when_that_much_comes() -> None:
+    @run("t")
+    async def scenario(world: World) -> None:
+        request = raw.fetch_request("t", 0, 0, max_wait_ms=MAX_WAIT_MS, min_bytes=10_000, max_bytes=3000)
+        request.max_bytes = 1 << 20
+        waiting = world.fetch(request)
+        await asyncio.sleep(1)
+        await world.write("t", 1000)
+        await asyncio.sleep(1)
+        assert not waiting.done()
+        await world.write("t", 2500)
+        answer, took_s = await waiting
+        assert took_s < 2 + SOON_S
+        assert len(raw.fetched(answer).records) == 3000
+
+
 def test_the_bytes_of_all_partitions_count_together() -> None:
     @run("a", "b")
     async def scenario(world: World) -> None:

@@ -324,15 +324,24 @@ class _Fetching:
                 break
             if not on_loop and any(map(self._has_moved, reads)):
                 continue  # while it was looked at: nobody would wake us for that
-            available = sum(read.slice.length for read in reads if read.slice is not None)
             readable = None if self.isolation is Isolation.READ_UNCOMMITTED else _Committed(reads)
-            waiter = Waiter(self.bytes_min - available, readable)
+            waiter = Waiter(self._bytes_missing(reads), readable)
             await waiter.wait((read.partition.watchers for read in reads if read.partition is not None), remaining_s)
         try:
             self.load(reads, nowait=True)
         except WouldBlock:
             await self.broker.runtime.offload(functools.partial(self.load, reads, nowait=False))
         return self.answer(reads)
+
+    def _bytes_missing(self, reads: list[_Read]) -> int:
+        """How many bytes have to come before an answer can be due: what is wanted, or all that the limits allow."""
+        available = room = 0
+        for read in reads:
+            length = 0 if read.slice is None else read.slice.length
+            available += length
+            if length == 0 or length < read.wanted.partition_max_bytes:
+                room += max(1, read.wanted.partition_max_bytes - length)
+        return min(self.bytes_min - available, room)
 
     def _has_moved(self, read: _Read) -> bool:
         """Whether a partition is no longer as it was when it was looked at."""

@@ -57,7 +57,7 @@ class Wanted:
     bytes_max: int
 
 
-@dataclass
+@dataclass(eq=False)  # two consumers may ask for the same
 class UnderWay:
     """A fetch that has been sent, with all that it is about: what it names and what its session remembers."""
 

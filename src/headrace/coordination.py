@@ -20,12 +20,34 @@ class Caller(NamedTuple):
     api_version: int = 0
 
 
+class Now(NamedTuple):
+    """The time of a call, by two clocks.
+
+    What is stored is by the wall clock, which others understand and which may be set. Whatever takes time is measured
+    by the monotonic clock: no time-out gets longer or shorter when someone sets the wall clock.
+    """
+
+    wall_ms: int
+    monotonic_ms: int
+
+
 class CoordinatorRecord(NamedTuple):
     """A record for that partition of the coordinator's topic; without a value it is a tombstone."""
 
     partition: int
     key: bytes
     value: bytes | None
+
+
+# A batch of records without headers is at most this much larger than their keys and values: its own header, then for
+# each record its length, attributes, offset and timestamp, and the lengths of key, value and headers.
+BATCH_OVERHEAD_BYTES = 61
+_RECORD_OVERHEAD_BYTES = 23
+
+
+def record_bytes(record: CoordinatorRecord) -> int:
+    """The most that a record adds to its batch."""
+    return _RECORD_OVERHEAD_BYTES + len(record.key) + (0 if record.value is None else len(record.value))
 
 
 class Reply(NamedTuple):
@@ -35,11 +57,19 @@ class Reply(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Effect(Generic[OutcomeT]):
-    """What becomes of the state once the records of one partition are written, or could not be."""
+    """Records of one partition, and what becomes of the state once they are written, or could not be.
 
-    partition: int
-    written: Callable[[OutcomeT, int], None]
-    failed: Callable[[OutcomeT, ErrorCode, int], None]
+    They are written together or not at all. Those of several effects may be torn apart: by a failure, by a crash, or
+    because they do not fit one batch. So an effect has as few records as make sense without each other.
+    """
+
+    records: tuple[CoordinatorRecord, ...]
+    written: Callable[[OutcomeT, Now], None]
+    failed: Callable[[OutcomeT, ErrorCode, Now], None]
+
+    @property
+    def partition(self) -> int:
+        return self.records[0].partition
 
 
 def error_after_failed_write(error: ErrorCode) -> ErrorCode:

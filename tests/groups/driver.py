@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from headrace.errors import ErrorCode
-from headrace.groups import Caller, GroupConfig, GroupCoordinator, Outcome, Timer
+from headrace.groups import Caller, GroupConfig, GroupCoordinator, Now, Outcome, Timer
 
 START_MS = 1_700_000_000_000
 
@@ -40,7 +40,8 @@ class Driver:
     def __init__(self, config: GroupConfig | None = None, *, seed: int = 1, load: bool = True) -> None:
         self.config = config or GroupConfig(initial_rebalance_delay_ms=0)
         self.rng = random.Random(seed)
-        self.now_ms = START_MS
+        self.now_ms = START_MS  # by the monotonic clock
+        self.clock_error_ms = 0  # of the wall clock
         self.topics = Topics()
         self.coordinator = GroupCoordinator(self.config, self.rng, self.topics)
         self.timers: dict[Timer, int] = {}
@@ -54,7 +55,7 @@ class Driver:
         self.tokens = 0
         if load:
             for partition in range(self.config.offsets_topic_partitions):
-                self.absorb(self.coordinator.loaded(partition, self.now_ms))
+                self.absorb(self.coordinator.loaded(partition, self.now))
 
     # --- outcomes
 
@@ -80,7 +81,7 @@ class Driver:
         producer_id = -1 if outcome.producer is None else outcome.producer.producer_id
         for record in outcome.records:
             self.log.setdefault(record.partition, []).append((record.key, record.value, producer_id))
-        self.absorb(self.coordinator.written(outcome, self.now_ms))
+        self.absorb(self.coordinator.written(outcome, self.now))
 
     def release(self) -> None:
         """Let all writes that were held back through, in order."""
@@ -92,7 +93,7 @@ class Driver:
         """Fail all writes that were held back."""
         held, self.held = self.held, []
         for outcome in held:
-            self.absorb(self.coordinator.failed(outcome, error, self.now_ms))
+            self.absorb(self.coordinator.failed(outcome, error, self.now))
 
     def end_transaction(self, group_id: str, producer_id: int, committed: bool) -> None:
         partition = self.coordinator.partition_of(group_id)
@@ -100,6 +101,13 @@ class Driver:
         self.coordinator.complete_transaction(partition, producer_id, committed)
 
     # --- time
+
+    @property
+    def now(self) -> Now:
+        return self.later(0)
+
+    def later(self, by_ms: int) -> Now:
+        return Now(self.now_ms + self.clock_error_ms + by_ms, self.now_ms + by_ms)
 
     def advance(self, by_ms: int) -> None:
         self.run_until(self.now_ms + by_ms)
@@ -111,7 +119,7 @@ class Driver:
                 break
             self.now_ms = max(self.now_ms, due[1])
             del self.timers[due[0]]
-            self.absorb(self.coordinator.on_timer(due[0], self.now_ms))
+            self.absorb(self.coordinator.on_timer(due[0], self.now))
         else:
             raise AssertionError("timers without end")
         if not stop():
@@ -123,7 +131,7 @@ class Driver:
         """Ask, and get a token under which the answer will be found."""
         self.tokens += 1
         caller = Caller(self.tokens, client_id, "/127.0.0.1", version)
-        self.absorb(getattr(self.coordinator, method)(caller, request, self.now_ms))
+        self.absorb(getattr(self.coordinator, method)(caller, request, self.now))
         return self.tokens
 
     def ask(self, method: str, request: Any, version: int, client_id: str | None = "client") -> Any:
@@ -158,4 +166,4 @@ class Driver:
                 if position < len(records):
                     key, value, producer_id = records[position]
                     self.coordinator.load(partition, key, value, producer_id)
-            self.absorb(self.coordinator.loaded(partition, self.now_ms))
+            self.absorb(self.coordinator.loaded(partition, self.now))

@@ -202,7 +202,7 @@ class Conversation:
         elif step["api"] == "delete_topics":
             for name in expand(step["req"]["topic_names"], self.variables):
                 topic_id, _ = self.driver.topics.known.pop(name)
-                self.driver.absorb(self.driver.coordinator.topics_deleted({name: topic_id}, self.driver.now_ms))
+                self.driver.absorb(self.driver.coordinator.topics_deleted({name: topic_id}, self.driver.now))
         else:
             return self.request(step)
         return []

@@ -184,7 +184,7 @@ class Simulation(Driver):
         outcome = self.held.pop(0)
         if self.random.random() < 0.03 and not self.is_quiet:
             self.count("failed writes")
-            self.absorb(self.coordinator.failed(outcome, self.random.choice(WRITE_ERRORS), self.now_ms))
+            self.absorb(self.coordinator.failed(outcome, self.random.choice(WRITE_ERRORS), self.now))
             return
         for token, response in outcome.replies:
             if isinstance(response, OffsetCommitResponse | TxnOffsetCommitResponse):
@@ -278,7 +278,7 @@ class Simulation(Driver):
         for group_id in GROUPS:
             caller = Caller("look", api_version=5)
             request = OffsetFetchRequest(group_id=group_id, topics=None)
-            response = self.coordinator.offset_fetch(caller, request, self.now_ms).replies[0].response
+            response = self.coordinator.offset_fetch(caller, request, self.now).replies[0].response
             for topic in response.topics:
                 for partition in topic.partitions:
                     found[group_id, partition.partition_index] = partition.committed_offset
@@ -314,7 +314,7 @@ class Simulation(Driver):
         sent.arrived = True
         caller = Caller(token, sent.client.name, "/sim", version)
         self.count(sent.method)
-        outcome = getattr(self.coordinator, sent.method)(caller, sent.request, self.now_ms)
+        outcome = getattr(self.coordinator, sent.method)(caller, sent.request, self.now)
         if sent.method in ("offset_commit", "txn_offset_commit") and outcome.records:
             facts = self.facts.setdefault((self.epoch, sent.client.group_id), Facts())
             in_transaction = sent.method == "txn_offset_commit"

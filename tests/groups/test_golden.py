@@ -33,7 +33,7 @@ def load(directory: Path) -> Members:
                     else:
                         value = None if record.value is None else bytes(record.value)
                         driver.coordinator.load(partition, key, value, batch.producer_id)
-        driver.absorb(driver.coordinator.loaded(partition, driver.now_ms))
+        driver.absorb(driver.coordinator.loaded(partition, driver.now))
     return Members(driver)
 
 

@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
-from headrace.groups import GroupConfig, GroupCoordinator, GroupState
+from headrace.groups import GroupConfig, GroupCoordinator, GroupState, Now
 from headrace.groups.loading import Loader
 from headrace.groups.records import group_record, offset_record
 from headrace.protocol.messages.describe_groups import DescribeGroupsRequest
 from headrace.protocol.messages.list_groups import ListGroupsRequest
 from headrace.protocol.messages.offset_fetch import OffsetFetchRequest
 
-from .driver import START_MS, Driver, Topics
+from .driver import Driver, Topics
 
 VECTORS = Path(__file__).parent.parent / "reference" / "vectors" / "offsets-topic.jsonl.gz"
 CLASSIC = {"LEGACY_OFFSET_COMMIT", "OFFSET_COMMIT", "GROUP_METADATA"}
@@ -150,7 +150,7 @@ def test_a_whole_partition_of_them_answers_requests() -> None:
             else:
                 offsets[name] = line["decoded_value_fields"]["offset"]
     for partition in range(50):
-        driver.absorb(driver.coordinator.loaded(partition, driver.now_ms))
+        driver.absorb(driver.coordinator.loaded(partition, driver.now))
     listed = driver.ask("list_groups", ListGroupsRequest(), 5)
     assert {group.group_id for group in listed.groups} == groups | {group_id for group_id, _, _ in offsets}
     for group_id in {group_id for group_id, _, _ in offsets}:
@@ -167,6 +167,6 @@ def test_a_whole_partition_of_them_answers_requests() -> None:
 
 def test_a_partition_that_serves_takes_no_more_records() -> None:
     coordinator = GroupCoordinator(GroupConfig(), random.Random(0), Topics())
-    coordinator.loaded(3, START_MS)
+    coordinator.loaded(3, Now(0, 0))
     with pytest.raises(ValueError, match="begin_load"):
         coordinator.load(3, b"\x00\x02\x00\x01g", None)

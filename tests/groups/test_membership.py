@@ -411,3 +411,48 @@ def test_why_a_group_rebalances_is_told_for_the_log(members: Members) -> None:
     assert "group group: generation 2 has 1 members" in members.driver.notes
     members.leave(leader)
     assert f"group group: generation 2 ends: {leader} left" in members.driver.notes
+
+
+# --- the clock --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("step_ms", [-3_600_000, 3_600_000])
+def test_no_session_gets_longer_or_shorter_when_the_clock_is_set(members: Members, step_ms: int) -> None:
+    (first,), generation = members.stable()
+    members.driver.clock_error_ms += step_ms
+    members.driver.advance(SESSION_MS - 1)
+    assert members.heartbeat(first, generation) == NONE
+    members.driver.clock_error_ms -= 2 * step_ms
+    members.driver.advance(SESSION_MS)
+    assert members.state() == "Empty"
+
+
+@pytest.mark.parametrize("step_ms", [-3_600_000, 3_600_000])
+def test_no_rebalance_gets_longer_or_shorter_when_the_clock_is_set(members: Members, step_ms: int) -> None:
+    """A member that sends heartbeats but does not rejoin is waited for as long as it said, and no longer."""
+    (silent,), generation = members.stable()
+    token = members.join(members.new_member())
+    members.driver.clock_error_ms += step_ms
+    for _ in range(REBALANCE_MS // 5_000):
+        assert token not in members.driver.answers
+        assert members.heartbeat(silent, generation) == ErrorCode.REBALANCE_IN_PROGRESS
+        members.driver.advance(5_000)
+    assert members.driver.answers[token].generation_id == generation + 1
+    assert len(members.driver.answers[token].members) == 1
+    # The same of a member that does not sync.
+    members.driver.clock_error_ms -= 2 * step_ms
+    late = members.driver.answers[token].member_id
+    for _ in range(REBALANCE_MS // 5_000):
+        assert members.heartbeat(late, generation + 1) == NONE
+        members.driver.advance(5_000)
+    assert members.state() == "Empty"
+
+
+def test_what_is_stored_is_by_the_wall_clock(members: Members) -> None:
+    members.driver.topics.create("topic")
+    members.driver.clock_error_ms = 3_600_000
+    assert members.commit(1) == NONE
+    group = members.driver.coordinator._shards.groups[GROUP]
+    offset = group.offsets.get("topic", 0)
+    assert offset is not None
+    assert offset.commit_timestamp_ms == group.state_timestamp_ms == members.driver.now_ms + 3_600_000

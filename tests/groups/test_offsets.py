@@ -150,7 +150,7 @@ def test_offsets_of_a_topic_that_was_made_anew_are_not_its_predecessors(members:
     assert commit_by_id(members, old, 6) == ErrorCode.UNKNOWN_TOPIC_ID
     assert commit_by_id(members, new, 1) == NONE
     # The old topic's deletion comes late: what was committed to the new one stays.
-    members.driver.absorb(members.driver.coordinator.topics_deleted({"again": old}, members.driver.now_ms))
+    members.driver.absorb(members.driver.coordinator.topics_deleted({"again": old}, members.driver.now))
     assert fetch_by_id(members, new) == (1, NONE)
     members.driver.reload()
     assert fetch_by_id(members, new) == (1, NONE)
@@ -344,8 +344,13 @@ def test_groups_of_several_partitions_are_deleted_each_for_itself(members: Membe
     token = members.driver.send("delete_groups", DeleteGroupsRequest(groups_names=names), 2)
     (outcome,) = members.driver.held
     coordinator = members.driver.coordinator
-    failed = {coordinator.partition_of("b"): ErrorCode.NOT_LEADER_OR_FOLLOWER}
-    members.driver.absorb(coordinator.failed(outcome, failed, members.driver.now_ms))
+    of_b = coordinator.partition_of("b")
+    failed = {
+        position: ErrorCode.NOT_LEADER_OR_FOLLOWER
+        for position, effect in enumerate(outcome.effects)
+        if effect.partition == of_b
+    }
+    members.driver.absorb(coordinator.failed(outcome, failed, members.driver.now))
     errors = [result.error_code for result in members.driver.answers[token].results]
     assert errors == [NONE, ErrorCode.NOT_COORDINATOR, NONE]
     assert [members.state(name) for name in names] == ["Dead", "Empty", "Dead"]
@@ -356,7 +361,7 @@ def test_deleted_topics_take_their_offsets_with_them(members: Members) -> None:
     members.commit(2, topic="other")
     members.txn_commit(3, partition=1)
     topic_id = members.driver.topics.known["topic"][0]
-    members.driver.absorb(members.driver.coordinator.topics_deleted({"topic": topic_id}, members.driver.now_ms))
+    members.driver.absorb(members.driver.coordinator.topics_deleted({"topic": topic_id}, members.driver.now))
     members.driver.end_transaction(GROUP, 7, True)
     assert members.offsets() == {("other", 0): 2}
     members.driver.reload()

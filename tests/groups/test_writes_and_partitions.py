@@ -207,7 +207,7 @@ def test_writes_that_end_after_a_partition_moved_away_change_nothing(members: Me
     members.driver.hold = True
     token = members.driver.send("offset_commit", members.commit_request(1), 8)
     members.driver.absorb(members.driver.coordinator.unload(partition(members)))
-    members.driver.absorb(members.driver.coordinator.loaded(partition(members), members.driver.now_ms))
+    members.driver.absorb(members.driver.coordinator.loaded(partition(members), members.driver.now))
     members.driver.release()
     assert members.driver.answers[token].topics[0].partitions[0].error_code == NONE
     assert members.offsets() == {}  # whoever loads the partition reads it from the log
@@ -232,10 +232,10 @@ def test_timers_that_fire_late_or_after_their_end_do_no_harm(members: Members) -
     driver = members.driver
     for timer in [*driver.timers]:
         if timer.kind is TimerKind.SESSION:
-            driver.absorb(driver.coordinator.on_timer(timer, driver.now_ms))  # too early: it is set again
+            driver.absorb(driver.coordinator.on_timer(timer, driver.now))  # too early: it is set again
             assert timer in driver.timers
             members.leave(member_id)
-            outcome = driver.coordinator.on_timer(timer, driver.now_ms + SESSION_MS)
+            outcome = driver.coordinator.on_timer(timer, driver.later(SESSION_MS))
             assert not outcome.replies
             assert not outcome.records
     for kind in TimerKind:
@@ -246,7 +246,7 @@ def test_timers_that_fire_late_or_after_their_end_do_no_harm(members: Members) -
 def test_a_heartbeat_makes_no_timer_change(members: Members) -> None:
     (member_id,), generation = members.stable()
     request = HeartbeatRequest(group_id=GROUP, generation_id=generation, member_id=member_id)
-    outcome = members.driver.coordinator.heartbeat(Caller(0), request, members.driver.now_ms + 1)
+    outcome = members.driver.coordinator.heartbeat(Caller(0), request, members.driver.later(1))
     assert outcome.timers == []
 
 
@@ -255,7 +255,7 @@ def test_what_was_left_out_of_a_partition_is_reported() -> None:
     driver.coordinator.load(3, b"\x00\x03\x05group", b"\x00\x00")
     driver.coordinator.load(3, b"\x00\x01\x00\x01g\x00\x01t\x00\x00\x00\x00", b"\x00\x04\x00")
     assert driver.coordinator.load_report(3) is None
-    driver.coordinator.loaded(3, driver.now_ms)
+    driver.coordinator.loaded(3, driver.now)
     report = driver.coordinator.load_report(3)
     assert report is not None
     assert (report.records, report.skipped, report.unreadable) == (2, 1, 1)

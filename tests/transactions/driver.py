@@ -8,7 +8,7 @@ from typing import Any
 
 from headrace.errors import ErrorCode
 from headrace.topics import TopicPartition
-from headrace.transactions import Caller, MarkerRequest, Outcome, Timer, TransactionConfig, TransactionCoordinator
+from headrace.transactions import Caller, MarkerRequest, Now, Outcome, Timer, TransactionConfig, TransactionCoordinator
 
 START_MS = 1_700_000_000_000
 
@@ -45,7 +45,8 @@ class Driver:
     def __init__(self, config: TransactionConfig | None = None, *, version: int = 2, load: bool = True) -> None:
         self.config = config or TransactionConfig()
         self.version = version
-        self.now_ms = START_MS
+        self.now_ms = START_MS  # by the monotonic clock
+        self.clock_error_ms = 0  # of the wall clock
         self.topics = Topics()
         self.ids = Ids()
         self.coordinator_epoch = 0
@@ -95,7 +96,7 @@ class Driver:
     def write(self, outcome: Outcome) -> None:
         for record in outcome.records:
             self.log.setdefault(record.partition, []).append((record.key, record.value))
-        self.absorb(self.coordinator.written(outcome, self.now_ms))
+        self.absorb(self.coordinator.written(outcome, self.now))
 
     def mark(self, request: MarkerRequest) -> None:
         errors = {}
@@ -104,7 +105,7 @@ class Driver:
             errors[partition] = refusals.pop(0) if refusals else ErrorCode.NONE
             if errors[partition] == ErrorCode.NONE:
                 self.markers.append((partition, request.producer_id, request.producer_epoch, request.commit))
-        self.absorb(self.coordinator.markers_written(request, errors, self.now_ms))
+        self.absorb(self.coordinator.markers_written(request, errors, self.now))
 
     def release(self) -> None:
         """Let all writes that were held back through, in order, and the markers after them."""
@@ -121,9 +122,16 @@ class Driver:
         """Fail all writes that were held back."""
         held, self.held = self.held, []
         for outcome in held:
-            self.absorb(self.coordinator.failed(outcome, error, self.now_ms))
+            self.absorb(self.coordinator.failed(outcome, error, self.now))
 
     # --- time
+
+    @property
+    def now(self) -> Now:
+        return self.later(0)
+
+    def later(self, by_ms: int) -> Now:
+        return Now(self.now_ms + self.clock_error_ms + by_ms, self.now_ms + by_ms)
 
     def advance(self, by_ms: int) -> None:
         self.run_until(self.now_ms + by_ms)
@@ -135,7 +143,7 @@ class Driver:
                 break
             self.now_ms = max(self.now_ms, due[1])
             del self.timers[due[0]]
-            self.absorb(self.coordinator.on_timer(due[0], self.now_ms))
+            self.absorb(self.coordinator.on_timer(due[0], self.now))
         else:
             raise AssertionError("timers without end")
         if not stop():
@@ -147,7 +155,7 @@ class Driver:
         """Ask, and get a token under which the answer will be found."""
         self.tokens += 1
         caller = Caller(self.tokens, "client", "/127.0.0.1", version)
-        outcome = getattr(self.coordinator, method)(caller, request, self.now_ms)
+        outcome = getattr(self.coordinator, method)(caller, request, self.now)
         if outcome.needs_producer_id:
             assert not outcome.replies
             assert not outcome.records
@@ -166,7 +174,7 @@ class Driver:
             self.absorb(self.coordinator.begin_load(partition, self.coordinator_epoch))
             for key, value in self.log.get(partition, ()):
                 self.coordinator.load(partition, key, value)
-            self.absorb(self.coordinator.loaded(partition, self.now_ms))
+            self.absorb(self.coordinator.loaded(partition, self.now))
 
     def restart(self) -> None:
         """A new coordinator from the log. Writes and markers that were held back never happened."""

@@ -61,7 +61,7 @@ class ModelDriver(Driver):
 
     def mark(self, request: MarkerRequest) -> None:
         errors = {name: self.partition(name).mark(request) for name in request.partitions}
-        self.absorb(self.coordinator.markers_written(request, errors, self.now_ms))
+        self.absorb(self.coordinator.markers_written(request, errors, self.now))
 
     def append(
         self, who: tuple[str, int, int], name: TopicPartition, value: str, adds: bool, count: int = 1

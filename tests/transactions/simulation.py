@@ -24,6 +24,7 @@ from headrace.transactions import (
     ADD_VERSION,
     Caller,
     MarkerRequest,
+    Now,
     Outcome,
     Snapshot,
     Timer,
@@ -83,7 +84,8 @@ class Facts:
 class Simulation:
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
-        self.now_ms = START_MS
+        self.now_ms = START_MS  # by the monotonic clock
+        self.clock_error_ms = 0  # of the wall clock
         self.events: list[tuple[int, int, Callable[[], None]]] = []
         self.number = 0  # of the event: what came first, even within a millisecond
         self.config = TransactionConfig(
@@ -112,6 +114,10 @@ class Simulation:
         self.counts: dict[str, int] = {}
         self.trace: list[str] = []
         self.coordinator = self.new_coordinator()
+
+    @property
+    def now(self) -> Now:
+        return Now(self.now_ms + self.clock_error_ms, self.now_ms)
 
     # --- events -------------------------------------------------------------------------------------------------------
 
@@ -179,7 +185,7 @@ class Simulation:
                 for key, value in self.log[partition]:
                     self.coordinator.load(partition, key, value)
                     self.unsure.discard(key)
-                self.absorb(self.coordinator.loaded(partition, self.now_ms))
+                self.absorb(self.coordinator.loaded(partition, self.now))
 
         self.after(self.random.randint(0, 300), load)
 
@@ -241,10 +247,10 @@ class Simulation:
         if life != self.life or self.is_down:
             return
         if was_written:
-            self.absorb(self.coordinator.written(write.outcome, self.now_ms))
+            self.absorb(self.coordinator.written(write.outcome, self.now))
         else:
             error = ErrorCode.NOT_LEADER_OR_FOLLOWER
-            self.absorb(self.coordinator.failed(write.outcome, error, self.now_ms))
+            self.absorb(self.coordinator.failed(write.outcome, error, self.now))
 
     # --- outcomes -----------------------------------------------------------------------------------------------------
 
@@ -278,7 +284,7 @@ class Simulation:
         def fire() -> None:
             if life == self.life and self.timers.get(timer) == deadline_ms:
                 del self.timers[timer]
-                outcome = self.coordinator.on_timer(timer, self.now_ms)
+                outcome = self.coordinator.on_timer(timer, self.now)
                 if outcome.needs_producer_id:
                     self.refill()
                 self.absorb(outcome)
@@ -302,10 +308,10 @@ class Simulation:
                     self.put(write)
                     self.unsure.update(record.key for record in outcome.records)
                 error = self.random.choice(WRITE_ERRORS)
-                self.absorb(self.coordinator.failed(outcome, error, self.now_ms))
+                self.absorb(self.coordinator.failed(outcome, error, self.now))
             else:
                 self.put(write)
-                self.absorb(self.coordinator.written(outcome, self.now_ms))
+                self.absorb(self.coordinator.written(outcome, self.now))
 
         self.after(self.ready_ms[partition] - self.now_ms, settle)
 
@@ -364,7 +370,7 @@ class Simulation:
             # Nobody but this coordinator ends transactions, so nobody can have overtaken it.
             refused = {ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.TRANSACTION_COORDINATOR_FENCED} & {*errors.values()}
             assert not refused, f"{request} was refused: {errors}"
-        self.absorb(self.coordinator.markers_written(request, errors, self.now_ms))
+        self.absorb(self.coordinator.markers_written(request, errors, self.now))
 
     # --- requests to the coordinator ----------------------------------------------------------------------------------
 
@@ -378,10 +384,10 @@ class Simulation:
         self.tokens += 1
         token, life = self.tokens, self.life
         caller = Caller(token, "client", "/127.0.0.1", version)
-        outcome = getattr(self.coordinator, method)(caller, request, self.now_ms)
+        outcome = getattr(self.coordinator, method)(caller, request, self.now)
         if outcome.needs_producer_id:
             self.refill()
-            outcome = getattr(self.coordinator, method)(caller, request, self.now_ms)
+            outcome = getattr(self.coordinator, method)(caller, request, self.now)
         self.asked[token] = Asked(answer, self.number, self.now_ms, call)
         self.absorb(outcome)
 
@@ -540,7 +546,7 @@ class Simulation:
                 fresh.load(partition, key, value)
                 if key in self.unsure:
                     unsure.add(key[4:].decode())
-            fresh.loaded(partition, self.now_ms)
+            fresh.loaded(partition, self.now)
             present, reloaded = self.coordinator.snapshots(partition), fresh.snapshots(partition)
             for name in (present.keys() | reloaded.keys()) - unsure:
                 known = present.get(name)

@@ -171,6 +171,29 @@ def test_time_runs_on_through_a_restart() -> None:
     assert clients.state() == "CompleteAbort"
 
 
+@pytest.mark.parametrize("step_ms", [-3_600_000, 3_600_000])
+def test_no_transaction_gets_more_or_less_time_when_the_clock_is_set(step_ms: int) -> None:
+    clients = Clients()
+    me = clients.started()
+    clients.add(me, A0)
+    clients.clock_error_ms += step_ms
+    clients.advance(60_000)
+    assert clients.state() == "Ongoing"
+    clients.advance(10_001)
+    assert clients.state() == "CompleteAbort"
+
+
+@pytest.mark.parametrize("step_ms", [-3_600_000, 3_600_000])
+def test_a_clock_that_is_set_during_a_restart_gives_no_more_than_the_whole_time(step_ms: int) -> None:
+    clients = Clients()
+    me = clients.started()
+    clients.add(me, A0)
+    clients.clock_error_ms += step_ms
+    clients.restart()
+    clients.advance(60_000 + 20_000)
+    assert clients.state() == "CompleteAbort"
+
+
 def test_no_timer_is_set_without_transactions() -> None:
     clients = Clients()
     me = clients.started()
@@ -206,11 +229,11 @@ def test_answers_may_come_bit_by_bit() -> None:
     clients.hold_markers = True
     clients.end(me)
     (request,) = clients.held_markers
-    clients.absorb(clients.coordinator.markers_written(request, {A0: ErrorCode.NONE}, clients.now_ms))
+    clients.absorb(clients.coordinator.markers_written(request, {A0: ErrorCode.NONE}, clients.now))
     assert clients.state() == "PrepareCommit"
-    clients.absorb(clients.coordinator.markers_written(request, {A0: ErrorCode.NONE}, clients.now_ms))
+    clients.absorb(clients.coordinator.markers_written(request, {A0: ErrorCode.NONE}, clients.now))
     assert clients.state() == "PrepareCommit"
-    clients.absorb(clients.coordinator.markers_written(request, {B0: ErrorCode.NONE}, clients.now_ms))
+    clients.absorb(clients.coordinator.markers_written(request, {B0: ErrorCode.NONE}, clients.now))
     assert clients.state() == "CompleteCommit"
 
 
@@ -268,7 +291,7 @@ def test_an_answer_to_an_earlier_coordinator_counts_for_nothing() -> None:
     clients.end(me)
     (old,) = clients.held_markers
     clients.restart()
-    clients.absorb(clients.coordinator.markers_written(old._replace(attempt=99), {A0: ErrorCode.NONE}, clients.now_ms))
+    clients.absorb(clients.coordinator.markers_written(old._replace(attempt=99), {A0: ErrorCode.NONE}, clients.now))
     assert clients.state() == "PrepareCommit"
 
 

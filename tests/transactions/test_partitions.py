@@ -108,8 +108,8 @@ def test_brokers_ask_for_several_transactions_at_once() -> None:
     clients.hold = True
     token = clients.send("add_partitions_to_txn", again, ADD_VERSION)
     (outcome,) = clients.held
-    errors = {clients.coordinator.partition_of("two"): ErrorCode.NOT_ENOUGH_REPLICAS}
-    clients.absorb(clients.coordinator.failed(outcome, errors, clients.now_ms))
+    errors = {0: ErrorCode.NOT_ENOUGH_REPLICAS}
+    clients.absorb(clients.coordinator.failed(outcome, errors, clients.now))
     answer = clients.answers[token]
     assert errors_of(answer, "two") == all_of([A0, A1], ErrorCode.COORDINATOR_NOT_AVAILABLE)
     assert errors_of(answer, "three") == all_of([A0, A1], ErrorCode.NONE)

@@ -128,8 +128,8 @@ def test_a_write_that_is_heard_of_after_the_partition_moved_leads_to_nothing() -
     clients.absorb(clients.coordinator.begin_load(partition, 1))
     for key, value in clients.log[partition]:
         clients.coordinator.load(partition, key, value)
-    clients.absorb(clients.coordinator.loaded(partition, clients.now_ms))
-    clients.absorb(clients.coordinator.written(outcome, clients.now_ms))
+    clients.absorb(clients.coordinator.loaded(partition, clients.now))
+    clients.absorb(clients.coordinator.written(outcome, clients.now))
     assert clients.answers[token].error_code == ErrorCode.NOT_COORDINATOR
     assert clients.state() == "Ongoing"
     assert clients.markers == []
@@ -240,7 +240,7 @@ def test_the_log_of_a_real_broker_is_read_as_it_described_it(shutdown: str) -> N
                     assert written.value == value
                 else:
                     assert decode_record(*written[1:]).value == in_order(found.value)
-        clients.coordinator.loaded(index, clients.now_ms)
+        clients.coordinator.loaded(index, clients.now)
         snapshots |= clients.coordinator.snapshots(index)
     expected = json.loads((folder / "expected.json").read_text())["transactions"]
     assert len(expected) == 3

@@ -21,6 +21,7 @@ from headrace.broker.partition import Partition
 from headrace.broker.producer_ids import ProducerIds
 from headrace.broker.replicas import Replicas
 from headrace.broker.transaction_service import TransactionService
+from headrace.broker.write_order import batch_bytes_max
 from headrace.cluster.answers import Answers
 from headrace.cluster.broker_config import BrokerConfig
 from headrace.cluster.controller import Controller
@@ -264,7 +265,8 @@ class Broker:
 
     def _transaction_coordinator(self) -> TransactionCoordinator:
         config = TransactionConfig.from_values(self._values_with_partitions())
-        return TransactionCoordinator(config, self.producer_ids.take, self, self._transaction_version)
+        bytes_max = functools.partial(batch_bytes_max, self, TRANSACTION_STATE)
+        return TransactionCoordinator(config, self.producer_ids.take, self, self._transaction_version, bytes_max)
 
     @property
     def _transaction_version(self) -> int:

@@ -1,23 +1,26 @@
 """Runs a pure coordinator: loads it from its internal topic, writes its records, sends its replies, keeps its timers.
 
 A coordinator decides on the event loop, in one step. Its records are appended to its topic before anyone hears of the
-decision; when that fails the coordinator is told, and answers those who wait with the error. Of one partition, outcomes
-are told as written in the order in which they were decided.
+decision, in batches as large as the topic allows; when that fails, in whatever way, the coordinator is told, and
+answers those who wait with the error. Of one partition, outcomes are told as written in the order in which they were
+decided.
 """
 
 from __future__ import annotations
 
 import asyncio
+import functools
 import itertools
 import logging
-from collections import defaultdict
-from collections.abc import Awaitable, Callable, Coroutine, Hashable, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Hashable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from headrace.broker.dispatch import RequestContext
-from headrace.coordination import Caller
-from headrace.errors import ErrorCode, HeadraceError, KafkaError
-from headrace.log import Appended, Log, Origin
+from headrace.broker.write_order import Append, WriteOrder, batch_bytes_max, begin_append
+from headrace.coordination import BATCH_OVERHEAD_BYTES, Caller, CoordinatorRecord, Now, record_bytes
+from headrace.errors import ErrorCode
+from headrace.log import Log
 from headrace.records import build_batch, read_control, read_records, split
 from headrace.records.build import BatchOptions
 
@@ -28,16 +31,18 @@ log = logging.getLogger("headrace.broker.coordinator")
 
 LOAD_READ_BYTES = 4 * 1024 * 1024
 LOAD_RECORDS_PER_TURN = 5_000
+LOAD_RETRY_S = 5.0
+TIMER_RETRY_S = 5.0
 NO_PRODUCER_ID = -1
 
 
 class Coordinator(Protocol):
     """What the group and the transaction coordinator have in common."""
 
-    def written(self, outcome: Any, now_ms: int) -> Any: ...
-    def failed(self, outcome: Any, error: Mapping[int, ErrorCode], now_ms: int) -> Any: ...
-    def on_timer(self, timer: Any, now_ms: int) -> Any: ...
-    def loaded(self, partition: int, now_ms: int) -> Any: ...
+    def written(self, outcome: Any, now: Now) -> Any: ...
+    def failed(self, outcome: Any, error: Mapping[int, ErrorCode], now: Now) -> Any: ...
+    def on_timer(self, timer: Any, now: Now) -> Any: ...
+    def loaded(self, partition: int, now: Now) -> Any: ...
 
 
 class StoredRecord(NamedTuple):
@@ -47,6 +52,16 @@ class StoredRecord(NamedTuple):
     value: bytes | None
     producer_id: int = NO_PRODUCER_ID
     committed: bool | None = None  # set for a marker only
+
+
+@dataclass(slots=True)
+class _Filling:
+    """A batch to be, for one partition, and the positions of the effects whose records are in it."""
+
+    size_max: int
+    size: int = BATCH_OVERHEAD_BYTES
+    records: list[CoordinatorRecord] = field(default_factory=list)
+    positions: list[int] = field(default_factory=list)
 
 
 class CoordinatorDriver:
@@ -60,21 +75,23 @@ class CoordinatorDriver:
         self._timers: dict[Hashable, asyncio.TimerHandle] = {}
         self._tokens = itertools.count(1)
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._writing: dict[int, asyncio.Task[Any]] = {}
+        self.order = WriteOrder()
+        self._loading: dict[int, asyncio.Task[Any]] = {}
         self._closed = False
 
-    def now_ms(self) -> int:
-        return self.broker.runtime.clock.now_ms()
+    def now(self) -> Now:
+        clock = self.broker.runtime.clock
+        return Now(clock.now_ms(), int(clock.monotonic() * 1000))
 
     # --- requests
 
-    def call(self, method: Callable[[Caller, Any, int], Any], context: RequestContext, request: Any) -> Any:
+    def call(self, method: Callable[[Caller, Any, Now], Any], context: RequestContext, request: Any) -> Any:
         """Give a request to the coordinator: its answer at once, or something to wait for."""
         token = next(self._tokens)
         caller = Caller(token, context.client_id, f"/{context.client_host}", context.api_version)
-        outcome = method(caller, request, self.now_ms())
+        outcome = method(caller, request, self.now())
         replies = outcome.replies
-        if not outcome.records and not outcome.timers and len(replies) == 1 and replies[0].token == token:
+        if not outcome.effects and not outcome.timers and len(replies) == 1 and replies[0].token == token:
             return replies[0].response  # the way of every heartbeat
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._waiting[token] = future
@@ -88,18 +105,12 @@ class CoordinatorDriver:
             log.info("%s", note)
         for change in outcome.timers:
             self._set_timer(change.timer, change.deadline_ms)
-        if not outcome.records:
+        if not outcome.effects:
             self.settled(outcome)
             return
-        errors, waits = self._write(outcome)
-        partitions = {record.partition for record in outcome.records}
-        earlier = [self._writing[index] for index in partitions if index in self._writing]
-        if not waits and not earlier:
-            self._written(outcome, errors)
-            return
-        task = self.keep(self._written_later(outcome, errors, waits, earlier))
-        for index in partitions:
-            self._writing[index] = task
+        appends = self._write(outcome)
+        partitions = {effect.partition for effect in outcome.effects}
+        self.order.add(partitions, list(dict.fromkeys(appends)), functools.partial(self._written, outcome, appends))
 
     def settled(self, outcome: Any) -> None:
         """Nothing of it has to be written any more: tell those who wait."""
@@ -108,51 +119,53 @@ class CoordinatorDriver:
             if future is not None and not future.done():
                 future.set_result(reply.response)
 
-    def _written(self, outcome: Any, errors: dict[int, ErrorCode]) -> None:
-        if errors:
-            log.error("%s: records could not be written: %s", self.topic, _shown(errors))
-            self.apply(self._coordinator.failed(outcome, errors, self.now_ms()))
-        else:
-            self.apply(self._coordinator.written(outcome, self.now_ms()))
+    def _written(self, outcome: Any, appends: list[Append]) -> None:
+        """The appends of an outcome's effects have ended, and it is its turn."""
+        if self._closed:
+            return
+        errors = {position: append.error for position, append in enumerate(appends) if append.error}
+        try:
+            if errors:
+                self.apply(self._coordinator.failed(outcome, errors, self.now()))
+            else:
+                self.apply(self._coordinator.written(outcome, self.now()))
+        except Exception as error:
+            log.error("%s: what follows from a record failed: please report it", self.topic, exc_info=error)
+            for reply in outcome.replies:
+                future = self._waiting.get(reply.token)
+                if future is not None and not future.done():
+                    future.set_exception(error)
 
-    async def _written_later(
-        self,
-        outcome: Any,
-        errors: dict[int, ErrorCode],
-        waits: dict[int, Awaitable[Appended]],
-        earlier: list[asyncio.Task[Any]],
-    ) -> None:
-        for index, append in waits.items():
-            try:
-                await append
-            except HeadraceError as error:
-                errors[index] = _code(error)
-        for task in earlier:
-            await asyncio.wait([task])
-        own = asyncio.current_task()
-        for index in [index for index, task in self._writing.items() if task is own]:
-            del self._writing[index]
-        self._written(outcome, errors)
+    def _write(self, outcome: Any) -> list[Append]:
+        """Append the records of the effects, in as few batches as the topic allows; what became of each effect's."""
+        options = self.batch_options(outcome)
+        appends: list[Append | None] = [None] * len(outcome.effects)
+        filling: dict[int, _Filling] = {}
 
-    def _write(self, outcome: Any) -> tuple[dict[int, ErrorCode], dict[int, Awaitable[Appended]]]:
-        """Append the records, a batch per partition: what failed, and what has to be waited for."""
-        now_ms = self.now_ms()
-        by_partition: dict[int, list[tuple[int, bytes, bytes | None, tuple[()]]]] = defaultdict(list)
-        for record in outcome.records:
-            by_partition[record.partition].append((now_ms, record.key, record.value, ()))
-        errors: dict[int, ErrorCode] = {}
-        waits: dict[int, Awaitable[Appended]] = {}
-        for index, records in by_partition.items():
-            try:
-                partition = self.broker.partition(self.topic, index)
-                batch = build_batch(records, **self.batch_options(outcome))
-                appended = partition.append(batch, origin=Origin.COORDINATOR, acks=-1)
-            except HeadraceError as error:
-                errors[index] = _code(error)
-                continue
-            if not isinstance(appended, Appended):
-                waits[index] = appended
-        return errors, waits
+        def append(index: int, batch: _Filling) -> None:
+            begun = begin_append(self.broker, self.topic, index, functools.partial(self._build, batch.records, options))
+            for position in batch.positions:
+                appends[position] = begun
+
+        for position, effect in enumerate(outcome.effects):
+            index = effect.partition
+            size = sum(map(record_bytes, effect.records))
+            batch = filling.get(index)
+            if batch is None:
+                batch = filling[index] = _Filling(batch_bytes_max(self.broker, self.topic, index))
+            elif batch.size + size > batch.size_max:
+                append(index, batch)
+                batch = filling[index] = _Filling(batch.size_max)
+            batch.size += size
+            batch.records += effect.records
+            batch.positions.append(position)
+        for index, batch in filling.items():
+            append(index, batch)
+        return [begun for begun in appends if begun is not None]
+
+    def _build(self, records: list[CoordinatorRecord], options: BatchOptions) -> bytearray | memoryview:
+        now_ms = self.broker.runtime.clock.now_ms()
+        return build_batch([(now_ms, record.key, record.value, ()) for record in records], **options)
 
     def batch_options(self, outcome: Any) -> BatchOptions:
         """How the batch of an outcome's records is marked, beside the records themselves."""
@@ -165,17 +178,61 @@ class CoordinatorDriver:
         if running is not None:
             running.cancel()
         if deadline_ms is not None and not self._closed:
-            delay_s = max(0, deadline_ms - self.now_ms()) / 1000
+            delay_s = max(0, deadline_ms - self.now().monotonic_ms) / 1000
             self._timers[timer] = asyncio.get_running_loop().call_later(delay_s, self._on_timer, timer)
 
     def _on_timer(self, timer: Hashable) -> None:
         self._timers.pop(timer, None)
-        self.apply(self._coordinator.on_timer(timer, self.now_ms()))
+        try:
+            self.apply(self._coordinator.on_timer(timer, self.now()))
+        except Exception as error:
+            log.error(
+                "%s: %s failed, and is tried again in %.0f s: please report it",
+                self.topic,
+                timer,
+                TIMER_RETRY_S,
+                exc_info=error,
+            )
+            if timer not in self._timers and not self._closed:
+                again = asyncio.get_running_loop().call_later(TIMER_RETRY_S, self._on_timer, timer)
+                self._timers[timer] = again
 
     # --- loading
 
+    def begin_loading(self, index: int, begin: Callable[[], Any], load: Callable[[int, StoredRecord], None]) -> None:
+        """Have the coordinator take over a partition: from its beginning, again and again, until it is read."""
+        earlier = self._loading.pop(index, None)
+        if earlier is not None:
+            earlier.cancel()
+        self.apply(begin())
+        task = self._loading[index] = self.keep(self._load_until_done(index, begin, load))
+        task.add_done_callback(functools.partial(self._loading_ended, index))
+
+    def _loading_ended(self, index: int, task: asyncio.Task[Any]) -> None:
+        if self._loading.get(index) is task:
+            del self._loading[index]
+
+    async def _load_until_done(
+        self, index: int, begin: Callable[[], Any], load: Callable[[int, StoredRecord], None]
+    ) -> None:
+        while True:
+            try:
+                await self.load_partition(index, load)
+                return
+            except Exception:
+                log.exception(
+                    "%s-%d could not be loaded, and is tried again in %.0f s; until then its coordinator answers "
+                    "nobody. If it does not pass, look at the disk of its log directory",
+                    self.topic,
+                    index,
+                    LOAD_RETRY_S,
+                )
+            await asyncio.sleep(LOAD_RETRY_S)
+            self.apply(begin())
+
     async def load_partition(self, index: int, load: Callable[[int, StoredRecord], None]) -> None:
         """Replay a partition of the topic, read off the loop and folded in turns, then let it be served."""
+        await self.order.idle(index)  # an append that is still under way would be read by nobody
         partition_log = self.broker.partition(self.topic, index).log
         started = self.broker.runtime.clock.monotonic()
         count = 0
@@ -186,7 +243,7 @@ class CoordinatorDriver:
                     load(index, record)
                 await asyncio.sleep(0)
             count += len(chunk)
-        self.apply(self._coordinator.loaded(index, self.now_ms()))
+        self.apply(self._coordinator.loaded(index, self.now()))
         if count:
             took_ms = (self.broker.runtime.clock.monotonic() - started) * 1000
             log.info("%s-%d: %d records loaded in %.0f ms", self.topic, index, count, took_ms)
@@ -240,11 +297,3 @@ def stored_records(partition_log: Log) -> Iterator[list[StoredRecord]]:
             return
         offset = reached
         yield chunk
-
-
-def _code(error: HeadraceError) -> ErrorCode:
-    return ErrorCode(error.code) if isinstance(error, KafkaError) else ErrorCode.UNKNOWN_SERVER_ERROR
-
-
-def _shown(errors: dict[int, ErrorCode]) -> str:
-    return ", ".join(f"partition {index}: {code.name}" for index, code in errors.items())

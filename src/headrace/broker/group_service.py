@@ -2,15 +2,29 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import functools
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headrace.broker.coordinator_driver import CoordinatorDriver, StoredRecord
+from headrace.broker.write_order import Append, begin_append
 from headrace.cluster.topic_names import CONSUMER_OFFSETS
+from headrace.errors import ErrorCode
 from headrace.groups import GroupCoordinator
 from headrace.records.build import BatchOptions
+from headrace.runtime import Buffer
 
 if TYPE_CHECKING:
     from headrace.broker.broker import Broker
+
+
+class MarkerAppend(NamedTuple):
+    """The end of a producer's transaction in one partition, to be appended."""
+
+    producer_id: int
+    committed: bool
+    build: Callable[[], Buffer]
+    transaction_version: int
 
 
 class GroupService(CoordinatorDriver):
@@ -22,8 +36,7 @@ class GroupService(CoordinatorDriver):
 
     def load(self, index: int) -> None:
         """Take over a partition of the offsets topic: read it in the background, then serve its groups."""
-        self.apply(self.coordinator.begin_load(index))
-        self.keep(self.load_partition(index, self._load))
+        self.begin_loading(index, functools.partial(self.coordinator.begin_load, index), self._load)
 
     def _load(self, index: int, record: StoredRecord) -> None:
         if record.committed is None:
@@ -43,6 +56,24 @@ class GroupService(CoordinatorDriver):
             "transactional": True,
         }
 
+    def end_transaction(self, index: int, end: MarkerAppend, then: Callable[[Append], None]) -> None:
+        """Append the marker that ends a transaction, and let what it says count when its turn comes.
+
+        The offsets that it ends may be in the log already but not known here yet: they come first.
+        """
+        complete = self.coordinator.ending_transaction(index, end.producer_id, end.committed)
+        if complete is None:
+            then(Append(f"{self.topic}-{index}", ErrorCode.NOT_LEADER_OR_FOLLOWER))  # to be asked again
+            return
+        append = begin_append(self.broker, self.topic, index, end.build, transaction_version=end.transaction_version)
+
+        def its_turn() -> None:
+            if append.error == ErrorCode.NONE:
+                complete()
+            then(append)
+
+        self.order.add((index,), (append,), its_turn)
+
     def topics_deleted(self, topics: dict[str, bytes]) -> None:
         """Forget what was committed for topics that are gone."""
-        self.apply(self.coordinator.topics_deleted(topics, self.now_ms()))
+        self.apply(self.coordinator.topics_deleted(topics, self.now()))

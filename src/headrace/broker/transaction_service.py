@@ -9,15 +9,17 @@ one.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+import functools
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from headrace.broker.coordinator_driver import CoordinatorDriver, StoredRecord
 from headrace.broker.dispatch import RequestContext
+from headrace.broker.group_service import MarkerAppend
+from headrace.broker.write_order import Append, begin_append
 from headrace.cluster.topic_names import CONSUMER_OFFSETS, TRANSACTION_STATE
-from headrace.coordination import Caller
-from headrace.errors import ErrorCode, HeadraceError, KafkaError
-from headrace.log import Appended, Origin
+from headrace.coordination import Caller, Now
+from headrace.errors import ErrorCode
 from headrace.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnResponse
 from headrace.records import ControlType, control_batch
 from headrace.topics import TopicPartition
@@ -36,14 +38,14 @@ class TransactionService(CoordinatorDriver):
 
     # --- requests
 
-    def call(self, method: Callable[[Caller, Any, int], Any], context: RequestContext, request: Any) -> Any:
+    def call(self, method: Callable[[Caller, Any, Now], Any], context: RequestContext, request: Any) -> Any:
         """As the driver's; a call that found no producer id left is made again when there are some."""
         if self.broker.producer_ids.is_empty:
             return self._call_with_ids(method, context, request)
         return super().call(method, context, request)
 
     async def _call_with_ids(
-        self, method: Callable[[Caller, Any, int], Any], context: RequestContext, request: Any
+        self, method: Callable[[Caller, Any, Now], Any], context: RequestContext, request: Any
     ) -> Any:
         await self.broker.producer_ids.fill()
         result = super().call(method, context, request)
@@ -74,21 +76,26 @@ class TransactionService(CoordinatorDriver):
         token = object()
         self._waiting[token] = future
         future.add_done_callback(lambda _: self._waiting.pop(token, None))
-        self.apply(self.coordinator.add_partitions_to_txn(Caller(token, None, "", ADD_VERSION), request, self.now_ms()))
+        self.apply(self.coordinator.add_partitions_to_txn(Caller(token, None, "", ADD_VERSION), request, self.now()))
         return errors_of(await future, transactional_id)
 
     # --- markers
 
     async def _end_in_partitions(self, request: MarkerRequest) -> None:
-        errors = await self.write_markers(
-            request.producer_id,
-            request.producer_epoch,
-            request.coordinator_epoch,
-            request.commit,
-            request.partitions,
-            request.transaction_version,
-        )
-        self.apply(self.coordinator.markers_written(request, errors, self.now_ms()))
+        errors = dict.fromkeys(request.partitions, ErrorCode.UNKNOWN_SERVER_ERROR)
+        try:
+            errors = await self.write_markers(
+                request.producer_id,
+                request.producer_epoch,
+                request.coordinator_epoch,
+                request.commit,
+                request.partitions,
+                request.transaction_version,
+            )
+        finally:
+            # Whatever went wrong: else the id would be busy until a restart.
+            if not self._closed:
+                self.apply(self.coordinator.markers_written(request, errors, self.now()))
 
     async def write_markers(
         self,
@@ -103,55 +110,41 @@ class TransactionService(CoordinatorDriver):
 
         `transaction_version` is the protocol of the transaction: from 2 on its end has an epoch of its own.
         """
-        errors: dict[TopicPartition, ErrorCode] = {}
-        waits: list[tuple[TopicPartition, Awaitable[Appended]]] = []
-        for key in partitions:
-            if key.topic == CONSUMER_OFFSETS and not self.broker.groups.coordinator.is_loaded(key.partition):
-                # The marker would overtake the offsets that it ends, which are still being read: to be asked again.
-                errors[key] = ErrorCode.NOT_LEADER_OR_FOLLOWER
-                continue
-            batch = control_batch(
+        answers: dict[TopicPartition, asyncio.Future[ErrorCode]] = {}
+        for key in dict.fromkeys(partitions):
+            answers[key] = asyncio.get_running_loop().create_future()
+            build = functools.partial(
+                control_batch,
                 ControlType.COMMIT if commit else ControlType.ABORT,
                 producer_id=producer_id,
                 producer_epoch=producer_epoch,
                 coordinator_epoch=coordinator_epoch,
-                timestamp=self.now_ms(),
+                timestamp=self.broker.runtime.clock.now_ms(),
             )
-            try:
-                partition = self.broker.partition(*key)
-                appended = partition.append(batch, origin=Origin.COORDINATOR, transaction_version=transaction_version)
-            except HeadraceError as error:
-                errors[key] = _code(error)
+            tell = functools.partial(_tell, answers[key])
+            if key.topic == CONSUMER_OFFSETS:
+                # The offsets that were committed in the transaction count from then on, or are gone.
+                end = MarkerAppend(producer_id, commit, build, transaction_version)
+                self.broker.groups.end_transaction(key.partition, end, tell)
                 continue
-            if isinstance(appended, Appended):
-                errors[key] = self._ended(key, producer_id, commit)
+            append = begin_append(self.broker, *key, build, transaction_version=transaction_version)
+            if append.is_done:
+                tell(append)
             else:
-                waits.append((key, appended))
-        for key, wait in waits:
-            try:
-                await wait
-                errors[key] = self._ended(key, producer_id, commit)
-            except HeadraceError as error:
-                errors[key] = _code(error)
-        return errors
-
-    def _ended(self, key: TopicPartition, producer_id: int, commit: bool) -> ErrorCode:
-        """The marker is in the log: offsets that were committed in the transaction count now, or are gone."""
-        if key.topic == CONSUMER_OFFSETS:
-            self.broker.groups.coordinator.complete_transaction(key.partition, producer_id, commit)
-        return ErrorCode.NONE
+                append.when_done(functools.partial(tell, append))
+        return {key: await answer for key, answer in answers.items()}
 
     # --- loading
 
     def load(self, index: int, leader_epoch: int) -> None:
         """Take over a partition of the transactions' topic; markers that were not written are asked for again."""
-        self.apply(self.coordinator.begin_load(index, leader_epoch))
-        self.keep(self.load_partition(index, self._load))
+        self.begin_loading(index, functools.partial(self.coordinator.begin_load, index, leader_epoch), self._load)
 
     def _load(self, index: int, record: StoredRecord) -> None:
         if record.committed is None:
             self.coordinator.load(index, record.key, record.value)
 
 
-def _code(error: HeadraceError) -> ErrorCode:
-    return ErrorCode(error.code) if isinstance(error, KafkaError) else ErrorCode.UNKNOWN_SERVER_ERROR
+def _tell(answer: asyncio.Future[ErrorCode], append: Append) -> None:
+    if not answer.done():  # who asked may be gone
+        answer.set_result(append.error)

@@ -2,6 +2,7 @@
 
 from headrace.coordination import Caller as Caller
 from headrace.coordination import CoordinatorRecord as CoordinatorRecord
+from headrace.coordination import Now as Now
 from headrace.coordination import Reply as Reply
 from headrace.groups.config import GROUP_CONFIGS as GROUP_CONFIGS
 from headrace.groups.config import GroupConfig as GroupConfig

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import partial
 
-from headrace.coordination import Caller, Effect
+from headrace.coordination import Caller, Now
 from headrace.errors import ErrorCode
 from headrace.groups.config import GroupConfig
 from headrace.groups.group_offsets import NO_EXPIRY, CommittedOffset
 from headrace.groups.offsets import OffsetCommits
-from headrace.groups.outcome import Outcome, Timer, TimerKind
-from headrace.groups.records import group_tombstone, offset_tombstone
+from headrace.groups.outcome import Outcome, Timer, TimerKind, one_record
+from headrace.groups.records import group_tombstone
 from headrace.groups.shards import Shard, Shards
 from headrace.groups.state import Group, GroupState
 from headrace.protocol.messages.delete_groups import DeletableGroupResult, DeleteGroupsRequest, DeleteGroupsResponse
@@ -26,6 +27,22 @@ from headrace.topics import TopicPartition
 GROUP_TYPE = "classic"
 NOT_FOUND_VERSION = 6  # of DescribeGroups; before it an unknown group is described as dead
 NEXT_PASS_MS = 1_000  # after a pass that did not get to everything
+
+
+@dataclass(slots=True)
+class _Deletion:
+    """A group whose tombstones are being written, how it was before, and where it is told if they are not."""
+
+    group: Group
+    state_timestamp_ms: int | None
+    previous_state: GroupState
+    result: DeletableGroupResult | None
+    error: ErrorCode = ErrorCode.NONE
+
+    def refuse(self, error: ErrorCode) -> None:
+        self.error = error
+        if self.result is not None:
+            self.result.error_code = error
 
 
 class Administration:
@@ -106,51 +123,58 @@ class Administration:
                 error = ErrorCode.NON_EMPTY_GROUP
             else:
                 error = ErrorCode.NONE
-                self._delete_one(out, group)
-            response.results.append(DeletableGroupResult(group_id=group_id, error_code=error))
+            result = DeletableGroupResult(group_id=group_id, error_code=error)
+            response.results.append(result)
+            if group is not None and error == ErrorCode.NONE:
+                self._delete_one(out, group, result)
         out.reply(caller, response)
 
-    def _delete_one(self, out: Outcome, group: Group) -> None:
+    def _delete_one(self, out: Outcome, group: Group, result: DeletableGroupResult | None = None) -> None:
         """Write the tombstones of a group. Until they are written it is dead: nobody may join or commit."""
-        state = group.state_timestamp_ms, group.previous_state
+        deletion = _Deletion(group, group.state_timestamp_ms, group.previous_state, result)
         group.state, group.previous_state = GroupState.DEAD, group.state
         # Also for offsets that are still being written: their records come before these tombstones.
-        for partition in sorted(group.offsets.partitions()):
-            out.records.append(offset_tombstone(group.partition, group.group_id, *partition))
-        out.records.append(group_tombstone(group))
+        self._offsets.write_tombstones(out, group, group.offsets.partitions(), partial(self._offset_stays, deletion))
         out.effects.append(
-            Effect(group.partition, partial(self._deleted, group), partial(self._not_deleted, group, state))
+            one_record(group_tombstone(group), partial(self._deleted, deletion), partial(self._not_deleted, deletion))
         )
 
-    def _deleted(self, group: Group, out: Outcome, now_ms: int) -> None:
-        self._shards.remove(out, group)
+    def _offset_stays(self, deletion: _Deletion, out: Outcome, error: ErrorCode, at: Now) -> None:
+        deletion.refuse(error)
 
-    def _not_deleted(
-        self, group: Group, state: tuple[int | None, GroupState], out: Outcome, error: ErrorCode, now_ms: int
-    ) -> None:
+    def _deleted(self, deletion: _Deletion, out: Outcome, at: Now) -> None:
+        if deletion.error == ErrorCode.NONE:
+            self._shards.remove(out, deletion.group)
+        elif self._shards.is_live(deletion.group):
+            # Some of its offsets are still in the log, the group is not: as it would be found there.
+            deletion.group.forget_generation()
+
+    def _not_deleted(self, deletion: _Deletion, out: Outcome, error: ErrorCode, at: Now) -> None:
+        deletion.refuse(error)
+        group = deletion.group
         if self._shards.is_live(group):
             group.state = GroupState.EMPTY
-            group.state_timestamp_ms, group.previous_state = state
+            group.state_timestamp_ms, group.previous_state = deletion.state_timestamp_ms, deletion.previous_state
 
     # --- expiry -------------------------------------------------------------------------------------------------------
 
-    def schedule_expiry(self, out: Outcome, shard: Shard, now_ms: int) -> None:
-        deadline_ms = now_ms + self._config.offsets_retention_check_interval_ms
+    def schedule_expiry(self, out: Outcome, shard: Shard, at: Now) -> None:
+        deadline_ms = at.monotonic_ms + self._config.offsets_retention_check_interval_ms
         out.arm(Timer(TimerKind.EXPIRY, shard.partition), deadline_ms)
 
     def cancel_expiry(self, out: Outcome, shard: Shard) -> None:
         out.cancel(Timer(TimerKind.EXPIRY, shard.partition))
 
-    def on_expiry_timer(self, out: Outcome, shard: Shard, now_ms: int) -> None:
+    def on_expiry_timer(self, out: Outcome, shard: Shard, at: Now) -> None:
         """Remove offsets past their retention, and empty groups that have none left."""
         for group in shard.groups.values():
-            self._expire_group(out, group, now_ms)
-            if len(out.records) >= self._config.expiry_records_max:
-                out.arm(Timer(TimerKind.EXPIRY, shard.partition), now_ms + NEXT_PASS_MS)
+            self._expire_group(out, group, at)
+            if len(out.effects) >= self._config.expiry_records_max:
+                out.arm(Timer(TimerKind.EXPIRY, shard.partition), at.monotonic_ms + NEXT_PASS_MS)
                 return
-        self.schedule_expiry(out, shard, now_ms)
+        self.schedule_expiry(out, shard, at)
 
-    def _expire_group(self, out: Outcome, group: Group, now_ms: int) -> None:
+    def _expire_group(self, out: Outcome, group: Group, at: Now) -> None:
         if group.state is GroupState.DEAD:
             return
         expired: list[TopicPartition] = []
@@ -158,18 +182,18 @@ class Administration:
         for topic, partitions in group.offsets.committed.items():
             for index, offset in partitions.items():
                 unstable = group.offsets.is_unstable(topic, index)
-                if not unstable and self._is_expired(group, topic, offset, now_ms):
+                if not unstable and self._is_expired(group, topic, offset, at):
                     expired.append(TopicPartition(topic, index))
                 else:
                     left += 1
-        room = self._config.expiry_records_max - len(out.records)
+        room = self._config.expiry_records_max - len(out.effects)
         is_over = not (left or group.pending or group.offsets.pending or group.offsets.in_flight)
         if is_over and group.state is GroupState.EMPTY and len(expired) <= room:
             self._delete_one(out, group)
         else:
             self._offsets.write_tombstones(out, group, expired[:room])
 
-    def _is_expired(self, group: Group, topic: str, offset: CommittedOffset, now_ms: int) -> bool:
+    def _is_expired(self, group: Group, topic: str, offset: CommittedOffset, at: Now) -> bool:
         """Kafka's rule: what counts is since when nobody could want the offset, which depends on the kind of group."""
         if group.protocol_type is None:
             since_ms = offset.commit_timestamp_ms  # nobody ever joined: only commits tell that someone is there
@@ -182,5 +206,5 @@ class Administration:
         if group.is_subscribed_to(topic):
             return False
         if offset.expire_timestamp_ms != NO_EXPIRY:
-            return now_ms >= offset.expire_timestamp_ms
-        return now_ms - since_ms >= self._config.offsets_retention_ms
+            return at.wall_ms >= offset.expire_timestamp_ms
+        return at.wall_ms - since_ms >= self._config.offsets_retention_ms

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Any
-
 from headrace.coordination import Caller, Reply
 from headrace.errors import ErrorCode
 from headrace.groups.outcome import Outcome
@@ -72,8 +69,11 @@ def sync_answer(out: Outcome, caller: Caller, group: Group, member: Member) -> N
     out.reply(caller, response)
 
 
-def refused(reply: Reply, error_of_group: Callable[[str], ErrorCode], error: ErrorCode) -> Reply:
-    """The same reply, now that its records could not be written. An error that it tells already stays."""
+def refused(reply: Reply, error: ErrorCode) -> Reply:
+    """The same reply, now that records could not be written. An error that it tells already stays.
+
+    What was asked of several groups or partitions is answered for each: by the effects whose records failed.
+    """
     response = reply.response
     match response:
         case JoinGroupResponse():
@@ -86,22 +86,11 @@ def refused(reply: Reply, error_of_group: Callable[[str], ErrorCode], error: Err
         case SyncGroupResponse():
             if response.error_code == ErrorCode.NONE:
                 return Reply(reply.token, SyncGroupResponse(error_code=error))
-        case OffsetCommitResponse() | TxnOffsetCommitResponse():
-            _replace(response.topics, error)
         case OffsetDeleteResponse():
             if response.error_code == ErrorCode.NONE:
                 return Reply(reply.token, OffsetDeleteResponse(error_code=error))
-        case DeleteGroupsResponse():
-            for result in response.results:
-                if result.error_code == ErrorCode.NONE:
-                    result.error_code = error_of_group(result.group_id)
+        case OffsetCommitResponse() | TxnOffsetCommitResponse() | DeleteGroupsResponse():
+            pass
         case _:
             raise TypeError(f"{type(response).__name__} does not depend on a write")
     return reply
-
-
-def _replace(topics: Iterable[Any], error: ErrorCode) -> None:
-    for topic in topics:
-        for partition in topic.partitions:
-            if partition.error_code == ErrorCode.NONE:
-                partition.error_code = error

@@ -6,9 +6,9 @@ See `headrace.groups.outcome` for the order in which a driver must do things.
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
-from headrace.coordination import Caller, Reply, error_after_failed_write
+from headrace.coordination import Caller, Now, error_after_failed_write
 from headrace.errors import ErrorCode
 from headrace.groups import answers
 from headrace.groups.administration import Administration
@@ -70,7 +70,7 @@ class GroupCoordinator:
             raise ValueError(f"partition {partition} of __consumer_offsets is loaded already: call begin_load first")
         shard.loader.add(key, value, producer_id)
 
-    def loaded(self, partition: int, now_ms: int) -> Outcome:
+    def loaded(self, partition: int, at: Now) -> Outcome:
         """All is replayed: serve the partition. Members that were there have a whole session to be heard from."""
         out = Outcome()
         shard = self._shards.get(partition)
@@ -89,12 +89,12 @@ class GroupCoordinator:
         shard.report = loader.report
         for group in list(shard.groups.values()):
             for member in group.members.values():
-                self._rebalances.keep_alive(out, group, member, now_ms)
+                self._rebalances.keep_alive(out, group, member, at)
             if len(group.members) > self._config.max_size:
                 # The limit was lowered: as the members rejoin, the last ones find no place.
                 reason = f"it was loaded with {len(group.members)} members, and {self._config.max_size} are allowed"
-                self._rebalances.prepare(out, group, now_ms, reason)
-        self._administration.schedule_expiry(out, shard, now_ms)
+                self._rebalances.prepare(out, group, at, reason)
+        self._administration.schedule_expiry(out, shard, at)
         return out
 
     def load_report(self, partition: int) -> LoadReport | None:
@@ -126,8 +126,24 @@ class GroupCoordinator:
         shard = self._shards.get(partition)
         return shard is not None and shard.loader is None
 
+    def ending_transaction(self, partition: int, producer_id: int, committed: bool) -> Callable[[], None] | None:
+        """A marker is about to be appended to the partition: what is to be called when it is in the log.
+
+        None when the partition is not served: the marker would overtake the offsets that it ends, which are still being
+        read. It must be called in its turn, after `written` or `failed` of whatever was appended before the marker.
+        """
+        shard = self._shards.get(partition)
+        if shard is None or shard.loader is not None:
+            return None
+
+        def end() -> None:
+            if not shard.is_unloaded:  # whoever serves the partition now finds the marker in the log
+                self._shards.end_transaction(shard, producer_id, committed)
+
+        return end
+
     def complete_transaction(self, partition: int, producer_id: int, committed: bool) -> None:
-        """A marker that ends this producer's transaction is in the partition's log (or is replayed from it)."""
+        """A marker that ends this producer's transaction is replayed from the log; else see `ending_transaction`."""
         shard = self._shards.get(partition)
         if shard is None:
             return
@@ -138,56 +154,50 @@ class GroupCoordinator:
 
     # --- what became of an outcome ------------------------------------------------------------------------------------
 
-    def written(self, outcome: Outcome, now_ms: int) -> Outcome:
+    def written(self, outcome: Outcome, at: Now) -> Outcome:
         """The outcome's records are in the log. Gives its replies, and what else follows."""
         out = Outcome(replies=outcome.replies)
         for effect in outcome.effects:
-            effect.written(out, now_ms)
+            effect.written(out, at)
         return out
 
-    def failed(self, outcome: Outcome, error: ErrorCode | Mapping[int, ErrorCode], now_ms: int) -> Outcome:
-        """The outcome's records were not written: none of them, or not those of some partitions (the rest were)."""
-        errors = dict(error) if isinstance(error, Mapping) else {r.partition: error for r in outcome.records}
+    def failed(self, outcome: Outcome, error: ErrorCode | Mapping[int, ErrorCode], at: Now) -> Outcome:
+        """Records of the outcome were not written: none of them, or not those of some effects, by their position."""
+        errors = error if isinstance(error, Mapping) else dict.fromkeys(range(len(outcome.effects)), error)
         if not errors:
-            return self.written(outcome, now_ms)
-        told = {partition: error_after_failed_write(code) for partition, code in errors.items()}
-        out = Outcome(replies=[self._refused(reply, told) for reply in outcome.replies])
-        for effect in outcome.effects:
-            if effect.partition in told:
-                effect.failed(out, told[effect.partition], now_ms)
+            return self.written(outcome, at)
+        told = {position: error_after_failed_write(code) for position, code in errors.items()}
+        first = next(iter(told.values()))
+        out = Outcome(replies=[answers.refused(reply, first) for reply in outcome.replies])
+        for position, effect in enumerate(outcome.effects):
+            if position in told:
+                effect.failed(out, told[position], at)
             else:
-                effect.written(out, now_ms)
+                effect.written(out, at)
         return out
 
-    def _refused(self, reply: Reply, told: Mapping[int, ErrorCode]) -> Reply:
-        def of_group(group_id: str) -> ErrorCode:
-            return told.get(self.partition_of(group_id), ErrorCode.NONE)
-
-        # Only DeleteGroups writes to several partitions; all others wait for one, which is the one that failed.
-        return answers.refused(reply, of_group, next(iter(told.values())))
-
-    def on_timer(self, timer: Timer, now_ms: int) -> Outcome:
+    def on_timer(self, timer: Timer, at: Now) -> Outcome:
         """A timer fired. Firing early, late, or after it was cancelled does no harm."""
         out = Outcome()
         if timer.kind is TimerKind.EXPIRY:
             shard = self._shards.get(timer.partition)
             if shard is not None and shard.loader is None:
-                self._administration.on_expiry_timer(out, shard, now_ms)
+                self._administration.on_expiry_timer(out, shard, at)
             return out
         group = self._shards.groups.get(timer.group_id)
         if group is None:
             return out
         if timer.kind is TimerKind.SESSION:
-            self._rebalances.on_session_timer(out, group, timer.member_id, now_ms)
+            self._rebalances.on_session_timer(out, group, timer.member_id, at)
         elif timer.kind is TimerKind.JOIN:
-            self._rebalances.on_join_timer(out, group, now_ms)
+            self._rebalances.on_join_timer(out, group, at)
         else:
-            self._rebalances.on_sync_timer(out, group, now_ms)
+            self._rebalances.on_sync_timer(out, group, at)
         return out
 
     # --- membership ---------------------------------------------------------------------------------------------------
 
-    def join_group(self, caller: Caller, request: JoinGroupRequest, now_ms: int) -> Outcome:
+    def join_group(self, caller: Caller, request: JoinGroupRequest, at: Now) -> Outcome:
         out = Outcome()
         error = self._reachable(request.group_id)
         if error == ErrorCode.NONE and not (
@@ -195,25 +205,25 @@ class GroupCoordinator:
         ):
             error = ErrorCode.INVALID_SESSION_TIMEOUT
         if error == ErrorCode.NONE:
-            self._membership.join(out, caller, request, now_ms)
+            self._membership.join(out, caller, request, at)
         else:
             answers.join_error(out, caller, error, request.member_id)
         return out
 
-    def sync_group(self, caller: Caller, request: SyncGroupRequest, now_ms: int) -> Outcome:
+    def sync_group(self, caller: Caller, request: SyncGroupRequest, at: Now) -> Outcome:
         out = Outcome()
         error = self._reachable(request.group_id)
         if error == ErrorCode.NONE:
-            self._membership.sync(out, caller, request, now_ms)
+            self._membership.sync(out, caller, request, at)
         else:
             answers.sync_error(out, caller, error)
         return out
 
-    def heartbeat(self, caller: Caller, request: HeartbeatRequest, now_ms: int) -> Outcome:
+    def heartbeat(self, caller: Caller, request: HeartbeatRequest, at: Now) -> Outcome:
         out = Outcome()
         group = self._shards.groups.get(request.group_id)
         if group is not None and request.group_id:
-            error = self._membership.heartbeat(out, group, request, now_ms)
+            error = self._membership.heartbeat(out, group, request, at)
         else:
             error = self._reachable(request.group_id)
             if error == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
@@ -223,11 +233,11 @@ class GroupCoordinator:
         out.reply(caller, HeartbeatResponse(error_code=error))
         return out
 
-    def leave_group(self, caller: Caller, request: LeaveGroupRequest, now_ms: int) -> Outcome:
+    def leave_group(self, caller: Caller, request: LeaveGroupRequest, at: Now) -> Outcome:
         out = Outcome()
         error = self._reachable(request.group_id)
         if error == ErrorCode.NONE:
-            self._membership.leave(out, caller, request, now_ms)
+            self._membership.leave(out, caller, request, at)
         else:
             out.reply(caller, LeaveGroupResponse(error_code=error))
         return out
@@ -239,28 +249,28 @@ class GroupCoordinator:
 
     # --- offsets ------------------------------------------------------------------------------------------------------
 
-    def offset_commit(self, caller: Caller, request: OffsetCommitRequest, now_ms: int) -> Outcome:
+    def offset_commit(self, caller: Caller, request: OffsetCommitRequest, at: Now) -> Outcome:
         out = Outcome()
-        self._offsets.commit(out, caller, request, now_ms)
+        self._offsets.commit(out, caller, request, at)
         return out
 
-    def txn_offset_commit(self, caller: Caller, request: TxnOffsetCommitRequest, now_ms: int) -> Outcome:
+    def txn_offset_commit(self, caller: Caller, request: TxnOffsetCommitRequest, at: Now) -> Outcome:
         """Its records belong to the transaction of `outcome.producer`; whether that is open is not asked here."""
         out = Outcome()
-        self._offsets.commit_in_transaction(out, caller, request, now_ms)
+        self._offsets.commit_in_transaction(out, caller, request, at)
         return out
 
-    def offset_fetch(self, caller: Caller, request: OffsetFetchRequest, now_ms: int) -> Outcome:
+    def offset_fetch(self, caller: Caller, request: OffsetFetchRequest, at: Now) -> Outcome:
         out = Outcome()
         out.reply(caller, self._fetches.fetch(caller, request))
         return out
 
-    def offset_delete(self, caller: Caller, request: OffsetDeleteRequest, now_ms: int) -> Outcome:
+    def offset_delete(self, caller: Caller, request: OffsetDeleteRequest, at: Now) -> Outcome:
         out = Outcome()
         self._offsets.delete(out, caller, request)
         return out
 
-    def topics_deleted(self, topics: Mapping[str, bytes], now_ms: int) -> Outcome:
+    def topics_deleted(self, topics: Mapping[str, bytes], at: Now) -> Outcome:
         """These topics (name → id) are gone, and with them all offsets in them."""
         out = Outcome()
         self._offsets.topics_deleted(out, dict(topics))
@@ -268,17 +278,17 @@ class GroupCoordinator:
 
     # --- administration -----------------------------------------------------------------------------------------------
 
-    def list_groups(self, caller: Caller, request: ListGroupsRequest, now_ms: int) -> Outcome:
+    def list_groups(self, caller: Caller, request: ListGroupsRequest, at: Now) -> Outcome:
         out = Outcome()
         out.reply(caller, self._administration.list(request))
         return out
 
-    def describe_groups(self, caller: Caller, request: DescribeGroupsRequest, now_ms: int) -> Outcome:
+    def describe_groups(self, caller: Caller, request: DescribeGroupsRequest, at: Now) -> Outcome:
         out = Outcome()
         out.reply(caller, self._administration.describe(caller, request))
         return out
 
-    def delete_groups(self, caller: Caller, request: DeleteGroupsRequest, now_ms: int) -> Outcome:
+    def delete_groups(self, caller: Caller, request: DeleteGroupsRequest, at: Now) -> Outcome:
         out = Outcome()
         self._administration.delete(out, caller, request)
         return out

@@ -7,11 +7,11 @@ import uuid
 from collections.abc import Mapping
 from functools import partial
 
-from headrace.coordination import Caller, Effect
+from headrace.coordination import Caller, Now
 from headrace.errors import ErrorCode
 from headrace.groups import answers
 from headrace.groups.config import GroupConfig
-from headrace.groups.outcome import Outcome, nothing_written
+from headrace.groups.outcome import Outcome, nothing_written, one_record
 from headrace.groups.rebalance import Rebalances
 from headrace.groups.records import group_record, new_group_record
 from headrace.groups.shards import Shards
@@ -39,7 +39,7 @@ class Membership:
 
     # --- join ---------------------------------------------------------------------------------------------------------
 
-    def join(self, out: Outcome, caller: Caller, request: JoinGroupRequest, now_ms: int) -> None:
+    def join(self, out: Outcome, caller: Caller, request: JoinGroupRequest, at: Now) -> None:
         group = self._shards.groups.get(request.group_id)
         is_new_group = group is None
         if group is None:
@@ -50,28 +50,27 @@ class Membership:
                 # Kafka makes the group before it looks; a request that is refused leaves nothing behind here.
                 answers.join_error(out, caller, ErrorCode.INCONSISTENT_GROUP_PROTOCOL, NO_MEMBER_ID)
                 return
-            group = self._shards.create(request.group_id, now_ms)
+            group = self._shards.create(request.group_id, at.wall_ms)
         if not self._accepts(group, request.member_id):
             answers.join_error(out, caller, ErrorCode.GROUP_MAX_SIZE_REACHED, NO_MEMBER_ID)
             member = group.members.get(request.member_id)
             if member is not None:
                 # It was a member before the limit was lowered, and the places are taken by those who came first.
                 self._rebalances.drop(out, group, member)
-                self._rebalances.after_loss(out, group, now_ms, f"member {request.member_id} finds no place")
+                self._rebalances.after_loss(out, group, at, f"member {request.member_id} finds no place")
             elif request.member_id in group.pending:
                 self._rebalances.drop_pending(out, group, request.member_id)
-                self._rebalances.complete_if_joined(out, group, now_ms)
+                self._rebalances.complete_if_joined(out, group, at)
         elif group.state is GroupState.DEAD:
             answers.join_error(out, caller, ErrorCode.COORDINATOR_NOT_AVAILABLE, request.member_id)
         elif not group.supports(request.protocol_type, [protocol.name for protocol in request.protocols]):
             answers.join_error(out, caller, ErrorCode.INCONSISTENT_GROUP_PROTOCOL, request.member_id)
         elif request.member_id == NO_MEMBER_ID:
-            self._join_without_id(out, caller, request, group, now_ms)
+            self._join_without_id(out, caller, request, group, at)
         else:
-            self._join_with_id(out, caller, request, group, now_ms)
-        if is_new_group and not out.records:
-            out.records.append(new_group_record(group))
-            out.effects.append(Effect(group.partition, nothing_written, partial(self._not_created, group)))
+            self._join_with_id(out, caller, request, group, at)
+        if is_new_group and not out.effects:
+            out.effects.append(one_record(new_group_record(group), nothing_written, partial(self._not_created, group)))
 
     def _accepts(self, group: Group, member_id: str) -> bool:
         member = group.members.get(member_id)
@@ -82,7 +81,7 @@ class Membership:
             return member is not None or len(group.members) < self._config.max_size
         return True
 
-    def _not_created(self, group: Group, out: Outcome, error: ErrorCode, now_ms: int) -> None:
+    def _not_created(self, group: Group, out: Outcome, error: ErrorCode, at: Now) -> None:
         """The new group is not in the log. Once it has had a generation, its next record stands for it."""
         if not self._shards.is_live(group) or group.generation > 0:
             return
@@ -92,30 +91,28 @@ class Membership:
                 answers.join_error(out, waiting, error, NO_MEMBER_ID)
         self._shards.remove(out, group)
 
-    def _join_without_id(
-        self, out: Outcome, caller: Caller, request: JoinGroupRequest, group: Group, now_ms: int
-    ) -> None:
+    def _join_without_id(self, out: Outcome, caller: Caller, request: JoinGroupRequest, group: Group, at: Now) -> None:
         instance_id = request.group_instance_id
         prefix = (caller.client_id or "") if instance_id is None else instance_id
         member_id = f"{prefix}-{uuid.UUID(int=self._rng.getrandbits(128), version=4)}"
         if instance_id is not None:
             existing = group.static_members.get(instance_id)
             if existing is None:
-                self._add(out, caller, request, group, member_id, now_ms)
+                self._add(out, caller, request, group, member_id, at)
             else:
-                self._replace_static(out, caller, request, group, group.members[existing], member_id, now_ms)
+                self._replace_static(out, caller, request, group, group.members[existing], member_id, at)
         elif caller.api_version >= MEMBER_ID_REQUIRED_VERSION:
             # With an id of its own a client that asks again is known as the same member, and leaves no ghosts behind.
             session = group.pending[member_id] = Session()
-            group.keep_alive(out, member_id, session, now_ms + request.session_timeout_ms)
+            group.keep_alive(out, member_id, session, at.monotonic_ms + request.session_timeout_ms)
             answers.join_error(out, caller, ErrorCode.MEMBER_ID_REQUIRED, member_id)
         else:
-            self._add(out, caller, request, group, member_id, now_ms)
+            self._add(out, caller, request, group, member_id, at)
 
-    def _join_with_id(self, out: Outcome, caller: Caller, request: JoinGroupRequest, group: Group, now_ms: int) -> None:
+    def _join_with_id(self, out: Outcome, caller: Caller, request: JoinGroupRequest, group: Group, at: Now) -> None:
         member_id = request.member_id
         if member_id in group.pending and request.group_instance_id is None:
-            self._add(out, caller, request, group, member_id, now_ms)
+            self._add(out, caller, request, group, member_id, at)
             return
         error = group.check_member(member_id, request.group_instance_id)
         if error != ErrorCode.NONE:
@@ -133,12 +130,10 @@ class Membership:
             # A leader may always ask for a rebalance: it watches the topics' partitions.
             self._update(out, caller, request, group, member)
             who = "leader" if is_leader else "member"
-            self._rebalances.prepare_or_complete(
-                out, group, now_ms, f"{who} {member_id} rejoins{_because(request.reason)}"
-            )
+            self._rebalances.prepare_or_complete(out, group, at, f"{who} {member_id} rejoins{_because(request.reason)}")
 
     def _add(
-        self, out: Outcome, caller: Caller, request: JoinGroupRequest, group: Group, member_id: str, now_ms: int
+        self, out: Outcome, caller: Caller, request: JoinGroupRequest, group: Group, member_id: str, at: Now
     ) -> None:
         member = Member(
             member_id,
@@ -154,8 +149,8 @@ class Membership:
         if group.state is GroupState.PREPARING_REBALANCE and group.previous_state is GroupState.EMPTY:
             group.member_added = True
         group.add(member, request.protocol_type)
-        group.keep_alive(out, member_id, member.session, now_ms + self._config.new_member_join_timeout_ms)
-        self._rebalances.prepare_or_complete(out, group, now_ms, f"member {member_id} joins{_because(request.reason)}")
+        group.keep_alive(out, member_id, member.session, at.monotonic_ms + self._config.new_member_join_timeout_ms)
+        self._rebalances.prepare_or_complete(out, group, at, f"member {member_id} joins{_because(request.reason)}")
 
     def _update(self, out: Outcome, caller: Caller, request: JoinGroupRequest, group: Group, member: Member) -> None:
         group.update(member, _protocols(request), _rebalance_timeout_ms(caller, request), request.session_timeout_ms)
@@ -174,7 +169,7 @@ class Membership:
         group: Group,
         member: Member,
         new_id: str,
-        now_ms: int,
+        at: Now,
     ) -> None:
         """A static member came back without its id: whoever had it is fenced. Its assignment stays, if possible."""
         old_leader, old_id = group.leader, member.member_id
@@ -187,20 +182,19 @@ class Membership:
             member.sync = None
         group.end_session(out, old_id, member.session)
         group.rename(member, new_id)
-        self._rebalances.keep_alive(out, group, member, now_ms)
+        self._rebalances.keep_alive(out, group, member, at)
         self._update(out, caller, request, group, member)
         if group.state is GroupState.STABLE and group.select_protocol() == group.protocol_name:
             assignments = {m.member_id: m.assignment for m in group.members.values()}
-            out.records.append(group_record(group, assignments))
             kept = partial(self._static_kept, group, group.generation, member, caller, old_leader)
             lost = partial(self._static_not_kept, group, group.generation, member, caller, old_leader, old_id, before)
-            out.effects.append(Effect(group.partition, kept, lost))
+            out.effects.append(one_record(group_record(group, assignments), kept, lost))
         elif group.state in (GroupState.STABLE, GroupState.COMPLETING_REBALANCE):
             # While the leader works, it may already assign to the id that is no more.
             reason = f"static member {request.group_instance_id} comes back{_because(request.reason)}"
-            self._rebalances.prepare(out, group, now_ms, reason)
+            self._rebalances.prepare(out, group, at, reason)
         else:
-            self._rebalances.complete_if_joined(out, group, now_ms)
+            self._rebalances.complete_if_joined(out, group, at)
 
     def _still_waits(self, group: Group, generation: int, member: Member, caller: Caller) -> bool:
         """Whether nothing came between. If a rebalance did, the join waits for its end like all others."""
@@ -220,7 +214,7 @@ class Membership:
         caller: Caller,
         old_leader: str | None,
         out: Outcome,
-        now_ms: int,
+        at: Now,
     ) -> None:
         if not self._still_waits(group, generation, member, caller):
             return
@@ -231,7 +225,7 @@ class Membership:
         else:
             # Older clients would assign anew if they were told that they lead: they are told the old id instead.
             answers.join_answer(out, caller, group, member.member_id, with_members=False, leader=old_leader)
-        self._rebalances.keep_alive(out, group, member, now_ms)
+        self._rebalances.keep_alive(out, group, member, at)
 
     def _static_not_kept(
         self,
@@ -244,7 +238,7 @@ class Membership:
         before: tuple[Protocols, int, int],
         out: Outcome,
         error: ErrorCode,
-        now_ms: int,
+        at: Now,
     ) -> None:
         if not self._still_waits(group, generation, member, caller):
             return
@@ -253,12 +247,12 @@ class Membership:
         group.end_session(out, member.member_id, member.session)
         group.rename(member, old_id)
         group.leader = old_leader
-        self._rebalances.keep_alive(out, group, member, now_ms)
+        self._rebalances.keep_alive(out, group, member, at)
         answers.join_error(out, caller, error, NO_MEMBER_ID)
 
     # --- sync ---------------------------------------------------------------------------------------------------------
 
-    def sync(self, out: Outcome, caller: Caller, request: SyncGroupRequest, now_ms: int) -> None:
+    def sync(self, out: Outcome, caller: Caller, request: SyncGroupRequest, at: Now) -> None:
         group = self._shards.groups.get(request.group_id)
         if group is None or group.state is GroupState.EMPTY:
             answers.sync_error(out, caller, ErrorCode.UNKNOWN_MEMBER_ID)
@@ -282,10 +276,9 @@ class Membership:
         if member.member_id == group.leader and group.storing is None:
             assignments = {a.member_id: bytes(a.assignment) for a in request.assignments}
             group.storing = group.generation
-            out.records.append(group_record(group, assignments))
             stored = partial(self._assignment_stored, group, group.generation, assignments)
             lost = partial(self._assignment_not_stored, group, group.generation)
-            out.effects.append(Effect(group.partition, stored, lost))
+            out.effects.append(one_record(group_record(group, assignments), stored, lost))
 
     def _awaits_storing(self, group: Group, generation: int) -> bool:
         """Whether the assignment still counts: someone may have joined or gone while it was written."""
@@ -296,28 +289,26 @@ class Membership:
         )
 
     def _assignment_stored(
-        self, group: Group, generation: int, assignments: Mapping[str, bytes], out: Outcome, now_ms: int
+        self, group: Group, generation: int, assignments: Mapping[str, bytes], out: Outcome, at: Now
     ) -> None:
         if not self._awaits_storing(group, generation):
             return
         group.storing = None
         for member in group.members.values():
             member.assignment = assignments.get(member.member_id, b"")
-        group.transition(GroupState.STABLE, now_ms)
-        self._rebalances.hand_out(out, group, now_ms)
+        group.transition(GroupState.STABLE, at.wall_ms)
+        self._rebalances.hand_out(out, group, at)
 
-    def _assignment_not_stored(
-        self, group: Group, generation: int, out: Outcome, error: ErrorCode, now_ms: int
-    ) -> None:
+    def _assignment_not_stored(self, group: Group, generation: int, out: Outcome, error: ErrorCode, at: Now) -> None:
         if not self._awaits_storing(group, generation):
             return
         group.storing = None
-        self._rebalances.fail_sync(out, group, error, now_ms)
-        self._rebalances.prepare(out, group, now_ms, f"its assignment could not be stored ({error.name})")
+        self._rebalances.fail_sync(out, group, error, at)
+        self._rebalances.prepare(out, group, at, f"its assignment could not be stored ({error.name})")
 
     # --- heartbeat and leave ------------------------------------------------------------------------------------------
 
-    def heartbeat(self, out: Outcome, group: Group, request: HeartbeatRequest, now_ms: int) -> ErrorCode:
+    def heartbeat(self, out: Outcome, group: Group, request: HeartbeatRequest, at: Now) -> ErrorCode:
         """The hot call: one look-up, and a deadline moved."""
         if group.state is GroupState.DEAD:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
@@ -327,12 +318,12 @@ class Membership:
         if request.generation_id != group.generation:
             return ErrorCode.ILLEGAL_GENERATION
         member = group.members[request.member_id]
-        group.keep_alive(out, member.member_id, member.session, now_ms + member.session_timeout_ms)
+        group.keep_alive(out, member.member_id, member.session, at.monotonic_ms + member.session_timeout_ms)
         if group.state is GroupState.PREPARING_REBALANCE:
             return ErrorCode.REBALANCE_IN_PROGRESS
         return ErrorCode.NONE
 
-    def leave(self, out: Outcome, caller: Caller, request: LeaveGroupRequest, now_ms: int) -> None:
+    def leave(self, out: Outcome, caller: Caller, request: LeaveGroupRequest, at: Now) -> None:
         several = caller.api_version >= LEAVE_SEVERAL_VERSION
         leaving = request.members if several else [MemberIdentity(member_id=request.member_id)]
         group = self._shards.groups.get(request.group_id)
@@ -345,14 +336,14 @@ class Membership:
             size = len(group.members)
             errors = [self._leave_one(out, group, who) for who in leaving]
             if group.state is GroupState.PREPARING_REBALANCE:
-                self._rebalances.complete_if_joined(out, group, now_ms)
+                self._rebalances.complete_if_joined(out, group, at)
             elif len(group.members) < size:
                 gone = [
                     f"{who.member_id or who.group_instance_id} left{_because(who.reason)}"
                     for who, error in zip(leaving, errors)
                     if error == ErrorCode.NONE
                 ]
-                self._rebalances.prepare_or_complete(out, group, now_ms, ", ".join(gone))
+                self._rebalances.prepare_or_complete(out, group, at, ", ".join(gone))
         if several:
             members = [
                 MemberResponse(member_id=who.member_id, group_instance_id=who.group_instance_id, error_code=error)

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
-from headrace.coordination import Caller, Effect
+from headrace.coordination import Caller, Now
 from headrace.errors import ErrorCode
 from headrace.groups.config import GroupConfig
 from headrace.groups.group_offsets import NO_EXPIRY, NO_PRODUCER_ID, CommittedOffset
-from headrace.groups.outcome import Outcome, Producer, nothing_failed
+from headrace.groups.outcome import Outcome, Producer, nothing_failed, one_record
 from headrace.groups.rebalance import Rebalances
 from headrace.groups.records import offset_record, offset_tombstone
 from headrace.groups.shards import Shard, Shards
@@ -41,7 +41,13 @@ GROUP_ID_NOT_FOUND_VERSION = 9  # of OffsetCommit
 LOAD_IN_PROGRESS_VERSION = 2  # of TxnOffsetCommit
 NO_RETENTION_TIME = -1
 
-_Offsets = list[tuple[TopicPartition, CommittedOffset]]
+
+class _Commit(NamedTuple):
+    """An offset to be written, and where its answer tells if it could not be."""
+
+    partition: TopicPartition
+    offset: CommittedOffset
+    answered: OffsetCommitResponsePartition | TxnOffsetCommitResponsePartition
 
 
 class TopicLookup(Protocol):
@@ -63,11 +69,13 @@ class OffsetCommits:
 
     # --- commit -------------------------------------------------------------------------------------------------------
 
-    def commit(self, out: Outcome, caller: Caller, request: OffsetCommitRequest, now_ms: int) -> None:
+    def commit(self, out: Outcome, caller: Caller, request: OffsetCommitRequest, at: Now) -> None:
         with_ids = caller.api_version >= TOPIC_ID_VERSION
-        expire_ms = NO_EXPIRY if request.retention_time_ms == NO_RETENTION_TIME else now_ms + request.retention_time_ms
+        expire_ms = (
+            NO_EXPIRY if request.retention_time_ms == NO_RETENTION_TIME else at.wall_ms + request.retention_time_ms
+        )
         response = OffsetCommitResponse()
-        offsets: _Offsets = []
+        commits: list[_Commit] = []
         group_error = self._once(lambda: self._check_commit(caller, request))
         for topic in request.topics:
             name = self._topics.topic_name(topic.topic_id) if with_ids else topic.name
@@ -76,40 +84,38 @@ class OffsetCommits:
             response.topics.append(answered)
             for wanted in topic.partitions:
                 error = self._check_partition(name, unknown, wanted, group_error)
-                answered.partitions.append(
-                    OffsetCommitResponsePartition(partition_index=wanted.partition_index, error_code=error)
-                )
+                result = OffsetCommitResponsePartition(partition_index=wanted.partition_index, error_code=error)
+                answered.partitions.append(result)
                 if error == ErrorCode.NONE and name is not None:
                     # Also with a commit by name: so it is never taken for one to a later topic of that name.
                     topic_id = topic.topic_id if with_ids else self._topics.topic_id(name) or ZERO_UUID
-                    offset = _offset_of(wanted, now_ms, expire_ms, topic_id)
-                    offsets.append((TopicPartition(name, wanted.partition_index), offset))
+                    offset = _offset_of(wanted, at.wall_ms, expire_ms, topic_id)
+                    commits.append(_Commit(TopicPartition(name, wanted.partition_index), offset, result))
         out.reply(caller, response)
-        if offsets:
-            group = self._write(out, request.group_id, offsets, NO_PRODUCER_ID, now_ms)
+        if commits:
+            group = self._write(out, request.group_id, commits, NO_PRODUCER_ID, at)
             member = group.members.get(request.member_id)
             if member is not None and group.state in (GroupState.STABLE, GroupState.PREPARING_REBALANCE):
-                self._rebalances.keep_alive(out, group, member, now_ms)
+                self._rebalances.keep_alive(out, group, member, at)
 
-    def commit_in_transaction(self, out: Outcome, caller: Caller, request: TxnOffsetCommitRequest, now_ms: int) -> None:
+    def commit_in_transaction(self, out: Outcome, caller: Caller, request: TxnOffsetCommitRequest, at: Now) -> None:
         response = TxnOffsetCommitResponse()
-        offsets: _Offsets = []
+        commits: list[_Commit] = []
         group_error = self._once(lambda: self._check_transactional(caller, request))
         for topic in request.topics:
             answered = TxnOffsetCommitResponseTopic(name=topic.name)
             response.topics.append(answered)
             for wanted in topic.partitions:
                 error = self._check_partition(topic.name, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, wanted, group_error)
-                answered.partitions.append(
-                    TxnOffsetCommitResponsePartition(partition_index=wanted.partition_index, error_code=error)
-                )
+                result = TxnOffsetCommitResponsePartition(partition_index=wanted.partition_index, error_code=error)
+                answered.partitions.append(result)
                 if error == ErrorCode.NONE:
-                    offset = _offset_of(wanted, now_ms, NO_EXPIRY, ZERO_UUID)
-                    offsets.append((TopicPartition(topic.name, wanted.partition_index), offset))
+                    offset = _offset_of(wanted, at.wall_ms, NO_EXPIRY, ZERO_UUID)
+                    commits.append(_Commit(TopicPartition(topic.name, wanted.partition_index), offset, result))
         out.reply(caller, response)
-        if offsets:
+        if commits:
             out.producer = Producer(request.producer_id, request.producer_epoch)
-            self._write(out, request.group_id, offsets, request.producer_id, now_ms)
+            self._write(out, request.group_id, commits, request.producer_id, at)
 
     @staticmethod
     def _once(check: Callable[[], ErrorCode]) -> Callable[[], ErrorCode]:
@@ -162,33 +168,30 @@ class OffsetCommits:
             group, request.member_id, request.group_instance_id, request.generation_id, transactional=True
         )
 
-    def _write(self, out: Outcome, group_id: str, offsets: _Offsets, producer_id: int, now_ms: int) -> Group:
-        group = self._shards.groups.get(group_id) or self._shards.create(group_id, now_ms)
+    def _write(self, out: Outcome, group_id: str, commits: Iterable[_Commit], producer_id: int, at: Now) -> Group:
+        """Each offset counts for itself, as it is answered for itself: many may need several batches."""
+        group = self._shards.groups.get(group_id) or self._shards.create(group_id, at.wall_ms)
         shard = self._shards.of(group)
-        for partition, offset in offsets:
-            self._shards.number(shard, offset)
-            out.records.append(offset_record(shard.partition, group_id, *partition, offset))
-            group.offsets.begin_write(partition)
-        out.effects.append(
-            Effect(
-                shard.partition,
-                partial(self._committed, shard, group, offsets, producer_id),
-                partial(self._not_committed, group, offsets),
+        for commit in commits:
+            self._shards.number(shard, commit.offset)
+            group.offsets.begin_write(commit.partition)
+            out.effects.append(
+                one_record(
+                    offset_record(shard.partition, group_id, *commit.partition, commit.offset),
+                    partial(self._committed, shard, group, commit, producer_id),
+                    partial(self._not_committed, group, commit),
+                )
             )
-        )
         return group
 
-    def _committed(
-        self, shard: Shard, group: Group, offsets: _Offsets, producer_id: int, out: Outcome, now_ms: int
-    ) -> None:
-        for partition, offset in offsets:
-            group.offsets.end_write(partition)
-            if not shard.is_unloaded:
-                self._shards.apply_offset(shard, group.group_id, *partition, offset, producer_id)
+    def _committed(self, shard: Shard, group: Group, commit: _Commit, producer_id: int, out: Outcome, at: Now) -> None:
+        group.offsets.end_write(commit.partition)
+        if not shard.is_unloaded:
+            self._shards.apply_offset(shard, group.group_id, *commit.partition, commit.offset, producer_id)
 
-    def _not_committed(self, group: Group, offsets: _Offsets, out: Outcome, error: ErrorCode, now_ms: int) -> None:
-        for partition, _ in offsets:
-            group.offsets.end_write(partition)
+    def _not_committed(self, group: Group, commit: _Commit, out: Outcome, error: ErrorCode, at: Now) -> None:
+        commit.answered.error_code = error
+        group.offsets.end_write(commit.partition)
         if group.generation == 0 and group.state is GroupState.EMPTY and group.is_vacant and not group.is_recorded:
             self._shards.remove(out, group)  # it was made for this commit alone
 
@@ -235,21 +238,22 @@ class OffsetCommits:
             return ErrorCode.NON_EMPTY_GROUP
         return ErrorCode.NONE
 
-    def write_tombstones(self, out: Outcome, group: Group, partitions: Iterable[TopicPartition]) -> None:
-        """Delete these offsets, once that is written. If it is not, all is as it was, and the next pass tries again."""
-        gone = sorted(set(partitions))
-        if not gone:
-            return
-        shard = self._shards.of(group)
-        out.records += (offset_tombstone(shard.partition, group.group_id, *partition) for partition in gone)
-        out.effects.append(Effect(shard.partition, partial(self._deleted, shard, group.group_id, gone), nothing_failed))
-
-    def _deleted(
-        self, shard: Shard, group_id: str, partitions: Sequence[TopicPartition], out: Outcome, now_ms: int
+    def write_tombstones(
+        self,
+        out: Outcome,
+        group: Group,
+        partitions: Iterable[TopicPartition],
+        failed: Callable[[Outcome, ErrorCode, Now], None] = nothing_failed,
     ) -> None:
+        """Delete these offsets, each once that is written. If it is not, it stays, and the next pass tries again."""
+        shard = self._shards.of(group)
+        for partition in sorted(set(partitions)):
+            tombstone = offset_tombstone(shard.partition, group.group_id, *partition)
+            out.effects.append(one_record(tombstone, partial(self._deleted, shard, group.group_id, partition), failed))
+
+    def _deleted(self, shard: Shard, group_id: str, partition: TopicPartition, out: Outcome, at: Now) -> None:
         if not shard.is_unloaded:
-            for partition in partitions:
-                self._shards.apply_offset(shard, group_id, *partition, None)
+            self._shards.apply_offset(shard, group_id, *partition, None)
 
     def topics_deleted(self, out: Outcome, topics: dict[str, bytes]) -> None:
         """Topics are gone: so are offsets in them, unless they are known to be of another topic of that name."""

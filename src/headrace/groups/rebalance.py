@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from headrace.coordination import Effect
+from headrace.coordination import Now
 from headrace.errors import ErrorCode
 from headrace.groups import answers
 from headrace.groups.config import GroupConfig
-from headrace.groups.outcome import Outcome, nothing_failed, nothing_written
+from headrace.groups.outcome import Outcome, nothing_failed, nothing_written, one_record
 from headrace.groups.records import group_record
 from headrace.groups.state import Group, GroupState, Member
 
@@ -19,47 +19,47 @@ class Rebalances:
 
     # --- the join phase -----------------------------------------------------------------------------------------------
 
-    def prepare_or_complete(self, out: Outcome, group: Group, now_ms: int, reason: str) -> None:
+    def prepare_or_complete(self, out: Outcome, group: Group, at: Now, reason: str) -> None:
         """Start a rebalance; if one is under way, close its join phase when everyone is there."""
         if group.can_rebalance:
-            self.prepare(out, group, now_ms, reason)
+            self.prepare(out, group, at, reason)
         else:
-            self.complete_if_joined(out, group, now_ms)
+            self.complete_if_joined(out, group, at)
 
-    def prepare(self, out: Outcome, group: Group, now_ms: int, reason: str) -> None:
+    def prepare(self, out: Outcome, group: Group, at: Now, reason: str) -> None:
         """Start a rebalance: whoever waits for an assignment must join again; wait for all, within the time-out."""
         out.notes.append(f"group {group.group_id}: generation {group.generation} ends: {reason}")
         if group.state is GroupState.COMPLETING_REBALANCE:
-            self.fail_sync(out, group, ErrorCode.REBALANCE_IN_PROGRESS, now_ms)
+            self.fail_sync(out, group, ErrorCode.REBALANCE_IN_PROGRESS, at)
         group.pending_sync.clear()
         group.set_sync_timer(out, None)
         group.storing = None
         was_empty = group.state is GroupState.EMPTY
-        group.transition(GroupState.PREPARING_REBALANCE, now_ms)
+        group.transition(GroupState.PREPARING_REBALANCE, at.wall_ms)
         if was_empty:
             # More members are likely to follow the first one: with a little patience they share one rebalance.
             delay_ms = self._config.initial_rebalance_delay_ms
             group.member_added = False
             group.initial_delay = (delay_ms, max(group.rebalance_timeout_ms - delay_ms, 0))
-            group.set_join_timer(out, now_ms + delay_ms)
+            group.set_join_timer(out, at.monotonic_ms + delay_ms)
         elif group.all_joined:
-            self.complete_join(out, group, now_ms)
+            self.complete_join(out, group, at)
         else:
-            group.set_join_timer(out, now_ms + group.rebalance_timeout_ms)
+            group.set_join_timer(out, at.monotonic_ms + group.rebalance_timeout_ms)
 
-    def complete_if_joined(self, out: Outcome, group: Group, now_ms: int) -> None:
+    def complete_if_joined(self, out: Outcome, group: Group, at: Now) -> None:
         """Close the join phase when everyone is there, but never cut the initial delay short."""
         if (
             group.state is GroupState.PREPARING_REBALANCE
             and group.previous_state is not GroupState.EMPTY
             and group.all_joined
         ):
-            self.complete_join(out, group, now_ms)
+            self.complete_join(out, group, at)
 
-    def on_join_timer(self, out: Outcome, group: Group, now_ms: int) -> None:
+    def on_join_timer(self, out: Outcome, group: Group, at: Now) -> None:
         if group.join_deadline_ms is None or group.state is not GroupState.PREPARING_REBALANCE:
             return
-        if now_ms < group.join_deadline_ms:
+        if at.monotonic_ms < group.join_deadline_ms:
             group.set_join_timer(out, group.join_deadline_ms)
             return
         group.join_deadline_ms = None
@@ -68,11 +68,11 @@ class Rebalances:
             group.member_added = False
             next_ms = min(self._config.initial_rebalance_delay_ms, left_ms)
             group.initial_delay = (next_ms, max(left_ms - delay_ms, 0))
-            group.set_join_timer(out, now_ms + next_ms)
+            group.set_join_timer(out, at.monotonic_ms + next_ms)
         else:
-            self.complete_join(out, group, now_ms)
+            self.complete_join(out, group, at)
 
-    def complete_join(self, out: Outcome, group: Group, now_ms: int) -> None:
+    def complete_join(self, out: Outcome, group: Group, at: Now) -> None:
         """Close the join phase: without those who did not come, the rest is the next generation."""
         group.set_join_timer(out, None)
         late = [m for m in group.members.values() if m.join is None and m.instance_id is None]
@@ -82,25 +82,24 @@ class Rebalances:
         if group.members and not group.elect_leader():
             # Only static members are left and none came back. They stay until their sessions end. The pause is never
             # zero, so that a time-out of zero does not spin.
-            group.set_join_timer(out, now_ms + max(group.rebalance_timeout_ms, 1))
+            group.set_join_timer(out, at.monotonic_ms + max(group.rebalance_timeout_ms, 1))
             return
         group.initial_delay = None
-        group.next_generation(now_ms)
+        group.next_generation(at.wall_ms)
         out.notes.append(f"group {group.group_id}: generation {group.generation} has {len(group.members)} members")
         if group.state is GroupState.EMPTY:
             # Should the write fail, the log still has the generation before, whose members time out: no harm.
-            out.records.append(group_record(group, {}))
-            out.effects.append(Effect(group.partition, nothing_written, nothing_failed))
+            out.effects.append(one_record(group_record(group, {}), nothing_written, nothing_failed))
             return
         for member in group.members.values():
             caller = group.set_join(member, None)
             if caller is not None:
                 is_leader = member.member_id == group.leader
                 answers.join_answer(out, caller, group, member.member_id, with_members=is_leader)
-            self.keep_alive(out, group, member, now_ms)
+            self.keep_alive(out, group, member, at)
             member.is_new = False
             group.pending_sync.add(member.member_id)
-        group.set_sync_timer(out, now_ms + group.rebalance_timeout_ms)
+        group.set_sync_timer(out, at.monotonic_ms + group.rebalance_timeout_ms)
 
     # --- the sync phase -----------------------------------------------------------------------------------------------
 
@@ -110,10 +109,10 @@ class Rebalances:
         if not group.pending_sync:
             group.set_sync_timer(out, None)
 
-    def on_sync_timer(self, out: Outcome, group: Group, now_ms: int) -> None:
+    def on_sync_timer(self, out: Outcome, group: Group, at: Now) -> None:
         if group.sync_deadline_ms is None:
             return
-        if now_ms < group.sync_deadline_ms:
+        if at.monotonic_ms < group.sync_deadline_ms:
             group.set_sync_timer(out, group.sync_deadline_ms)
             return
         group.sync_deadline_ms = None
@@ -123,29 +122,29 @@ class Rebalances:
         for member in late:
             self.drop(out, group, member)
         names = ", ".join(member.member_id for member in late)
-        self.prepare(out, group, now_ms, f"no SyncGroup in time from {names}")
+        self.prepare(out, group, at, f"no SyncGroup in time from {names}")
 
-    def hand_out(self, out: Outcome, group: Group, now_ms: int) -> None:
+    def hand_out(self, out: Outcome, group: Group, at: Now) -> None:
         """Give every member that waits its assignment."""
         for member in group.members.values():
             caller, member.sync = member.sync, None
             if caller is not None:
                 answers.sync_answer(out, caller, group, member)
-                self.keep_alive(out, group, member, now_ms)
+                self.keep_alive(out, group, member, at)
 
-    def fail_sync(self, out: Outcome, group: Group, error: ErrorCode, now_ms: int) -> None:
+    def fail_sync(self, out: Outcome, group: Group, error: ErrorCode, at: Now) -> None:
         """There will be no assignment in this generation."""
         for member in group.members.values():
             member.assignment = b""
             caller, member.sync = member.sync, None
             if caller is not None:
                 answers.sync_error(out, caller, error)
-                self.keep_alive(out, group, member, now_ms)
+                self.keep_alive(out, group, member, at)
 
     # --- members ------------------------------------------------------------------------------------------------------
 
-    def keep_alive(self, out: Outcome, group: Group, member: Member, now_ms: int) -> None:
-        group.keep_alive(out, member.member_id, member.session, now_ms + member.session_timeout_ms)
+    def keep_alive(self, out: Outcome, group: Group, member: Member, at: Now) -> None:
+        group.keep_alive(out, member.member_id, member.session, at.monotonic_ms + member.session_timeout_ms)
 
     def drop(self, out: Outcome, group: Group, member: Member) -> None:
         """Forget a member; if it is still there, it learns from its waiting request that it has to begin again."""
@@ -162,28 +161,26 @@ class Rebalances:
         session = group.pending.pop(member_id)
         group.end_session(out, member_id, session)
 
-    def after_loss(self, out: Outcome, group: Group, now_ms: int, reason: str) -> None:
+    def after_loss(self, out: Outcome, group: Group, at: Now, reason: str) -> None:
         """Someone is gone: rebalance without them, or stop waiting for them."""
         if group.state in (GroupState.STABLE, GroupState.COMPLETING_REBALANCE):
-            self.prepare(out, group, now_ms, reason)
+            self.prepare(out, group, at, reason)
         elif group.state is GroupState.PREPARING_REBALANCE and group.all_joined:
             # Also during the initial delay: the last one to wait for may just have gone.
-            self.complete_join(out, group, now_ms)
+            self.complete_join(out, group, at)
 
-    def on_session_timer(self, out: Outcome, group: Group, member_id: str, now_ms: int) -> None:
+    def on_session_timer(self, out: Outcome, group: Group, member_id: str, at: Now) -> None:
         member = group.members.get(member_id)
         session = group.pending.get(member_id) if member is None else member.session
         if session is None:
             return
         session.armed_ms = None
-        if now_ms < session.deadline_ms:
+        if at.monotonic_ms < session.deadline_ms:
             group.keep_alive(out, member_id, session, session.deadline_ms)
         elif member is None:
             del group.pending[member_id]
             if group.state is GroupState.PREPARING_REBALANCE:
-                self.after_loss(out, group, now_ms, f"member {member_id} never joined")
+                self.after_loss(out, group, at, f"member {member_id} never joined")
         elif not member.heartbeat_not_due:
             self.drop(out, group, member)
-            self.after_loss(
-                out, group, now_ms, f"member {member_id} was not heard from for {member.session_timeout_ms} ms"
-            )
+            self.after_loss(out, group, at, f"member {member_id} was not heard from for {member.session_timeout_ms} ms")

@@ -144,6 +144,13 @@ class Group:
             self.transition(GroupState.EMPTY, now_ms)
         self.find_subscriptions()
 
+    def forget_generation(self) -> None:
+        """Be what a group is of which only offsets are known."""
+        self.state, self.previous_state, self.state_timestamp_ms = GroupState.EMPTY, GroupState.DEAD, None
+        self.generation = 0
+        self.protocol_type = self.protocol_name = self.leader = self.subscribed = None
+        self.is_recorded = False
+
     # --- members ------------------------------------------------------------------------------------------------------
 
     def add(self, member: Member, protocol_type: str) -> None:

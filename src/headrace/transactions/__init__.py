@@ -2,6 +2,7 @@
 
 from headrace.coordination import Caller as Caller
 from headrace.coordination import CoordinatorRecord as CoordinatorRecord
+from headrace.coordination import Now as Now
 from headrace.coordination import Reply as Reply
 from headrace.transactions.answers import ADD_VERSION as ADD_VERSION
 from headrace.transactions.answers import OFFSETS_ADD_VERSION as OFFSETS_ADD_VERSION

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from headrace.coordination import Now
 from headrace.errors import ErrorCode
 from headrace.protocol.messages.describe_transactions import (
     DescribeTransactionsRequest,
@@ -47,7 +48,7 @@ class Administration:
             topics=[TopicData(topic=topic, partitions=indexes) for topic, indexes in by_topic(partitions).items()],
         )
 
-    def list(self, request: ListTransactionsRequest, now_ms: int) -> ListTransactionsResponse:
+    def list(self, request: ListTransactionsRequest, at: Now) -> ListTransactionsResponse:
         shards = self._shards.all()
         if any(shard.loader is not None for shard in shards):
             return ListTransactionsResponse(error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
@@ -57,13 +58,17 @@ class Administration:
             return ListTransactionsResponse(error_code=ErrorCode.INVALID_REGULAR_EXPRESSION)
         states, producer_ids = set(request.state_filters), set(request.producer_id_filters)
 
+        def open_ms(entry: Entry) -> int:
+            is_open = entry.transactional_id in entry.shard.ongoing
+            return at.monotonic_ms - entry.opened_ms if is_open else at.wall_ms - entry.current.start_ms
+
         def is_wanted(entry: Entry) -> bool:
             now = entry.current
             return (
                 not entry.is_new
                 and (not states or now.state.title in states)
                 and (not producer_ids or now.producer_id in producer_ids)
-                and (request.duration_filter < 0 or now_ms - now.start_ms > request.duration_filter)
+                and (request.duration_filter < 0 or open_ms(entry) > request.duration_filter)
                 and (pattern is None or pattern.matches(entry.transactional_id))
             )
 
@@ -83,20 +88,20 @@ class Administration:
 
     # --- expiry -------------------------------------------------------------------------------------------------------
 
-    def schedule_expiry(self, out: Outcome, shard: Shard, now_ms: int) -> None:
-        out.arm(Timer(TimerKind.EXPIRY, shard.partition), now_ms + self._shards.config.expiry_interval_ms)
+    def schedule_expiry(self, out: Outcome, shard: Shard, at: Now) -> None:
+        out.arm(Timer(TimerKind.EXPIRY, shard.partition), at.monotonic_ms + self._shards.config.expiry_interval_ms)
 
-    def expire(self, out: Outcome, shard: Shard, now_ms: int) -> None:
+    def expire(self, out: Outcome, shard: Shard, at: Now) -> None:
         """Forget ids that nobody has used for long."""
         config = self._shards.config
-        before_ms = now_ms - config.id_expiration_ms
+        before_ms = at.wall_ms - config.id_expiration_ms
         stale = [entry for entry in shard.entries.values() if not self._is_used(entry, before_ms)]
         for entry in stale[: config.expiry_records_max]:
             self._shards.remove(out, entry)
         if len(stale) > config.expiry_records_max:
-            out.arm(Timer(TimerKind.EXPIRY, shard.partition), now_ms)
+            out.arm(Timer(TimerKind.EXPIRY, shard.partition), at.monotonic_ms)
         else:
-            self.schedule_expiry(out, shard, now_ms)
+            self.schedule_expiry(out, shard, at)
 
     @staticmethod
     def _is_used(entry: Entry, before_ms: int) -> bool:

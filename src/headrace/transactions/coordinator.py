@@ -5,9 +5,10 @@ See `headrace.transactions.outcome` for the order in which a driver must do thin
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
-from headrace.coordination import Caller, error_after_failed_write
+from headrace.config import INT32_MAX
+from headrace.coordination import Caller, Now, error_after_failed_write
 from headrace.errors import ErrorCode
 from headrace.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
 from headrace.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest
@@ -33,6 +34,8 @@ class TransactionCoordinator:
 
     `ids` hands out producer ids that no one was given before, or None when its supply is empty. `transaction_version`
     is the finalized feature `transaction.version`: how records look, and how the coordinator itself ends transactions.
+    `batch_bytes_max` says how large a batch for that partition of `__transaction_state` may be: a transaction is one
+    record, so it may not have more partitions than fit.
     """
 
     def __init__(
@@ -41,8 +44,9 @@ class TransactionCoordinator:
         ids: ProducerIdSupply,
         topics: PartitionLookup,
         transaction_version: int = EPOCH_BUMP_VERSION,
+        batch_bytes_max: Callable[[int], int] = lambda partition: INT32_MAX,
     ) -> None:
-        self._shards = Shards(config, transaction_version)
+        self._shards = Shards(config, transaction_version, batch_bytes_max)
         self._endings = Endings(self._shards, ids, topics)
         self._producers = Producers(self._shards, self._endings, ids)
         self._partitions = Partitions(self._shards, topics)
@@ -75,7 +79,7 @@ class TransactionCoordinator:
             raise ValueError(f"partition {partition} of __transaction_state is not being loaded: call begin_load first")
         shard.loader.add(key, value)
 
-    def loaded(self, partition: int, now_ms: int) -> Outcome:
+    def loaded(self, partition: int, at: Now) -> Outcome:
         """All is replayed: serve the partition. Transactions whose outcome is decided go on from there."""
         out = Outcome()
         shard = self._shards.get(partition)
@@ -85,10 +89,12 @@ class TransactionCoordinator:
         shard.report = loader.report
         for transactional_id, snapshot in loader.snapshots():
             entry = self._shards.add(shard, transactional_id, snapshot)
+            # How long it has been open only the wall clock can tell. It may have been set: not longer than it may be.
+            entry.opened_ms = at.monotonic_ms - min(max(0, at.wall_ms - snapshot.start_ms), snapshot.timeout_ms + 1)
             if snapshot.state.is_prepared:
                 self._endings.go_on(out, entry)
-        self._shards.watch_time(out, shard, now_ms)
-        self._administration.schedule_expiry(out, shard, now_ms)
+        self._shards.watch_time(out, shard, at)
+        self._administration.schedule_expiry(out, shard, at)
         return out
 
     def load_report(self, partition: int) -> LoadReport | None:
@@ -117,66 +123,64 @@ class TransactionCoordinator:
 
     # --- what became of an outcome ------------------------------------------------------------------------------------
 
-    def written(self, outcome: Outcome, now_ms: int) -> Outcome:
+    def written(self, outcome: Outcome, at: Now) -> Outcome:
         """The outcome's records are in the log. Gives its replies, and what else follows."""
         out = Outcome(replies=outcome.replies)
         for effect in outcome.effects:
-            effect.written(out, now_ms)
+            effect.written(out, at)
         return out
 
-    def failed(self, outcome: Outcome, error: ErrorCode | Mapping[int, ErrorCode], now_ms: int) -> Outcome:
-        """The outcome's records were not written: none of them, or not those of some partitions (the rest were).
+    def failed(self, outcome: Outcome, error: ErrorCode | Mapping[int, ErrorCode], at: Now) -> Outcome:
+        """Records of the outcome were not written: none of them, or not those of some effects, by their position.
 
         If they are in the log all the same, no harm is done: what follows is written after them.
         """
-        errors = error if isinstance(error, Mapping) else {record.partition: error for record in outcome.records}
+        errors = error if isinstance(error, Mapping) else dict.fromkeys(range(len(outcome.effects)), error)
         out = Outcome(replies=outcome.replies)
-        for effect in outcome.effects:
-            failure = errors.get(effect.partition)
+        for position, effect in enumerate(outcome.effects):
+            failure = errors.get(position)
             if failure is None:
-                effect.written(out, now_ms)
+                effect.written(out, at)
             else:
-                effect.failed(out, error_after_failed_write(failure), now_ms)
+                effect.failed(out, error_after_failed_write(failure), at)
         return out
 
-    def markers_written(
-        self, request: MarkerRequest, errors: Mapping[TopicPartition, ErrorCode], now_ms: int
-    ) -> Outcome:
+    def markers_written(self, request: MarkerRequest, errors: Mapping[TopicPartition, ErrorCode], at: Now) -> Outcome:
         """What the leaders of (some of) the request's partitions answered; NONE where the marker is in the log."""
         out = Outcome()
-        self._endings.markers_written(out, request, errors, now_ms)
+        self._endings.markers_written(out, request, errors, at)
         return out
 
-    def on_timer(self, timer: Timer, now_ms: int) -> Outcome:
+    def on_timer(self, timer: Timer, at: Now) -> Outcome:
         """A timer fired. Firing early, late, or after it was cancelled does no harm."""
         out = Outcome()
         shard = self._shards.get(timer.partition)
         if shard is None or shard.loader is not None:
             return out
         if timer.kind is TimerKind.ABORT:
-            self._endings.abort_late_ones(out, shard, now_ms)
+            self._endings.abort_late_ones(out, shard, at)
         elif timer.kind is TimerKind.EXPIRY:
-            self._administration.expire(out, shard, now_ms)
+            self._administration.expire(out, shard, at)
         else:
-            self._endings.on_markers_timer(out, timer.transactional_id, now_ms)
+            self._endings.on_markers_timer(out, timer.transactional_id, at)
         return out
 
     # --- transactions -------------------------------------------------------------------------------------------------
 
-    def init_producer_id(self, caller: Caller, request: InitProducerIdRequest, now_ms: int) -> Outcome:
+    def init_producer_id(self, caller: Caller, request: InitProducerIdRequest, at: Now) -> Outcome:
         """Also without a transactional id, when any broker may answer."""
         out = Outcome()
-        self._producers.init(out, caller, request, now_ms)
+        self._producers.init(out, caller, request, at)
         return out
 
-    def add_partitions_to_txn(self, caller: Caller, request: AddPartitionsToTxnRequest, now_ms: int) -> Outcome:
+    def add_partitions_to_txn(self, caller: Caller, request: AddPartitionsToTxnRequest, at: Now) -> Outcome:
         out = Outcome()
-        self._partitions.add(out, caller, request, now_ms)
+        self._partitions.add(out, caller, request, at)
         return out
 
-    def add_offsets_to_txn(self, caller: Caller, request: AddOffsetsToTxnRequest, now_ms: int) -> Outcome:
+    def add_offsets_to_txn(self, caller: Caller, request: AddOffsetsToTxnRequest, at: Now) -> Outcome:
         out = Outcome()
-        self._partitions.add_offsets(out, caller, request, now_ms)
+        self._partitions.add_offsets(out, caller, request, at)
         return out
 
     def verify(
@@ -188,19 +192,19 @@ class TransactionCoordinator:
         """
         return self._partitions.verify(transactional_id, producer_id, producer_epoch, partitions)
 
-    def end_txn(self, caller: Caller, request: EndTxnRequest, now_ms: int) -> Outcome:
+    def end_txn(self, caller: Caller, request: EndTxnRequest, at: Now) -> Outcome:
         out = Outcome()
-        self._endings.end(out, caller, request, now_ms)
+        self._endings.end(out, caller, request, at)
         return out
 
     # --- administration -----------------------------------------------------------------------------------------------
 
-    def describe_transactions(self, caller: Caller, request: DescribeTransactionsRequest, now_ms: int) -> Outcome:
+    def describe_transactions(self, caller: Caller, request: DescribeTransactionsRequest, at: Now) -> Outcome:
         out = Outcome()
         out.reply(caller, self._administration.describe(request))
         return out
 
-    def list_transactions(self, caller: Caller, request: ListTransactionsRequest, now_ms: int) -> Outcome:
+    def list_transactions(self, caller: Caller, request: ListTransactionsRequest, at: Now) -> Outcome:
         out = Outcome()
-        out.reply(caller, self._administration.list(request, now_ms))
+        out.reply(caller, self._administration.list(request, at))
         return out

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from headrace.coordination import Caller
+from headrace.coordination import Caller, Now
 from headrace.errors import ErrorCode
 from headrace.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
 from headrace.topics import TopicPartition
@@ -43,7 +43,7 @@ class Endings:
 
     # --- by the producer ----------------------------------------------------------------------------------------------
 
-    def end(self, out: Outcome, caller: Caller, request: EndTxnRequest, now_ms: int) -> None:
+    def end(self, out: Outcome, caller: Caller, request: EndTxnRequest, at: Now) -> None:
         version = EPOCH_BUMP_VERSION if caller.api_version >= BUMP_VERSION else 0
         entry, verdict = self._judge(request, version)
         if entry is None or verdict is not None:
@@ -63,9 +63,9 @@ class Endings:
             commit=request.committed,
             client_version=version,
             next_producer_id=next_producer_id,
-            now_ms=now_ms,
+            now_ms=at.wall_ms,
         )
-        after = completed(target, now_ms)
+        after = completed(target, at.wall_ms)
         response = EndTxnResponse(producer_id=after.producer_id, producer_epoch=after.producer_epoch)
 
         def refuse(error: ErrorCode) -> None:
@@ -90,7 +90,7 @@ class Endings:
 
     # --- by others ----------------------------------------------------------------------------------------------------
 
-    def fence(self, out: Outcome, entry: Entry, now_ms: int, refuse: Callable[[ErrorCode], None]) -> bool:
+    def fence(self, out: Outcome, entry: Entry, at: Now, refuse: Callable[[ErrorCode], None]) -> bool:
         """Abort an open transaction and bump its epoch. False when that needs a producer id, and there is none."""
         now, version = entry.current, self._shards.transaction_version
         if version < EPOCH_BUMP_VERSION:
@@ -100,24 +100,27 @@ class Endings:
         next_producer_id = self._next_id(out, entry, version)
         if next_producer_id is None:
             return False
-        target = prepared(now, commit=False, client_version=version, next_producer_id=next_producer_id, now_ms=now_ms)
+        target = prepared(
+            now, commit=False, client_version=version, next_producer_id=next_producer_id, now_ms=at.wall_ms
+        )
         self._prepare(out, entry, target, refuse)
         return True
 
-    def abort_late_ones(self, out: Outcome, shard: Shard, now_ms: int) -> None:
+    def abort_late_ones(self, out: Outcome, shard: Shard, at: Now) -> None:
         """A producer that takes longer than it said is fenced with its transaction."""
         shard.watches_time = False
         for transactional_id in sorted(shard.ongoing):
             entry = shard.entries[transactional_id]
             now = entry.current
-            if not entry.is_busy and now.start_ms + now.timeout_ms < now_ms:
+            open_ms = at.monotonic_ms - entry.opened_ms
+            if not entry.is_busy and open_ms > now.timeout_ms:
                 out.notes.append(
                     f"transaction of {transactional_id!r} (producer {now.producer_id}, epoch {now.producer_epoch}) is "
-                    f"aborted: it is open for {now_ms - now.start_ms} ms, and was to take at most {now.timeout_ms} ms"
+                    f"aborted: it is open for {open_ms} ms, and was to take at most {now.timeout_ms} ms"
                 )
                 # Whatever goes wrong, the next round tries again.
-                self.fence(out, entry, now_ms, lambda error: None)
-        self._shards.watch_time(out, shard, now_ms)
+                self.fence(out, entry, at, lambda error: None)
+        self._shards.watch_time(out, shard, at)
 
     def _next_id(self, out: Outcome, entry: Entry, version: int) -> int | None:
         """The id to go on with when this end uses up the epochs of the present one; None when there is none to have."""
@@ -131,7 +134,7 @@ class Endings:
     # --- two phases ---------------------------------------------------------------------------------------------------
 
     def _prepare(self, out: Outcome, entry: Entry, target: Snapshot, refuse: Callable[[ErrorCode], None]) -> None:
-        def decided(next_out: Outcome, now_ms: int) -> None:
+        def decided(next_out: Outcome, at: Now) -> None:
             self.go_on(next_out, entry)
 
         self._shards.write(out, entry, target, refuse=refuse, then=decided)
@@ -142,7 +145,7 @@ class Endings:
         self._shards.ask_for_markers(out, entry, entry.unmarked)
 
     def markers_written(
-        self, out: Outcome, request: MarkerRequest, errors: Mapping[TopicPartition, ErrorCode], now_ms: int
+        self, out: Outcome, request: MarkerRequest, errors: Mapping[TopicPartition, ErrorCode], at: Now
     ) -> None:
         entry = self._shards.find(request.transactional_id)
         if entry is None or entry.attempt != request.attempt:
@@ -157,9 +160,9 @@ class Endings:
             return
         entry.attempt = 0
         if entry.unmarked:
-            self._try_again_later(out, entry, now_ms)
+            self._try_again_later(out, entry, at)
         else:
-            self._complete(out, entry, now_ms)
+            self._complete(out, entry, at)
 
     def _is_settled(self, out: Outcome, request: MarkerRequest, partition: TopicPartition, error: ErrorCode) -> bool:
         if error == ErrorCode.NONE:
@@ -176,24 +179,24 @@ class Endings:
             return True
         return False
 
-    def _complete(self, out: Outcome, entry: Entry, now_ms: int) -> None:
-        def failed(next_out: Outcome, now_ms: int) -> None:
-            self._try_again_later(next_out, entry, now_ms)
+    def _complete(self, out: Outcome, entry: Entry, at: Now) -> None:
+        def failed(next_out: Outcome, at: Now) -> None:
+            self._try_again_later(next_out, entry, at)
 
-        target = completed(entry.current, now_ms)
+        target = completed(entry.current, at.wall_ms)
         self._shards.write(out, entry, target, refuse=lambda error: None, otherwise=failed)
 
-    def _try_again_later(self, out: Outcome, entry: Entry, now_ms: int) -> None:
-        out.arm(entry.timer, now_ms + self._shards.config.retry_backoff_ms)
+    def _try_again_later(self, out: Outcome, entry: Entry, at: Now) -> None:
+        out.arm(entry.timer, at.monotonic_ms + self._shards.config.retry_backoff_ms)
 
-    def on_markers_timer(self, out: Outcome, transactional_id: str, now_ms: int) -> None:
+    def on_markers_timer(self, out: Outcome, transactional_id: str, at: Now) -> None:
         entry = self._shards.find(transactional_id)
         if entry is None or not entry.current.state.is_prepared or entry.attempt or entry.is_changing:
             return  # a timer of an earlier life of this coordinator
         if entry.unmarked:
             self._shards.ask_for_markers(out, entry, entry.unmarked)
         else:
-            self._complete(out, entry, now_ms)
+            self._complete(out, entry, at)
 
 
 def _judge_older(entry: Entry, request: EndTxnRequest) -> ErrorCode | None:

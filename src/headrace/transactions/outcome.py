@@ -6,9 +6,10 @@ The order of things, for whoever drives it:
    earlier deadline), one without cancels it. A timer that fires is gone, and is handed to `on_timer`.
 2. If `needs_producer_id` is set, the supply of producer ids was empty. Nothing has changed and no one was answered:
    fill the supply, then make the same call again. (After `on_timer` nothing needs to be repeated.)
-3. Without records, its replies are sent and its markers written. With records, these are appended to their partitions,
-   in the order of the calls that gave them; then `written(outcome)` is called, or `failed(outcome, error)`, in that
-   same order for each partition. Both give an outcome to be treated like any other: the replies come back in it.
+3. Without effects, its replies are sent and its markers written. With effects, their records are appended to their
+   partitions, in the order of the calls that gave them, in one batch or several, but those of one effect together; then
+   `written(outcome)` is called, or `failed(outcome, errors)`, in that same order for each partition. Both give an
+   outcome to be treated like any other: the replies come back in it.
 4. A `MarkerRequest` asks for a control batch in each of its partitions, appended by their leaders. What became of it is
    told to `markers_written`, at once or bit by bit, but for every partition in the end; a request without partitions is
    told at once. The coordinator asks again for those that failed. Of the older protocol (`transaction_version` below
@@ -59,15 +60,19 @@ class MarkerRequest(NamedTuple):
 
 @dataclass(slots=True)
 class Outcome:
-    """What a call leads to. `notes` are for the log. `effects` are the coordinator's own."""
+    """What a call leads to. `notes` are for the log. `effects` are the records to write, and what follows."""
 
-    records: list[CoordinatorRecord] = field(default_factory=list)
     replies: list[Reply] = field(default_factory=list)
     timers: list[TimerChange] = field(default_factory=list)
     markers: list[MarkerRequest] = field(default_factory=list)
     needs_producer_id: bool = False
     notes: list[str] = field(default_factory=list)
     effects: list[Effect[Outcome]] = field(default_factory=list)
+
+    @property
+    def records(self) -> list[CoordinatorRecord]:
+        """All that is to be written, in this order."""
+        return [record for effect in self.effects for record in effect.records]
 
     def reply(self, caller: Caller, response: Any) -> None:
         self.replies.append(Reply(caller.token, response))

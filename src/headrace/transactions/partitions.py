@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from headrace.coordination import Caller
+from headrace.coordination import Caller, Now
 from headrace.errors import ErrorCode
 from headrace.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
 from headrace.protocol.messages.add_partitions_to_txn import (
@@ -28,9 +28,9 @@ class Partitions:
         self._shards = shards
         self._topics = topics
 
-    def add(self, out: Outcome, caller: Caller, request: AddPartitionsToTxnRequest, now_ms: int) -> None:
+    def add(self, out: Outcome, caller: Caller, request: AddPartitionsToTxnRequest, at: Now) -> None:
         if caller.api_version >= answers.ADD_BETWEEN_BROKERS_VERSION:
-            results = [self._add_or_verify(out, caller, asked, now_ms) for asked in request.transactions]
+            results = [self._add_or_verify(out, caller, asked, at) for asked in request.transactions]
             out.reply(caller, AddPartitionsToTxnResponse(results_by_transaction=results))
             return
         asked = AddPartitionsToTxnTransaction(
@@ -40,10 +40,10 @@ class Partitions:
             verify_only=False,
             topics=request.v3_and_below_topics,
         )
-        result = self._add_or_verify(out, caller, asked, now_ms)
+        result = self._add_or_verify(out, caller, asked, at)
         out.reply(caller, AddPartitionsToTxnResponse(results_by_topic_v3_and_below=result.topic_results))
 
-    def add_offsets(self, out: Outcome, caller: Caller, request: AddOffsetsToTxnRequest, now_ms: int) -> None:
+    def add_offsets(self, out: Outcome, caller: Caller, request: AddOffsetsToTxnRequest, at: Now) -> None:
         index = partition_for_group(request.group_id, self._shards.config.offsets_topic_partitions)
         response = AddOffsetsToTxnResponse()
 
@@ -57,13 +57,13 @@ class Partitions:
             request.producer_epoch,
             frozenset((TopicPartition(OFFSETS_TOPIC, index),)),
             0,
-            now_ms,
+            at,
             answer,
         )
         out.reply(caller, response)
 
     def _add_or_verify(
-        self, out: Outcome, caller: Caller, asked: AddPartitionsToTxnTransaction, now_ms: int
+        self, out: Outcome, caller: Caller, asked: AddPartitionsToTxnTransaction, at: Now
     ) -> AddPartitionsToTxnResult:
         partitions = list(
             dict.fromkeys(TopicPartition(topic.name, index) for topic in asked.topics for index in topic.partitions)
@@ -87,7 +87,7 @@ class Partitions:
             asked.producer_epoch,
             frozenset(partitions),
             EPOCH_BUMP_VERSION if from_broker else 0,
-            now_ms,
+            at,
             lambda error: answers.set_error(result, answers.fenced(error, caller.api_version)),
         )
         return result
@@ -117,7 +117,7 @@ class Partitions:
         producer_epoch: int,
         partitions: frozenset[TopicPartition],
         client_version: int,
-        now_ms: int,
+        at: Now,
         answer: Callable[[ErrorCode], None],
     ) -> None:
         """`answer` is told of an error, now or when the write fails; without one all is well."""
@@ -135,7 +135,7 @@ class Partitions:
         elif now.producer_epoch != producer_epoch:
             answer(ErrorCode.PRODUCER_FENCED)
         elif not (now.state is TransactionState.ONGOING and partitions <= now.partitions):
-            self._shards.write(out, entry, extended(now, partitions, client_version, now_ms), refuse=answer)
+            self._shards.write(out, entry, extended(now, partitions, client_version, at.wall_ms), refuse=answer)
 
     def verify(
         self, transactional_id: str, producer_id: int, producer_epoch: int, partitions: Iterable[TopicPartition]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from headrace.coordination import Caller
+from headrace.coordination import Caller, Now
 from headrace.errors import ErrorCode
 from headrace.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from headrace.transactions import answers
@@ -30,7 +30,7 @@ class Producers:
         self._endings = endings
         self._ids = ids
 
-    def init(self, out: Outcome, caller: Caller, request: InitProducerIdRequest, now_ms: int) -> None:
+    def init(self, out: Outcome, caller: Caller, request: InitProducerIdRequest, at: Now) -> None:
         error = self._check(request)
         if error != ErrorCode.NONE:
             out.reply(caller, answers.init_error(error, caller.api_version))
@@ -42,16 +42,16 @@ class Producers:
             else:
                 out.reply(caller, InitProducerIdResponse(producer_id=producer_id, producer_epoch=0))
             return
-        entry = self._find_or_create(out, request.transactional_id, request.transaction_timeout_ms, now_ms)
+        entry = self._find_or_create(out, request.transactional_id, request.transaction_timeout_ms, at)
         if entry is None:
             return
         error = self._admit(entry, request)
         if error != ErrorCode.NONE:
             out.reply(caller, answers.init_error(error, caller.api_version))
         elif entry.current.state is TransactionState.ONGOING:
-            self._fence(out, caller, entry, now_ms)
+            self._fence(out, caller, entry, at)
         else:
-            self._initialize(out, caller, entry, request, now_ms)
+            self._initialize(out, caller, entry, request, at)
 
     def _check(self, request: InitProducerIdRequest) -> ErrorCode:
         if (request.producer_id == NO_PRODUCER_ID) != (request.producer_epoch == NO_PRODUCER_EPOCH):
@@ -64,7 +64,7 @@ class Producers:
             return ErrorCode.INVALID_TRANSACTION_TIMEOUT
         return self._shards.error_for(request.transactional_id)
 
-    def _find_or_create(self, out: Outcome, transactional_id: str, timeout_ms: int, now_ms: int) -> Entry | None:
+    def _find_or_create(self, out: Outcome, transactional_id: str, timeout_ms: int, at: Now) -> Entry | None:
         shard = self._shards.serving(transactional_id)
         entry = shard.entries.get(transactional_id)
         if entry is not None:
@@ -73,7 +73,7 @@ class Producers:
         if producer_id is None:
             out.needs_producer_id = True
             return None
-        new = Snapshot(producer_id, NO_PRODUCER_EPOCH, timeout_ms, now_ms)
+        new = Snapshot(producer_id, NO_PRODUCER_EPOCH, timeout_ms, at.wall_ms)
         return self._shards.add(shard, transactional_id, new)
 
     @staticmethod
@@ -94,35 +94,33 @@ class Producers:
             epochs.add(now.last_producer_epoch)
         return ErrorCode.NONE if is_known and request.producer_epoch in epochs else ErrorCode.PRODUCER_FENCED
 
-    def _fence(self, out: Outcome, caller: Caller, entry: Entry, now_ms: int) -> None:
+    def _fence(self, out: Outcome, caller: Caller, entry: Entry, at: Now) -> None:
         """End the open transaction first. The client is to ask again, and is given a still higher epoch then."""
         response = answers.init_error(ErrorCode.CONCURRENT_TRANSACTIONS, caller.api_version)
 
         def refuse(error: ErrorCode) -> None:
             response.error_code = error
 
-        if self._endings.fence(out, entry, now_ms, refuse):
+        if self._endings.fence(out, entry, at, refuse):
             out.reply(caller, response)
 
-    def _initialize(
-        self, out: Outcome, caller: Caller, entry: Entry, request: InitProducerIdRequest, now_ms: int
-    ) -> None:
+    def _initialize(self, out: Outcome, caller: Caller, entry: Entry, request: InitProducerIdRequest, at: Now) -> None:
         now, timeout_ms = entry.current, request.transaction_timeout_ms
         continues = request.producer_id != NO_PRODUCER_ID
         if continues and not entry.is_new and request.producer_epoch != now.producer_epoch:
             # The last epoch is the one that asked for the present one: it did not hear the answer. Here it is again.
-            target = initialized(now, now.producer_epoch, now.last_producer_epoch, timeout_ms, now_ms)
+            target = initialized(now, now.producer_epoch, now.last_producer_epoch, timeout_ms, at.wall_ms)
         elif now.is_epoch_exhausted:
             producer_id = self._ids()
             if producer_id is None:
                 out.needs_producer_id = True
                 return
             last_epoch = now.producer_epoch if continues else NO_PRODUCER_EPOCH
-            target = rotated(now, producer_id, last_epoch, timeout_ms, now_ms)
+            target = rotated(now, producer_id, last_epoch, timeout_ms, at.wall_ms)
         else:
             # Without the last epoch no earlier producer can take this for an answer to itself.
             last_epoch = now.producer_epoch if continues else NO_PRODUCER_EPOCH
-            target = initialized(now, now.producer_epoch + 1, last_epoch, timeout_ms, now_ms)
+            target = initialized(now, now.producer_epoch + 1, last_epoch, timeout_ms, at.wall_ms)
         response = InitProducerIdResponse(producer_id=target.producer_id, producer_epoch=target.producer_epoch)
 
         def refuse(error: ErrorCode) -> None:

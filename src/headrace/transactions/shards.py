@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from headrace.coordination import Effect
+from headrace.coordination import BATCH_OVERHEAD_BYTES, Effect, Now, record_bytes
 from headrace.errors import ErrorCode
 from headrace.topics import TopicPartition, partition_for_group
 from headrace.transactions.config import TransactionConfig
@@ -13,6 +13,9 @@ from headrace.transactions.loading import Loader, LoadReport
 from headrace.transactions.outcome import MarkerRequest, Outcome, Timer, TimerKind
 from headrace.transactions.records import snapshot_record, tombstone
 from headrace.transactions.state import NO_PRODUCER_EPOCH, Snapshot, TransactionState
+
+# How much larger than that of an open transaction the record of its end may be: with the id and epoch to go on with.
+ENDING_ROOM_BYTES = 64
 
 
 @dataclass(slots=True, eq=False)
@@ -22,6 +25,7 @@ class Entry:
     transactional_id: str
     shard: Shard
     current: Snapshot
+    opened_ms: int = 0  # when its open transaction began, by the monotonic clock
     pending: Snapshot | None = None  # what it becomes once that is written
     unmarked: set[TopicPartition] = field(default_factory=set)  # partitions whose marker is not known to be written
     awaited: set[TopicPartition] = field(default_factory=set)  # those of them that were asked for
@@ -68,8 +72,11 @@ class Shard:
 class Shards:
     """All of them, and how an id's state changes: only once the record that says so is written."""
 
-    def __init__(self, config: TransactionConfig, transaction_version: int) -> None:
+    def __init__(
+        self, config: TransactionConfig, transaction_version: int, batch_bytes_max: Callable[[int], int]
+    ) -> None:
         self.config = config
+        self._batch_bytes_max = batch_bytes_max
         self.transaction_version = transaction_version
         self._shards: dict[int, Shard] = {}
         self._attempts = 0
@@ -123,65 +130,77 @@ class Shards:
         target: Snapshot,
         *,
         refuse: Callable[[ErrorCode], None],
-        then: Callable[[Outcome, int], None] | None = None,
-        otherwise: Callable[[Outcome, int], None] | None = None,
+        then: Callable[[Outcome, Now], None] | None = None,
+        otherwise: Callable[[Outcome, Now], None] | None = None,
     ) -> None:
         """Record that `entry` becomes `target`; let it, and do what comes `then`. If that fails, do `otherwise`.
 
         `refuse` puts an error into the reply that waits for the write.
         """
-        entry.pending = target
         shard = entry.shard
-        out.records.append(snapshot_record(shard.partition, entry.transactional_id, target, self.transaction_version))
+        record = snapshot_record(shard.partition, entry.transactional_id, target, self.transaction_version)
+        if target.state is TransactionState.ONGOING:
+            # What is let in has to get out again: the records of its end are larger by a few bytes.
+            size = BATCH_OVERHEAD_BYTES + record_bytes(record) + ENDING_ROOM_BYTES
+            if size > self._batch_bytes_max(shard.partition):
+                out.notes.append(
+                    f"the transaction of {entry.transactional_id!r} cannot have {len(target.partitions)} partitions: "
+                    f"its record would have {size} bytes, more than max.message.bytes or segment.bytes of "
+                    "__transaction_state; use smaller transactions, or raise these"
+                )
+                refuse(ErrorCode.RECORD_LIST_TOO_LARGE)
+                return
+        entry.pending = target
 
-        def written(next_out: Outcome, now_ms: int) -> None:
+        def written(next_out: Outcome, at: Now) -> None:
             if shard.is_unloaded:
                 # Whoever reads the log now goes on from the record; what it leads to is not known here.
                 refuse(ErrorCode.NOT_COORDINATOR)
                 return
             entry.pending = None
             entry.current = target
-            self._watch(next_out, entry, now_ms)
+            self._watch(next_out, entry, at)
             if then is not None:
-                then(next_out, now_ms)
+                then(next_out, at)
 
-        def failed(next_out: Outcome, error: ErrorCode, now_ms: int) -> None:
+        def failed(next_out: Outcome, error: ErrorCode, at: Now) -> None:
             entry.pending = None
             if entry.is_new:
                 shard.entries.pop(entry.transactional_id, None)
             refuse(error)
             if otherwise is not None and not shard.is_unloaded:
-                otherwise(next_out, now_ms)
+                otherwise(next_out, at)
 
-        out.effects.append(Effect(shard.partition, written, failed))
+        out.effects.append(Effect((record,), written, failed))
 
     def remove(self, out: Outcome, entry: Entry) -> None:
         """Record that nothing is known of this id any more, then forget it."""
         entry.pending = entry.current
         shard = entry.shard
-        out.records.append(tombstone(shard.partition, entry.transactional_id))
 
-        def written(next_out: Outcome, now_ms: int) -> None:
+        def written(next_out: Outcome, at: Now) -> None:
             shard.entries.pop(entry.transactional_id, None)
 
-        def failed(next_out: Outcome, error: ErrorCode, now_ms: int) -> None:
+        def failed(next_out: Outcome, error: ErrorCode, at: Now) -> None:
             entry.pending = None
 
-        out.effects.append(Effect(shard.partition, written, failed))
+        out.effects.append(Effect((tombstone(shard.partition, entry.transactional_id),), written, failed))
 
-    def _watch(self, out: Outcome, entry: Entry, now_ms: int) -> None:
+    def _watch(self, out: Outcome, entry: Entry, at: Now) -> None:
         shard = entry.shard
         if entry.current.state is TransactionState.ONGOING:
-            shard.ongoing.add(entry.transactional_id)
-            self.watch_time(out, shard, now_ms)
+            if entry.transactional_id not in shard.ongoing:
+                shard.ongoing.add(entry.transactional_id)
+                entry.opened_ms = at.monotonic_ms
+            self.watch_time(out, shard, at)
         else:
             shard.ongoing.discard(entry.transactional_id)
 
-    def watch_time(self, out: Outcome, shard: Shard, now_ms: int) -> None:
+    def watch_time(self, out: Outcome, shard: Shard, at: Now) -> None:
         """See to it that late transactions are aborted, as long as there are transactions at all."""
         if shard.ongoing and not shard.watches_time:
             shard.watches_time = True
-            out.arm(Timer(TimerKind.ABORT, shard.partition), now_ms + self.config.abort_interval_ms)
+            out.arm(Timer(TimerKind.ABORT, shard.partition), at.monotonic_ms + self.config.abort_interval_ms)
 
     # --- markers ------------------------------------------------------------------------------------------------------
 

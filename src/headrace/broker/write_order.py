@@ -1,0 +1,163 @@
+"""Appends of coordinators, and the order in which they take effect: that of the log.
+
+An append ends when its disk is done with it, and those who wait for several are called in whatever order the event loop
+has for them. So what an append leads to takes its place when the append is asked for, and happens when everything
+before it has happened. Whatever becomes of an append, it is an error code in the end: who asked for it always hears.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+from collections import deque
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from headrace.config import INT32_MAX
+from headrace.errors import ErrorCode, HeadraceError, KafkaError
+from headrace.log import Appended, Origin
+from headrace.runtime import Buffer
+
+if TYPE_CHECKING:
+    from headrace.broker.broker import Broker
+
+log = logging.getLogger("headrace.broker.coordinator")
+
+
+class Append:
+    """One append to a partition, under way or done. `error` is what became of it."""
+
+    __slots__ = ("_future", "_what", "error")
+
+    def __init__(self, what: str, error: ErrorCode, future: asyncio.Future[Appended] | None = None) -> None:
+        self._what = what
+        self.error = error
+        self._future = future
+
+    @property
+    def is_done(self) -> bool:
+        return self._future is None
+
+    def when_done(self, then: Callable[[], None]) -> None:
+        """Call `then` once the append has ended, on the event loop; for an append that is not done."""
+        assert self._future is not None
+        self._future.add_done_callback(functools.partial(self._ended, then))
+
+    def _ended(self, then: Callable[[], None], future: asyncio.Future[Appended]) -> None:
+        self._future = None
+        if future.cancelled():
+            self.error = ErrorCode.REQUEST_TIMED_OUT  # nobody knows whether it is in the log
+        else:
+            failure = future.exception()
+            if failure is not None:
+                self.error = _error_of(failure, self._what)
+        then()
+
+
+def begin_append(
+    broker: Broker, topic: str, index: int, build: Callable[[], Buffer], *, transaction_version: int = 0
+) -> Append:
+    """Append a coordinator's batch. Never raises: an append of which nobody hears would be waited for for ever."""
+    what = f"{topic}-{index}"
+    try:
+        appended = broker.partition(topic, index).append(
+            build(), origin=Origin.COORDINATOR, acks=-1, transaction_version=transaction_version
+        )
+    except Exception as error:  # noqa: BLE001 - also what nobody thought of: the coordinator has to go on
+        return Append(what, _error_of(error, what))
+    if isinstance(appended, Appended):
+        return Append(what, ErrorCode.NONE)
+    return Append(what, ErrorCode.NONE, asyncio.ensure_future(appended))
+
+
+def batch_bytes_max(broker: Broker, topic: str, index: int) -> int:
+    """The largest batch that the partition takes; of one that is not here any, as it is refused anyway."""
+    try:
+        config = broker.partition(topic, index).log.config
+    except HeadraceError:
+        return INT32_MAX
+    return min(config.max_message_bytes, config.segment_bytes)
+
+
+def _error_of(error: BaseException, what: str) -> ErrorCode:
+    if isinstance(error, KafkaError):
+        log.warning("%s: a record of the coordinator was not written: %s", what, error)
+        return ErrorCode(error.code)
+    if isinstance(error, HeadraceError):
+        log.error("%s: a record of the coordinator was not written: %s", what, error)
+    else:
+        log.error(
+            "%s: a record of the coordinator was not written, by a defect of the broker: please report it. Who waits "
+            "for the record is told; retries go on by themselves",
+            what,
+            exc_info=error,
+        )
+    return ErrorCode.UNKNOWN_SERVER_ERROR
+
+
+@dataclass(slots=True, eq=False)
+class _Place:
+    """Something that happens once its appends have ended and everything before it has happened."""
+
+    partitions: Collection[int]
+    appends_left: int
+    then: Callable[[], None]
+    has_happened: bool = False
+
+
+class WriteOrder:
+    """The places of one topic, in the order of each of its partitions."""
+
+    def __init__(self) -> None:
+        self._places: dict[int, deque[_Place]] = {}
+
+    def add(self, partitions: Collection[int], appends: Collection[Append], then: Callable[[], None]) -> None:
+        """`then` comes after these appends, which were just begun, and after whatever is before it in these partitions.
+
+        It may be called at once. It must not raise. Several partitions cannot wait for each other in a circle: a place
+        is taken in all of them in one step.
+        """
+        under_way = [append for append in appends if not append.is_done]
+        if not under_way and not any(index in self._places for index in partitions):
+            then()
+            return
+        place = _Place(partitions, len(under_way), then)
+        for index in partitions:
+            self._places.setdefault(index, deque()).append(place)
+        for append in under_way:
+            append.when_done(functools.partial(self._one_ended, place))
+
+    async def idle(self, index: int) -> None:
+        """Wait for everything that is before this moment in a partition's order."""
+        reached = asyncio.Event()
+        self.add((index,), (), reached.set)
+        await reached.wait()
+
+    def _one_ended(self, place: _Place) -> None:
+        place.appends_left -= 1
+        ready = deque((place,))
+        while ready:
+            ready.extend(self._happen(ready.popleft()))
+
+    def _happen(self, place: _Place) -> list[_Place]:
+        """Let a place happen if it is its turn; those that come next."""
+        if place.has_happened or place.appends_left:
+            return []
+        if any(self._places[index][0] is not place for index in place.partitions):
+            return []
+        place.has_happened = True
+        try:
+            # Still in its place: what it leads to in turn comes after what was asked for before.
+            place.then()
+        finally:
+            following = []
+            for index in place.partitions:
+                places = self._places[index]
+                places.popleft()
+                if places:
+                    following.append(places[0])
+                else:
+                    del self._places[index]
+        return following

@@ -1,0 +1,424 @@
+"""Coordinators and their appends: in the order of the log, within its bounds, and heard of whatever becomes of them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+
+from headrace.broker import coordinator_driver
+from headrace.broker.coordinator_driver import StoredRecord
+from headrace.broker.write_order import Append, WriteOrder
+from headrace.cluster.topic_names import CONSUMER_OFFSETS, TRANSACTION_STATE
+from headrace.errors import ErrorCode, KafkaStorageError
+from headrace.groups import Now
+from headrace.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnTopic
+from headrace.protocol.messages.delete_groups import DeleteGroupsRequest
+from headrace.protocol.messages.init_producer_id import InitProducerIdRequest
+from headrace.protocol.messages.offset_delete import (
+    OffsetDeleteRequest,
+    OffsetDeleteRequestPartition,
+    OffsetDeleteRequestTopic,
+)
+
+from .coordinators import TOPIC, Machine, turns
+
+ALL = range(8)
+DAY_MS = 86_400_000
+
+
+def on_a_machine(test: Callable[[Machine], Coroutine[Any, Any, None]]) -> None:
+    async def run() -> None:
+        machine = Machine()
+        try:
+            await test(machine)
+        finally:
+            await machine.close()
+
+    asyncio.run(run())
+
+
+async def reloaded(machine: Machine, group: str) -> dict[int, int]:
+    """The group's offsets as a new coordinator finds them in the log."""
+    other = Machine()
+    other.runtime = machine.runtime
+    other.partitions = machine.partitions
+    coordinator = other.groups.coordinator
+    coordinator.begin_load(0)
+    for batch in machine.offsets_log.log.batches:
+        for record in batch:
+            other.groups._load(0, record)
+    other.groups.apply(coordinator.loaded(0, other.groups.now()))
+    found = await other.fetch(group)
+    await other.close()
+    return found
+
+
+# --- order
+
+
+@pytest.mark.parametrize("committed", [False, True])
+def test_a_marker_does_not_overtake_the_offsets_that_it_ends(committed: bool) -> None:
+    """Else the offsets of an aborted transaction would be pending for good, and committed by the next one."""
+
+    async def test(machine: Machine) -> None:
+        who = await machine.started("tid")
+        assert await machine.add_offsets("tid", who, "g") == ErrorCode.NONE
+        machine.offsets_log.holds = True
+        other = machine.commit("other", {1: 1})
+        commit = machine.commit_in_transaction("tid", who, "g", {0: 777})
+        assert (await machine.end("tid", who, committed)).error_code == ErrorCode.NONE
+        await turns()
+        first, second, marker = machine.offsets_log.under_way
+        for append in (
+            marker,
+            second,
+            first,
+        ):  # the disk is done with all of them, and who waits is called in any order
+            append.end()
+            await turns()
+        assert (await other).topics[0].partitions[0].error_code == ErrorCode.NONE
+        assert (await commit).topics[0].partitions[0].error_code == ErrorCode.NONE
+        machine.offsets_log.holds = False
+        expected = {0: 777} if committed else {}
+        assert await machine.fetch("g") == expected
+        # The next transaction of the same producer commits what is its own, and nothing else.
+        assert await machine.add_offsets("tid", who, "g") == ErrorCode.NONE
+        await machine.commit_in_transaction("tid", who, "g", {1: 5})
+        assert (await machine.end("tid", who, True)).error_code == ErrorCode.NONE
+        await turns()
+        assert await machine.fetch("g") == expected | {1: 5} == await reloaded(machine, "g")
+
+    on_a_machine(test)
+
+
+def test_a_place_that_spans_partitions_waits_for_all_of_them_and_holds_all_of_them_up() -> None:
+    async def run() -> None:
+        order, happened = WriteOrder(), []
+        loop = asyncio.get_running_loop()
+        futures: list[asyncio.Future[Any]] = [loop.create_future() for _ in range(3)]
+        appends = [Append("p", ErrorCode.NONE, future) for future in futures]
+        order.add({0}, appends[:1], lambda: happened.append("0"))
+        order.add({1}, appends[1:2], lambda: happened.append("1"))
+        order.add({0, 1}, (), lambda: happened.append("both"))
+        order.add({0}, appends[2:], lambda: happened.append("0 again"))
+        order.add({1}, (), lambda: happened.append("1 again"))
+        order.add({2}, (), lambda: happened.append("2"))
+        assert happened == ["2"]
+        for number, expected in ((2, []), (1, ["1"]), (0, ["0", "both", "0 again", "1 again"])):
+            before = len(happened)
+            futures[number].set_result(None)
+            await turns()
+            assert sorted(happened[before:]) == sorted(expected)
+        assert happened[3] == "both"
+        order.add({0, 1}, (), lambda: happened.append("nothing is left before it"))
+        assert happened[-1] == "nothing is left before it"
+
+    asyncio.run(run())
+
+
+def test_thousands_of_places_may_become_free_at_once() -> None:
+    async def run() -> None:
+        order, happened = WriteOrder(), []
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        order.add({0}, [Append("p", ErrorCode.NONE, future)], lambda: happened.append(-1))
+        for number in range(5_000):
+            order.add({0}, (), lambda number=number: happened.append(number))  # type: ignore[misc]
+        future.set_result(None)
+        await turns()
+        assert happened == list(range(-1, 5_000))
+
+    asyncio.run(run())
+
+
+# --- whatever becomes of an append
+
+
+class Unexpected(Exception):
+    """Of no kind that anyone provided for."""
+
+
+def raises_once(error: BaseException) -> Callable[[], BaseException | None]:
+    left = [error]
+    return lambda: left.pop() if left else None
+
+
+@pytest.mark.parametrize("error", [Unexpected("a defect"), KafkaStorageError("a broken disk")])
+@pytest.mark.parametrize("where", [(CONSUMER_OFFSETS, 0), (TOPIC, 3)])
+def test_a_marker_whose_append_fails_is_written_again(error: Exception, where: tuple[str, int]) -> None:
+    async def test(machine: Machine) -> None:
+        who = await machine.started("tid")
+        assert await machine.add_offsets("tid", who, "g") == ErrorCode.NONE
+        await add_partition(machine, who, 3)
+        await machine.commit_in_transaction("tid", who, "g", {0: 7})
+        machine.partitions[where].trouble = raises_once(error)
+        assert (await machine.end("tid", who, True)).error_code == ErrorCode.NONE
+        await until(lambda: machine.transactions.coordinator.snapshots(0)["tid"].state.is_complete)
+        assert await machine.fetch("g") == {0: 7}
+        assert await machine.started("tid")
+
+    on_a_machine(test)
+
+
+@pytest.mark.parametrize("how", ["fails", "is cancelled"])
+def test_a_marker_whose_append_fails_later_is_written_again(how: str) -> None:
+    async def test(machine: Machine) -> None:
+        who = await machine.started("tid")
+        assert await machine.add_offsets("tid", who, "g") == ErrorCode.NONE
+        await machine.commit_in_transaction("tid", who, "g", {0: 7})
+        machine.offsets_log.holds = True
+        assert (await machine.end("tid", who, True)).error_code == ErrorCode.NONE
+        await turns()
+        machine.offsets_log.holds = False
+        (marker,) = machine.offsets_log.under_way
+        marker.cancel() if how == "is cancelled" else marker.fail(Unexpected())
+        await until(lambda: machine.transactions.coordinator.snapshots(0)["tid"].state.is_complete)
+        assert await machine.fetch("g") == {0: 7}
+
+    on_a_machine(test)
+
+
+@pytest.mark.parametrize("error", [Unexpected("a defect"), KafkaStorageError("a broken disk")])
+def test_a_coordinators_record_whose_append_fails_is_answered_for(error: Exception) -> None:
+    async def test(machine: Machine) -> None:
+        machine.offsets_log.trouble = raises_once(error)
+        refused = (await machine.commit("g", {0: 1})).topics[0].partitions[0].error_code
+        assert refused in (ErrorCode.UNKNOWN_SERVER_ERROR, ErrorCode.NOT_COORDINATOR)
+        assert await machine.fetch("g") == {}
+        machine.partitions[TRANSACTION_STATE, 0].trouble = raises_once(error)
+        with pytest.raises(AssertionError):
+            await machine.started("tid")
+        assert await machine.started("tid")
+        machine.offsets_log.holds = True
+        first, second = machine.commit("g", {0: 2}), machine.commit("g", {0: 3})
+        for append, fails in zip(list(machine.offsets_log.under_way), (True, False)):
+            append.fail(error) if fails else append.end()
+        assert (await first).topics[0].partitions[0].error_code == refused
+        assert (await second).topics[0].partitions[0].error_code == ErrorCode.NONE
+        assert await machine.fetch("g") == {0: 3} == await reloaded(machine, "g")
+
+    on_a_machine(test)
+
+
+def test_a_defect_in_what_follows_costs_those_who_waited_for_it_and_nobody_else() -> None:
+    async def test(machine: Machine) -> None:
+        machine.offsets_log.holds = True
+        first, second = machine.commit("g", {0: 2}), machine.commit("h", {0: 3})
+        coordinator = machine.groups.coordinator
+        written = coordinator.written
+
+        def broken(outcome: Any, now: Now) -> Any:
+            coordinator.written = written  # type: ignore[method-assign]  # only the first time
+            raise Unexpected
+
+        coordinator.written = broken  # type: ignore[method-assign]
+        for append in list(machine.offsets_log.under_way):
+            append.end()
+        with pytest.raises(Unexpected):
+            await first
+        assert (await second).topics[0].partitions[0].error_code == ErrorCode.NONE
+
+    on_a_machine(test)
+
+
+def test_a_timer_that_fails_comes_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(coordinator_driver, "TIMER_RETRY_S", 0.001)
+
+    async def test(machine: Machine) -> None:
+        calls = []
+        coordinator = machine.groups.coordinator
+        on_timer = coordinator.on_timer
+
+        def broken(timer: Any, now: Now) -> Any:
+            calls.append(timer)
+            if len(calls) == 1:
+                raise Unexpected
+            return on_timer(timer, now)
+
+        coordinator.on_timer = broken  # type: ignore[method-assign]
+        (timer,) = machine.groups._timers
+        machine.groups._on_timer(timer)
+        await until(lambda: len(calls) == 2)
+        assert calls == [timer, timer]
+        assert timer in machine.groups._timers, "the next pass is planned"
+
+    on_a_machine(test)
+
+
+def test_a_partition_that_cannot_be_loaded_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(coordinator_driver, "LOAD_RETRY_S", 0.001)
+    tries = []
+
+    def records(log: Any) -> Any:
+        tries.append(log)
+        yield [record for batch in log.batches[:1] for record in batch]
+        if len(tries) == 1:
+            raise Unexpected
+        yield [record for batch in log.batches[1:] for record in batch]
+
+    async def offload(function: Callable[..., Any], *arguments: Any) -> Any:
+        return function(*arguments)
+
+    monkeypatch.setattr(coordinator_driver, "stored_records", records)
+
+    async def test(machine: Machine) -> None:
+        await machine.commit("g", {0: 1})
+        await machine.commit("g", {1: 2})
+        machine.runtime.offload = offload  # type: ignore[attr-defined]
+        machine.groups.load(0)
+        await until(lambda: machine.groups.coordinator.is_loaded(0))
+        assert len(tries) == 2
+        assert await machine.fetch("g") == {0: 1, 1: 2}
+
+    on_a_machine(test)
+
+
+def test_what_is_under_way_is_waited_for_before_a_partition_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else an offset that was acknowledged would be in the log and unknown."""
+
+    def records(log: Any) -> Any:
+        yield [record for batch in log.batches for record in batch]
+
+    async def offload(function: Callable[..., Any], *arguments: Any) -> Any:
+        return function(*arguments)
+
+    monkeypatch.setattr(coordinator_driver, "stored_records", records)
+
+    async def test(machine: Machine) -> None:
+        machine.runtime.offload = offload  # type: ignore[attr-defined]
+        machine.offsets_log.holds = True
+        commit = machine.commit("g", {0: 1})
+        kept: list[list[StoredRecord]] = [machine.offsets_log.log.batches.pop()]  # submitted, not in the log yet
+        machine.groups.load(0)
+        await turns()
+        assert not machine.groups.coordinator.is_loaded(0)
+        machine.offsets_log.log.batches += kept
+        machine.offsets_log.under_way[0].end()
+        assert (await commit).topics[0].partitions[0].error_code == ErrorCode.NONE
+        await until(lambda: machine.groups.coordinator.is_loaded(0))
+        assert await machine.fetch("g") == {0: 1}
+
+    on_a_machine(test)
+
+
+# --- bounds
+
+
+def test_deletions_that_do_not_fit_one_batch_are_written_in_several() -> None:
+    async def test(machine: Machine) -> None:
+        for group in ("a", "b", "c"):
+            await machine.commit(group, dict.fromkeys(ALL, 5))
+        machine.limit(CONSUMER_OFFSETS, 200)
+        before = len(machine.offsets_log.log.batches)
+        topics = [
+            OffsetDeleteRequestTopic(
+                name=TOPIC, partitions=[OffsetDeleteRequestPartition(partition_index=index) for index in ALL]
+            )
+        ]
+        request = OffsetDeleteRequest(group_id="a", topics=topics)
+        assert (await machine.ask_group("offset_delete", request, 0)).error_code == ErrorCode.NONE
+        assert len(machine.offsets_log.log.batches) > before + 1
+        deleted = await machine.ask_group("delete_groups", DeleteGroupsRequest(groups_names=["b"]), 2)
+        assert deleted.results[0].error_code == ErrorCode.NONE
+        topic_id = machine.topic_id(TOPIC)
+        assert topic_id is not None
+        machine.groups.topics_deleted({TOPIC: topic_id})
+        for group in ("a", "b", "c"):
+            assert await machine.fetch(group) == {} == await reloaded(machine, group)
+
+    on_a_machine(test)
+
+
+def test_expiry_gets_on_whatever_the_largest_batch_is() -> None:
+    async def test(machine: Machine) -> None:
+        for group in ("a", "b", "c"):
+            await machine.commit(group, dict.fromkeys(ALL, 5))
+        machine.limit(CONSUMER_OFFSETS, 200)
+        machine.runtime.clock.wall_ms += 8 * DAY_MS
+        (timer,) = machine.groups._timers
+        machine.groups._on_timer(timer)
+        for group in ("a", "b", "c"):
+            assert await machine.fetch(group) == {} == await reloaded(machine, group)
+
+    on_a_machine(test)
+
+
+def test_of_a_commit_in_several_batches_each_offset_is_answered_for_itself() -> None:
+    async def test(machine: Machine) -> None:
+        machine.limit(CONSUMER_OFFSETS, 200)
+        machine.offsets_log.holds = True
+        commit = machine.commit("g", dict.fromkeys(ALL, 5))
+        batches = list(machine.offsets_log.under_way)
+        assert len(batches) > 2
+        for number, append in enumerate(batches):
+            append.fail(KafkaStorageError("full")) if number == 1 else append.end()
+        answered = (await commit).topics[0].partitions
+        failed = {one.partition_index for one in answered if one.error_code == ErrorCode.NOT_COORDINATOR}
+        assert 0 < len(failed) < len(ALL)
+        expected = {index: 5 for index in ALL if index not in failed}
+        assert await machine.fetch("g") == expected == await reloaded(machine, "g")
+
+    on_a_machine(test)
+
+
+@pytest.mark.parametrize("failing", [0, -1])
+def test_a_group_whose_deletion_is_written_in_part_is_what_the_log_says(failing: int) -> None:
+    async def test(machine: Machine) -> None:
+        await machine.commit("g", dict.fromkeys(ALL, 5))
+        machine.limit(CONSUMER_OFFSETS, 200)
+        machine.offsets_log.holds = True
+        deletion = machine.ask_group("delete_groups", DeleteGroupsRequest(groups_names=["g"]), 2)
+        batches = list(machine.offsets_log.under_way)
+        for append in batches:
+            append.fail(KafkaStorageError("full")) if append is batches[failing] else append.end()
+        assert (await deletion).results[0].error_code == ErrorCode.NOT_COORDINATOR
+        machine.offsets_log.holds = False
+        left = await machine.fetch("g")
+        assert left == await reloaded(machine, "g")
+        assert len(left) < len(ALL)
+        again = await machine.ask_group("delete_groups", DeleteGroupsRequest(groups_names=["g"]), 2)
+        assert again.results[0].error_code in (ErrorCode.NONE, ErrorCode.GROUP_ID_NOT_FOUND)
+        assert await machine.fetch("g") == {} == await reloaded(machine, "g")
+
+    on_a_machine(test)
+
+
+async def add_partition(machine: Machine, who: dict[str, int], *indexes: int) -> int:
+    request = AddPartitionsToTxnRequest(
+        v3_and_below_transactional_id="tid",
+        v3_and_below_producer_id=who["producer_id"],
+        v3_and_below_producer_epoch=who["producer_epoch"],
+        v3_and_below_topics=[AddPartitionsToTxnTopic(name=TOPIC, partitions=list(indexes))],
+    )
+    answer = await machine.ask_transactions("add_partitions_to_txn", request, 3)
+    code: int = answer.results_by_topic_v3_and_below[0].results_by_partition[0].partition_error_code
+    return code
+
+
+@pytest.mark.parametrize("version", [0, 2])
+def test_a_transaction_that_would_be_too_large_to_be_ended_is_refused_while_it_grows(version: int) -> None:
+    async def test(machine: Machine) -> None:
+        machine.transactions.coordinator.transaction_version = version
+        for bytes_max in range(180, 260):
+            machine.limit(TRANSACTION_STATE, 1_000_000)
+            who = await machine.started("tid")
+            machine.limit(TRANSACTION_STATE, bytes_max)
+            taken = [await add_partition(machine, who, index) == ErrorCode.NONE for index in ALL]
+            assert sorted(taken, reverse=True) == taken
+            if any(taken):
+                # A successor ends it: in the newer protocol with a record that has more to say.
+                again = InitProducerIdRequest(transactional_id="tid", transaction_timeout_ms=60_000)
+                answer = await machine.ask_transactions("init_producer_id", again, 4)
+                assert answer.error_code == ErrorCode.CONCURRENT_TRANSACTIONS
+                await until(lambda: machine.transactions.coordinator.snapshots(0)["tid"].state.is_complete)
+        assert any(taken)
+
+    on_a_machine(test)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(30):
+        while not condition():
+            await asyncio.sleep(0.0005)

@@ -13,7 +13,8 @@ from typing import Any
 from headrace.broker.coordinator_driver import StoredRecord
 from headrace.broker.group_service import GroupService
 from headrace.broker.transaction_service import TransactionService
-from headrace.cluster.topic_names import CONSUMER_OFFSETS
+from headrace.broker.write_order import batch_bytes_max
+from headrace.cluster.topic_names import CONSUMER_OFFSETS, TRANSACTION_STATE
 from headrace.errors import MessageTooLargeError, UnknownTopicOrPartitionError
 from headrace.groups import GroupConfig, GroupCoordinator
 from headrace.log import Appended, LogConfig
@@ -136,7 +137,7 @@ class Machine:
         self.partitions: dict[tuple[str, int], FakePartition] = {}
         for index in range(group_partitions):
             self.partitions[CONSUMER_OFFSETS, index] = FakePartition()
-        self.partitions["__transaction_state", 0] = FakePartition()
+        self.partitions[TRANSACTION_STATE, 0] = FakePartition()
         for index in range(PARTITIONS):
             self.partitions[TOPIC, index] = FakePartition()
         self.group_config = GroupConfig(offsets_topic_partitions=group_partitions)
@@ -148,7 +149,7 @@ class Machine:
         )
         self.transactions = TransactionService(
             self,  # type: ignore[arg-type]  # as much of a broker as coordinators need
-            TransactionCoordinator(config, self.producer_ids.take, self, 0),
+            TransactionCoordinator(config, self.producer_ids.take, self, 0, self.state_batch_bytes_max),
         )
         for index in range(group_partitions):
             self.groups.coordinator.begin_load(index)
@@ -168,6 +169,9 @@ class Machine:
         if (topic, index) not in self.partitions:
             raise UnknownTopicOrPartitionError(f"{topic}-{index}")
         return self.partitions[topic, index]
+
+    def state_batch_bytes_max(self, index: int) -> int:
+        return batch_bytes_max(self, TRANSACTION_STATE, index)  # type: ignore[arg-type]  # as above
 
     def topic_name(self, topic_id: bytes) -> str | None:
         return TOPIC if topic_id == bytes(15) + b"\x09" else None

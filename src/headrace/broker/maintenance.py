@@ -1,7 +1,8 @@
 """What a broker does from time to time: retention, checkpoints, syncs, compaction, closing idle connections.
 
 Each duty is a task that sleeps most of the time. Work on logs goes through their directories' writers, in order with
-the appends.
+the appends. Whatever goes wrong in a duty, or with one of the logs it looks after, is said in the broker's log and in
+`Maintenance.failing`; the others go on, and at its next turn it is tried again.
 """
 
 from __future__ import annotations
@@ -40,6 +41,9 @@ class Maintenance:
         )
         self.cleaner = Cleaner(broker.runtime, limits, workshop=workshop, change=self._change)
         self._tasks: list[asyncio.Task[None]] = []
+        self._is_stopping = False
+        # What is wrong now: the duty, or the duty and the log, and its last failure. Gone when it goes well again.
+        self.failing: dict[str, str] = {}
         self._checkpointed: dict[tuple[str, int], tuple[int, int, int]] = {}
 
     def start(self) -> None:
@@ -55,6 +59,7 @@ class Maintenance:
             self._every(config.get_int("log.cleaner.backoff.ms") / 1000, self._compact)
 
     async def stop(self) -> None:
+        self._is_stopping = True
         for task in self._tasks:
             task.cancel()
         await self.cleaner.close()
@@ -65,12 +70,39 @@ class Maintenance:
         self._tasks.append(asyncio.get_running_loop().create_task(self._repeat(interval_s, duty)))
 
     async def _repeat(self, interval_s: float, duty: Callable[[], Awaitable[None]]) -> None:
+        name = duty.__name__.strip("_")
         while True:
             await asyncio.sleep(interval_s)
-            try:
-                await duty()
-            except HeadraceError as error:
-                log.error("%s failed, and is tried again in %.0f s: %s", duty.__name__.strip("_"), interval_s, error)
+            await self._tried(name, duty())
+
+    async def _tried(self, what: str, work: Awaitable[object]) -> None:
+        """Do something of which nobody else hears; that it failed is noted, and no reason to stop."""
+        try:
+            await work
+        except asyncio.CancelledError as error:
+            if self._is_stopping:
+                raise
+            self._note_failure(what, error)  # something that it waited for was cancelled, not the duty
+        except Exception as error:  # noqa: BLE001 - a duty that ends is never done again, and the disk fills up
+            self._note_failure(what, error)
+        else:
+            if self.failing.pop(what, None) is not None:
+                log.info("%s went well again", what)
+
+    def _note_failure(self, what: str, error: BaseException) -> None:
+        text = str(error) or type(error).__name__
+        is_new = self.failing.get(what) != text
+        self.failing[what] = text
+        if isinstance(error, HeadraceError):
+            log.error("%s failed, and is tried again at its next turn: %s", what, text)
+        elif is_new:
+            log.error(
+                "%s failed by a defect of the broker, and is tried again at its next turn; please report it",
+                what,
+                exc_info=error,
+            )
+        else:
+            log.error("%s failed again in the same way (%s); please report it", what, text)
 
     # --- duties
 
@@ -81,24 +113,20 @@ class Maintenance:
         """Sync the logs whose topic asks for it by time (`flush.ms`)."""
         now_ms = self._broker.runtime.clock.now_ms()
         due = [
-            partition.sync()
+            self._tried(f"flush of {partition.key}", partition.sync())
             for partition in self._partitions()
             if partition.log.config.flush_ms < NEVER_MS and partition.log.sync_due(now_ms)
         ]
         # All at once: a directory's writer syncs many files in the time that a few take one after the other.
-        for outcome in await asyncio.gather(*due, return_exceptions=True):
-            if isinstance(outcome, BaseException):
-                _report("a log could not be synced", outcome)
+        await asyncio.gather(*due)
 
     async def _retain(self) -> None:
         """Delete segments that are too old or too many, and end those that compaction waits for."""
         now_ms = self._broker.runtime.clock.now_ms()
         for partition in self._partitions():
-            try:
-                await partition.change_log(_retain, now_ms)
-            except KafkaStorageError as error:
-                # Its disk failed, or its topic was deleted: no reason to keep the others waiting.
-                _report(f"{partition.key}: retention was not applied", error)
+            # Its disk may fail, or its topic be deleted: no reason to keep the others waiting.
+            await self._tried(f"retention of {partition.key}", partition.change_log(_retain, now_ms))
+        self._forget_absent()
 
     async def _checkpoint(self) -> None:
         """Write down how far each log is durable, where it starts and what is committed; only when that has changed."""
@@ -130,17 +158,20 @@ class Maintenance:
     async def _tidy(self) -> None:
         """Remove what was deleted some time ago, and keep the metadata log short."""
         now_ms = self._broker.runtime.clock.now_ms()
-        await self._broker.replicas.change_directories(self._broker.directories.clean_up, now_ms)
-        await self._broker.metadata.take_snapshot_if_due()
+        removal = self._broker.replicas.change_directories(self._broker.directories.clean_up, now_ms)
+        await self._tried("removal of deleted logs", removal)
+        await self._tried("snapshot of the metadata", self._broker.metadata.take_snapshot_if_due())
+
+    def _forget_absent(self) -> None:
+        """What failed with a log that is not here any more has come to its end."""
+        here = {str(partition.key) for partition in self._partitions()}
+        for what in list(self.failing):
+            duty, is_of_log, key = what.partition(" of ")
+            if is_of_log and duty in ("flush", "retention") and key not in here:
+                del self.failing[what]
 
     def _partitions(self) -> list[Partition]:
         return [partition for partition in self._broker.replicas.partitions.values() if not partition.is_offline]
-
-
-def _report(what: str, error: BaseException) -> None:
-    if not isinstance(error, HeadraceError):
-        raise error
-    log.warning("%s: %s", what, error)
 
 
 def _retain(partition_log: Log, now_ms: int) -> None:

@@ -1,0 +1,90 @@
+"""A broker's periodic duties go on whatever goes wrong in them, and what goes wrong is to be seen."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+
+from headrace.broker.broker import Broker
+from headrace.broker.maintenance import Maintenance
+from headrace.errors import KafkaStorageError
+from headrace.log import Log
+from headrace.protocol.messages.create_topics import CreatableTopic
+from headrace.runtime.simulated import Simulation, run_simulation
+
+from .sim import SimulatedBroker
+
+
+class Unexpected(Exception):
+    """Of no kind that anyone provided for."""
+
+
+def on_a_broker(test: Callable[[Broker], Coroutine[Any, Any, None]], settings: dict[str, str] | None = None) -> None:
+    async def main(simulation: Simulation) -> None:
+        machine = SimulatedBroker(simulation, settings)
+        await machine.start()
+        assert machine.broker is not None
+        await machine.host.start(test(machine.broker))
+        await machine.stop()
+
+    run_simulation(main, 1, time_max_s=36_000.0)
+
+
+ERRORS = [Unexpected("a defect"), KafkaStorageError("a broken disk"), asyncio.CancelledError()]
+
+
+@pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
+def test_a_duty_that_fails_has_its_next_turn(
+    error: BaseException, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    turns = []
+
+    async def checkpoint(self: Maintenance) -> None:
+        turns.append(len(self.failing))
+        if len(turns) <= 2:
+            raise error
+
+    monkeypatch.setattr(Maintenance, "_checkpoint", checkpoint)
+
+    async def test(broker: Broker) -> None:
+        await asyncio.sleep(25)
+        assert list(broker.maintenance.failing) == ["checkpoint"]
+        await asyncio.sleep(10)
+        assert turns == [0, 1, 1]
+        assert broker.maintenance.failing == {}
+
+    on_a_broker(test, {"log.flush.offset.checkpoint.interval.ms": "10000"})
+    assert "checkpoint failed" in caplog.text
+
+
+@pytest.mark.parametrize("duty", ["retention", "flush"])
+def test_a_log_that_fails_keeps_no_other_waiting(duty: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    looked_at: set[str] = set()
+
+    def broken(self: Log, *_: object) -> list[Any]:
+        looked_at.add(str(self.partition))
+        if str(self.partition) == "t-0":
+            raise Unexpected
+        return []
+
+    async def test(broker: Broker) -> None:
+        await broker.metadata.create(CreatableTopic(name="t", num_partitions=3, replication_factor=1))
+        for key, partition in broker.replicas.partitions.items():
+            if key[0] == "t":
+                partition.log.config = dataclasses.replace(partition.log.config, flush_ms=1)
+        name = "apply_retention" if duty == "retention" else "sync"
+        with monkeypatch.context() as patched:
+            patched.setattr(Log, name, broken)
+            patched.setattr(Log, "sync_due", lambda self, now_ms: duty == "flush")
+            await asyncio.sleep(70)
+            assert looked_at == {"t-0", "t-1", "t-2"}
+            assert broker.maintenance.failing == {f"{duty} of t-0": "Unexpected"}
+        await asyncio.sleep(70)
+        if duty == "retention":
+            assert broker.maintenance.failing == {}
+
+    on_a_broker(test, {"log.retention.check.interval.ms": "60000", "log.cleaner.enable": "false"})

@@ -15,7 +15,7 @@ from headrace.broker.group_service import GroupService
 from headrace.broker.transaction_service import TransactionService
 from headrace.broker.write_order import batch_bytes_max
 from headrace.cluster.topic_names import CONSUMER_OFFSETS, TRANSACTION_STATE
-from headrace.errors import MessageTooLargeError, UnknownTopicOrPartitionError
+from headrace.errors import InvalidProducerEpochError, MessageTooLargeError, UnknownTopicOrPartitionError
 from headrace.groups import GroupConfig, GroupCoordinator
 from headrace.log import Appended, LogConfig
 from headrace.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
@@ -50,12 +50,15 @@ class UnderWay:
         self.future.set_result(Appended(0, 0, -1, 0))
 
     def fail(self, error: BaseException) -> None:
-        self.log.remove(self.records)
+        self._take_back()
         self.future.set_exception(error)
 
     def cancel(self) -> None:
-        self.log.remove(self.records)
+        self._take_back()
         self.future.cancel()
+
+    def _take_back(self) -> None:
+        self.log[:] = [batch for batch in self.log if batch is not self.records]  # another may say the same
 
 
 @dataclass
@@ -72,6 +75,7 @@ class FakePartition:
         self.holds = False
         self.under_way: list[UnderWay] = []
         self.trouble: Callable[[], BaseException | None] = lambda: None
+        self.epochs: dict[int, int] = {}  # of producers
 
     def append(self, batch: Any, **_: Any) -> Appended | asyncio.Future[Appended]:
         error = self.trouble()
@@ -79,6 +83,11 @@ class FakePartition:
             raise error
         if len(batch) > self.log.config.max_message_bytes:
             raise MessageTooLargeError(f"{len(batch)} bytes are too many")
+        (header,) = split(bytes(batch))
+        if header.producer_id >= 0:
+            if header.producer_epoch < self.epochs.get(header.producer_id, -1):
+                raise InvalidProducerEpochError(f"{header.producer_epoch} is over")
+            self.epochs[header.producer_id] = header.producer_epoch
         records = stored(bytes(batch))
         self.log.batches.append(records)
         if not self.holds:

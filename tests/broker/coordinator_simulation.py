@@ -1,0 +1,285 @@
+"""Coordinators and their drivers over appends that end in any order, fail in any way, and hardly fit their logs.
+
+Requests, markers and the ends of appends are mixed at every step. At the end both coordinators know what the logs say,
+everyone was answered, and no transaction hangs. A seed decides everything. Many seeds, by hand:
+
+    python -m tests.broker.coordinator_simulation 10000
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import sys
+from typing import Any
+
+from headrace.cluster.topic_names import CONSUMER_OFFSETS, TRANSACTION_STATE
+from headrace.errors import ErrorCode, KafkaStorageError
+from headrace.protocol.messages.delete_groups import DeleteGroupsRequest
+from headrace.protocol.messages.init_producer_id import InitProducerIdRequest
+from headrace.protocol.messages.offset_delete import (
+    OffsetDeleteRequest,
+    OffsetDeleteRequestPartition,
+    OffsetDeleteRequestTopic,
+)
+from headrace.protocol.stored.consumer_offsets import OffsetCommitKey, OffsetCommitValue, decode_record
+from headrace.runtime.simulated import run_simulation
+
+from .coordinators import PARTITIONS, TOPIC, FakePartition, Machine, turns
+
+GROUPS = ("a", "b", "c", "d")
+STEPS = 120
+GROUP_PARTITIONS = 2
+Offsets = dict[tuple[str, int], int]
+
+
+class Unexpected(Exception):
+    """Of no kind that anyone provided for."""
+
+
+class Producer:
+    """A transactional producer that believes what it was told, also when it was replaced meanwhile."""
+
+    def __init__(self, name: str, who: dict[str, int]) -> None:
+        self.name, self.who = name, who
+        self.groups: set[str] = set()
+
+
+class Story:
+    def __init__(self, seed: int) -> None:
+        self.random = random.Random(seed)
+        self.machine = Machine(group_partitions=GROUP_PARTITIONS, seed=seed)
+        self.offset = 0
+        self.asked: list[asyncio.Future[Any]] = []
+        self.tasks: list[asyncio.Task[Any]] = []
+        self.producers: list[Producer] = []
+        self.counts: dict[str, int] = {}
+        self.is_quiet = False
+        for partition in self.logs:
+            partition.trouble = self.trouble
+
+    @property
+    def logs(self) -> list[FakePartition]:
+        return list(self.machine.partitions.values())
+
+    def count(self, what: str) -> None:
+        self.counts[what] = self.counts.get(what, 0) + 1
+
+    def trouble(self) -> BaseException | None:
+        if self.is_quiet or self.random.random() > 0.03:
+            return None
+        self.count("appends refused")
+        return self.random.choice((Unexpected("a defect"), KafkaStorageError("a broken disk")))
+
+    # --- what happens
+
+    async def run(self) -> None:
+        for _ in range(STEPS):
+            self.random.choice(self.deeds)(self)
+            if self.random.random() < 0.7:
+                await turns(self.random.randint(1, 4))
+            if self.random.random() < 0.1:
+                await asyncio.sleep(self.random.choice((0.001, 0.01, 1.0)))
+        await self.make_peace()
+        self.check()
+        await self.machine.close()
+
+    def commit(self) -> None:
+        self.asked.append(self.machine.commit(self.random.choice(GROUPS), self.some_offsets()))
+
+    def some_offsets(self) -> dict[int, int]:
+        self.offset += 1
+        return dict.fromkeys(self.random.sample(range(PARTITIONS), self.random.randint(1, PARTITIONS)), self.offset)
+
+    def begin_producer(self) -> None:
+        """Or replace one, whose transaction is aborted."""
+        self.tasks.append(asyncio.get_running_loop().create_task(self.introduce(self.random.choice(("one", "two")))))
+
+    async def introduce(self, name: str) -> None:
+        request = InitProducerIdRequest(transactional_id=name, transaction_timeout_ms=60_000)
+        answer = await self.machine.ask_transactions("init_producer_id", request, 4)
+        if answer.error_code == ErrorCode.NONE:
+            self.count("producers")
+            who = {"producer_id": answer.producer_id, "producer_epoch": answer.producer_epoch}
+            self.producers = [*self.producers[-3:], Producer(name, who)]
+
+    def add_group(self) -> None:
+        if self.producers:
+            producer, group = self.random.choice(self.producers), self.random.choice(GROUPS)
+            self.tasks.append(asyncio.get_running_loop().create_task(self.added(producer, group)))
+
+    async def added(self, producer: Producer, group: str) -> None:
+        if await self.machine.add_offsets(producer.name, producer.who, group) == ErrorCode.NONE:
+            producer.groups.add(group)
+
+    def commit_in_transaction(self) -> None:
+        for producer in self.producers:
+            for group in sorted(producer.groups):
+                if self.random.random() < 0.5:
+                    # As the handler does: whether the group is part of the transaction is asked in the same step.
+                    index = self.machine.groups.coordinator.partition_of(group)
+                    key: Any = (CONSUMER_OFFSETS, index)
+                    coordinator = self.machine.transactions.coordinator
+                    verdict = coordinator.verify(producer.name, *producer.who.values(), [key])
+                    if verdict[key] == ErrorCode.NONE:
+                        self.count("commits in transactions")
+                        offsets = self.some_offsets()
+                        asked = self.machine.commit_in_transaction(producer.name, producer.who, group, offsets)
+                        self.asked.append(asked)
+
+    def end_transaction(self) -> None:
+        if self.producers:
+            producer = self.random.choice(self.producers)
+            producer.groups.clear()
+            self.asked.append(self.machine.end(producer.name, producer.who, self.random.random() < 0.5))
+
+    def delete_groups(self) -> None:
+        names = self.random.sample(GROUPS, self.random.randint(1, 2))
+        self.asked.append(self.machine.ask_group("delete_groups", DeleteGroupsRequest(groups_names=names), 2))
+
+    def delete_offsets(self) -> None:
+        if self.random.random() < 0.5:
+            topic_id = self.machine.topic_id(TOPIC)
+            assert topic_id is not None
+            self.machine.groups.topics_deleted({TOPIC: topic_id})
+            return
+        indexes = self.random.sample(range(PARTITIONS), 5)
+        partitions = [OffsetDeleteRequestPartition(partition_index=index) for index in indexes]
+        topics = [OffsetDeleteRequestTopic(name=TOPIC, partitions=partitions)]
+        request = OffsetDeleteRequest(group_id=self.random.choice(GROUPS), topics=topics)
+        self.asked.append(self.machine.ask_group("offset_delete", request, 0))
+
+    def change_limit(self) -> None:
+        self.machine.limit(CONSUMER_OFFSETS, self.random.choice((160, 200, 400, 1_000_000)))
+        self.machine.limit(TRANSACTION_STATE, self.random.choice((250, 1_000_000)))
+
+    def hold_or_not(self) -> None:
+        for partition in self.logs:
+            partition.holds = self.random.random() < 0.6
+
+    def end_appends(self) -> None:
+        """Of any partition, in any order."""
+        for partition in self.random.sample(self.logs, len(self.logs)):
+            some = self.random.sample(partition.under_way, self.random.randint(0, len(partition.under_way)))
+            for append in some:
+                partition.under_way.remove(append)
+                match self.random.randrange(20):
+                    case 0 if not self.is_quiet:
+                        self.count("appends failed")
+                        append.fail(self.random.choice((Unexpected("a defect"), KafkaStorageError("a broken disk"))))
+                    case 1 if not self.is_quiet:
+                        self.count("appends cancelled")
+                        append.cancel()
+                    case _:
+                        append.end()
+
+    deeds = (
+        *(commit, commit, begin_producer, add_group, add_group, commit_in_transaction, commit_in_transaction),
+        *(end_transaction, delete_groups, delete_offsets, change_limit, hold_or_not, end_appends, end_appends),
+    )
+
+    # --- what must hold
+
+    async def make_peace(self) -> None:
+        self.is_quiet = True
+        self.machine.limit(CONSUMER_OFFSETS, 1_000_000)
+        self.machine.limit(TRANSACTION_STATE, 1_000_000)
+        for partition in self.logs:
+            partition.holds = False
+        for _ in range(200):
+            self.end_appends()
+            await asyncio.sleep(0.01)
+        for name in ("one", "two"):
+            while True:  # a last producer ends what is open
+                request = InitProducerIdRequest(transactional_id=name, transaction_timeout_ms=60_000)
+                answer = await self.machine.ask_transactions("init_producer_id", request, 4)
+                if answer.error_code == ErrorCode.NONE:
+                    break
+                assert answer.error_code == ErrorCode.CONCURRENT_TRANSACTIONS, answer
+                await asyncio.sleep(0.1)
+        await turns(50)
+
+    def check(self) -> None:
+        unanswered = [future for future in (*self.asked, *self.tasks) if not future.done()]
+        assert not unanswered, f"{len(unanswered)} were never answered"
+        for future in (*self.asked, *self.tasks):
+            future.result()
+        known = self.known(self.machine.groups.coordinator)
+        assert known == self.folded(), f"{known} is not what the log says: {self.folded()}"
+        other = Machine(group_partitions=GROUP_PARTITIONS)
+        for index in range(GROUP_PARTITIONS):
+            other.groups.coordinator.begin_load(index)
+            for batch in self.machine.partitions[CONSUMER_OFFSETS, index].log.batches:
+                for record in batch:
+                    other.groups._load(index, record)
+            other.groups.coordinator.loaded(index, other.groups.now())
+        assert known == self.known(other.groups.coordinator), "a reload gives another state"
+        for snapshot in self.machine.transactions.coordinator.snapshots(0).values():
+            assert not snapshot.state.is_prepared, f"a transaction hangs: {snapshot}"
+
+    def known(self, coordinator: Any) -> Offsets:
+        found = {}
+        for group_id, group in coordinator._shards.groups.items():
+            assert not group.offsets.in_flight, f"{group_id} waits for writes that are over"
+            assert not group.offsets.pending, f"{group_id} has offsets of a transaction that is over"
+            for partitions in group.offsets.committed.values():
+                found |= {(group_id, index): offset.offset for index, offset in partitions.items()}
+        return found
+
+    def folded(self) -> Offsets:
+        """The offsets that count, by what the logs say: written by hand, not by the loader."""
+        committed: dict[tuple[str, int], tuple[int, int]] = {}
+        for index in range(GROUP_PARTITIONS):
+            pending: dict[int, dict[tuple[str, int], tuple[int, int]]] = {}
+            batches = self.machine.partitions[CONSUMER_OFFSETS, index].log.batches
+            for number, record in enumerate(record for batch in batches for record in batch):
+                if record.committed is not None:
+                    for name, entry in pending.pop(record.producer_id, {}).items():
+                        if record.committed and committed.get(name, (0, -1))[1] < entry[1]:
+                            committed[name] = entry
+                    continue
+                found = decode_record(record.key, record.value)
+                key: Any = found.key
+                if not isinstance(key, OffsetCommitKey):
+                    continue
+                name = (key.group, key.partition)
+                if record.value is None:
+                    committed.pop(name, None)
+                    for table in pending.values():
+                        table.pop(name, None)
+                    continue
+                assert isinstance(found.value, OffsetCommitValue)
+                table = committed if record.producer_id < 0 else pending.setdefault(record.producer_id, {})
+                table[name] = (found.value.offset, number)
+        return {name: offset for name, (offset, _) in committed.items()}
+
+
+def simulate(seed: int) -> Story:
+    async def main(_: Any) -> Story:
+        story = Story(seed)
+        await story.run()
+        return story
+
+    try:
+        story: Story = run_simulation(main, seed, time_max_s=36_000.0).value
+    except Exception as error:
+        error.add_note(f"seed {seed}")
+        raise
+    return story
+
+
+def main() -> None:
+    count = int(sys.argv[1]) if len(sys.argv) > 1 else 1_000
+    first = int(sys.argv[2]) if len(sys.argv) > 2 else 0
+    logging.disable(logging.CRITICAL)
+    totals: dict[str, int] = {}
+    for seed in range(first, first + count):
+        for what, n in simulate(seed).counts.items():
+            totals[what] = totals.get(what, 0) + n
+    print(f"{count} seeds from {first}: nothing found")
+    print(", ".join(f"{n} {what}" for what, n in sorted(totals.items())))
+
+
+if __name__ == "__main__":
+    main()

@@ -22,8 +22,10 @@ def test_the_simulation_reaches_what_it_is_for() -> None:
         for what, count in simulate(seed).counts.items():
             totals[what] = totals.get(what, 0) + count
     wanted = ("joined", "synced", "commits accepted", "restarts", "moves", "failed writes", "leave_group")
-    for what in (*wanted, "txn_offset_commit", "transactions committed", "transactions aborted"):
+    for what in (*wanted, "txn_offset_commit", "transactions committed", "transactions aborted", "clock steps"):
         assert totals.get(what, 0) >= 10, f"{what} hardly ever happens: {totals}"
+    for what in ("writes that failed in part", "markers written again", "deletions of offsets", "deletions of groups"):
+        assert totals.get(what, 0) >= 3, f"{what} hardly ever happens: {totals}"
 
 
 def test_a_seed_decides_everything() -> None:

@@ -1,8 +1,9 @@
 """A coordinator, partitions and producers on a network that delays, repeats, reorders and loses.
 
-The coordinator's writes take time and sometimes fail, or seem to; it crashes, moves away and comes back at any moment
-and is made anew from its records; producers stall past their time, and are replaced while they still run. What must
-hold is checked on the way and at the end. A seed decides everything. Many seeds, by hand:
+The coordinator's writes take time and sometimes fail, whole or in part, or seem to; it crashes, moves away and comes
+back at any moment and is made anew from its records; the wall clock is set forward and back; producers stall past their
+time, and are replaced while they still run. What must hold is checked on the way and at the end. A seed decides
+everything. Many seeds, by hand:
 
     python -m tests.transactions.simulate 10000
 
@@ -14,7 +15,7 @@ from __future__ import annotations
 
 import heapq
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -28,6 +29,7 @@ from headrace.transactions import (
     Outcome,
     Snapshot,
     Timer,
+    TimerKind,
     TransactionConfig,
     TransactionCoordinator,
     TransactionState,
@@ -107,6 +109,7 @@ class Simulation:
         self.ready_ms: dict[int, int] = dict.fromkeys(range(STATE_PARTITIONS), 0)
         self.asked: dict[int, Asked] = {}
         self.tokens = 0
+        self.opened: dict[str, tuple[int, int, int]] = {}  # when, in which life and epoch of the coordinator
         self.is_down = True
         self.is_quiet = False
         self.facts = Facts()
@@ -199,6 +202,9 @@ class Simulation:
                 self.move(self.random.randrange(STATE_PARTITIONS))
         if self.random.random() < 0.3:
             self.ids.left = self.random.randint(0, 2)
+        if self.random.random() < 0.4:
+            self.count("clock steps")
+            self.clock_error_ms = self.random.choice((0, 3_600_000, -3_600_000, 5_000, -5_000))
         self.after(self.random.randint(1_000, 12_000), self.trouble)
 
     def crash(self) -> None:
@@ -285,6 +291,8 @@ class Simulation:
             if life == self.life and self.timers.get(timer) == deadline_ms:
                 del self.timers[timer]
                 outcome = self.coordinator.on_timer(timer, self.now)
+                if timer.kind is TimerKind.ABORT:
+                    self.check_time(timer.partition, outcome)
                 if outcome.needs_producer_id:
                     self.refill()
                 self.absorb(outcome)
@@ -304,25 +312,35 @@ class Simulation:
             self.writes[partition].remove(write)
             if self.chance(0.05):
                 self.count("failed writes")
+                # From some effect on the records did not fit the batch before, and the next batch failed.
+                first = self.random.randrange(len(outcome.effects))
+                failed = range(first, len(outcome.effects))
+                self.put(write, range(first))
                 if self.chance(0.5):
-                    self.put(write)
-                    self.unsure.update(record.key for record in outcome.records)
+                    self.put(write, failed)
+                    self.unsure.update(
+                        record.key for position in failed for record in outcome.effects[position].records
+                    )
                 error = self.random.choice(WRITE_ERRORS)
-                self.absorb(self.coordinator.failed(outcome, error, self.now))
+                self.absorb(self.coordinator.failed(outcome, dict.fromkeys(failed, error), self.now))
             else:
                 self.put(write)
+                before = self.coordinator.snapshots(partition)
                 self.absorb(self.coordinator.written(outcome, self.now))
+                self.note_opened(partition, before)
 
         self.after(self.ready_ms[partition] - self.now_ms, settle)
 
-    def put(self, write: Write) -> None:
-        for record in write.outcome.records:
-            self.log[record.partition].append((record.key, record.value))
-            self.unsure.discard(record.key)
-            if record.value is None:
-                # Nobody knows who had this id: whoever asks next may have it.
-                self.count("expired ids")
-                self.facts.last_init.pop(record.key[4:].decode(), None)
+    def put(self, write: Write, positions: Iterable[int] | None = None) -> None:
+        effects = write.outcome.effects
+        for position in range(len(effects)) if positions is None else positions:
+            for record in effects[position].records:
+                self.log[record.partition].append((record.key, record.value))
+                self.unsure.discard(record.key)
+                if record.value is None:
+                    # Nobody knows who had this id: whoever asks next may have it.
+                    self.count("expired ids")
+                    self.facts.last_init.pop(record.key[4:].decode(), None)
 
     def refill(self) -> None:
         if self.ids.left == 0:
@@ -531,6 +549,30 @@ class Simulation:
             append(found[batch.partition])
 
     # --- what must hold -----------------------------------------------------------------------------------------------
+
+    def check_time(self, partition: int, outcome: Outcome) -> None:
+        """Who is aborted for its time has had it, and who is not has not: by the clock that cannot be set.
+
+        Of what was read from the log only the wall clock can tell how long it is open.
+        """
+        aborted = {effect.records[0].key[4:].decode() for effect in outcome.effects}
+        for name, snapshot in self.coordinator.snapshots(partition).items():
+            opened_ms, life, epoch = self.opened.get(name, (0, -1, -1))
+            if snapshot.state is TransactionState.ONGOING and (life, epoch) == (self.life, self.epochs[partition]):
+                is_late = self.now_ms - opened_ms > snapshot.timeout_ms
+                assert is_late or name not in aborted, f"{name} was aborted before its time"
+                entry = self.coordinator._shards.find(name)
+                assert entry is not None
+                is_left = name not in aborted and not entry.is_busy and not outcome.needs_producer_id
+                assert not (is_late and is_left), f"{name} is given more time than it has"
+                self.count("times compared")
+
+    def note_opened(self, partition: int, before: dict[str, Snapshot]) -> None:
+        for name, snapshot in self.coordinator.snapshots(partition).items():
+            was = before.get(name)
+            was_open = was is not None and was.state is TransactionState.ONGOING
+            if snapshot.state is TransactionState.ONGOING and not was_open:
+                self.opened[name] = (self.now_ms, self.life, self.epochs[partition])
 
     def check_reload(self) -> None:
         """What a new coordinator reads from the log is what the present one knows, as far as that is settled."""

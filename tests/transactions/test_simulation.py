@@ -22,7 +22,7 @@ def test_the_simulation_reaches_what_it_is_for() -> None:
         for what, count in simulate(seed).counts.items():
             totals[what] = totals.get(what, 0) + count
     often = ("commits", "aborts", "crashes", "moves", "failed writes", "lost markers", "late markers refused", "stalls")
-    for what in (*often, "reloads compared", "expired ids"):
+    for what in (*often, "reloads compared", "expired ids", "clock steps", "times compared"):
         assert totals.get(what, 0) >= 20, f"{what} hardly ever happens: {totals}"
     for what in ("rotations", "waits for a producer id"):
         assert totals.get(what, 0) >= 2, f"{what} hardly ever happens: {totals}"

@@ -2,14 +2,33 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections import defaultdict
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.switching import VARIABLE, switch_as_told
 
 # Here sockets, processes and other people's clients run by the machine's clock, and a machine may stand still for
 # seconds: a test that fails is tried once more. What needed it is listed with its first failure.
 ROOMS_ON_THE_CLOCK = {"broker", "cli", "client", "compat", "examples", "net", "parallel", "spark", "testing"}
+
+
+def pytest_configure() -> None:
+    switch_as_told()
+
+
+@pytest.fixture
+def often_switching(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Threads change places five hundred times as often as they do by themselves, also in processes of the test."""
+    before = sys.getswitchinterval()
+    monkeypatch.setenv("PYTHONPATH", os.environ.get("PYTHONPATH", ""))  # so that it is as before afterwards
+    monkeypatch.setenv(VARIABLE, "1e-5")
+    switch_as_told()
+    yield
+    sys.setswitchinterval(before)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -8,6 +8,8 @@ import tempfile
 import time
 from pathlib import Path
 
+from tests.switching import switch_as_told
+
 from .run import Run
 
 
@@ -17,6 +19,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=None, help="of the faults; the clients' timing is their own")
     parser.add_argument("--keep", type=Path, default=None, help="a directory for histories and logs, kept afterwards")
     options = parser.parse_args()
+    switch_as_told()
     seed = options.seed if options.seed is not None else time.time_ns() % 1_000_000
     began = time.monotonic()
 

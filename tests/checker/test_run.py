@@ -12,6 +12,16 @@ from .run import Run
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
+@pytest.mark.usefixtures("often_switching")
+def test_twenty_seconds_of_faults_break_no_promise_while_threads_switch_often(tmp_path: Path) -> None:
+    report = Run(tmp_path, seed=20_262).go(20)
+    text = "\n".join(report.lines())
+    assert not report.anomalies, text
+    assert sum(one.kind is Kind.TRANSACTION and one.outcome is Outcome.OK for one in report.operations) > 5, text
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
 def test_forty_seconds_of_faults_break_no_promise(tmp_path: Path) -> None:
     report = Run(tmp_path, seed=20_261).go(40)
     text = "\n".join(report.lines())

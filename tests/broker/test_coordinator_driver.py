@@ -303,6 +303,18 @@ def test_what_is_under_way_is_waited_for_before_a_partition_is_read(monkeypatch:
     on_a_machine(test)
 
 
+def test_a_transaction_ends_also_when_the_offsets_topic_was_deleted() -> None:
+    async def test(machine: Machine) -> None:
+        who = await machine.started("tid")
+        assert await machine.add_offsets("tid", who, "g") == ErrorCode.NONE
+        del machine.partitions[CONSUMER_OFFSETS, 0]
+        machine.groups.apply(machine.groups.coordinator.unload(0))
+        assert (await machine.end("tid", who, True)).error_code == ErrorCode.NONE
+        await until(lambda: machine.transactions.coordinator.snapshots(0)["tid"].state.is_complete)
+
+    on_a_machine(test)
+
+
 # --- bounds
 
 

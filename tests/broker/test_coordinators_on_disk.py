@@ -111,9 +111,7 @@ async def story(inside: Broker) -> None:
     await asyncio.gather(*(actor.close() for actor in actors))
     syncing.cancel()
     for actor in actors:
-        assert await actor.fetch() == actor.expected, (
-            "an aborted offset counts, or a committed one does not"
-        )
+        assert await actor.fetch() == actor.expected, "an aborted offset counts, or a committed one does not"
     for group in inside.groups.coordinator._shards.groups.values():
         assert not group.offsets.pending
         assert not group.offsets.in_flight

@@ -356,6 +356,31 @@ def test_groups_of_several_partitions_are_deleted_each_for_itself(members: Membe
     assert [members.state(name) for name in names] == ["Dead", "Empty", "Dead"]
 
 
+@pytest.mark.parametrize("in_transaction", [False, True])
+def test_a_topic_that_was_made_anew_inherits_nothing_even_if_no_tombstone_was_written(
+    members: Members, in_transaction: bool
+) -> None:
+    """The broker may fail between the topic's deletion and that of its offsets."""
+    if in_transaction:
+        members.txn_commit(500)
+        members.driver.end_transaction(GROUP, 7, True)
+    else:
+        members.commit(500)
+    assert members.offsets() == {TOPIC: 500}
+    members.driver.topics.known["topic"] = (bytes(15) + b"\x63", 100)
+    members.driver.reload()
+    assert members.offsets() == {}
+    request = OffsetFetchRequest(
+        group_id=GROUP, topics=[OffsetFetchRequestTopic(name="topic", partition_indexes=[TOPIC[1]])]
+    )
+    (topic,) = members.driver.ask("offset_fetch", request, 5).topics
+    assert topic.partitions[0].committed_offset == -1
+    members.driver.advance(1_200_000)
+    assert members.state() == "Dead", "what nobody can want any more is removed"
+    assert members.commit(3) == NONE
+    assert members.offsets() == {TOPIC: 3}
+
+
 def test_deleted_topics_take_their_offsets_with_them(members: Members) -> None:
     members.commit(1)
     members.commit(2, topic="other")

@@ -94,6 +94,8 @@ def test_the_record_after_the_markers_is_tried_until_it_is_written() -> None:
     clients.fail(ErrorCode.NOT_ENOUGH_REPLICAS)
     clients.hold = False
     clients.advance(100)
+    assert clients.state() == "PrepareCommit", "what fails again is tried less often"
+    clients.advance(100)
     assert clients.state() == "CompleteCommit"
     assert clients.markers == [(A0, 1_000, 0, True)]  # not once more
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from headrace.broker.coordinator_driver import CoordinatorDriver, StoredRecord
 from headrace.broker.write_order import Append, begin_append
 from headrace.cluster.topic_names import CONSUMER_OFFSETS
-from headrace.errors import ErrorCode
+from headrace.errors import ErrorCode, KafkaError
 from headrace.groups import GroupCoordinator
 from headrace.records.build import BatchOptions
 from headrace.runtime import Buffer
@@ -63,7 +63,7 @@ class GroupService(CoordinatorDriver):
         """
         complete = self.coordinator.ending_transaction(index, end.producer_id, end.committed)
         if complete is None:
-            then(Append(f"{self.topic}-{index}", ErrorCode.NOT_LEADER_OR_FOLLOWER))  # to be asked again
+            then(Append(f"{self.topic}-{index}", self._why_not_served(index)))
             return
         append = begin_append(self.broker, self.topic, index, end.build, transaction_version=end.transaction_version)
 
@@ -73,6 +73,14 @@ class GroupService(CoordinatorDriver):
             then(append)
 
         self.order.add((index,), (append,), its_turn)
+
+    def _why_not_served(self, index: int) -> ErrorCode:
+        """A partition that is being read is asked again; to one that is gone a marker could never be written."""
+        try:
+            self.broker.partition(self.topic, index)
+        except KafkaError as error:
+            return ErrorCode(error.code)
+        return ErrorCode.NOT_LEADER_OR_FOLLOWER
 
     def topics_deleted(self, topics: dict[str, bytes]) -> None:
         """Forget what was committed for topics that are gone."""

@@ -195,6 +195,8 @@ class Administration:
 
     def _is_expired(self, group: Group, topic: str, offset: CommittedOffset, at: Now) -> bool:
         """Kafka's rule: what counts is since when nobody could want the offset, which depends on the kind of group."""
+        if self._offsets.is_of_earlier_topic(topic, offset):
+            return True
         if group.protocol_type is None:
             since_ms = offset.commit_timestamp_ms  # nobody ever joined: only commits tell that someone is there
         elif group.state is GroupState.EMPTY:

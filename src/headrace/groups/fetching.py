@@ -52,10 +52,9 @@ class OffsetFetches:
                 continue
             for topic in wanted.topics:
                 name = self._topics.topic_name(topic.topic_id) if with_ids else topic.name
+                topic_id = topic.topic_id if with_ids else self._id_of(topic.name)
                 partitions = [
-                    self._partition(
-                        OffsetFetchResponsePartitions, group, name, topic.topic_id, index, request.require_stable
-                    )
+                    self._partition(OffsetFetchResponsePartitions, group, name, topic_id, index, request.require_stable)
                     for index in topic.partition_indexes
                 ]
                 answered.topics.append(
@@ -75,14 +74,22 @@ class OffsetFetches:
                 topics.append(OffsetFetchResponseTopic(name=found.name, partitions=_as_older(found.partitions)))
         else:
             for topic in request.topics:
+                topic_id = self._id_of(topic.name)
                 partitions = [
                     self._partition(
-                        OffsetFetchResponsePartition, group, topic.name, ZERO_UUID, index, request.require_stable
+                        OffsetFetchResponsePartition, group, topic.name, topic_id, index, request.require_stable
                     )
                     for index in topic.partition_indexes
                 ]
                 topics.append(OffsetFetchResponseTopic(name=topic.name, partitions=partitions))
         return OffsetFetchResponse(topics=topics)
+
+    def _id_of(self, name: str) -> bytes:
+        """Also where a topic is asked for by its name, what was committed for an earlier one of that name is not told.
+
+        Usually it was deleted with that topic, unless the broker failed between the two.
+        """
+        return self._topics.topic_id(name) or ZERO_UUID
 
     def _find(self, group_id: str) -> tuple[Group | None, ErrorCode]:
         """The group; a group that does not exist has no offsets, which is no error."""
@@ -110,8 +117,8 @@ class OffsetFetches:
         if group is None:
             return topics
         for name, partitions in group.offsets.committed.items():
-            topic_id = self._topics.topic_id(name) if with_ids else ZERO_UUID
-            if topic_id is None:
+            topic_id = self._id_of(name)
+            if with_ids and topic_id == ZERO_UUID:
                 continue  # the topic is gone, and by id nobody could be told which one it was
             found: list[OffsetFetchResponsePartitions] = []
             for index, offset in sorted(partitions.items()):
@@ -122,7 +129,8 @@ class OffsetFetches:
                 else:
                     found.append(_found(OffsetFetchResponsePartitions, index, offset))
             if found:
-                topics.append(OffsetFetchResponseTopics(name=name, topic_id=topic_id, partitions=found))
+                told = topic_id if with_ids else ZERO_UUID
+                topics.append(OffsetFetchResponseTopics(name=name, topic_id=told, partitions=found))
         return topics
 
 

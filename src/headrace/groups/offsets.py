@@ -110,7 +110,8 @@ class OffsetCommits:
                 result = TxnOffsetCommitResponsePartition(partition_index=wanted.partition_index, error_code=error)
                 answered.partitions.append(result)
                 if error == ErrorCode.NONE:
-                    offset = _offset_of(wanted, at.wall_ms, NO_EXPIRY, ZERO_UUID)
+                    topic_id = self._topics.topic_id(topic.name) or ZERO_UUID
+                    offset = _offset_of(wanted, at.wall_ms, NO_EXPIRY, topic_id)
                     commits.append(_Commit(TopicPartition(topic.name, wanted.partition_index), offset, result))
         out.reply(caller, response)
         if commits:
@@ -254,6 +255,11 @@ class OffsetCommits:
     def _deleted(self, shard: Shard, group_id: str, partition: TopicPartition, out: Outcome, at: Now) -> None:
         if not shard.is_unloaded:
             self._shards.apply_offset(shard, group_id, *partition, None)
+
+    def is_of_earlier_topic(self, topic: str, offset: CommittedOffset) -> bool:
+        """Whether the topic was deleted and made anew since; then nobody can want the offset any more."""
+        topic_id = self._topics.topic_id(topic)
+        return topic_id is not None and is_mismatched(offset.topic_id, topic_id)
 
     def topics_deleted(self, out: Outcome, topics: dict[str, bytes]) -> None:
         """Topics are gone: so are offsets in them, unless they are known to be of another topic of that name."""

@@ -31,6 +31,9 @@ from headrace.transactions.state import (
 # The first EndTxn whose clients know the newer protocol.
 BUMP_VERSION = 5
 
+# What goes wrong again and again is tried less and less often, but often enough that nobody waits long when it is over.
+RETRY_DOUBLINGS_MAX = 4
+
 # Answers to a marker that will never change: the partition knows of a newer epoch, or of a newer coordinator.
 _SUPERSEDED = frozenset((ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.TRANSACTION_COORDINATOR_FENCED))
 
@@ -142,6 +145,7 @@ class Endings:
     def go_on(self, out: Outcome, entry: Entry) -> None:
         """A transaction is decided, as was just written or read from the log: its partitions are to know."""
         entry.unmarked = set(entry.current.partitions)
+        entry.retries = 0
         self._shards.ask_for_markers(out, entry, entry.unmarked)
 
     def markers_written(
@@ -187,7 +191,9 @@ class Endings:
         self._shards.write(out, entry, target, refuse=lambda error: None, otherwise=failed)
 
     def _try_again_later(self, out: Outcome, entry: Entry, at: Now) -> None:
-        out.arm(entry.timer, at.monotonic_ms + self._shards.config.retry_backoff_ms)
+        backoff_ms = self._shards.config.retry_backoff_ms << min(entry.retries, RETRY_DOUBLINGS_MAX)
+        entry.retries += 1
+        out.arm(entry.timer, at.monotonic_ms + backoff_ms)
 
     def on_markers_timer(self, out: Outcome, transactional_id: str, at: Now) -> None:
         entry = self._shards.find(transactional_id)

@@ -29,6 +29,7 @@ class Entry:
     pending: Snapshot | None = None  # what it becomes once that is written
     unmarked: set[TopicPartition] = field(default_factory=set)  # partitions whose marker is not known to be written
     awaited: set[TopicPartition] = field(default_factory=set)  # those of them that were asked for
+    retries: int = 0  # of its markers, or of the record after them
     attempt: int = 0  # of the marker request that counts
 
     @property

@@ -133,6 +133,26 @@ def test_thousands_of_places_may_become_free_at_once() -> None:
     asyncio.run(run())
 
 
+def test_a_place_that_fails_holds_nobody_up(caplog: pytest.LogCaptureFixture) -> None:
+    async def run() -> None:
+        order, happened = WriteOrder(), []
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+
+        def broken() -> None:
+            raise Unexpected
+
+        order.add({0}, [Append("p", ErrorCode.NONE, future)], broken)
+        order.add({0}, (), lambda: happened.append("next"))
+        order.add({1}, (), broken)
+        future.set_result(None)
+        await turns()
+        order.add({0}, (), lambda: happened.append("later"))
+        assert happened == ["next", "later"]
+
+    asyncio.run(run())
+    assert caplog.text.count("please report it") == 2
+
+
 # --- whatever becomes of an append
 
 

@@ -68,9 +68,11 @@ class GroupService(CoordinatorDriver):
         append = begin_append(self.broker, self.topic, index, end.build, transaction_version=end.transaction_version)
 
         def its_turn() -> None:
-            if append.error == ErrorCode.NONE:
-                complete()
-            then(append)
+            try:
+                if append.error == ErrorCode.NONE:
+                    complete()
+            finally:
+                then(append)
 
         self.order.add((index,), (append,), its_turn)
 

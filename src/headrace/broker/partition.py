@@ -18,7 +18,6 @@ from typing import Any, TypeVar, TypeVarTuple
 from headrace.broker.purgatory import Watchers
 from headrace.errors import (
     FencedLeaderEpochError,
-    HeadraceError,
     KafkaStorageError,
     NotEnoughReplicasError,
     NotLeaderOrFollowerError,
@@ -292,7 +291,7 @@ def _take_turn(turn: asyncio.Future[T], begin: Callable[[], T]) -> None:
         return  # whoever wanted it has given up
     try:
         turn.set_result(begin())
-    except HeadraceError as error:
+    except Exception as error:  # noqa: BLE001 - it is for whoever waits, and those behind have their turn too
         turn.set_exception(error)
 
 

@@ -116,12 +116,12 @@ class WriteOrder:
     def add(self, partitions: Collection[int], appends: Collection[Append], then: Callable[[], None]) -> None:
         """`then` comes after these appends, which were just begun, and after whatever is before it in these partitions.
 
-        It may be called at once. It must not raise. Several partitions cannot wait for each other in a circle: a place
-        is taken in all of them in one step.
+        It may be called at once. If it raises, that is said in the broker's log. Several partitions cannot wait for
+        each other in a circle: a place is taken in all of them in one step.
         """
         under_way = [append for append in appends if not append.is_done]
         if not under_way and not any(index in self._places for index in partitions):
-            then()
+            _do(then)
             return
         place = _Place(partitions, len(under_way), then)
         for index in partitions:
@@ -148,16 +148,21 @@ class WriteOrder:
         if any(self._places[index][0] is not place for index in place.partitions):
             return []
         place.has_happened = True
-        try:
-            # Still in its place: what it leads to in turn comes after what was asked for before.
-            place.then()
-        finally:
-            following = []
-            for index in place.partitions:
-                places = self._places[index]
-                places.popleft()
-                if places:
-                    following.append(places[0])
-                else:
-                    del self._places[index]
+        # Still in its place: what it leads to in turn comes after what was asked for before.
+        _do(place.then)
+        following = []
+        for index in place.partitions:
+            places = self._places[index]
+            places.popleft()
+            if places:
+                following.append(places[0])
+            else:
+                del self._places[index]
         return following
+
+
+def _do(then: Callable[[], None]) -> None:
+    try:
+        then()
+    except Exception:
+        log.exception("what follows from an append failed, by a defect of the broker: please report it")

@@ -295,6 +295,30 @@ def test_a_partition_that_cannot_be_loaded_is_tried_again(monkeypatch: pytest.Mo
     on_a_machine(test)
 
 
+def test_a_partition_that_is_unloaded_while_it_is_read_stays_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    may_go_on = asyncio.Event()
+
+    async def offload(function: Callable[..., Any], *arguments: Any) -> Any:
+        await may_go_on.wait()
+        return function(*arguments)
+
+    monkeypatch.setattr(coordinator_driver, "stored_records", lambda log: iter([log.batches[0]]))
+
+    async def test(machine: Machine) -> None:
+        await machine.commit("g", {0: 1})
+        machine.runtime.offload = offload  # type: ignore[attr-defined]
+        machine.groups.load(0)
+        await turns()
+        machine.groups.unload(0)
+        may_go_on.set()
+        await turns()
+        assert not machine.groups.coordinator.is_loaded(0)
+        refused = (await machine.commit("g", {0: 2})).topics[0].partitions[0].error_code
+        assert refused == ErrorCode.NOT_COORDINATOR
+
+    on_a_machine(test)
+
+
 def test_what_is_under_way_is_waited_for_before_a_partition_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else an offset that was acknowledged would be in the log and unknown."""
 

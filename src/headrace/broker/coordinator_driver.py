@@ -43,6 +43,7 @@ class Coordinator(Protocol):
     def failed(self, outcome: Any, error: Mapping[int, ErrorCode], now: Now) -> Any: ...
     def on_timer(self, timer: Any, now: Now) -> Any: ...
     def loaded(self, partition: int, now: Now) -> Any: ...
+    def unload(self, partition: int) -> Any: ...
 
 
 class StoredRecord(NamedTuple):
@@ -207,6 +208,13 @@ class CoordinatorDriver:
         self.apply(begin())
         task = self._loading[index] = self.keep(self._load_until_done(index, begin, load))
         task.add_done_callback(functools.partial(self._loading_ended, index))
+
+    def unload(self, index: int) -> None:
+        """The partition is gone, or led elsewhere: nothing of it is known here any more, nor is read to its end."""
+        loading = self._loading.pop(index, None)
+        if loading is not None:
+            loading.cancel()
+        self.apply(self._coordinator.unload(index))
 
     def _loading_ended(self, index: int, task: asyncio.Task[Any]) -> None:
         if self._loading.get(index) is task:

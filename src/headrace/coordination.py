@@ -55,7 +55,7 @@ class Reply(NamedTuple):
     response: Any
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Effect(Generic[OutcomeT]):
     """Records of one partition, and what becomes of the state once they are written, or could not be.
 

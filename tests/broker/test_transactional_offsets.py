@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
+import dataclasses
+import random
 from pathlib import Path
 
+import pytest
 from tests.waiting import eventually
 
 from headrace import Admin, Consumer, NewTopic, Producer
+from headrace.broker.broker import Broker
 from headrace.cluster.topic_names import CONSUMER_OFFSETS
+from headrace.log import LogConfig
+from headrace.protocol.messages.create_topics import CreatableTopic
+from headrace.protocol.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
 from headrace.testing import EmbeddedBroker, broker
+
+from .coordinators import answer, context, turns
 
 SETTINGS = {"offsets.topic.num.partitions": "1", "transaction.state.log.num.partitions": "1"}
 
@@ -46,4 +60,62 @@ def test_a_commit_does_not_overtake_the_offsets_that_are_being_loaded(tmp_path: 
         with Admin(address) as admin:
             found = {place.topic: one.offset for place, one in admin.list_group_offsets(["g"])["g"].items()}
         assert found == {"t": 5}
+    assert not failures
+
+
+def test_a_transaction_ends_also_where_no_batch_is_small_enough(tmp_path: Path, failures: list[str]) -> None:
+    with broker(str(tmp_path / "data"), SETTINGS) as kafka:
+        address = {"bootstrap.servers": kafka.address}
+        with Admin(address) as admin:
+            admin.create_topics([NewTopic("t", 1, 1)]).all()
+
+        def limit(inside: Broker) -> None:
+            log = inside.partition("t", 0).log
+            log.config = dataclasses.replace(log.config, max_message_bytes=10)
+
+        with Producer({**address, "transactional.id": "tid"}) as producer:
+            producer.init_transactions()
+            producer.begin_transaction()
+            producer.send("t", b"output")
+            producer.flush()
+            kafka.call(limit)
+            producer.commit_transaction()
+            eventually(lambda: stable_and_end(kafka, "t") == (2, 2))
+    assert not failures
+
+
+@pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])
+def test_tombstones_fit_also_when_the_topic_compresses(tmp_path: Path, failures: list[str], codec: str) -> None:
+    """Names that cannot be compressed, in batches as large as they may be."""
+    names = [random.Random(number).randbytes(20).hex() for number in range(40)]
+
+    async def story(inside: Broker) -> int:
+        await inside.metadata.ensure_internal(CONSUMER_OFFSETS)
+        for name in names:
+            await inside.metadata.create(CreatableTopic(name=name, num_partitions=1, replication_factor=1))
+        groups, partition = inside.groups, inside.partition(CONSUMER_OFFSETS, 0)
+        while not groups.coordinator.is_loaded(0):
+            await asyncio.sleep(0)
+        config = LogConfig.of({"compression.type": codec})
+        for bytes_max in range(300, 700, 13):
+            partition.log.config = dataclasses.replace(config, max_message_bytes=bytes_max)
+            topics = [
+                OffsetCommitRequestTopic(
+                    name=name,
+                    partitions=[
+                        OffsetCommitRequestPartition(partition_index=0, committed_offset=1, committed_metadata="")
+                    ],
+                )
+                for name in names
+            ]
+            request = OffsetCommitRequest(group_id="g", generation_id_or_member_epoch=-1, member_id="", topics=topics)
+            found = await answer(groups.call(groups.coordinator.offset_commit, context(8), request))
+            assert {one.error_code for topic in found.topics for one in topic.partitions} == {0}, bytes_max
+            groups.topics_deleted({name: inside.topic_id(name) or b"" for name in names})
+            await turns()
+            assert not any(group.offsets.committed for group in groups.coordinator._shards.groups.values())
+        return bytes_max
+
+    with broker(str(tmp_path / "data"), SETTINGS) as kafka:
+        assert kafka.call(story) > 600
     assert not failures

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("headrace.broker.coordinator")
 
+COMPRESSION_OVERHEAD_BYTES = 64
+
 
 class Append:
     """One append to a partition, under way or done. `error` is what became of it."""
@@ -78,7 +80,11 @@ def batch_bytes_max(broker: Broker, topic: str, index: int) -> int:
         config = broker.partition(topic, index).log.config
     except HeadraceError:
         return INT32_MAX
-    return min(config.max_message_bytes, config.segment_bytes)
+    bytes_max = min(config.max_message_bytes, config.segment_bytes)
+    if config.codec is not None:
+        # What cannot be made smaller becomes a little larger when it is compressed.
+        bytes_max -= COMPRESSION_OVERHEAD_BYTES + bytes_max // 100
+    return bytes_max
 
 
 def _error_of(error: BaseException, what: str) -> ErrorCode:

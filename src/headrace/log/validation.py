@@ -106,7 +106,8 @@ def validate(view: memoryview, config: LogConfig, origin: Origin, partition: Top
     from_client = origin is Origin.CLIENT
     if from_client and header.base_offset != 0:
         raise InvalidRecordError(f"{partition}: a producer's batch has base offset 0, not {header.base_offset}")
-    if size > config.max_message_bytes:
+    # The end of a transaction is let in whatever its size: without it the transaction would be open for ever.
+    if size > config.max_message_bytes and (from_client or not header.attributes & CONTROL_BIT):
         raise _too_large(size, config, partition)
     if crc32c(view[ATTRIBUTES_AT:]) != header.crc:
         raise CorruptMessageError(

@@ -377,6 +377,8 @@ class Simulation(Driver):
         if sent.method in ("offset_commit", "txn_offset_commit") and outcome.records:
             facts = self.facts.setdefault((self.epoch, sent.client.group_id), Facts())
             in_transaction = sent.method == "txn_offset_commit"
+            # When it arrives, not when it is sent: it may come late, after the end of the transaction before.
+            sent.client.in_transaction |= in_transaction
             asked = sent.request
             generation = asked.generation_id if in_transaction else asked.generation_id_or_member_epoch
             assert generation >= facts.generation, "a commit of an older generation was accepted"
@@ -540,7 +542,6 @@ class Simulation(Driver):
             group_instance_id=client.instance_id,
             topics=[TxnOffsetCommitRequestTopic(name=TOPIC, partitions=partitions)],
         )
-        client.in_transaction = True
         self.deliver(client, "txn_offset_commit", request, 3)
 
     # --- what must hold

@@ -9,7 +9,14 @@ from pathlib import Path
 import pytest
 
 from headrace.cluster.image import Image, InconsistentMetadataError
-from headrace.cluster.records import ConfigRecord, MetadataRecord, NoOpRecord, PartitionRecord, TopicRecord
+from headrace.cluster.records import (
+    ConfigRecord,
+    MetadataRecord,
+    NoOpRecord,
+    PartitionRecord,
+    RemoveTopicRecord,
+    TopicRecord,
+)
 from headrace.cluster.store import Store, fold
 from headrace.cluster.store.local import DIRECTORY_NAME, LocalStore
 from headrace.errors import StaleControllerEpochError
@@ -129,6 +136,113 @@ def test_a_damaged_snapshot_is_told_instead_of_being_taken_for_the_end() -> None
         runtime.disk.replace_file(path, bad)
         with pytest.raises(InconsistentMetadataError, match="snapshot"):
             opened(runtime)
+
+
+def log_path(runtime: Runtime) -> str:
+    directory = f"{PARENT}/{DIRECTORY_NAME}"
+    return max(f"{directory}/{name}" for name in runtime.disk.listdir(directory) if name.endswith(".log"))
+
+
+def flip(runtime: Runtime, path: str, needle: bytes) -> bytes:
+    data = bytearray(runtime.disk.read_file(path))
+    data[data.rindex(needle)] ^= 1
+    runtime.disk.replace_file(path, bytes(data))
+    return bytes(data)
+
+
+def test_damage_before_whole_batches_is_refused_and_nothing_is_cut() -> None:
+    """Whether the process stopped in order or not: what follows was acknowledged too."""
+    for damaged in (b"topic-2", b"topic-1"):
+        for stops in (True, False):
+            host = simulated_host(4)
+            store, image = opened(host.runtime)
+            epoch = store.elect(1)
+            for number in range(4):
+                append(store, image, epoch, topic(number))
+            if stops:
+                store.close()
+            host.kill(power_loss=False)
+            runtime = host.restart()
+            path = log_path(runtime)
+            data = flip(runtime, path, damaged)
+            for _ in range(2):
+                with pytest.raises(InconsistentMetadataError, match="whole batches follow"):
+                    opened(runtime)
+                assert runtime.disk.read_file(path) == data
+
+
+def test_a_length_that_is_damaged_hides_nothing() -> None:
+    host = simulated_host(4)
+    store, image = opened(host.runtime)
+    epoch = store.elect(1)
+    for number in range(4):
+        append(store, image, epoch, topic(number))
+    host.kill(power_loss=False)
+    runtime = host.restart()
+    path = log_path(runtime)
+    data = bytearray(runtime.disk.read_file(path))
+    second = 12 + int.from_bytes(data[8:12], "big")
+    data[second + 8] = 0x7F  # it seems to reach far beyond the end, as the last batch of a torn file does
+    runtime.disk.replace_file(path, bytes(data))
+    with pytest.raises(InconsistentMetadataError, match="whole batches follow"):
+        opened(runtime)
+    assert runtime.disk.read_file(path) == bytes(data)
+
+
+def test_after_a_stop_in_order_the_last_batch_has_to_be_there_and_whole() -> None:
+    for torn in (False, True):
+        host = simulated_host(4)
+        store, image = opened(host.runtime)
+        append(store, image, store.elect(1), topic(1))
+        store.close()
+        runtime = host.runtime
+        path = log_path(runtime)
+        if torn:
+            runtime.disk.replace_file(path, runtime.disk.read_file(path)[:-10])
+        else:
+            flip(runtime, path, b"topic-1")
+        with pytest.raises(InconsistentMetadataError, match="synced up to"):
+            opened(runtime)
+
+
+def test_a_last_batch_that_a_crash_tore_is_cut_off() -> None:
+    host = simulated_host(4)
+    store, image = opened(host.runtime)
+    epoch = store.elect(1)
+    append(store, image, epoch, topic(1))
+    append(store, image, epoch, topic(2))
+    host.kill(power_loss=False)
+    runtime = host.restart()
+    path = log_path(runtime)
+    runtime.disk.replace_file(path, runtime.disk.read_file(path)[:-60] + bytes(60))
+    _, again = opened(runtime)
+    assert set(again.topics) == {"topic-1"}
+
+
+def test_a_damaged_snapshot_leaves_the_records_that_it_would_replace() -> None:
+    runtime = simulated_host(3).runtime
+    store, image = opened(runtime)
+    append(store, image, store.elect(1), topic(1))
+    store.close()
+    directory = f"{PARENT}/{DIRECTORY_NAME}"
+    before = runtime.disk.read_file(log_path(runtime))
+    runtime.disk.replace_file(f"{directory}/{100:020d}-{1:010d}.checkpoint", b"not a snapshot")
+    with pytest.raises(InconsistentMetadataError, match="snapshot"):
+        opened(runtime)
+    assert runtime.disk.read_file(log_path(runtime)) == before
+
+
+def test_folding_tells_which_topics_were_deleted() -> None:
+    runtime = simulated_host(3).runtime
+    store = LocalStore.open(runtime, PARENT)
+    epoch = store.elect(1)
+    gone = (1).to_bytes(16, "big")
+    store.append_if_epoch(epoch, topic(1))
+    store.append_if_epoch(epoch, [RemoveTopicRecord(topic_id=gone), *topic(2)])
+    image = Image()
+    assert fold(store, image) == {gone}
+    assert fold(store, image) == set()
+    assert set(image.topics) == {"topic-2"}
 
 
 def scenario(runtime: Runtime, acknowledged: list[int], rng: random.Random) -> None:

@@ -70,6 +70,7 @@ class Log:
         recovery_point: int = 0,
         start_offset: int = 0,
         clean: bool = False,
+        each_synced: bool = False,
         producer_expiration_ms: int = DEFAULT_EXPIRATION_MS,
         caches: Caches | None = None,
         on_failure: Callable[[Log, DiskError], None] | None = None,
@@ -77,6 +78,7 @@ class Log:
         """Open the log in `directory` (the partition's own), or make it when there is none.
 
         `clean` says that the last process stopped in order; otherwise everything from the recovery point on is checked.
+        With `each_synced` (see `Loader.load`) only a torn last batch is cut off, whatever the recovery point.
         """
         disk = runtime.disk
         caches = caches or Caches(disk)
@@ -86,7 +88,9 @@ class Log:
         topic_id = partition_metadata.ensure(disk, directory, topic_id)
         loader = Loader(caches, directory, partition, config, runtime.clock.now_ms(), producer_expiration_ms)
         try:
-            loaded = loader.load(recovery_point=recovery_point, start_offset=start_offset, clean=clean)
+            loaded = loader.load(
+                recovery_point=recovery_point, start_offset=start_offset, clean=clean, each_synced=each_synced
+            )
         except CorruptBatch as error:
             # Before the recovery point nothing is ever cut off: that was durable, so the disk has lost it since.
             raise KafkaStorageError(

@@ -12,7 +12,7 @@ from headrace.log.leader_epochs import LeaderEpochs
 from headrace.log.offset_index import DamagedIndex
 from headrace.log.producer_loading import apply, load_snapshot, replay
 from headrace.log.producer_state import ProducerState
-from headrace.log.scanning import check_whole, scan_batches, scan_headers
+from headrace.log.scanning import check_whole, find_whole_batch, scan_batches, scan_headers
 from headrace.log.segment import (
     CLEANED,
     DELETED,
@@ -32,6 +32,7 @@ from headrace.topics import TopicPartition
 
 _DIGITS = 20
 _TMP = ".tmp"
+_INCOMPLETE = "the last batch is incomplete"
 
 
 @dataclass(slots=True)
@@ -44,13 +45,14 @@ class RecoveryReport:
     cut_bytes: int = 0
     cut_from_offset: int | None = None
     cut_reason: str = ""
+    missing: str = ""
     rebuilt: list[str] = field(default_factory=list)
     removed: list[str] = field(default_factory=list)
 
     @property
     def eventful(self) -> bool:
         """Whether there is something that an operator should read."""
-        return bool(self.cut_bytes or self.rebuilt)
+        return bool(self.cut_bytes or self.rebuilt or self.missing)
 
     def summary(self, partition: TopicPartition) -> str:
         parts = [f"{partition}: opened after {'a clean' if self.clean else 'an unclean'} stop"]
@@ -58,6 +60,8 @@ class RecoveryReport:
             parts.append(f"checked {self.checked_batches} batches ({self.checked_bytes} bytes)")
         if self.cut_bytes:
             parts.append(f"cut off {self.cut_bytes} bytes from offset {self.cut_from_offset} on ({self.cut_reason})")
+        if self.missing:
+            parts.append(self.missing)
         if self.rebuilt:
             parts.append("rebuilt " + ", ".join(self.rebuilt))
         return "; ".join(parts)
@@ -104,9 +108,18 @@ class Loader:
         self._epochs_changed = False
         self._report = RecoveryReport(clean=True)
         self._found = True
+        self._synced_to = 0
+        self._each_synced = False
 
-    def load(self, *, recovery_point: int, start_offset: int, clean: bool) -> Loaded:
+    def load(self, *, recovery_point: int, start_offset: int, clean: bool, each_synced: bool = False) -> Loaded:
+        """Nothing below the recovery point is cut off; CorruptBatch says that something there is damaged.
+
+        `each_synced` says that every batch was synced before the next was appended: then only the last can be torn,
+        and all of them are checked.
+        """
         self._report.clean = clean
+        self._synced_to = recovery_point
+        self._each_synced = each_synced
         names = self._finish_interrupted(self._disk.listdir(self._directory))
         self._open_segments(names)
         self._read_epochs(names)
@@ -117,9 +130,12 @@ class Loader:
         end = self._find_end() if clean else None
         if end is None:
             # A clean stop leaves whole batches only; what does not end with one was not left by a clean stop.
-            end = self._recover(0 if clean and recovery_point >= self._segments[-1].base_offset else recovery_point)
+            all_of_it = each_synced or (clean and recovery_point >= self._segments[-1].base_offset)
+            end = self._recover(0 if all_of_it else recovery_point)
         else:
             self._load_producers(end)
+        if end < recovery_point:
+            end = self._check_all_of_short_log(end, recovery_point)
         start = max(start_offset, self._segments[0].base_offset)
         if start > end:
             end = self._start_over_at(start)
@@ -299,6 +315,15 @@ class Loader:
 
     # ---- after any other stop ------------------------------------------------------------------------------------
 
+    def _check_all_of_short_log(self, end: int, recovery_point: int) -> int:
+        """The log ends before what was synced: it is an older copy, or lost files. So nothing of it is trusted."""
+        self._report.missing = f"it ends at offset {end}, although it was synced up to {recovery_point}"
+        self._synced_to = 0
+        self._epochs_known = False
+        self._epochs.clear()
+        self._producers.clear(self._segments[0].base_offset)
+        return self._recover(0)
+
     def _recover(self, recovery_point: int) -> int:
         """Check every batch from the recovery point's segment on; the offset after the last good one."""
         first = 0
@@ -317,6 +342,7 @@ class Loader:
             segment = self._segments[at]
             if at > first and self._out_of_place(segment, end):
                 reason = f"{file_name(segment.base_offset, LOG)} does not continue where the one before it ends"
+                self._check_may_cut(self._segments[at - 1], self._segments[at - 1].size, end, reason)
                 self._cut_segments(at, end, reason)
                 break
             end, whole = self._recover_segment(segment)
@@ -341,7 +367,7 @@ class Loader:
         size, segment.size = segment.size, 0
         segment.start_empty()
         end = segment.base_offset
-        reason = "the last batch is incomplete"
+        reason = _INCOMPLETE
         try:
             for _, batch in scan_batches(segment.file, 0, size):
                 header = check_whole(batch)
@@ -361,11 +387,30 @@ class Loader:
         self._report.checked_bytes += size
         if segment.size == size:
             return end, True
+        self._check_may_cut(segment, size, end, reason)
         self._note_cut(size - segment.size, end, reason)
         segment.file.truncate(segment.size)
         # Durable at once: were the cut undone by another crash, what follows it could pass for a continuation.
         segment.file.sync()
         return end, False
+
+    def _check_may_cut(self, segment: Segment, size: int, end: int, reason: str) -> None:
+        """Only a write that a crash tore may be cut off: that is the end of the file, or what was never synced.
+
+        All else is damage to what was durable, and what follows it may be whole: that is for a person to decide.
+        """
+        if end >= self._synced_to and not self._each_synced:
+            return
+        rest = segment.file.read(segment.size, size - segment.size)
+        if segment is not self._segments[-1] or find_whole_batch(rest, end) is not None:
+            raise CorruptBatch(
+                f"{segment.path(LOG)} at byte {segment.size}, offset {end}: {reason}; whole batches follow it"
+            )
+        if end < self._synced_to and reason != _INCOMPLETE:
+            raise CorruptBatch(
+                f"{segment.path(LOG)} at byte {segment.size}, offset {end}: {reason}; "
+                f"it was synced up to offset {self._synced_to}"
+            )
 
     def _note_cut(self, cut_bytes: int, from_offset: int, reason: str) -> None:
         self._report.cut_bytes += cut_bytes

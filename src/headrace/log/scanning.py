@@ -12,6 +12,8 @@ from headrace.records.batch import HEADER, HEADER_BYTES, PREFIX_BYTES
 _CHUNK_BYTES = 64 * 1024
 _WHOLE_CHUNK_BYTES = 1024 * 1024
 _MAGIC = 2
+_MAGIC_AT = 16
+_MAGIC_BYTE = bytes([_MAGIC])
 _new_tuple = tuple.__new__
 
 
@@ -97,3 +99,27 @@ def check_whole(batch: Batch) -> BatchHeader:
     if header.last_offset_delta < 0 or header.base_offset < 0:
         raise CorruptBatch(f"batch has offsets {header.base_offset}..{header.last_offset}: they run backwards")
     return header
+
+
+def find_whole_batch(data: bytes, offset_min: int) -> int | None:
+    """Where in `data`, which need not begin with a batch, one is whole and of `offset_min` or later; None if nowhere.
+
+    To tell a write that a crash tore, after which nothing can follow, from damage in the middle.
+    """
+    view = memoryview(data)
+    at = data.find(_MAGIC_BYTE, _MAGIC_AT)
+    while at >= 0:
+        start = at - _MAGIC_AT
+        if len(data) - start < HEADER_BYTES:
+            return None
+        header: BatchHeader = _new_tuple(BatchHeader, HEADER.unpack_from(data, start))
+        size = header.batch_length + PREFIX_BYTES
+        if HEADER_BYTES <= size <= len(data) - start and header.base_offset >= offset_min:
+            try:
+                check_whole(Batch(view[start : start + size]))
+            except CorruptBatch:
+                pass
+            else:
+                return start
+        at = data.find(_MAGIC_BYTE, at + 1)
+    return None

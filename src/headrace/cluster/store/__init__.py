@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 from headrace.cluster.image import Image
-from headrace.cluster.records import MetadataRecord
+from headrace.cluster.records import MetadataRecord, RemoveTopicRecord
 
 
 class Store(Protocol):
@@ -32,8 +32,15 @@ class Store(Protocol):
         ...
 
 
-def fold(store: Store, image: Image) -> None:
-    """Bring an image up to date with a store: an empty one, or one that lags behind."""
+def fold(store: Store, image: Image) -> set[bytes]:
+    """Bring an image up to date with a store: an empty one, or one that lags behind. The ids of topics deleted since.
+
+    A deletion that a snapshot has taken the place of is not among them.
+    """
+    deleted = set()
     for offset, record in store.read_from(image.offset):
+        if isinstance(record, RemoveTopicRecord):
+            deleted.add(record.topic_id)
         image.apply(record)
         image.offset = offset + 1
+    return deleted

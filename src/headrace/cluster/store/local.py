@@ -3,10 +3,14 @@
 The records of a decision are one batch, so that a crash leaves all of them or none, and are synced before anyone hears
 of them. When the log has grown, a snapshot (the image as records, named by offset and epoch as KRaft names its own)
 takes the place of what is before it, so that starting reads what there is and not all that ever was.
+
+Everything here was synced before anyone heard of it, but for the last batch, which a crash may tear. So anything else
+that cannot be read is damage, and is refused: a shorter log would make topics unknown that are there.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -27,10 +31,13 @@ from headrace.errors import HeadraceError, KafkaStorageError, StaleControllerEpo
 from headrace.log import Log, LogConfig, Origin
 from headrace.protocol.wire import MalformedMessage
 from headrace.records import Batch, Buffer, CorruptBatch, InvalidRecord, build_batch_of, check, read_records, split
-from headrace.runtime import DiskError, Runtime
+from headrace.runtime import Disk, DiskError, FileMissing, Runtime
 from headrace.topics import TopicPartition
 
+logger = logging.getLogger("headrace.cluster.store")
+
 DIRECTORY_NAME: Final = f"{METADATA_TOPIC}-0"
+END_FILE_NAME: Final = "headrace.end-offset"
 DECISION_BYTES_MAX: Final = 64 * 1024 * 1024
 SNAPSHOT_AFTER_BYTES: Final = 20 * 1024 * 1024
 _READ_BYTES: Final = 4 * 1024 * 1024
@@ -79,17 +86,31 @@ class LocalStore:
     def open(cls, runtime: Runtime, parent: str, *, snapshot_after_bytes: int = SNAPSHOT_AFTER_BYTES) -> LocalStore:
         """Open the store in the log directory `parent`, or make it there. What a crash left half-done is removed."""
         directory = os.path.join(parent, DIRECTORY_NAME)
-        snapshot = _latest_snapshot(runtime, directory)
-        log = Log.open(
-            runtime,
-            directory,
-            TopicPartition(METADATA_TOPIC, 0),
-            _CONFIG,
-            topic_id=METADATA_TOPIC_ID,
-            start_offset=snapshot.end_offset,
-        )
+        snapshot = _latest_snapshot(runtime.disk, directory)
+        # First of all: what the log has before the snapshot's end is dropped, which a damaged one cannot make up for.
+        _check_snapshot(runtime.disk, snapshot)
+        try:
+            log = Log.open(
+                runtime,
+                directory,
+                TopicPartition(METADATA_TOPIC, 0),
+                _CONFIG,
+                topic_id=METADATA_TOPIC_ID,
+                recovery_point=_noted_end(runtime.disk, directory),
+                start_offset=snapshot.end_offset,
+                each_synced=True,
+            )
+        except KafkaStorageError as error:
+            raise InconsistentMetadataError(
+                f"the metadata log is damaged, and is left as it is: {error}. Without it the topics are taken over "
+                "from their logs, but their configurations are lost"
+            ) from error
         if log.end_offset < snapshot.end_offset:
             log.start_at(snapshot.end_offset)
+        elif log.recovery.missing:
+            raise InconsistentMetadataError(
+                f"{directory}: records are lost ({log.recovery.missing}); restore the directory from a copy"
+            )
         elif log.start_offset > snapshot.end_offset:
             raise InconsistentMetadataError(
                 f"{directory}: the metadata log begins at {log.start_offset}, but its snapshot ends at "
@@ -183,36 +204,59 @@ class LocalStore:
         now_ms = self._clock.now_ms()
         data = b"".join(_batches(image.to_records(), now_ms))
         self._disk.replace_file(taken.path, data)
-        previous, self._snapshot = self._snapshot, taken
+        self._snapshot = taken
         self._log.roll()
         self._log.delete_records(taken.end_offset)
         self._log.apply_retention(now_ms)
         self._log.sync()
         self._log.remove_discarded(self._clock.now_ms())
-        if previous.path and previous.path != taken.path:
-            self._disk.remove(previous.path)
+        for old in _snapshots(self._disk, self._log.directory):
+            if old.path != taken.path:
+                self._disk.remove(old.path)
 
     def close(self) -> None:
         self._log.close()
+        if self._log.failure is None:
+            # So that the next start can tell a last batch that was damaged since from one that a crash tore.
+            path = os.path.join(self._log.directory, END_FILE_NAME)
+            try:
+                self._disk.replace_file(path, b"%d\n" % self._log.end_offset)
+            except DiskError as error:
+                logger.warning("the end of the metadata log could not be noted: %s", error)
 
 
-def _latest_snapshot(runtime: Runtime, directory: str) -> Snapshot:
-    """The newest snapshot; older ones, which a crash kept from being removed, are removed now."""
-    disk = runtime.disk
+def _noted_end(disk: Disk, directory: str) -> int:
+    """Where the log ended at its last stop in order; 0 when that is not known."""
+    try:
+        text = disk.read_file(os.path.join(directory, END_FILE_NAME)).strip()
+    except FileMissing:
+        return 0
+    return int(text) if text.isdigit() else 0
+
+
+def _latest_snapshot(disk: Disk, directory: str) -> Snapshot:
+    """The newest snapshot. Older ones, which a crash kept from being removed, go with the next one that is taken."""
     if not disk.is_dir(directory):
         return _NO_SNAPSHOT
+    for name in disk.listdir(directory):
+        if name.endswith(".checkpoint.tmp"):
+            disk.remove(os.path.join(directory, name))
+    return max(_snapshots(disk, directory), default=_NO_SNAPSHOT)
+
+
+def _snapshots(disk: Disk, directory: str) -> list[Snapshot]:
     found = []
     for name in disk.listdir(directory):
-        path = os.path.join(directory, name)
         match = _SNAPSHOT_NAME.fullmatch(name)
         if match is not None:
-            found.append(Snapshot(int(match[1]), int(match[2]), path))
-        elif name.endswith(".checkpoint.tmp"):
-            disk.remove(path)
-    found.sort()
-    for old in found[:-1]:
-        disk.remove(old.path)
-    return found[-1] if found else _NO_SNAPSHOT
+            found.append(Snapshot(int(match[1]), int(match[2]), os.path.join(directory, name)))
+    return found
+
+
+def _check_snapshot(disk: Disk, snapshot: Snapshot) -> None:
+    if snapshot.path:
+        for _ in _checked_batches(disk.read_file(snapshot.path), snapshot.path):
+            pass
 
 
 def _batch(records: Iterable[MetadataRecord], now_ms: int) -> bytearray:

@@ -268,7 +268,7 @@ def test_the_dirtiest_log_comes_first() -> None:
     ratios = [candidate.ratio for candidate in candidates if candidate is not None]
     assert ratios[0] < ratios[1]
     tables[1].log.partition = PARTITION._replace(partition=1)
-    chosen = tables[0].cleaner._choose([table.log for table in tables], tables[0].clock.ms)
+    chosen, _ = tables[0].cleaner._choose([table.log for table in tables], tables[0].clock.ms)
     assert chosen is not None
     assert chosen.log is tables[1].log
 

@@ -39,7 +39,13 @@ class Maintenance:
             load_factor=config.get_float("log.cleaner.io.buffer.load.factor"),
             io_bytes_per_s=config.get_float("log.cleaner.io.max.bytes.per.second"),
         )
-        self.cleaner = Cleaner(broker.runtime, limits, workshop=workshop, change=self._change)
+        self.cleaner = Cleaner(
+            broker.runtime,
+            limits,
+            workshop=workshop,
+            change=self._change,
+            change_directory=broker.replicas.change_directories,
+        )
         self._tasks: list[asyncio.Task[None]] = []
         self._is_stopping = False
         # What is wrong now: the duty, or the duty and the log, and its last failure. Gone when it goes well again.

@@ -36,6 +36,8 @@ class MetadataService:
     def __init__(self, runtime: Runtime, store: LocalStore, controller: Controller, replicas: Replicas) -> None:
         self.image = Image()
         self.controller_epoch = -1
+        #: The topics that the store says were deleted, as it was when it was opened.
+        self.deleted_before: set[bytes] = set()
         self._runtime = runtime
         self._store = store
         self._controller = controller
@@ -49,7 +51,7 @@ class MetadataService:
 
     async def open(self) -> None:
         """Replay the store and win the election, which in a cluster of one is no contest."""
-        await self._runtime.offload(fold, self._store, self.image)
+        self.deleted_before = await self._runtime.offload(fold, self._store, self.image)
         self.controller_epoch = await self._runtime.offload(self._store.elect, self._controller.node_id)
         await self.change(lambda: Decision(None, self._controller.bootstrap(self.image)))
 

@@ -97,30 +97,37 @@ class Replicas:
     # --- following the metadata
 
     async def open_all(self, image: Image, logs: dict[TopicPartition, Log]) -> None:
-        """At start: serve the logs that were found, make those that are missing, drop those of deleted topics."""
+        """At start: serve the logs that were found, make those that are missing, set aside what is no topic's."""
         self._is_open = True
         missing = []
+        nameless = []
         lost = [path for path in self.directories.paths if path not in self.directories.online_paths]
+        unopened = self.directories.unopened
         for topic in image.topics.values():
             for index, state in enumerate(topic.partitions):
                 if self._node_id not in state.replicas:
                     continue
-                found = logs.pop(TopicPartition(topic.name, index), None)
-                if found is None and lost:
-                    # Made anew it would be empty, and there twice when the directory comes back.
-                    self._offline[topic.name, index] = _Offline(
-                        f"its log may be in {', '.join(lost)}, which is offline"
-                    )
-                elif found is None:
-                    missing.append((topic, index, state))
-                else:
+                key = TopicPartition(topic.name, index)
+                found = logs.get(key)
+                if found is not None and found.topic_id in (None, topic.topic_id):
+                    del logs[key]
                     self._add(topic.name, index, found, state)
+                    if found.topic_id is None:
+                        nameless.append((found, topic.topic_id))
+                elif key in unopened:
+                    self._offline[key] = _Offline(unopened[key])
+                elif lost:
+                    # Made anew it would be empty, and there twice when the directory comes back.
+                    self._offline[key] = _Offline(f"its log may be in {', '.join(lost)}, which is offline")
+                else:
+                    missing.append((topic, index, state))
         for key in logs:
-            log.warning("%s is on disk but in no metadata: its topic was deleted; the files are removed", key)
+            await self.change_directories(self.directories.set_aside, key, "belongs to no topic of this broker")
+        for found, topic_id in nameless:
             try:
-                await self.change_directories(self.directories.delete, key)
+                await self.change_directories(self.directories.identify, found, topic_id)
             except DiskError as error:
-                log.error("%s could not be removed: %s", key, error)
+                log.error("%s: the id of its topic could not be written down: %s", found.partition, error)
         await self._make(missing)
         await self._make_durable()
 
@@ -151,6 +158,9 @@ class Replicas:
 
         Gives the partitions whose logs could not be made, with the reason.
         """
+        # First, as a topic of the same name may be among those that are made.
+        for topic in deleted:
+            await self._drop(topic)
         new: list[tuple[TopicImage, int, PartitionImage]] = []
         reconfigured: set[str] = set()
         all_reconfigured = False
@@ -170,8 +180,6 @@ class Replicas:
                     reconfigured.add(record.resource_name)
                 elif record.resource_type == ResourceType.BROKER:
                     all_reconfigured = True
-        for topic in deleted:
-            await self._drop(topic)
         await self._make(new)
         names = {topic for topic, _ in self.partitions} if all_reconfigured else reconfigured
         self._reconfigure(names)
@@ -225,7 +233,7 @@ class Replicas:
                 made.append(self.directories.create(TopicPartition(topic.name, index), config, topic.topic_id))
             except DiskError as error:
                 made.append(_Offline(str(error), is_waiting=error.is_shortage))
-            except KafkaStorageError as error:
+            except HeadraceError as error:
                 made.append(_Offline(str(error)))
         return made
 
@@ -237,16 +245,18 @@ class Replicas:
         )
 
     async def _drop(self, topic: TopicImage) -> None:
-        for index in range(len(topic.partitions)):
-            self._offline.pop((topic.name, index), None)
-            partition = self.partitions.pop((topic.name, index), None)
+        """Take a topic's partitions out of use, also those that are offline."""
+        keys = [TopicPartition(topic.name, index) for index in range(len(topic.partitions))]
+        dropped = []
+        for key in keys:
+            self._offline.pop(key, None)
+            partition = self.partitions.pop(key, None)
             if partition is not None:
                 partition.go_offline("the topic was deleted")
-                await partition.idle()
-                try:
-                    await self.change_directories(self.directories.delete, partition.key)
-                except DiskError as error:
-                    log.error("%s is deleted, but its files are still there: %s", partition.key, error)
+                dropped.append(partition)
+        for partition in dropped:
+            await partition.idle()
+        await self.change_directories(self.directories.delete, *keys)
 
     # --- moving between directories
 
@@ -271,7 +281,12 @@ class Replicas:
     async def _finish_move(self, partition: Partition, move: Move) -> None:
         async def exchange() -> None:
             # Only what was appended since the last step is left to copy.
-            partition.log = await self.change_directories(self._swap, partition.key, move)
+            moved = await self.change_directories(self._swap, partition.key, move)
+            # In one step of the loop, so that no change of them comes between: what was set of the original counts.
+            moved.config = partition.log.config
+            if partition.is_leader:
+                moved.begin_epoch(partition.leader_epoch)
+            partition.log = moved
             partition.writer = self.writer(self.directories.directory_of(partition.log))
 
         try:

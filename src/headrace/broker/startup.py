@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import base64
+import functools
 import logging
 import os
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from headrace.broker.listeners import SECURITY_PROTOCOLS
@@ -12,12 +14,12 @@ from headrace.cluster.broker_config import BrokerConfig
 from headrace.cluster.brokers import Registration
 from headrace.cluster.decision import Decision
 from headrace.cluster.features import SUPPORTED_FEATURES
-from headrace.cluster.image import Listener, PartitionImage, partition_record
+from headrace.cluster.image import InconsistentMetadataError, Listener, PartitionImage, partition_record
 from headrace.cluster.records import ConfigRecord, MetadataRecord, ResourceType, TopicRecord
 from headrace.cluster.store.local import DIRECTORY_NAME, LocalStore
 from headrace.cluster.topic_names import INTERNAL_TOPICS, name_problem
 from headrace.errors import KafkaStorageError
-from headrace.log import Found, Log, LogDirectories
+from headrace.log import Fate, Found, Log, LogDirectories
 from headrace.runtime import Runtime
 from headrace.topics import TopicPartition
 
@@ -48,17 +50,31 @@ def open_directories(runtime: Runtime, config: BrokerConfig) -> LogDirectories:
         runtime,
         config.log_dirs,
         node_id=config.node_id if config.node_id >= 0 else None,
+        metadata_path=str(config["metadata.log.dir"]) if config["metadata.log.dir"] else None,
         producer_expiration_ms=config.get_int("producer.id.expiration.ms"),
     )
 
 
 def open_store(runtime: Runtime, directories: LogDirectories, config: BrokerConfig) -> LocalStore:
     """The metadata log, in `metadata.log.dir`, or where it is, or in the first log directory. Blocking."""
-    named = config["metadata.log.dir"]
-    if named:
-        return LocalStore.open(runtime, str(named))
     online = directories.online_paths
     holding = [path for path in online if runtime.disk.is_dir(os.path.join(path, DIRECTORY_NAME))]
+    named = config["metadata.log.dir"]
+    if named:
+        parent = os.path.abspath(str(named))
+        others = [path for path in holding if path != parent]
+        if others and not runtime.disk.is_dir(os.path.join(parent, DIRECTORY_NAME)):
+            raise InconsistentMetadataError(
+                f"the metadata of this cluster is in {', '.join(others)}, but metadata.log.dir is {parent}: move "
+                f"{DIRECTORY_NAME} there, or take it away to begin with new metadata"
+            )
+        if others:
+            log.warning("the metadata log in %s is not used: metadata.log.dir is %s", ", ".join(others), parent)
+        return LocalStore.open(runtime, parent)
+    if len(holding) > 1:
+        raise InconsistentMetadataError(
+            f"{' and '.join(holding)} each hold a metadata log: say with metadata.log.dir which of them counts"
+        )
     offline = [path for path in directories.paths if path not in online]
     if not holding and offline:
         # A new metadata log would not know the topics there are, and would be there twice later on.
@@ -91,13 +107,30 @@ def _raw_id(text: str) -> bytes:
 
 
 async def open_logs(broker: Broker) -> dict[TopicPartition, Log]:
-    """Open every log; those that no metadata knows, on a first start, are taken over as topics."""
-    unknown: list[Found] = []
-    if not broker.image.topics:
-        unknown = await broker.runtime.offload(broker.directories.scan)
+    """Open every log of a topic that the metadata knows; where there is no metadata yet, make topics of the logs."""
+    if not broker.image.topics and broker.node_id not in broker.image.brokers:
+        # No broker ever came to serve with this metadata: it is new, and the logs are from before it.
+        return await _adopt_all(broker)
+    return await broker.directories.open_logs_in_parallel(broker.log_config, functools.partial(fate_of, broker))
+
+
+def fate_of(broker: Broker, partition: TopicPartition, topic_id: bytes | None) -> Fate:
+    """What the metadata says of a log. One that it does not know is kept: it may be the metadata that is wrong."""
+    if topic_id is None:
+        # Its id was lost in a crash before anything of it was durable; so its name has to do.
+        return Fate.SET_ASIDE if broker.image.partition(*partition) is None else Fate.OPENED
+    topic = broker.image.topics_by_id.get(topic_id)
+    if topic is None:
+        return Fate.DELETED if topic_id in broker.metadata.deleted_before else Fate.SET_ASIDE
+    is_here = topic.name == partition.topic and partition.partition < len(topic.partitions)
+    return Fate.OPENED if is_here else Fate.SET_ASIDE
+
+
+async def _adopt_all(broker: Broker) -> dict[TopicPartition, Log]:
+    found = await broker.runtime.offload(broker.directories.scan)
     logs = await broker.directories.open_logs_in_parallel(broker.log_config)
-    if unknown:
-        await broker.metadata.change(lambda: adopt(broker, unknown, logs))
+    if found:
+        await broker.metadata.change(lambda: adopt(broker, found, logs))
         for partition, opened in logs.items():
             opened.config = broker.log_config(partition.topic)
     return logs
@@ -107,35 +140,46 @@ def adopt(broker: Broker, found: list[Found], logs: dict[TopicPartition, Log]) -
     """Make topics of the logs of a data directory that came without metadata, such as one of Apache Kafka.
 
     Their configs are not known. So that nothing is deleted that was meant to stay, they keep everything until someone
-    sets `retention.ms`.
+    sets `retention.ms`. Logs of another topic id than most of a topic's are left out.
     """
     by_topic: dict[str, dict[int, Found]] = {}
     for entry in found:
         if name_problem(entry.partition.topic) is None:
             by_topic.setdefault(entry.partition.topic, {})[entry.partition.partition] = entry
     records: list[MetadataRecord] = []
+    taken: set[bytes] = set()
     for topic, partitions in sorted(by_topic.items()):
-        known = next((entry.topic_id for entry in partitions.values() if entry.topic_id is not None), None)
-        topic_id = known or broker.runtime.uuid()
-        records.append(TopicRecord(name=topic, topic_id=topic_id))
-        for index in range(max(partitions) + 1):
-            opened = logs.get(TopicPartition(topic, index))
-            epoch = 0 if opened is None else opened.leader_epoch + 1
-            node = (broker.node_id,)
-            state = PartitionImage(
-                replicas=node, isr=node, leader=broker.node_id, leader_epoch=epoch, partition_epoch=0
-            )
-            records.append(partition_record(topic_id, index, state))
-        configs = {"retention.ms": "-1"}
-        if topic in INTERNAL_TOPICS:
-            internal = broker.controller.internal_topic(broker.image, topic)
-            configs = {entry.name: entry.value or "" for entry in internal.configs}
-        records += [
-            ConfigRecord(resource_type=ResourceType.TOPIC, resource_name=topic, name=name, value=value)
-            for name, value in configs.items()
-        ]
-        log.warning("%s was found on disk without metadata and is taken over (%s)", topic, _shown(configs))
+        ids = Counter(entry.topic_id for entry in partitions.values() if entry.topic_id is not None)
+        topic_id = ids.most_common(1)[0][0] if ids else broker.runtime.uuid()
+        if topic_id in taken:
+            log.error("%s has the id of another topic, of which it is a copy: it is not taken over", topic)
+            continue
+        taken.add(topic_id)
+        count = 1 + max(index for index, entry in partitions.items() if entry.topic_id in (None, topic_id))
+        records += _adopted(broker, topic, topic_id, count, logs)
     return Decision(None, records)
+
+
+def _adopted(
+    broker: Broker, topic: str, topic_id: bytes, count: int, logs: dict[TopicPartition, Log]
+) -> list[MetadataRecord]:
+    records: list[MetadataRecord] = [TopicRecord(name=topic, topic_id=topic_id)]
+    node = (broker.node_id,)
+    for index in range(count):
+        opened = logs.get(TopicPartition(topic, index))
+        epoch = 0 if opened is None else opened.leader_epoch + 1
+        state = PartitionImage(replicas=node, isr=node, leader=broker.node_id, leader_epoch=epoch, partition_epoch=0)
+        records.append(partition_record(topic_id, index, state))
+    configs = {"retention.ms": "-1"}
+    if topic in INTERNAL_TOPICS:
+        internal = broker.controller.internal_topic(broker.image, topic)
+        configs = {entry.name: entry.value or "" for entry in internal.configs}
+    records += [
+        ConfigRecord(resource_type=ResourceType.TOPIC, resource_name=topic, name=name, value=value)
+        for name, value in configs.items()
+    ]
+    log.warning("%s was found on disk without metadata and is taken over (%s)", topic, _shown(configs))
+    return records
 
 
 def _shown(configs: dict[str, str]) -> str:

@@ -2,10 +2,11 @@
 
 from headrace.log.appended import Appended, UnexpectedOffsetError
 from headrace.log.config import TOPIC_CONFIGS, LogConfig
-from headrace.log.directories import DirectoryInfo, Found, LogDirectories, ReplicaInfo
+from headrace.log.directories import DirectoryInfo, LogDirectories, ReplicaInfo
 from headrace.log.log import Log
 from headrace.log.meta_properties import DirectoryMismatch
 from headrace.log.moving import Move
+from headrace.log.opening import Fate, FateOf, Found
 from headrace.log.producer_state import Origin, Verification
 from headrace.log.reading import Slice, TimeAndOffset
 from headrace.log.recovery import RecoveryReport
@@ -21,6 +22,8 @@ __all__ = [
     "Caches",
     "DirectoryInfo",
     "DirectoryMismatch",
+    "Fate",
+    "FateOf",
     "Found",
     "Log",
     "LogConfig",

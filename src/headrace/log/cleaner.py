@@ -9,7 +9,7 @@ import os
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from headrace.log import checkpoints
 from headrace.log.checkpoints import DamagedCheckpoint
@@ -30,6 +30,15 @@ _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
 Change = Callable[[Log, Callable[[], None]], Awaitable[None]]
 """Run something that changes a log, in order with its appends: on the loop, or by its directory's writer."""
+ChangeDirectory = Callable[[Callable[[], None]], Awaitable[None]]
+"""Run something that changes the files at a log directory's root, in order with all that does."""
+
+
+class _Cleaned(NamedTuple):
+    """Where a log's last compaction ended. By topic id, as another topic may have the same name later."""
+
+    topic_id: bytes | None
+    offset: int
 
 
 class Workshop(Protocol):
@@ -123,14 +132,15 @@ class Cleaner:
         *,
         workshop: Workshop | None = None,
         change: Change | None = None,
+        change_directory: ChangeDirectory | None = None,
     ) -> None:
         self._runtime = runtime
         self._disk = runtime.disk
         self.limits = limits or CleaningLimits()
         self._workshop = workshop or InThread(runtime)
         self._change = change or _inline
-        self._checkpoints: dict[str, dict[TopicPartition, int]] = {}
-        self._topic_ids: dict[TopicPartition, bytes | None] = {}
+        self._change_directory: ChangeDirectory = change_directory or runtime.offload
+        self._checkpoints: dict[str, dict[TopicPartition, _Cleaned]] = {}
         self._cuts_known: dict[TopicPartition, int] = {}
         self._one_at_a_time = asyncio.Lock()
         self.metrics = CleanerMetrics()
@@ -144,7 +154,9 @@ class Cleaner:
             known = list(logs)
             now_ms = self._runtime.clock.now_ms()
             self.metrics.last_run_ms = now_ms
-            candidate = await self._runtime.offload(self._choose, known, now_ms)
+            candidate, wrong = await self._runtime.offload(self._choose, known, now_ms)
+            for root in wrong:
+                await self._write_offsets(root, known)
             if candidate is None:
                 return None
             partition = candidate.log.partition
@@ -174,63 +186,70 @@ class Cleaner:
 
     def forget(self, partition: TopicPartition) -> None:
         """The partition was deleted: one of the same name begins anew."""
-        for offsets in self._checkpoints.values():
-            offsets.pop(partition, None)
-        self._topic_ids.pop(partition, None)
+        for cleaned in list(self._checkpoints.values()):
+            cleaned.pop(partition, None)
         self._cuts_known.pop(partition, None)
         self.metrics.uncleanable.pop(partition, None)
 
     def checkpoint_of(self, log: Log) -> int | None:
         """Where the log's last compaction ended."""
-        return self._checkpoints.get(os.path.dirname(log.directory), {}).get(log.partition)
+        cleaned = self._checkpoints.get(os.path.dirname(log.directory), {}).get(log.partition)
+        return None if cleaned is None or cleaned.topic_id != log.topic_id else cleaned.offset
 
     # ---- choosing ------------------------------------------------------------------------------------------------
 
-    def _choose(self, logs: list[Log], now_ms: int) -> Candidate | None:
+    def _choose(self, logs: list[Log], now_ms: int) -> tuple[Candidate | None, set[str]]:
+        """What to compact next, and the directories whose checkpoint turned out to be wrong."""
         candidates = []
         wrong = set()
+        for root in {os.path.dirname(log.directory) for log in logs} - set(self._checkpoints):
+            self._checkpoints[root] = self._read_offsets(root, logs)
         for log in logs:
             if not log.config.compact or log.failure is not None or log.partition in self.metrics.uncleanable:
                 continue
-            root = os.path.dirname(log.directory)
-            offsets = self._offsets_of(root)
-            if self._topic_ids.setdefault(log.partition, log.topic_id) != log.topic_id:
-                self._topic_ids[log.partition] = log.topic_id
-                offsets.pop(log.partition, None)
             cuts_known = self._cuts_known.get(log.partition, 0)
-            candidate = cleanable(log, now_ms, offsets.get(log.partition), cuts_known)
+            candidate = cleanable(log, now_ms, self.checkpoint_of(log), cuts_known)
             if candidate is None:
                 continue
             if candidate.checkpoint_is_wrong:
                 logger.info("%s: compaction begins again at offset %d", log.partition, candidate.first_dirty_offset)
-                offsets[log.partition] = candidate.first_dirty_offset
-                wrong.add(root)
+                wrong.add(self._note_offset(log, candidate.first_dirty_offset))
             self._cuts_known[log.partition] = candidate.cut_count
             candidates.append(candidate)
-        for root in wrong:
-            self._write_offsets(root, logs)
         self.metrics.dirtiest_ratio = max((candidate.ratio for candidate in candidates), default=0.0)
         self.metrics.overdue_ms_max = max((candidate.overdue_ms for candidate in candidates), default=0)
-        return max((c for c in candidates if c.due), key=lambda c: (c.ratio, c.dirty_bytes), default=None)
+        return max((c for c in candidates if c.due), key=lambda c: (c.ratio, c.dirty_bytes), default=None), wrong
 
-    def _offsets_of(self, root: str) -> dict[TopicPartition, int]:
-        known = self._checkpoints.get(root)
-        if known is None:
-            path = os.path.join(root, checkpoints.CLEANER)
-            try:
-                known = checkpoints.read_offsets(self._disk, path)
-            except DamagedCheckpoint as error:
-                logger.warning("%s is damaged (%s): compaction begins again at each log's start", path, error)
-                known = {}
-            self._checkpoints[root] = known
-        return known
-
-    def _write_offsets(self, root: str, logs: list[Log]) -> None:
-        here = {log.partition for log in logs if os.path.dirname(log.directory) == root}
-        offsets = self._checkpoints[root] = {
-            partition: offset for partition, offset in self._checkpoints[root].items() if partition in here
+    def _read_offsets(self, root: str, logs: list[Log]) -> dict[TopicPartition, _Cleaned]:
+        """What the file says of the logs that are there: they have their names from before it is read."""
+        path = os.path.join(root, checkpoints.CLEANER)
+        try:
+            offsets = checkpoints.read_offsets(self._disk, path)
+        except DamagedCheckpoint as error:
+            logger.warning("%s is damaged (%s): compaction begins again at each log's start", path, error)
+            return {}
+        return {
+            log.partition: _Cleaned(log.topic_id, offsets[log.partition])
+            for log in logs
+            if log.partition in offsets and os.path.dirname(log.directory) == root
         }
-        checkpoints.write_offsets(self._disk, os.path.join(root, checkpoints.CLEANER), offsets)
+
+    def _note_offset(self, log: Log, offset: int) -> str:
+        """Note where a log's compaction ended; the directory whose checkpoint is to be written."""
+        root = os.path.dirname(log.directory)
+        self._checkpoints.setdefault(root, {})[log.partition] = _Cleaned(log.topic_id, offset)
+        return root
+
+    async def _write_offsets(self, root: str, logs: list[Log]) -> None:
+        offsets = {
+            log.partition: offset
+            for log in logs
+            if log.failure is None
+            and os.path.dirname(log.directory) == root
+            and (offset := self.checkpoint_of(log)) is not None
+        }
+        path = os.path.join(root, checkpoints.CLEANER)
+        await self._change_directory(partial(checkpoints.write_offsets, self._disk, path, offsets))
 
     # ---- cleaning ------------------------------------------------------------------------------------------------
 
@@ -247,9 +266,8 @@ class Cleaner:
             if log.failure is None:
                 await offload(self._remove_outputs, job)
             raise
-        root = os.path.dirname(log.directory)
-        self._checkpoints.setdefault(root, {})[log.partition] = result.end_offset
-        await offload(self._write_offsets, root, logs)
+        if log.failure is None:
+            await self._write_offsets(self._note_offset(log, result.end_offset), logs)
         report = CleanReport(
             log.partition,
             candidate.first_dirty_offset,

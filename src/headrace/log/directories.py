@@ -5,19 +5,18 @@ from __future__ import annotations
 import json
 import logging
 import os
-import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from enum import Enum
 
 from headrace.errors import KafkaStorageError, LogDirNotFoundError, UnknownTopicOrPartitionError
 from headrace.log import checkpoints, identity, partition_metadata
-from headrace.log.checkpoints import DamagedCheckpoint
 from headrace.log.config import LogConfig
-from headrace.log.identity import Directory
+from headrace.log.directory import OFFSETS, Directory
+from headrace.log.directory_names import State, temporary_name
 from headrace.log.log import Log
 from headrace.log.meta_properties import DirectoryMismatch, MetaProperties
 from headrace.log.moving import Move
+from headrace.log.opening import CLEAN_SHUTDOWN, ConfigOf, FateOf, Found, Name, Opening, open_all, scan
 from headrace.log.producer_state import DEFAULT_EXPIRATION_MS
 from headrace.log.segment import Caches
 from headrace.runtime import Disk, DiskError, FileMissing, Runtime
@@ -25,31 +24,7 @@ from headrace.topics import TopicPartition
 
 logger = logging.getLogger("headrace.log")
 
-ConfigOf = Callable[[str], LogConfig]
-
-CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
-_NAME = re.compile(r"(?P<topic>.+)-(?P<partition>\d+)(\.(?P<id>[^.]+)-(?P<state>delete|future|stray))?")
-_NAME_MAX = 255
-_RESERVED_TOPICS = frozenset({"__cluster_metadata"})
 _CHUNKS_PER_DIRECTORY = 8
-
-
-class State(Enum):
-    """What a partition's directory is, by its name."""
-
-    PRESENT = ""
-    DELETE = "delete"
-    FUTURE = "future"
-    STRAY = "stray"
-
-
-@dataclass(slots=True, frozen=True)
-class Found:
-    """A partition's directory on disk."""
-
-    partition: TopicPartition
-    topic_id: bytes | None
-    path: str
 
 
 @dataclass(slots=True, frozen=True)
@@ -73,20 +48,6 @@ class DirectoryInfo:
     replicas: list[ReplicaInfo]
 
 
-def parse_name(name: str) -> tuple[TopicPartition, State] | None:
-    """The partition that a directory's name stands for; None when it is no partition's."""
-    match = _NAME.fullmatch(name)
-    if match is None:
-        return None
-    return TopicPartition(match["topic"], int(match["partition"])), State(match["state"] or "")
-
-
-def temporary_name(partition: TopicPartition, unique: bytes, state: State) -> str:
-    """`<topic>-<partition>.<unique>-<state>`; a long topic is cut so that it stays a legal file name."""
-    suffix = f"-{partition.partition}.{unique.hex()}-{state.value}"
-    return partition.topic[: _NAME_MAX - len(suffix)] + suffix
-
-
 class LogDirectories:
     """All logs of one broker. Blocking; changes (create, delete, move) come from one thread at a time."""
 
@@ -94,6 +55,7 @@ class LogDirectories:
         self,
         runtime: Runtime,
         directories: list[Directory],
+        apart: list[Directory],
         node_id: int,
         cluster_id: str,
         caches: Caches,
@@ -104,6 +66,7 @@ class LogDirectories:
         self._runtime = runtime
         self._disk: Disk = runtime.disk
         self._directories = directories
+        self._apart = apart
         self.node_id = node_id
         self.cluster_id = cluster_id
         self.caches = caches
@@ -111,8 +74,6 @@ class LogDirectories:
         self.on_offline = on_offline
         self._moves: dict[TopicPartition, Move] = {}
         self._doomed: list[tuple[int, str]] = []
-        #: Partitions whose log is too damaged to be served, with the reason.
-        self.unopened: dict[TopicPartition, str] = {}
 
     # ---- opening -------------------------------------------------------------------------------------------------
 
@@ -124,6 +85,7 @@ class LogDirectories:
         *,
         node_id: int | None = None,
         cluster_id: str | None = None,
+        metadata_path: str | None = None,
         open_files_max: int = 1024,
         producer_expiration_ms: int = DEFAULT_EXPIRATION_MS,
         on_offline: Callable[[str, str], None] | None = None,
@@ -131,163 +93,78 @@ class LogDirectories:
         """Lock the directories and check that they belong to this node; an empty one is given its identity.
 
         Without `node_id` and `cluster_id` those on disk are used, or new ones made. A directory whose disk fails is
-        offline; that all of them are is an error.
+        offline; that all of them are is an error. `metadata_path` is where the metadata log is: a directory apart that
+        holds no logs, if it is none of the others, but is this node's all the same.
         """
         if not paths:
             raise ValueError("a broker needs at least one log directory")
-        directories = [Directory(os.path.abspath(path)) for path in dict.fromkeys(paths)]
+        directories = [Directory(path) for path in dict.fromkeys(map(os.path.abspath, paths))]
+        apart = []
+        if metadata_path is not None and os.path.abspath(metadata_path) not in {d.path for d in directories}:
+            apart.append(Directory(os.path.abspath(metadata_path)))
         known: dict[str, MetaProperties | None] = {}
         try:
-            for directory in directories:
+            for directory in (*directories, *apart):
                 known[directory.path] = identity.take(runtime.disk, directory)
-            present = {path: properties for path, properties in known.items() if properties is not None}
-            node_id, cluster_id = identity.agree(runtime, present, node_id, cluster_id)
-            if all(directory.offline is not None for directory in directories):
-                raise KafkaStorageError(
-                    "no log directory can be used: " + "; ".join(d.offline or "" for d in directories)
-                )
-            for directory in directories:
+            identity.check_usable(directories, apart)
+            node_id, cluster_id = identity.agree(runtime, (*directories, *apart), known, node_id, cluster_id)
+            for directory in (*directories, *apart):
                 identity.identify(runtime, directory, known[directory.path], node_id, cluster_id)
+            identity.check_usable(directories, apart)
         except BaseException:
-            identity.unlock(directories)
+            identity.unlock((*directories, *apart))
             raise
         caches = Caches(runtime.disk, open_files_max=open_files_max)
-        return cls(runtime, directories, node_id, cluster_id, caches, producer_expiration_ms, on_offline)
+        return cls(runtime, directories, apart, node_id, cluster_id, caches, producer_expiration_ms, on_offline)
 
     def scan(self) -> list[Found]:
         """The partitions on disk, before any is opened: what a data directory of Apache Kafka brings along."""
-        return [found for directory in self._online() for found in self._scan(directory)]
+        return [found for directory in self._online() for found in scan(self._disk, directory)]
 
-    def _scan(self, directory: Directory) -> list[Found]:
-        found = []
-        for name, partition, state in _partition_names(self._disk, directory.path):
-            if state is State.PRESENT:
-                path = os.path.join(directory.path, name)
-                try:
-                    topic_id = partition_metadata.read(self._disk, path)
-                except DamagedCheckpoint as error:
-                    logger.warning("%s: %s is damaged (%s)", partition, partition_metadata.FILE_NAME, error)
-                    topic_id = None
-                found.append(Found(partition, topic_id, path))
-        return found
-
-    def open_logs(self, config_of: ConfigOf) -> dict[TopicPartition, Log]:
-        """Open every partition found; those of a directory that fails meanwhile are left out."""
+    def open_logs(self, config_of: ConfigOf, fate_of: FateOf = open_all) -> dict[TopicPartition, Log]:
+        """Open the partitions found, as far as that is their fate; those of a directory that fails are left out."""
+        opening = self._opening(config_of, fate_of)
         for directory in self._online():
-            self._open_chunk(directory, config_of, self._begin_opening(directory))
-        self._settle_twins()
-        return self.logs
+            self._open_chunk(opening, directory, self._begin_opening(opening, directory))
+        return self._settle(opening)
 
-    async def open_logs_in_parallel(self, config_of: ConfigOf) -> dict[TopicPartition, Log]:
+    async def open_logs_in_parallel(self, config_of: ConfigOf, fate_of: FateOf = open_all) -> dict[TopicPartition, Log]:
         """The same, spread over the runtime's disk threads."""
+        opening = self._opening(config_of, fate_of)
         futures = []
         for directory in self._online():
-            names = await self._runtime.offload(self._begin_opening, directory)
+            names = await self._runtime.offload(self._begin_opening, opening, directory)
             size = max(1, -(-len(names) // _CHUNKS_PER_DIRECTORY))
             for at in range(0, len(names), size):
-                futures.append(self._runtime.offload(self._open_chunk, directory, config_of, names[at : at + size]))
+                futures.append(self._runtime.offload(self._open_chunk, opening, directory, names[at : at + size]))
         for future in futures:
             await future
-        await self._runtime.offload(self._settle_twins)
-        return self.logs
+        return await self._runtime.offload(self._settle, opening)
 
-    def _begin_opening(self, directory: Directory) -> list[tuple[str, TopicPartition, State]]:
+    def _opening(self, config_of: ConfigOf, fate_of: FateOf) -> Opening:
+        return Opening(
+            self._runtime, self.caches, self._producer_expiration_ms, config_of, fate_of, on_failure=self._log_failed
+        )
+
+    def _begin_opening(self, opening: Opening, directory: Directory) -> list[Name]:
         try:
-            marker = os.path.join(directory.path, CLEAN_SHUTDOWN)
-            directory.clean = self._disk.exists(marker)
-            if directory.clean:
-                # From here on a crash is a crash, also one while opening.
-                self._disk.remove(marker)
-                self._disk.sync_dir(directory.path)
-            return list(_partition_names(self._disk, directory.path))
+            return opening.begin(directory)
         except DiskError as error:
             self._check_disk_failed(error)
             self._go_offline(directory, error)
             return []
 
-    def _open_chunk(
-        self, directory: Directory, config_of: ConfigOf, names: list[tuple[str, TopicPartition, State]]
-    ) -> None:
-        recovery_points = self._checkpoint(directory, checkpoints.RECOVERY_POINT)
-        starts = self._checkpoint(directory, checkpoints.LOG_START)
-        high_watermarks = self._checkpoint(directory, checkpoints.HIGH_WATERMARK)
-        for name, partition, state in names:
-            if directory.offline is not None:
-                return
-            path = os.path.join(directory.path, name)
-            if state is State.DELETE or state is State.FUTURE:
-                # A deletion is finished. A move is begun anew by whoever asked for it: its source is complete.
-                self._doomed.append((0, path))
-                continue
-            if state is State.STRAY:
-                continue
-            try:
-                log = Log.open(
-                    self._runtime,
-                    path,
-                    partition,
-                    config_of(partition.topic),
-                    recovery_point=recovery_points.get(partition, 0),
-                    start_offset=starts.get(partition, 0),
-                    clean=directory.clean,
-                    producer_expiration_ms=self._producer_expiration_ms,
-                    caches=self.caches,
-                    on_failure=self._log_failed,
-                )
-            except DiskError as error:
-                self._check_disk_failed(error)
-                self._go_offline(directory, error)
-                return
-            except KafkaStorageError as error:
-                logger.error("%s is left offline: %s", partition, error)
-                self.unopened[partition] = str(error)
-                continue
-            log.update_high_watermark(high_watermarks.get(partition, log.start_offset))
-            if log.recovery.eventful or not directory.clean:
-                level = logging.WARNING if log.recovery.eventful else logging.DEBUG
-                logger.log(level, "%s", log.recovery.summary(partition))
-            directory.logs[partition] = log
-
-    def _settle_twins(self) -> None:
-        """A crash at the end of a move leaves a partition in two directories: the longer log stays, none is deleted."""
-        places: dict[TopicPartition, list[Directory]] = {}
-        for directory in self._online():
-            for partition in directory.logs:
-                places.setdefault(partition, []).append(directory)
-        for partition, (first, *others) in places.items():
-            for other in others:
-                one, two = first.logs[partition], other.logs[partition]
-                if one.topic_id is None or one.topic_id != two.topic_id:
-                    raise DirectoryMismatch(
-                        f"{partition} is in {first.path} and in {other.path}; move the older one away and start again"
-                    )
-                loser = first if one.end_offset < two.end_offset else other
-                self._set_aside(loser, loser.logs.pop(partition))
-                first = other if loser is first else first
-
-    def _set_aside(self, directory: Directory, log: Log) -> None:
-        name = temporary_name(log.partition, self._runtime.uuid(), State.STRAY)
-        logger.warning(
-            "%s is in two directories; the copy in %s is set aside as %s", log.partition, directory.path, name
-        )
-        log.abandon()
+    def _open_chunk(self, opening: Opening, directory: Directory, names: list[Name]) -> None:
         try:
-            self._disk.rename(log.directory, os.path.join(directory.path, name))
-            self._disk.sync_dir(directory.path)
-        except DiskError as error:
-            self._go_offline(directory, error)
-
-    def _checkpoint(self, directory: Directory, name: str) -> dict[TopicPartition, int]:
-        path = os.path.join(directory.path, name)
-        try:
-            return checkpoints.read_offsets(self._disk, path)
-        except DamagedCheckpoint as error:
-            logger.warning("%s is damaged (%s): its offsets are found out from the logs", path, error)
-            return {}
+            opening.open_chunk(directory, names)
         except DiskError as error:
             self._check_disk_failed(error)
             self._go_offline(directory, error)
-            return {}
+
+    def _settle(self, opening: Opening) -> dict[TopicPartition, Log]:
+        opening.settle(self._online(), self._go_offline)
+        self._doomed += [(0, path) for path in opening.doomed]
+        return self.logs
 
     # ---- looking -------------------------------------------------------------------------------------------------
 
@@ -302,6 +179,15 @@ class LogDirectories:
     @property
     def logs(self) -> dict[TopicPartition, Log]:
         return {partition: log for directory in self._directories for partition, log in directory.logs.items()}
+
+    @property
+    def unopened(self) -> dict[TopicPartition, str]:
+        """Partitions whose log is too damaged to be served, with the reason."""
+        return {
+            partition: unopened.reason
+            for directory in self._directories
+            for partition, unopened in directory.unopened.items()
+        }
 
     def directory_ids(self) -> dict[str, str]:
         """The id of each online directory, by path."""
@@ -362,7 +248,15 @@ class LogDirectories:
             if topic_id is not None and existing.topic_id not in (None, topic_id):
                 raise DirectoryMismatch(f"{existing.directory} holds an older topic of the same name: delete it first")
             return existing
+        reason = self.unopened.get(partition)
+        if reason is not None:
+            raise KafkaStorageError(f"{partition} is there, but cannot be opened: {reason}")
         directory = self._named(path) if path is not None else self._emptiest()
+        try:
+            directory.free(self._runtime, partition)
+        except DiskError as error:
+            self._go_offline(directory, error)
+            raise
         log = self._make(directory, str(partition), partition, config, topic_id)
         directory.logs[partition] = log
         return log
@@ -399,27 +293,58 @@ class LogDirectories:
                 return directory
         raise LogDirNotFoundError(f"{path} is not a log directory of this broker; those are {', '.join(self.paths)}")
 
-    def delete(self, partition: TopicPartition) -> None:
-        """Take a partition out of use: its directory gets another name now and is removed by `clean_up` later."""
-        directory = self._of(partition)
-        self.cancel_move(partition)
-        log = directory.logs.pop(partition)
-        log.abandon()
-        if directory.offline is None:
-            self._doom(directory, log)
-
-    def _doom(self, directory: Directory, log: Log) -> None:
-        """Rename a log's directory to `…-delete`, to be removed after file.delete.delay.ms."""
-        name = temporary_name(log.partition, self._runtime.uuid(), State.DELETE)
-        target = os.path.join(directory.path, name)
+    def identify(self, log: Log, topic_id: bytes) -> None:
+        """Write down whose a log is that does not say so itself: made before there were ids, or before a crash."""
+        directory = self._of(log.partition)
         try:
-            self._disk.rename(log.directory, target)
-            self._disk.sync_dir(directory.path)
+            log.topic_id = partition_metadata.ensure(self._disk, log.directory, topic_id)
+            partition_metadata.sync(self._disk, log.directory)
+            self._disk.sync_dir(log.directory)
         except DiskError as error:
             self._go_offline(directory, error)
-            if not error.is_shortage:
-                raise
-        self._doomed.append((self._runtime.clock.now_ms() + log.config.file_delete_delay_ms, target))
+            raise
+
+    def delete(self, *partitions: TopicPartition) -> None:
+        """Take partitions out of use: their directories get other names now and are removed by `clean_up` later.
+
+        A directory whose disk fails goes offline; the others' partitions are deleted all the same.
+        """
+        for partition in partitions:
+            self.cancel_move(partition)
+        for directory in self._directories:
+            here = [p for p in partitions if p in directory.logs or p in directory.unopened]
+            try:
+                self._delete_from(directory, here)
+            except DiskError as error:
+                self._go_offline(directory, error)
+
+    def _delete_from(self, directory: Directory, partitions: list[TopicPartition]) -> None:
+        for partition in partitions:
+            unopened = directory.unopened.pop(partition, None)
+            if unopened is not None and directory.offline is None:
+                self._doom(directory, unopened.path, partition, 0)
+            log = directory.logs.pop(partition, None)
+            if log is not None:
+                log.abandon()
+                if directory.offline is None:
+                    self._doom(directory, log.directory, partition, log.config.file_delete_delay_ms)
+        if partitions and directory.offline is None:
+            self._disk.sync_dir(directory.path)
+
+    def _doom(self, directory: Directory, path: str, partition: TopicPartition, delay_ms: int) -> None:
+        """Rename a log's directory to `…-delete`, to be removed after file.delete.delay.ms."""
+        target = directory.rename(self._runtime, path, partition, State.DELETE)
+        self._doomed.append((self._runtime.clock.now_ms() + delay_ms, target))
+
+    def set_aside(self, partition: TopicPartition, why: str) -> None:
+        """Take a log out of use and keep its files under another name."""
+        directory = self._of(partition)
+        log = directory.logs.pop(partition)
+        log.abandon()
+        try:
+            directory.set_aside(self._runtime, log.directory, partition, why)
+        except DiskError as error:
+            self._go_offline(directory, error)
 
     def start_move(self, partition: TopicPartition, path: str) -> Move:
         """Begin to copy a log into another directory (AlterReplicaLogDirs); step it until it is done."""
@@ -441,10 +366,12 @@ class LogDirectories:
         move.check_caught_up()
         source, target = self._of(partition), self._named(os.path.dirname(move.future.directory))
         future = move.future
-        home = os.path.join(target.path, str(partition))
+        home = target.home(partition)
         try:
             # The copy gets its name before the original loses its own: a crash between leaves both, not neither.
             future.sync()
+            target.free(self._runtime, partition)
+            self._note_start(target, future)
             self._disk.rename(future.directory, home)
             self._disk.sync_dir(target.path)
         except DiskError as error:
@@ -453,13 +380,24 @@ class LogDirectories:
         future.moved_to(home)
         del self._moves[partition], target.futures[partition]
         target.logs[partition] = future
+        target.stale.discard(partition)
         source.logs.pop(partition)
         move.current.abandon()
         try:
-            self._doom(source, move.current)
+            self._doom(source, move.current.directory, partition, move.current.config.file_delete_delay_ms)
+            self._disk.sync_dir(source.path)
         except DiskError as error:
+            self._go_offline(source, error)
             logger.error("%s has moved to %s, but the original is still there: %s", partition, target.path, error)
         return future
+
+    def _note_start(self, target: Directory, future: Log) -> None:
+        """Before a copy is put in place: records that were deleted must stay so in it."""
+        start = OFFSETS[checkpoints.LOG_START](future)
+        if start is not None:
+            # Until the copy is in place the entry is nobody's.
+            target.stale.add(future.partition)
+            target.write_checkpoint(self._disk, checkpoints.LOG_START, {future.partition: start})
 
     def cancel_move(self, partition: TopicPartition) -> None:
         move = self._moves.pop(partition, None)
@@ -469,7 +407,11 @@ class LogDirectories:
         future = target.futures.pop(partition)
         future.abandon()
         if target.offline is None:
-            self._doom(target, future)
+            try:
+                self._doom(target, future.directory, partition, future.config.file_delete_delay_ms)
+                self._disk.sync_dir(target.path)
+            except DiskError as error:
+                self._go_offline(target, error)
 
     @property
     def moves(self) -> dict[TopicPartition, Move]:
@@ -492,34 +434,17 @@ class LogDirectories:
                     self._doomed.append((now_ms, path))
         return len(due)
 
-    def checkpoint_recovery_points(self) -> None:
-        """Write down how far each log is durable. Call it from time to time: it bounds what a crash makes us check."""
-        self._write(checkpoints.RECOVERY_POINT, lambda log: log.recovery_point)
-
-    def checkpoint_high_watermarks(self) -> None:
-        self._write(checkpoints.HIGH_WATERMARK, lambda log: log.high_watermark)
-
-    def checkpoint_start_offsets(self) -> None:
-        """Write down starts that no segment's name tells."""
-        self._write(
-            checkpoints.LOG_START,
-            lambda log: log.start_offset if log.start_offset > log.segments[0].base_offset else None,
-        )
-
     def checkpoint(self) -> None:
-        """All three."""
-        self.checkpoint_recovery_points()
-        self.checkpoint_start_offsets()
-        self.checkpoint_high_watermarks()
+        """Write down how far each log is durable, where it starts, and what of it is committed.
 
-    def _write(self, name: str, offset_of: Callable[[Log], int | None]) -> None:
-        for directory in self._online():
-            offsets = {partition: offset_of(log) for partition, log in directory.logs.items()}
-            known = {partition: offset for partition, offset in offsets.items() if offset is not None}
-            try:
-                checkpoints.write_offsets(self._disk, os.path.join(directory.path, name), known)
-            except DiskError as error:
-                self._go_offline(directory, error)
+        Call it from time to time: it bounds what a crash makes us check.
+        """
+        for name in OFFSETS:
+            for directory in self._online():
+                try:
+                    directory.write_checkpoint(self._disk, name)
+                except DiskError as error:
+                    self._go_offline(directory, error)
 
     async def close_logs_in_parallel(self) -> None:
         """Close the logs on the runtime's disk threads, where their syncs run side by side; then call `close`."""
@@ -534,15 +459,20 @@ class LogDirectories:
 
     def close(self, clean: bool = True, *, broker_epoch: int = -1) -> None:
         """Close every log, then (when `clean`) say so on disk; let go of the locks."""
+        all_closed = []
         for directory in self._directories:
             closed = clean and directory.offline is None and self._close_logs(directory.logs.values())
+            if closed and not directory.unopened:
+                # A log that could not be opened has no part in this: it must be checked again, not be trusted.
+                all_closed.append(directory)
             for log in (*directory.futures.values(), *(() if closed else directory.logs.values())):
                 log.abandon()
         if clean:
             self.checkpoint()
-            for directory in self._online():
-                self._mark_clean(directory, broker_epoch)
-        identity.unlock(self._directories)
+            for directory in all_closed:
+                if directory.offline is None:
+                    self._mark_clean(directory, broker_epoch)
+        identity.unlock((*self._directories, *self._apart))
 
     def _close_logs(self, logs: Iterable[Log]) -> bool:
         try:
@@ -589,11 +519,3 @@ class LogDirectories:
             log.fail(error)
         if self.on_offline is not None:
             self.on_offline(directory.path, str(error))
-
-
-def _partition_names(disk: Disk, path: str) -> Iterable[tuple[str, TopicPartition, State]]:
-    for name in disk.listdir(path):
-        parsed = parse_name(name)
-        if parsed is None or parsed[0].topic in _RESERVED_TOPICS or not disk.is_dir(os.path.join(path, name)):
-            continue
-        yield name, parsed[0], parsed[1]

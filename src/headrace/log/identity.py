@@ -4,35 +4,17 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
 
+from headrace.errors import KafkaStorageError
 from headrace.log import meta_properties, partition_metadata
-from headrace.log.log import Log
+from headrace.log.directory import Directory
 from headrace.log.meta_properties import DirectoryMismatch, MetaProperties
-from headrace.runtime import Disk, DiskError, Lock, Runtime
-from headrace.topics import TopicPartition
+from headrace.runtime import Disk, DiskError, Runtime
 
 logger = logging.getLogger("headrace.log")
 
 LOCK = ".lock"
-
-
-@dataclass(slots=True)
-class Directory:
-    """One log directory and the logs in it; `offline` has the reason when its disk failed."""
-
-    path: str
-    lock: Lock | None = None
-    directory_id: str = ""
-    offline: str | None = None
-    clean: bool = False
-    logs: dict[TopicPartition, Log] = field(default_factory=dict)
-    futures: dict[TopicPartition, Log] = field(default_factory=dict)
-
-    @property
-    def count(self) -> int:
-        return len(self.logs) + len(self.futures)
 
 
 def take(disk: Disk, directory: Directory) -> MetaProperties | None:
@@ -63,11 +45,26 @@ def _make(disk: Disk, path: str) -> None:
         disk.sync_dir(os.path.dirname(made))
 
 
+def check_usable(directories: Sequence[Directory], apart: Sequence[Directory]) -> None:
+    """At least one log directory has to be online, and the one of the metadata."""
+    if all(directory.offline is not None for directory in directories):
+        raise KafkaStorageError("no log directory can be used: " + "; ".join(d.offline or "" for d in directories))
+    for directory in apart:
+        if directory.offline is not None:
+            raise KafkaStorageError(f"the metadata directory {directory.path} cannot be used: {directory.offline}")
+
+
 def agree(
-    runtime: Runtime, known: dict[str, MetaProperties], node_id: int | None, cluster_id: str | None
+    runtime: Runtime,
+    directories: Sequence[Directory],
+    known: dict[str, MetaProperties | None],
+    node_id: int | None,
+    cluster_id: str | None,
 ) -> tuple[int, str]:
     """The one node and cluster that all directories and the configuration name."""
     for path, properties in known.items():
+        if properties is None:
+            continue
         if node_id is None:
             node_id = properties.node_id
         if cluster_id is None:
@@ -82,6 +79,13 @@ def agree(
                 f"{path} belongs to cluster {properties.cluster_id}, but this is cluster {cluster_id}: "
                 "correct the cluster id, or use another directory"
             )
+    offline = [directory.path for directory in directories if directory.offline is not None]
+    if cluster_id is None and offline:
+        # A cluster id made up now would be another one than theirs, and they could not be used any more.
+        raise KafkaStorageError(
+            f"{', '.join(offline)} cannot be used, and may be all that knows which cluster this is: repair it, or take "
+            "it out of log.dirs to begin a new one"
+        )
     if node_id is None:
         node_id = 1
     return node_id, cluster_id or partition_metadata.encode_id(runtime.uuid())

@@ -36,6 +36,7 @@ from headrace.groups import GroupConfig, GroupCoordinator
 from headrace.log import LogConfig, LogDirectories
 from headrace.log.cleaner import Workshop
 from headrace.runtime import Listener, Runtime
+from headrace.topics import TopicPartition
 from headrace.transactions import TransactionConfig, TransactionCoordinator
 
 log = logging.getLogger("headrace.broker")
@@ -82,7 +83,8 @@ class Broker:
         self.transactions: TransactionService
         self.maintenance: Maintenance
         self._listeners: list[Listener] = []
-        self._coordinated: set[tuple[str, int]] = set()
+        # The topic ids of what the coordinators have loaded, by name and partition.
+        self._coordinated: dict[tuple[str, int], bytes] = {}
         self._config: BrokerConfig | None = None
         self.broker_epoch = -1
         self._started = False
@@ -290,9 +292,22 @@ class Broker:
         self._make_waiting_later()
         if hasattr(self, "transactions"):
             self.transactions.coordinator.transaction_version = self._transaction_version
+            self._unload_coordinators(deleted)
             self._load_coordinators()
             if deleted:
                 self.groups.topics_deleted({topic.name: topic.topic_id for topic in deleted})
+        if hasattr(self, "maintenance"):
+            for topic in deleted:
+                for index in range(len(topic.partitions)):
+                    self.maintenance.cleaner.forget(TopicPartition(topic.name, index))
+
+    def _unload_coordinators(self, deleted: list[TopicImage]) -> None:
+        """What was kept in an internal topic is gone with it, also where another of the same name is there already."""
+        gone = {topic.topic_id for topic in deleted}
+        for (name, index), topic_id in list(self._coordinated.items()):
+            if topic_id in gone:
+                del self._coordinated[name, index]
+                (self.groups if name == CONSUMER_OFFSETS else self.transactions).unload(index)
 
     def _load_coordinators(self) -> None:
         """Take over the partitions of internal topics that this broker leads and has not loaded yet."""
@@ -303,7 +318,7 @@ class Broker:
             for index, state in enumerate(topic.partitions):
                 if state.leader != self.node_id or (name, index) in self._coordinated:
                     continue
-                self._coordinated.add((name, index))
+                self._coordinated[name, index] = topic.topic_id
                 if name == CONSUMER_OFFSETS:
                     self.groups.load(index)
                 else:

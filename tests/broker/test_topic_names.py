@@ -19,7 +19,7 @@ from headrace.cluster.image import InconsistentMetadataError, PartitionImage, pa
 from headrace.cluster.records import ConfigRecord, RemoveTopicRecord, ResourceType, TopicRecord
 from headrace.cluster.topic_names import CONSUMER_OFFSETS, TRANSACTION_STATE
 from headrace.errors import ErrorCode, KafkaStorageError
-from headrace.log import Appended, Log
+from headrace.log import Appended, Log, LogConfig, LogDirectories
 from headrace.log.directory_names import State, partition_names
 from headrace.protocol.messages.create_topics import CreatableTopic, CreatableTopicConfig
 from headrace.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
@@ -35,6 +35,7 @@ from headrace.protocol.messages.offset_fetch import (
     OffsetFetchRequestTopics,
 )
 from headrace.runtime.simulated import Fault, HostDied, Simulation, run_simulation
+from headrace.topics import TopicPartition
 
 from .sim import SimulatedBroker
 from .topic_crashes import Crash, run
@@ -259,6 +260,84 @@ def test_new_metadata_does_not_begin_beside_the_old() -> None:
         assert set(serving(machine).image.topics) == {"t"}
 
     simulate(scenario, BOTH)
+
+
+def test_a_directory_that_is_not_mounted_is_missed_and_its_partitions_are_not_made_anew() -> None:
+    async def life(broker: Broker) -> None:
+        await create(broker, "one")
+        await create(broker, "two")
+        assert directories_of(broker, "one", "two") == {"one": A, "two": B}
+        await write(broker, "two", b"precious")
+
+    async def scenario(machine: SimulatedBroker) -> None:
+        await machine.host.start(life(serving(machine)))
+        await machine.stop()
+        machine.host.restart().disk.rename(B, "/data/unmounted")  # an empty directory to mount it on is made
+        for _ in range(2):
+            await machine.start()
+            assert serving(machine).partition("one", 0).log.end_offset == 0
+            with pytest.raises(KafkaStorageError, match="which was here before and is not now"):
+                serving(machine).partition("two", 0)
+            assert names(machine, B, State.PRESENT) == []
+            await machine.stop()
+        machine.host.restart().disk.rmtree(B)
+        machine.host.disk.rename("/data/unmounted", B)
+        await machine.start()
+        assert serving(machine).partition("two", 0).log.end_offset == 1
+        await machine.stop()
+        # And where it is gone for good: without topics that miss it, it is not missed either.
+        machine.host.restart().disk.rename(B, "/data/unmounted")
+        await machine.start()
+        await machine.host.start(delete(serving(machine), "two"))
+        await machine.stop()
+        await machine.start()
+        await machine.host.start(create(serving(machine), "two"))
+        await machine.stop()
+        await machine.start()
+        assert serving(machine).partition("two", 0).log.end_offset == 0
+        assert len(serving(machine).image.brokers[1].directories) == 2
+
+    simulate(scenario, BOTH)
+
+
+def test_a_data_directory_without_metadata_is_taken_over_whatever_interrupts_that() -> None:
+    """A first start that dies at each of its operations in turn. Copies and remains of other topics are kept aside."""
+    t, u, old = bytes([1]) * 16, None, bytes([3]) * 16
+
+    async def main(simulation: Simulation, operation: int) -> bool:
+        machine = SimulatedBroker(simulation)
+        directories = LogDirectories.open(machine.host.runtime, ["/data/one"], node_id=1)
+        directories.open_logs(lambda topic: LogConfig())
+        for topic, index, topic_id in (("t", 0, t), ("t", 1, t), ("t", 7, old), ("u", 0, u), ("z-is-a-copy", 0, t)):
+            log = directories.create(TopicPartition(topic, index), LogConfig(), topic_id)
+            log.append(batch(b"v"), leader_epoch=4)
+        directories.close()
+        machine.host.disk.crash_after(operation)
+        interrupted = False
+        try:
+            await machine.start()
+        except HostDied:
+            interrupted = True
+            await machine.start()
+        machine.host.disk.crash_after(10**9)
+        for _ in range(2):
+            broker = serving(machine)
+            assert {name: len(topic.partitions) for name, topic in broker.image.topics.items()} == {"t": 2, "u": 1}
+            assert broker.image.topics["t"].topic_id == t
+            assert broker.partition("t", 0).leader_epoch >= 5
+            for name, index in (("t", 0), ("t", 1), ("u", 0)):
+                assert broker.partition(name, index).log.end_offset == 1
+                assert broker.partition(name, index).log.topic_id == broker.image.topics[name].topic_id
+            assert names(machine, "/data/one", State.STRAY) == ["t-7", "z-is-a-copy-0"]
+            await machine.stop()
+            await machine.start()
+        return interrupted
+
+    for operation in range(0, 2_000, 5):
+        if not run_simulation(lambda simulation, at=operation: main(simulation, at), 1).value:
+            assert operation > 100
+            return
+    raise AssertionError("the first start never came to its end")
 
 
 def test_the_last_topic_that_was_deleted_does_not_come_back() -> None:

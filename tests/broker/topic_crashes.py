@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import sys
 import traceback
@@ -98,6 +99,13 @@ class Story:
         self.topics[name].start[index] = before
         await self.broker.partition(name, index).change_log(Log.delete_records, before)
 
+    async def move(self, name: str, index: int) -> None:
+        """To the other log directory."""
+        here = self.broker.directories.directory_of(self.broker.partition(name, index).log)
+        await self.broker.replicas.move(name, index, next(path for path in DIRECTORIES if path != here))
+        while self.broker.directories.moves:
+            await asyncio.sleep(0.01)
+
     async def checkpoint(self) -> None:
         await self.broker.replicas.change_directories(self.broker.directories.checkpoint)
 
@@ -117,6 +125,9 @@ async def life(story: Story) -> None:
     await story.delete("a")
     await story.create("a", 2, flush_messages="1")
     await story.write("a", 3)
+    await story.move("a", 0)
+    await story.move("a", 1)
+    await story.write("a", 1)
     await story.delete("b")
     await story.create("b", 1, flush_messages="1")
     await story.clean_up()

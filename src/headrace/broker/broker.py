@@ -35,6 +35,7 @@ from headrace.errors import HeadraceError, KafkaStorageError
 from headrace.groups import GroupConfig, GroupCoordinator
 from headrace.log import LogConfig, LogDirectories
 from headrace.log.cleaner import Workshop
+from headrace.log.partition_metadata import encode_id
 from headrace.runtime import Listener, Runtime
 from headrace.topics import TopicPartition
 from headrace.transactions import TransactionConfig, TransactionCoordinator
@@ -169,10 +170,12 @@ class Broker:
             loop = asyncio.get_running_loop()
             self.directories.on_offline = functools.partial(_tell, loop, self._directory_failed)
             logs = await startup.open_logs(self)
+            missing = startup.missing_directories(self, logs)
+            registration = startup.registration(self, missing)
             self.broker_epoch = await self.metadata.change(
-                lambda: self.controller.register_broker(self.image, startup.registration(self), fenced=False)
+                lambda: self.controller.register_broker(self.image, registration, fenced=False)
             )
-            await self.replicas.open_all(self.image, logs)
+            await self.replicas.open_all(self.image, logs, [encode_id(directory) for directory in missing])
             self._make_waiting_later()
             await self._give_up_offline()
             self.producer_ids = ProducerIds(

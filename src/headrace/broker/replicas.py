@@ -96,12 +96,15 @@ class Replicas:
 
     # --- following the metadata
 
-    async def open_all(self, image: Image, logs: dict[TopicPartition, Log]) -> None:
-        """At start: serve the logs that were found, make those that are missing, set aside what is no topic's."""
+    async def open_all(self, image: Image, logs: dict[TopicPartition, Log], missing_ids: list[str]) -> None:
+        """At start: serve the logs that were found, make those that are missing, set aside what is no topic's.
+
+        `missing_ids` are directories that were here at an earlier start.
+        """
         self._is_open = True
         missing = []
         nameless = []
-        lost = [path for path in self.directories.paths if path not in self.directories.online_paths]
+        lost = self._where_logs_may_be(missing_ids)
         unopened = self.directories.unopened
         for topic in image.topics.values():
             for index, state in enumerate(topic.partitions):
@@ -118,7 +121,7 @@ class Replicas:
                     self._offline[key] = _Offline(unopened[key])
                 elif lost:
                     # Made anew it would be empty, and there twice when the directory comes back.
-                    self._offline[key] = _Offline(f"its log may be in {', '.join(lost)}, which is offline")
+                    self._offline[key] = _Offline(f"its log may be in {lost}")
                 else:
                     missing.append((topic, index, state))
         for key in logs:
@@ -130,6 +133,18 @@ class Replicas:
                 log.error("%s: the id of its topic could not be written down: %s", found.partition, error)
         await self._make(missing)
         await self._make_durable()
+
+    def _where_logs_may_be(self, missing_ids: list[str]) -> str:
+        """The directories that cannot be looked into; empty when there is none."""
+        offline = [path for path in self.directories.paths if path not in self.directories.online_paths]
+        if offline:
+            return f"{', '.join(offline)}, which is offline"
+        if missing_ids:
+            return (
+                f"the log directory with the id {', '.join(missing_ids)}, which was here before and is not now: "
+                "mount it, put it back into log.dirs, or delete the topic"
+            )
+        return ""
 
     async def _make_durable(self) -> None:
         """Sync what a crash left in logs whose topics promise that what is seen is on the disk (`flush.messages`)."""

@@ -7,6 +7,7 @@ import functools
 import logging
 import os
 from collections import Counter
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from headrace.broker.listeners import SECURITY_PROTOCOLS
@@ -85,8 +86,25 @@ def open_store(runtime: Runtime, directories: LogDirectories, config: BrokerConf
     return LocalStore.open(runtime, (holding or online)[0])
 
 
-def registration(broker: Broker) -> Registration:
-    """What this broker tells of itself."""
+def missing_directories(broker: Broker, logs: Mapping[TopicPartition, Log]) -> list[bytes]:
+    """The ids of directories that were here and are not: not mounted, say, or taken out of `log.dirs`.
+
+    Only as long as there are partitions whose logs may be in them.
+    """
+    known = broker.image.brokers.get(broker.node_id)
+    here = {_raw_id(text) for text in broker.directories.directory_ids().values()}
+    missing = [directory for directory in (known.directories if known is not None else ()) if directory not in here]
+    unopened = broker.directories.unopened
+    for topic in broker.image.topics.values() if missing else ():
+        for index, state in enumerate(topic.partitions):
+            key = TopicPartition(topic.name, index)
+            if broker.node_id in state.replicas and key not in logs and key not in unopened:
+                return missing
+    return []
+
+
+def registration(broker: Broker, missing: list[bytes]) -> Registration:
+    """What this broker tells of itself. `missing` directories stay its own, so that the next start looks for them."""
     listeners = [
         Listener(setting.name, setting.advertised_host, setting.public_port, SECURITY_PROTOCOLS[setting.protocol])
         for setting in broker.listener_settings
@@ -97,7 +115,7 @@ def registration(broker: Broker) -> Registration:
         incarnation_id=broker.runtime.uuid(),
         listeners=listeners,
         rack=None if rack is None else str(rack),
-        directories=[_raw_id(text) for text in broker.directories.directory_ids().values()],
+        directories=[*map(_raw_id, broker.directories.directory_ids().values()), *missing],
         features=[(name, known.low, known.high) for name, known in SUPPORTED_FEATURES.items()],
     )
 
@@ -108,7 +126,8 @@ def _raw_id(text: str) -> bytes:
 
 async def open_logs(broker: Broker) -> dict[TopicPartition, Log]:
     """Open every log of a topic that the metadata knows; where there is no metadata yet, make topics of the logs."""
-    if not broker.image.topics and broker.node_id not in broker.image.brokers:
+    was_used = broker.node_id in broker.image.brokers or broker.metadata.deleted_before
+    if not broker.image.topics and not was_used:
         # No broker ever came to serve with this metadata: it is new, and the logs are from before it.
         return await _adopt_all(broker)
     return await broker.directories.open_logs_in_parallel(broker.log_config, functools.partial(fate_of, broker))

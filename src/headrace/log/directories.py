@@ -164,7 +164,12 @@ class LogDirectories:
     def _settle(self, opening: Opening) -> dict[TopicPartition, Log]:
         opening.settle(self._online(), self._go_offline)
         self._doomed += [(0, path) for path in opening.doomed]
-        return self.logs
+        for directory in self._directories:
+            if directory.offline is not None:
+                # Opened on one thread while another found the disk failing: not to be served.
+                for log in directory.logs.values():
+                    log.fail(DiskError("use", log.directory, None, detail=directory.offline))
+        return {partition: log for directory in self._online() for partition, log in directory.logs.items()}
 
     # ---- looking -------------------------------------------------------------------------------------------------
 

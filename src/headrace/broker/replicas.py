@@ -174,8 +174,8 @@ class Replicas:
         Gives the partitions whose logs could not be made, with the reason.
         """
         # First, as a topic of the same name may be among those that are made.
-        for topic in deleted:
-            await self._drop(topic)
+        for gone in deleted:
+            await self._drop(gone)
         new: list[tuple[TopicImage, int, PartitionImage]] = []
         reconfigured: set[str] = set()
         all_reconfigured = False

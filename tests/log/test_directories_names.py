@@ -36,7 +36,7 @@ def opened(host: Host, *paths: str, known: dict[bytes, Fate] | None = None) -> L
     if known is None:
         directories.open_logs(lambda topic: CONFIG)
     else:
-        directories.open_logs(lambda topic: CONFIG, fates(known))
+        directories.open_logs(lambda topic: CONFIG, fates(known), bring_back=True)
     return directories
 
 
@@ -339,6 +339,24 @@ def test_what_was_set_aside_stays_so_while_its_place_is_taken() -> None:
     directories = opened(host, known={OLD: Fate.OPENED, NEW: Fate.OPENED})
     assert directories.logs[KEY].topic_id == NEW
     assert len(names(host, State.STRAY)) == 1
+
+
+def test_what_was_set_aside_stays_so_while_a_directory_is_away_that_may_have_the_newer() -> None:
+    host = make_host()
+    directories = opened(host, A, B)
+    fill(directories.create(KEY, CONFIG, OLD, path=A), 20)
+    directories.close()
+    opened(host, A, B, known={}).close()
+    directories = opened(host, A, B)
+    fill(directories.create(KEY, CONFIG, OLD, path=B), 30)
+    directories.close()
+    killed(host)
+    host.disk.inject(Fault("*", errno.EIO, under=B, times=None))
+    directories = opened(host, A, B, known={OLD: Fate.OPENED})
+    assert directories.logs == {}
+    assert len(names(host, State.STRAY)) == 1
+    killed(host)
+    assert opened(host, A, B, known={OLD: Fate.OPENED}).logs[KEY].end_offset == 30
 
 
 def test_a_log_of_a_topic_that_was_deleted_is_deleted_at_the_start() -> None:

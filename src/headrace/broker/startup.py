@@ -91,9 +91,7 @@ def missing_directories(broker: Broker, logs: Mapping[TopicPartition, Log]) -> l
 
     Only as long as there are partitions whose logs may be in them.
     """
-    known = broker.image.brokers.get(broker.node_id)
-    here = {_raw_id(text) for text in broker.directories.directory_ids().values()}
-    missing = [directory for directory in (known.directories if known is not None else ()) if directory not in here]
+    missing = _ids_not_here(broker)
     unopened = broker.directories.unopened
     for topic in broker.image.topics.values() if missing else ():
         for index, state in enumerate(topic.partitions):
@@ -101,6 +99,12 @@ def missing_directories(broker: Broker, logs: Mapping[TopicPartition, Log]) -> l
             if broker.node_id in state.replicas and key not in logs and key not in unopened:
                 return missing
     return []
+
+
+def _ids_not_here(broker: Broker) -> list[bytes]:
+    known = broker.image.brokers.get(broker.node_id)
+    here = {_raw_id(text) for text in broker.directories.directory_ids().values()}
+    return [directory for directory in (known.directories if known is not None else ()) if directory not in here]
 
 
 def registration(broker: Broker, missing: list[bytes]) -> Registration:
@@ -130,7 +134,9 @@ async def open_logs(broker: Broker) -> dict[TopicPartition, Log]:
     if not broker.image.topics and not was_used:
         # No broker ever came to serve with this metadata: it is new, and the logs are from before it.
         return await _adopt_all(broker)
-    return await broker.directories.open_logs_in_parallel(broker.log_config, functools.partial(fate_of, broker))
+    return await broker.directories.open_logs_in_parallel(
+        broker.log_config, functools.partial(fate_of, broker), bring_back=not _ids_not_here(broker)
+    )
 
 
 def fate_of(broker: Broker, partition: TopicPartition, topic_id: bytes | None) -> Fate:

@@ -121,14 +121,22 @@ class LogDirectories:
         """The partitions on disk, before any is opened: what a data directory of Apache Kafka brings along."""
         return [found for directory in self._online() for found in scan(self._disk, directory)]
 
-    def open_logs(self, config_of: ConfigOf, fate_of: FateOf = open_all) -> dict[TopicPartition, Log]:
-        """Open the partitions found, as far as that is their fate; those of a directory that fails are left out."""
+    def open_logs(
+        self, config_of: ConfigOf, fate_of: FateOf = open_all, *, bring_back: bool = False
+    ) -> dict[TopicPartition, Log]:
+        """Open the partitions found, as far as that is their fate; those of a directory that fails are left out.
+
+        With `bring_back` also those that were set aside, if that is their fate and no other is in their place: only
+        where no log directory is missing.
+        """
         opening = self._opening(config_of, fate_of)
         for directory in self._online():
             self._open_chunk(opening, directory, self._begin_opening(opening, directory))
-        return self._settle(opening)
+        return self._settle(opening, bring_back)
 
-    async def open_logs_in_parallel(self, config_of: ConfigOf, fate_of: FateOf = open_all) -> dict[TopicPartition, Log]:
+    async def open_logs_in_parallel(
+        self, config_of: ConfigOf, fate_of: FateOf = open_all, *, bring_back: bool = False
+    ) -> dict[TopicPartition, Log]:
         """The same, spread over the runtime's disk threads."""
         opening = self._opening(config_of, fate_of)
         futures = []
@@ -139,7 +147,7 @@ class LogDirectories:
                 futures.append(self._runtime.offload(self._open_chunk, opening, directory, names[at : at + size]))
         for future in futures:
             await future
-        return await self._runtime.offload(self._settle, opening)
+        return await self._runtime.offload(self._settle, opening, bring_back)
 
     def _opening(self, config_of: ConfigOf, fate_of: FateOf) -> Opening:
         return Opening(
@@ -161,8 +169,8 @@ class LogDirectories:
             self._check_disk_failed(error)
             self._go_offline(directory, error)
 
-    def _settle(self, opening: Opening) -> dict[TopicPartition, Log]:
-        opening.settle(self._online(), self._go_offline)
+    def _settle(self, opening: Opening, bring_back: bool) -> dict[TopicPartition, Log]:
+        opening.settle(self._directories, self._go_offline, bring_back=bring_back)
         self._doomed += [(0, path) for path in opening.doomed]
         for directory in self._directories:
             if directory.offline is not None:

@@ -175,14 +175,22 @@ class Opening:
 
     # ---- when all are open ---------------------------------------------------------------------------------------
 
-    def settle(self, directories: list[Directory], go_offline: Callable[[Directory, DiskError], None]) -> None:
+    def settle(
+        self,
+        directories: list[Directory],
+        go_offline: Callable[[Directory, DiskError], None],
+        *,
+        bring_back: bool,
+    ) -> None:
         """One log per partition stays, those come back whose metadata did, and the checkpoints' other names are noted.
 
-        `go_offline` is told of a directory whose disk fails meanwhile.
+        `go_offline` is told of a directory whose disk fails meanwhile. With `bring_back` the directories are all there
+        are: what is in none of them is nowhere, so what was set aside cannot be the older of two.
         """
         _each(directories, self._note_stale, go_offline)
-        self._settle_twins(directories, go_offline)
-        _each(directories, lambda directory: self._bring_back(directory, directories), go_offline)
+        self._settle_twins([directory for directory in directories if directory.offline is None], go_offline)
+        if bring_back and all(directory.offline is None for directory in directories):
+            _each(directories, lambda directory: self._bring_back(directory, directories), go_offline)
 
     def _note_stale(self, directory: Directory) -> None:
         directory.find_stale(self._disk)
@@ -212,8 +220,6 @@ class Opening:
 
     def _bring_back(self, directory: Directory, directories: list[Directory]) -> None:
         """Open again what was set aside while its metadata was missing, unless there is a log in its place."""
-        if self._fate_of is open_all:
-            return
         for found in scan(self._disk, directory, State.STRAY):
             partition = found.partition
             is_here = any(partition in d.logs or partition in d.unopened for d in directories)

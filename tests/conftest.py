@@ -11,6 +11,10 @@ from pathlib import Path
 import pytest
 from tests.switching import VARIABLE, switch_as_told
 
+# Before anything of Headrace is imported, and for the processes that tests start: whoever changes a log without being
+# its writer is refused.
+os.environ["HEADRACE_CHECK_OWNERS"] = "1"
+
 # Here sockets, processes and other people's clients run by the machine's clock, and a machine may stand still for
 # seconds: a test that fails is tried once more. What needed it is listed with its first failure.
 ROOMS_ON_THE_CLOCK = {"broker", "cli", "client", "compat", "examples", "net", "parallel", "spark", "testing"}

@@ -107,5 +107,5 @@ def test_descriptors_and_loaded_indexes_are_bounded() -> None:
     for offset in (*range(200), *range(199, 0, -3)):
         assert offsets_in(made.locate(offset, 1, limit=200, at_least_one=True)) == [(offset, offset)]
         assert caches.files.open_count <= 2
-    loaded = [segment for segment in made.segments if segment._offset_index is not None]
+    loaded = [segment for segment in made.segments if segment._indexes is not None]
     assert len(loaded) < len(made.segments)

@@ -1,13 +1,15 @@
 """A partition as this broker serves it: its log, its leadership, and who waits for it.
 
-Writes go through the log directory's writer, inline while its disk is quiet. The high watermark of a partition with one
-replica is its log end; with more, replication moves it. What was begun on a log is finished whoever waits for it, and
+Every change of the log goes through its directory's writer, inline while the disk is quiet; only the high watermark is
+moved here, on the loop (`LogState` says who owns what). That of a partition with one replica is its log end; with more,
+replication moves it. What was begun on a log is finished whoever waits for it, and
 while the log itself is exchanged (`exchange`) everything else waits its turn.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
@@ -23,8 +25,8 @@ from headrace.errors import (
     NotLeaderOrFollowerError,
     UnknownLeaderEpochError,
 )
-from headrace.log import Appended, Log, Origin, Verification
-from headrace.runtime import BUSY, Buffer, DirectoryWriter, DiskError
+from headrace.log import UNVERIFIED, Appended, Log, Origin, Verification
+from headrace.runtime import BUSY, Buffer, DirectoryWriter, DiskError, Overloaded
 from headrace.topics import TopicPartition
 
 T = TypeVar("T")
@@ -49,7 +51,7 @@ class Leadership:
 class Partition:
     """Appends to and reads from one partition whose replica is here."""
 
-    __slots__ = ("_held", "_offline", "_own_id", "_under_way", "key", "leadership", "log", "watchers", "writer")
+    __slots__ = ("_held", "_offline", "_own_id", "_under_way", "_writer", "key", "leadership", "log", "watchers")
 
     def __init__(
         self, own_id: int, key: TopicPartition, log: Log, writer: DirectoryWriter, leadership: Leadership
@@ -68,6 +70,16 @@ class Partition:
         self._advance()
 
     # --- state
+
+    @property
+    def writer(self) -> DirectoryWriter:
+        return self._writer
+
+    @writer.setter
+    def writer(self, writer: DirectoryWriter) -> None:
+        """The writer of the directory that the log is in: from now on nobody else changes the log."""
+        self._writer = writer
+        self.log.writer = writer
 
     @property
     def is_leader(self) -> bool:
@@ -93,8 +105,17 @@ class Partition:
         self.watchers.wake_all()
 
     def _begin_epoch(self) -> None:
-        if self.leadership.leader_id == self._own_id:
-            self.log.begin_epoch(self.leadership.leader_epoch)
+        """What is appended from now on belongs to this leader's epoch; what was asked for before does not."""
+        if self.leadership.leader_id != self._own_id:
+            return
+        if self._held is not None:
+            self._held.append(self._begin_epoch)
+            return
+        log, epoch = self.log, self.leadership.leader_epoch
+        if self._writer.try_inline(log.begin_epoch, epoch) is BUSY:
+            # Without it (too much waits for the disk) the first append of the epoch begins it.
+            with contextlib.suppress(Overloaded, DiskError):
+                self._begin(_finished(self._writer.submit(log.begin_epoch, epoch)))
 
     def go_offline(self, reason: str) -> None:
         """The disk below failed: nothing is served from here any more."""
@@ -156,21 +177,17 @@ class Partition:
                 raise NotEnoughReplicasError(
                     f"{self.key}: {len(self.leadership.isr)} in-sync replicas, min.insync.replicas={needed}"
                 )
-        work = functools.partial(
-            log.append,
-            records,
-            leader_epoch=self.leadership.leader_epoch,
-            origin=origin,
-            verification=verification,
-            transaction_version=transaction_version,
-        )
+        if verification is None and origin is Origin.CLIENT:
+            # Its transaction was open here when we looked, which by the writer's turn it may no longer be.
+            verification = UNVERIFIED
+        work = (records, self.leadership.leader_epoch, origin, None, verification, transaction_version)
         try:
-            appended = self.writer.try_inline(work)
+            appended = self._writer.try_inline(log.append, *work)
         except DiskError as error:
             raise self._failed(error) from error
         if appended is BUSY:
             # Submitted now, not when somebody waits for it: appends keep the order in which they were asked for.
-            return self._begin(self._append_later(log, self.writer.submit(work), len(records)))
+            return self._begin(self._append_later(log, self._writer.submit(log.append, *work), len(records)))
         if appended.sync_due or (appended.duplicate and _is_volatile(log, appended)):
             return self._begin(self._sync_then(log, appended, len(records)))
         self._advance()
@@ -202,7 +219,7 @@ class Partition:
 
     async def _sync(self, log: Log) -> None:
         try:
-            await self.writer.sync((log,))
+            await self._writer.sync((log,))
         except DiskError as error:
             raise self._failed(error) from error
 
@@ -212,7 +229,7 @@ class Partition:
 
     async def _change(self, change: Callable[[Log, *Ts], object], *args: *Ts) -> None:
         try:
-            await self.writer.submit(change, self.log, *args)
+            await self._writer.submit(change, self.log, *args)
         except DiskError as error:
             raise self._failed(error) from error
         self.watchers.wake_all()
@@ -293,6 +310,10 @@ def _take_turn(turn: asyncio.Future[T], begin: Callable[[], T]) -> None:
         turn.set_result(begin())
     except Exception as error:  # noqa: BLE001 - it is for whoever waits, and those behind have their turn too
         turn.set_exception(error)
+
+
+async def _finished(work: asyncio.Future[None]) -> None:
+    await work
 
 
 async def _after_turn(turn: asyncio.Future[T | Awaitable[T]]) -> T:

@@ -1,4 +1,8 @@
-"""What is on disk? Segments, indexes, producer state, leader epochs, retention, recovery."""
+"""What is on disk? Segments, indexes, producer state, leader epochs, retention, recovery.
+
+One writer changes a log, whichever thread that is at the moment; everyone else has an immutable view of it, which is
+published in one assignment. Who owns what is said in `LogState`, and checked by `ownership.py` in tests.
+"""
 
 from headrace.log.appended import Appended, UnexpectedOffsetError
 from headrace.log.config import TOPIC_CONFIGS, LogConfig
@@ -7,7 +11,7 @@ from headrace.log.log import Log
 from headrace.log.meta_properties import DirectoryMismatch
 from headrace.log.moving import Move
 from headrace.log.opening import Fate, FateOf, Found
-from headrace.log.producer_state import Origin, Verification
+from headrace.log.producer_state import UNVERIFIED, Origin, Verification
 from headrace.log.reading import Slice, TimeAndOffset
 from headrace.log.recovery import RecoveryReport
 from headrace.log.scanning import WouldBlock
@@ -17,6 +21,7 @@ from headrace.log.validation import RecordsRejected
 
 __all__ = [
     "TOPIC_CONFIGS",
+    "UNVERIFIED",
     "AbortedTransaction",
     "Appended",
     "Caches",

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from headrace.log.compaction_job import CleaningLimits, CleanJob, LastRecord, Source, levels_of
 from headrace.log.log import Log
 from headrace.log.segment import OFFSET_INDEX, TIME_INDEX, Segment
+from headrace.log.view import View
 from headrace.runtime import Disk, FileMissing
 
 
@@ -54,18 +55,18 @@ class Candidate:
         return all(id(segment) in present and not segment.active for segment in pending)
 
 
-def first_dirty_offset(log: Log, checkpoint: int | None, cuts_known: int = 0) -> tuple[int, bool]:
+def first_dirty_offset(view: View, checkpoint: int | None, cuts_known: int = 0) -> tuple[int, bool]:
     """The first offset that was never compacted, and whether the checkpoint was wrong about it.
 
-    `cuts_known` is the log's `cut_count` when the checkpoint was known to be right.
+    `cuts_known` is how often the log had been cut when the checkpoint was known to be right.
     """
-    start = log.start_offset
+    start = view.start_offset
     if checkpoint is None:
         return start, False
-    if not start <= checkpoint <= log.end_offset:
+    if not start <= checkpoint <= view.end_offset:
         return start, True
-    if log.cut_count != cuts_known and log.cut_to is not None and log.cut_to < checkpoint:
-        return max(log.cut_to, start), True
+    if view.cuts != cuts_known and view.cut_to < checkpoint:
+        return max(view.cut_to, start), True
     return checkpoint, False
 
 
@@ -78,11 +79,12 @@ def cleanable(log: Log, now_ms: int, checkpoint: int | None, cuts_known: int = 0
     config = log.config
     if not config.compact or log.failure is not None:
         return None
-    cut_count = log.cut_count
-    segments = log.segments
-    bases = [segment.base_offset for segment in segments]
-    first_dirty, is_wrong = first_dirty_offset(log, checkpoint, cuts_known)
-    limit = min(log.last_stable_offset, bases[-1])
+    # Before the view, which has then every segment up to there.
+    stable = log.last_stable_offset
+    view = log.view
+    segments, bases = view.segments, view.bases
+    first_dirty, is_wrong = first_dirty_offset(view, checkpoint, cuts_known)
+    limit = min(stable, bases[-1])
     dirty_segments = [segments[at] for at in range(len(segments) - 1) if bases[at + 1] > first_dirty]
     if config.min_compaction_lag_ms > 0:
         youngest_ms = now_ms - config.min_compaction_lag_ms
@@ -100,7 +102,7 @@ def cleanable(log: Log, now_ms: int, checkpoint: int | None, cuts_known: int = 0
         clean_bytes=sum(segment.size for segment, end in zip(sources, ends) if end <= first_dirty),
         dirty_bytes=sum(segment.size for segment, end in zip(sources, ends) if end > first_dirty),
         overdue_ms=_overdue_ms(dirty_segments, now_ms, config.max_compaction_lag_ms),
-        cut_count=cut_count,
+        cut_count=view.cuts,
         checkpoint_is_wrong=is_wrong,
     )
 

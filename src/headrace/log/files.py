@@ -78,6 +78,12 @@ class FileCache:
         with self._lock:
             return use(self.open_file(file))
 
+    def rename(self, file: LogFile, path: str) -> None:
+        """Give `file` another name, on disk and here at once: nobody opens it in between by the one that is gone."""
+        with self._lock:
+            self.disk.rename(file.path, path)
+            file.moved_to(path)
+
     def release(self, file: LogFile) -> None:
         """Close the handle behind `file`, if there is one."""
         with self._lock:
@@ -165,6 +171,10 @@ class LogFile:
     def ensure_open(self) -> None:
         """Open it now: with `create`, the file exists afterwards."""
         self._with_handle(lambda handle: None)
+
+    def rename(self, path: str) -> None:
+        """Give the file another name; the open handle, if any, stays good."""
+        self._cache.rename(self, path)
 
     def moved_to(self, path: str) -> None:
         """The file has a new name; the open handle, if any, stays good."""

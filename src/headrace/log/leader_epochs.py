@@ -18,7 +18,10 @@ class EpochStart(NamedTuple):
 
 
 class LeaderEpochs:
-    """Epochs that wrote something, with the offset each began at; both increase."""
+    """Epochs that wrote something, with the offset each began at; both increase.
+
+    Those of a log's view are never changed: a change is made to a `copy`, which the next view has.
+    """
 
     __slots__ = ("_entries",)
 
@@ -39,6 +42,9 @@ class LeaderEpochs:
     @property
     def earliest(self) -> EpochStart | None:
         return self._entries[0] if self._entries else None
+
+    def copy(self) -> LeaderEpochs:
+        return LeaderEpochs(list(self._entries))
 
     def assign(self, epoch: int, start_offset: int) -> bool:
         """Note that `epoch` writes from `start_offset` on; entries that contradict it go. Whether anything changed."""

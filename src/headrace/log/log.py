@@ -14,47 +14,39 @@ from headrace.errors import (
 from headrace.log import partition_metadata, reading, retention
 from headrace.log.appended import Appended, UnexpectedOffsetError
 from headrace.log.config import LogConfig
+from headrace.log.leader_epochs import LeaderEpochs
 from headrace.log.log_files import LogFiles
+from headrace.log.ownership import by_writer
 from headrace.log.producer_loading import load_snapshot, replay
-from headrace.log.producer_state import DEFAULT_EXPIRATION_MS, EndMarker, Origin, Verification
+from headrace.log.producer_state import DEFAULT_EXPIRATION_MS, EndMarker, Origin, ProducerState, Verification
 from headrace.log.reading import Slice, TimeAndOffset
 from headrace.log.recovery import Loaded, Loader
 from headrace.log.scanning import check_whole
 from headrace.log.segment import Caches, Segment, indexed_timestamp
+from headrace.log.state import LogState
 from headrace.log.transaction_index import AbortedTransaction
 from headrace.log.validation import read_marker, validate, writable
+from headrace.log.view import View
 from headrace.records import Batch, BatchHeader, CorruptBatch, assign, split
 from headrace.runtime import Buffer, DiskError, Runtime
 from headrace.topics import TopicPartition
 
+_new_tuple = tuple.__new__
 
-class Log:
-    """Synchronous and blocking. One thread at a time may change a log; `locate` and reads may run beside it.
 
-    Bytes are visible only once they are written as a whole: readers are bounded by what the log has noted, not by the
-    file's size. After a disk error the log is failed for good and answers KAFKA_STORAGE_ERROR.
+class Log(LogState):
+    """Synchronous and blocking. After a disk error it is failed for good and answers KAFKA_STORAGE_ERROR.
+
+    `LogState` says who may do what beside whom.
     """
 
     __slots__ = (
         "_clock",
-        "_epochs_changed",
-        "_first_unstable",
         "_rng",
         "config",
-        "cut_count",
-        "cut_to",
-        "end_offset",
-        "epochs",
-        "failure",
-        "files",
-        "high_watermark",
         "last_sync_ms",
         "on_failure",
-        "partition",
-        "producers",
         "recovery",
-        "recovery_point",
-        "start_offset",
         "topic_id",
     )
 
@@ -112,101 +104,31 @@ class Log:
         on_failure: Callable[[Log, DiskError], None] | None,
     ) -> None:
         """Use `Log.open`."""
-        self.files = LogFiles(caches, directory, loaded.segments, loaded.snapshots)
+        files = LogFiles(caches, directory, loaded.segments, loaded.snapshots)
+        super().__init__(
+            partition, files, loaded.producers, loaded.epochs, loaded.start_offset, loaded.end_offset, recovery_point
+        )
         self._clock = runtime.clock
         self._rng = runtime.rng
-        self.partition = partition
         self.topic_id = topic_id
         self.config = config
         self.on_failure = on_failure
-        self.failure: DiskError | None = None
         self.files.active.jitter_ms = config.jitter_ms(runtime.rng)
-        self.start_offset = loaded.start_offset
-        self.end_offset = loaded.end_offset
-        self.recovery_point = recovery_point
-        self.epochs = loaded.epochs
-        self._epochs_changed = loaded.epochs_changed
-        self.producers = loaded.producers
-        # How often the log's end was cut off since it was opened, and the lowest offset it was cut to.
-        self.cut_count = 0
-        self.cut_to: int | None = None
         self.recovery = loaded.report
-        self.high_watermark = loaded.start_offset
-        self._first_unstable = loaded.producers.first_unstable_offset
+        if not loaded.epochs_changed:
+            self.files.epochs_synced = loaded.epochs
         self.last_sync_ms = runtime.clock.now_ms()
         report = loaded.report
         self.files.changed = not report.clean or report.eventful or not loaded.found
         self.files.directory_changed = self.files.changed or bool(report.removed)
         self.files.never_synced = not report.clean or not loaded.found
 
-    def __repr__(self) -> str:
-        return f"Log({self.directory}, offsets {self.start_offset}..{self.end_offset})"
-
-    # ---- state ---------------------------------------------------------------------------------------------------
-
-    @property
-    def directory(self) -> str:
-        """The partition's own directory."""
-        return self.files.directory
-
-    @property
-    def active(self) -> Segment:
-        """The segment that is appended to."""
-        return self.files.active
-
-    @property
-    def leader_epoch(self) -> int:
-        """The latest epoch that wrote something; -1 for none."""
-        return self.epochs.latest
-
-    def leader_epoch_at(self, offset: int) -> int:
-        """The epoch in which `offset` was or will be written; -1 when it is older than all that is known."""
-        return self.epochs.epoch_for(offset)
-
-    @property
-    def last_stable_offset(self) -> int:
-        """The high watermark, or the first offset of a transaction that is undecided or may become so."""
-        unstable = self._first_unstable
-        return self.high_watermark if unstable is None else min(self.high_watermark, unstable)
-
-    @property
-    def segments(self) -> tuple[Segment, ...]:
-        return tuple(self.files.segments[0])
-
-    @property
-    def caches(self) -> Caches:
-        return self.files.caches
-
-    @property
-    def size_bytes(self) -> int:
-        return sum(segment.size for segment in self.files.segments[0])
-
-    @property
-    def unsynced(self) -> int:
-        """How many offsets are not known to be durable."""
-        return self.end_offset - self.recovery_point
-
-    def update_high_watermark(self, offset: int) -> bool:
-        """Offsets below it are committed. Kept between the log's start and end; whether it changed."""
-        offset = min(max(offset, self.start_offset), self.end_offset)
-        if offset == self.high_watermark:
-            return False
-        self.high_watermark = offset
-        if self.producers.unreplicated and self.producers.replicated_up_to(offset):
-            self._first_unstable = self.producers.first_unstable_offset
-        return True
-
-    def begin_epoch(self, leader_epoch: int) -> None:
-        """This broker leads with `leader_epoch` from now on: what is appended next belongs to it."""
-        if leader_epoch > self.epochs.latest:
-            self._epochs_changed |= self.epochs.assign(leader_epoch, self.end_offset)
-
     # ---- append --------------------------------------------------------------------------------------------------
 
+    @by_writer
     def append(
         self,
         records: Buffer,
-        *,
         leader_epoch: int,
         origin: Origin = Origin.CLIENT,
         now_ms: int | None = None,
@@ -223,87 +145,135 @@ class Log:
             raise self._failed()
         if now_ms is None:
             now_ms = self._clock.now_ms()
-        checked = validate(writable(records), self.config, origin, self.partition, now_ms)
+        config, producers = self.config, self.producers
+        checked = validate(writable(records), config, origin, self.partition, now_ms)
         header = checked.header
-        base_offset = self.end_offset
+        base_offset = self.view.end_offset
         marker = None
         if header.producer_id >= 0:
             if header.is_control:
                 marker = read_marker(Batch(checked.view))
                 if marker is not None:
-                    self.producers.check_marker(header, marker, base_offset, transaction_version)
+                    producers.check_marker(header, marker, base_offset, transaction_version)
             else:
                 if origin is Origin.CLIENT:
-                    duplicate = self.producers.find_duplicate(header)
+                    duplicate = producers.find_duplicate(header)
                     if duplicate is not None:
                         return Appended(
                             duplicate.first_offset,
                             duplicate.last_offset,
                             duplicate.timestamp_ms,
-                            self.start_offset,
+                            self.view.start_offset,
                             duplicate=True,
                         )
-                self.producers.check(header, origin, base_offset, verification)
-        view = checked.view
-        size = len(view)
-        if size > self.config.segment_bytes:
+                producers.check(header, origin, base_offset, verification)
+        data = checked.view
+        size = len(data)
+        if size > config.segment_bytes:
             raise RecordListTooLargeError(
-                f"{self.partition}: a batch of {size} bytes does not fit a segment ({self.config.segment_bytes} bytes)"
+                f"{self.partition}: a batch of {size} bytes does not fit a segment ({config.segment_bytes} bytes)"
             )
         last_offset = base_offset + header.last_offset_delta
+        max_timestamp_ms, flush_messages = checked.max_timestamp_ms, config.flush_messages
         try:
-            rolled = self._roll_for(size, last_offset, checked.max_timestamp_ms, now_ms)
-            assign(view, base_offset, leader_epoch)
-            self.files.active.write((view,))
+            rolled = self._roll_for(size, last_offset, max_timestamp_ms, now_ms, config)
+            assign(data, base_offset, leader_epoch)
+            self.files.active.write((data,))
         except DiskError as error:
             if not self._survives(error):
                 self._fail(error)
             raise
-        new_epoch = leader_epoch != self.epochs.latest and leader_epoch >= 0
-        if new_epoch:
-            self._epochs_changed |= self.epochs.assign(leader_epoch, base_offset)
-        self.files.active.note(size, last_offset, checked.max_timestamp_ms, self.config.index_interval_bytes)
-        self.files.changed = True
-        if header.producer_id >= 0:
-            if header.is_control:
-                self._note_marker(header, base_offset, marker)
-            else:
-                self._note_batch(header, base_offset, checked.max_timestamp_ms)
-        self.end_offset = self.producers.end_offset = last_offset + 1
-        return Appended(
-            base_offset,
-            last_offset,
-            checked.append_time_ms,
-            self.start_offset,
-            False,
-            new_epoch,
-            last_offset + 1 - self.recovery_point >= self.config.flush_messages,
-            rolled,
+        new_epoch = self._note(
+            header, base_offset, size, max_timestamp_ms, leader_epoch, marker, config.index_interval_bytes
+        )
+        return _new_tuple(
+            Appended,
+            (
+                base_offset,
+                last_offset,
+                checked.append_time_ms,
+                self.view.start_offset,
+                False,
+                new_epoch,
+                last_offset >= flush_messages - 1 and last_offset + 1 - self.recovery_point >= flush_messages,
+                rolled,
+            ),
         )
 
-    def _note_batch(self, header: BatchHeader, base_offset: int, timestamp_ms: int) -> None:
-        self.producers.apply_batch(header, base_offset, timestamp_ms)
-        self._first_unstable = self.producers.first_unstable_offset
+    def _note(
+        self,
+        header: BatchHeader,
+        base_offset: int,
+        size: int,
+        max_timestamp_ms: int,
+        leader_epoch: int,
+        marker: EndMarker | None,
+        index_interval_bytes: int,
+    ) -> bool:
+        """Take in one batch whose bytes are at the end of the file, and let everyone see it; whether its epoch is new.
 
-    def _note_marker(self, header: BatchHeader, base_offset: int, marker: EndMarker | None) -> None:
-        if marker is None:
-            return
-        aborted = self.producers.apply_marker(header, base_offset, marker)
-        if aborted is not None:
-            self.active.note_aborted(aborted)
-        self._first_unstable = self.producers.first_unstable_offset
+        The bytes are there now: whatever goes wrong from here on, no other batch may be given their offsets.
+        """
+        segments, bases, _, start_offset, _, undecided, ended, epochs, cuts, cut_to = self.view
+        last_offset = base_offset + header.last_offset_delta
+        active = segments[-1]
+        try:
+            producers = self.producers
+            if header.producer_id >= 0:
+                if not header.is_control:
+                    producers.apply_batch(header, base_offset, max_timestamp_ms)
+                elif marker is not None:
+                    aborted = producers.apply_marker(header, base_offset, marker)
+                    if aborted is not None:
+                        active.note_aborted(aborted)
+                if ended:
+                    producers.committed_up_to(self.high_watermark)
+                undecided, ended = producers.undecided, producers.ended
+            new_epoch = leader_epoch != epochs.latest and leader_epoch >= 0
+            if new_epoch:
+                epochs = epochs.copy()
+                epochs.assign(leader_epoch, base_offset)
+            active.note(size, last_offset, max_timestamp_ms, index_interval_bytes)
+            self.files.changed = True
+            producers.end_offset = last_offset + 1
+            self.view = _new_tuple(
+                View,
+                (
+                    segments,
+                    bases,
+                    active.size,
+                    start_offset,
+                    last_offset + 1,
+                    undecided,
+                    ended,
+                    epochs,
+                    cuts,
+                    cut_to,
+                ),
+            )
+        except BaseException as error:
+            raise self._lost_track(error) from error
+        return new_epoch
 
+    def _lost_track(self, error: BaseException) -> BaseException:
+        """A batch is on disk of which only a part was noted: nothing may be written behind it before a restart."""
+        if self.failure is None:
+            self.failure = DiskError(
+                "append", self.directory, None, detail=f"a batch could not be taken in ({error!r}); restart the broker"
+            )
+        return self._failed() if isinstance(error, Exception) else error
+
+    @by_writer
     def append_replica(self, records: Buffer) -> Appended:
         """Append a follower's batches as the leader made them, offsets and epochs too. A cut last one is dropped."""
         if self.failure is not None:
             raise self._failed()
-        view = records if type(records) is memoryview else memoryview(records)
         try:
-            batches = list(split(view))
+            batches = list(split(records if type(records) is memoryview else memoryview(records)))
             headers = [check_whole(batch) for batch in batches]
         except CorruptBatch as error:
             raise CorruptMessageError(f"{self.partition}: {error}") from error
-        expected = self.end_offset
+        expected = self.view.end_offset
         for header in headers:
             if header.base_offset < expected:
                 raise UnexpectedOffsetError(
@@ -334,40 +304,46 @@ class Log:
 
     def _append_one(self, batch: Batch, header: BatchHeader, now_ms: int) -> bool:
         size = len(batch.buffer)
-        rolled = self._roll_for(size, header.last_offset, header.max_timestamp, now_ms)
+        config = self.config
+        marker = read_marker(batch) if header.is_control and header.producer_id >= 0 else None
+        timestamp_ms = indexed_timestamp(header)
+        rolled = self._roll_for(size, header.last_offset, header.max_timestamp, now_ms, config)
         self.active.write((batch.buffer,))
-        if header.leader_epoch >= 0 and header.leader_epoch != self.epochs.latest:
-            self._epochs_changed |= self.epochs.assign(header.leader_epoch, header.base_offset)
-        self.active.note(size, header.last_offset, indexed_timestamp(header), self.config.index_interval_bytes)
-        self.files.changed = True
-        if header.producer_id >= 0:
-            if header.is_control:
-                self._note_marker(header, header.base_offset, read_marker(batch))
-            else:
-                self._note_batch(header, header.base_offset, header.max_timestamp)
-        self.end_offset = self.producers.end_offset = header.next_offset
+        self._note(
+            header, header.base_offset, size, timestamp_ms, header.leader_epoch, marker, config.index_interval_bytes
+        )
         return rolled
 
     def start_verification(self, producer_id: int, sequence: int, epoch: int) -> Verification | None:
         """See `ProducerState.start_verification`: a guard to pass to `append`, or None when the transaction is open."""
         return self.producers.start_verification(producer_id, sequence, epoch, self._clock.now_ms())
 
+    @by_writer
+    def begin_epoch(self, leader_epoch: int) -> None:
+        """This broker leads with `leader_epoch` from now on: what is appended next belongs to it."""
+        if leader_epoch > self.view.epochs.latest:
+            epochs = self.view.epochs.copy()
+            epochs.assign(leader_epoch, self.view.end_offset)
+            self._publish(epochs=epochs)
+
     # ---- segments ------------------------------------------------------------------------------------------------
 
-    def _roll_for(self, size: int, last_offset: int, max_timestamp_ms: int, now_ms: int) -> bool:
-        if not self.files.active.full_for(size, last_offset, max_timestamp_ms, now_ms, self.config):
+    def _roll_for(self, size: int, last_offset: int, max_timestamp_ms: int, now_ms: int, config: LogConfig) -> bool:
+        if not self.files.active.full_for(size, last_offset, max_timestamp_ms, now_ms, config):
             return False
         # At the log's end also where a compacted leader's batch leaves a gap: segments then follow one another.
-        self._roll(self.end_offset, now_ms)
+        self._roll(now_ms)
         return True
 
+    @by_writer
     def roll(self) -> None:
         """End the active segment now, unless it is empty."""
         self._check_usable()
         if self.active.size:
             with self._failing(outlasts_shortage=True):
-                self._roll(self.end_offset, self._clock.now_ms())
+                self._roll(self._clock.now_ms())
 
+    @by_writer
     def roll_if_due(self, now_ms: int) -> bool:
         """End a compacted log's active segment when its first record waits longer than `max.compaction.lag.ms`."""
         if not self.config.compact or not self.active.size:
@@ -378,8 +354,9 @@ class Log:
         self.roll()
         return True
 
-    def _roll(self, base_offset: int, now_ms: int) -> None:
-        self.files.roll(base_offset, now_ms, self.producers, self.config.jitter_ms(self._rng))
+    def _roll(self, now_ms: int) -> None:
+        self.files.roll(self.view.end_offset, now_ms, self.producers, self.config.jitter_ms(self._rng))
+        self._publish()
 
     # ---- find ----------------------------------------------------------------------------------------------------
 
@@ -392,131 +369,152 @@ class Log:
         """
         if self.failure is not None:
             raise self._failed()
-        end_offset = self.end_offset
-        if not self.start_offset <= offset <= end_offset:
+        view = self.view
+        end_offset = view.end_offset
+        if not view.start_offset <= offset <= end_offset:
             raise OffsetOutOfRangeError(
-                f"{self.partition}: offset {offset} is not between {self.start_offset} and {end_offset}"
+                f"{self.partition}: offset {offset} is not between {view.start_offset} and {end_offset}"
             )
-        segments, bases = self.files.segments
         limit = min(limit, end_offset)
         if offset >= limit:
-            return reading.nothing(segments, offset)
-        return reading.locate(
-            segments, bases, offset, max_bytes, limit, end_offset, at_least_one=at_least_one, nowait=nowait
-        )
+            return reading.nothing(view, offset)
+        return reading.locate(view, offset, max_bytes, limit, at_least_one=at_least_one, nowait=nowait)
 
     def aborted_transactions(self, start: int, slice_: Slice, *, nowait: bool = False) -> list[AbortedTransaction]:
         """What a reader of this slice from offset `start` on must skip; perhaps more than it has, as in Kafka."""
-        segments, bases = self.files.segments
-        return reading.aborted_in(segments, bases, start, slice_, self.end_offset, nowait=nowait)
+        return reading.aborted_in(start, slice_, nowait=nowait)
 
     def find_by_time(self, timestamp_ms: int) -> TimeAndOffset | None:
         """The first record whose timestamp is not below this one; it may be a control record. Reads from disk."""
-        return reading.first_at_or_after(self.files.segments[0], timestamp_ms, self.start_offset)
+        return reading.first_at_or_after(self.view, timestamp_ms)
 
     def max_timestamp(self) -> TimeAndOffset:
         """The record with the greatest timestamp; all -1 when there is none. Reads from disk."""
-        return reading.newest(self.files.segments[0])
+        return reading.newest(self.view)
 
     def end_offset_for(self, leader_epoch: int) -> tuple[int, int]:
         """(epoch, end offset) of the greatest epoch up to the one asked for; (-1, -1) when it is unknown."""
-        return self.epochs.end_offset_for(leader_epoch, self.end_offset)
+        view = self.view
+        return view.epochs.end_offset_for(leader_epoch, view.end_offset)
 
     # ---- cut -----------------------------------------------------------------------------------------------------
 
+    @by_writer
     def truncate_to(self, offset: int) -> None:
         """Drop every batch that ends at or after `offset`: a follower's log is cut to what its leader has."""
         self._check_usable()
-        if offset >= self.end_offset:
-            self._epochs_changed |= self.epochs.truncate_end(self.end_offset)
+        view = self.view
+        epochs = view.epochs.copy()
+        if offset >= view.end_offset:
+            if epochs.truncate_end(view.end_offset):
+                self._publish(epochs=epochs)
             return
-        if offset < self.files.segments[1][0]:
+        if offset < view.bases[0]:
             self.start_at(offset)
             return
-        self._note_cut(offset)
         with self._failing():
+            place = view.place_of(offset)
+            found = view.segments[place].translate(offset)
+            epochs.truncate_end(offset)
+            # Readers are told first: none of them begins to read what is about to go.
+            self.view = view._replace(
+                segments=view.segments[: place + 1],
+                bases=view.bases[: place + 1],
+                size=view.size_of(place) if found is None else found[0],
+                start_offset=min(view.start_offset, offset),
+                end_offset=offset,
+                epochs=epochs if len(epochs) != len(view.epochs) else view.epochs,
+                cuts=view.cuts + 1,
+                cut_to=min(view.cut_to, offset),
+            )
             self.files.cut(offset, self._clock.now_ms(), self.config.file_delete_delay_ms)
-            self.start_offset = min(self.start_offset, offset)
-            self._set_end(offset)
             self._reload_producers(offset)
+            self._publish()
             # Durable at once: what was cut must not come back behind what is written in its place.
             self.active.file.sync()
             self.files.sync_directory()
 
+    @by_writer
     def start_at(self, offset: int) -> None:
         """Drop everything; what comes next has `offset`: a follower whose leader no longer has what it has."""
         self._check_usable()
-        self._note_cut(offset)
+        view = self.view
         with self._failing():
             self.files.start_over(offset, self._clock.now_ms())
-        self._epochs_changed = True
-        self.epochs.clear()
-        self.producers.clear(offset)
-        self.start_offset = offset
-        self._set_end(offset)
-        self.high_watermark = offset
-        self._first_unstable = None
-
-    def _note_cut(self, offset: int) -> None:
-        self.cut_count += 1
-        self.cut_to = offset if self.cut_to is None else min(self.cut_to, offset)
-
-    def _set_end(self, offset: int) -> None:
-        self.end_offset = offset
-        self.recovery_point = min(self.recovery_point, offset)
-        self.high_watermark = min(max(self.high_watermark, self.start_offset), offset)
-        self._epochs_changed |= self.epochs.truncate_end(offset)
+        self.producers = ProducerState(self.partition, self.producers.expiration_ms)
+        self.producers.end_offset = offset
+        self._publish(
+            start_offset=offset,
+            end_offset=offset,
+            epochs=LeaderEpochs(),
+            cuts=view.cuts + 1,
+            cut_to=min(view.cut_to, offset),
+        )
 
     def _reload_producers(self, offset: int) -> None:
         self.files.snapshots.drop_after(offset)
-        state = self.producers
-        if not state.producers and not state.unreplicated:
-            state.end_offset = offset
-            return
-        segments = self.files.segments[0]
-        load_snapshot(state, self.files.snapshots, offset, segments[0].base_offset, self._clock.now_ms())
-        replay(state, segments, offset)
+        known = self.producers
+        # Another state takes the place of this one when it is complete: others may be looking.
+        state = ProducerState(self.partition, known.expiration_ms)
+        if known.producers or known.ended:
+            segments = self.files.segments
+            load_snapshot(state, self.files.snapshots, offset, segments[0].base_offset, self._clock.now_ms())
+            replay(state, segments, offset)
         state.end_offset = offset
-        state.replicated_up_to(self.high_watermark)
-        self._first_unstable = state.first_unstable_offset
+        state.committed_up_to(self.high_watermark)
+        self.producers = state
 
+    @by_writer
     def delete_records(self, before: int) -> int:
         """Make offsets below `before` unreadable; their segments go with the next `apply_retention`. The new start."""
         self._check_usable()
-        if not 0 <= before <= self.high_watermark:
+        high_watermark = self.high_watermark
+        if not 0 <= before <= high_watermark:
             raise OffsetOutOfRangeError(
                 f"{self.partition}: records cannot be deleted before {before}, "
-                f"which is not between 0 and the high watermark {self.high_watermark}"
+                f"which is not between 0 and the high watermark {high_watermark}"
             )
         self._advance_start(before)
-        return self.start_offset
+        return self.view.start_offset
 
     def _advance_start(self, offset: int) -> None:
-        if offset <= self.start_offset:
-            return
-        self.start_offset = offset
-        self.files.changed = True
-        self._epochs_changed |= self.epochs.truncate_start(offset)
-        if self.producers.replicated_up_to(offset):
-            self._first_unstable = self.producers.first_unstable_offset
+        view = self.view
+        epochs = view.epochs
+        if offset > view.start_offset:
+            self.files.changed = True
+            truncated = epochs.copy()
+            if truncated.truncate_start(offset):
+                epochs = truncated
+        self._publish(start_offset=max(offset, view.start_offset), epochs=epochs)
 
+    @by_writer
     def apply_retention(self, now_ms: int) -> list[Segment]:
         """Delete the segments that are before the log's start, over its size or over its age; which they were."""
         self._check_usable()
+        with contextlib.suppress(DiskError):
+            # Without them the log works as before: a disk that has no room for them is no reason to give it up.
+            self.files.restore_indexes()
         doomed = retention.expired(self, now_ms)
         if not doomed:
             return []
         with self._failing(outlasts_shortage=True):
-            if len(doomed) == len(self.files.segments[0]):
-                self._roll(self.end_offset, now_ms)
-            self._advance_start(self.files.segments[1][len(doomed)])
-            return self.files.drop_first(len(doomed), self._clock.now_ms() + self.config.file_delete_delay_ms)
+            if len(doomed) == len(self.files.segments):
+                self._roll(now_ms)
+            dropped = self.files.drop_first(len(doomed))
+            # Before their files are renamed, so that nobody begins to read them any more.
+            self._advance_start(self.files.bases[0])
+            self.files.discard(dropped, self._clock.now_ms() + self.config.file_delete_delay_ms)
+            for segment in dropped:
+                self.files.snapshots.drop(segment.base_offset)
+        return doomed
 
+    @by_writer
     def remove_discarded(self, now_ms: int) -> int:
         """Remove the files of segments whose `file.delete.delay.ms` is over; how many segments that were."""
         with self._failing():
             return self.files.remove_discarded(now_ms)
 
+    @by_writer
     def replace_segments(self, new: Sequence[Segment], old: Sequence[Segment]) -> None:
         """Put compacted segments (with the suffix .cleaned, written, sealed and synced) in the place of `old` ones.
 
@@ -527,25 +525,24 @@ class Log:
             raise ValueError(f"{self.partition}: the active segment cannot be compacted")
         with self._failing():
             self.files.replace(new, old, self._clock.now_ms() + self.config.file_delete_delay_ms)
+            self._publish()
 
     # ---- durability ----------------------------------------------------------------------------------------------
 
     def sync(self) -> None:
         """Make everything appended so far durable, then move the recovery point there. May run beside appends."""
         self._check_usable()
-        end = self.end_offset
-        # Taken back before the copy is made: a change beside this is then written by the next sync.
-        epochs = self.epochs if self._epochs_changed else None
-        self._epochs_changed = False
+        view = self.view
         try:
             with self._failing(outlasts_shortage=True):
-                self.files.sync(self.recovery_point, epochs)
+                self.files.sync(view, self.recovery_point)
         except DiskError:
             # Nothing of it counts, and all of it is due at the next sync.
-            self._epochs_changed |= epochs is not None
             self.files.directory_changed = True
             raise
-        self.recovery_point = max(self.recovery_point, end)
+        known_offset, known_cuts = self.synced
+        if view.cuts > known_cuts or (view.cuts == known_cuts and view.end_offset > known_offset):
+            self.synced = (view.end_offset, view.cuts)
         self.last_sync_ms = self._clock.now_ms()
 
     def sync_due(self, now_ms: int) -> bool:

@@ -48,18 +48,20 @@ class OffsetIndex:
 
     def last(self) -> tuple[int, int]:
         """(offset, position) of the last entry; (base offset, 0) when there is none."""
-        if not self._offsets:
+        count = len(self._offsets)
+        if not count:
             return self._base, 0
-        return self._base + self._offsets[-1], self._positions[-1]
+        return self._base + self._offsets[count - 1], self._positions[count - 1]
 
     def entries(self) -> list[tuple[int, int]]:
         return [(self._base + offset, position) for offset, position in zip(self._offsets, self._positions)]
 
-    def truncate_to(self, offset: int) -> None:
-        """Drop the entries of batches that end at or after `offset`."""
+    def up_to(self, offset: int) -> OffsetIndex:
+        """Another index, without the entries of batches that end at or after `offset`; this one may be in use."""
         keep = bisect_right(self._offsets, offset - self._base - 1)
-        del self._offsets[keep:]
-        del self._positions[keep:]
+        index = OffsetIndex(self._base)
+        index._offsets, index._positions = self._offsets[:keep], self._positions[:keep]
+        return index
 
     def to_bytes(self) -> bytes:
         packed = array("i", bytes(ENTRY_BYTES * len(self._offsets)))

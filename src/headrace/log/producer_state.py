@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from headrace.errors import (
     InvalidProducerEpochError,
@@ -13,6 +14,7 @@ from headrace.errors import (
     TransactionCoordinatorFencedError,
 )
 from headrace.log.transaction_index import AbortedTransaction
+from headrace.log.view import NEVER
 from headrace.records import BatchHeader
 from headrace.records.batch import MAX_SEQUENCE, NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE
 from headrace.topics import TopicPartition
@@ -22,6 +24,7 @@ MAX_PRODUCER_EPOCH = 32_767
 EPOCH_BUMP_VERSION = 2
 """The `transaction.version` from which on the end of every transaction bumps the producer's epoch (KIP-890)."""
 DEFAULT_EXPIRATION_MS = 86_400_000
+_new_tuple = tuple.__new__
 
 
 class Origin(Enum):
@@ -50,16 +53,15 @@ class WrittenBatch(NamedTuple):
         return self.last_offset - self.offset_delta
 
 
-@dataclass(slots=True)
-class Producer:
-    """What is known of one producer id."""
+class Producer(NamedTuple):
+    """What is known of one producer id. A change puts another in its place: whoever has this one may read on."""
 
     producer_id: int
     epoch: int = NO_PRODUCER_EPOCH
     coordinator_epoch: int = -1
     last_timestamp_ms: int = -1
     txn_first_offset: int = -1
-    batches: list[WrittenBatch] = field(default_factory=list)
+    batches: tuple[WrittenBatch, ...] = ()
 
     @property
     def last_sequence(self) -> int:
@@ -69,10 +71,12 @@ class Producer:
     def in_transaction(self) -> bool:
         return self.txn_first_offset >= 0
 
-    def advance_epoch(self, epoch: int) -> None:
-        if self.epoch != epoch:
-            self.batches.clear()
-            self.epoch = epoch
+
+class EndedTransaction(NamedTuple):
+    """A transaction that counts as unstable until its end is below the high watermark: it may still be lost."""
+
+    first_offset: int
+    marker_offset: int
 
 
 @dataclass(slots=True, frozen=True)
@@ -95,8 +99,11 @@ class Verification:
     token: object = field(default_factory=object, repr=False)
 
 
-@dataclass(slots=True)
-class _Verifying:
+UNVERIFIED: Final = Verification(NO_PRODUCER_ID)
+"""Proof of nothing: a batch that comes with it may continue a transaction, but not open one."""
+
+
+class _Verifying(NamedTuple):
     guard: Verification
     since_ms: int
     lowest_sequence: int
@@ -104,9 +111,22 @@ class _Verifying:
 
 
 class ProducerState:
-    """The producers of one partition and its open transactions; changed by appends, kept in snapshots."""
+    """The producers of one partition and its open transactions; changed by the log's writer, kept in snapshots.
 
-    __slots__ = ("_partition", "_verifying", "end_offset", "expiration_ms", "ongoing", "producers", "unreplicated")
+    Others may look at `producers`, whose values never change. Only the verifications are begun elsewhere, by the event
+    loop: `_verifying` is changed under its lock, together with the transactions that make a verification worthless.
+    """
+
+    __slots__ = (
+        "_lock",
+        "_partition",
+        "_verifying",
+        "end_offset",
+        "ended",
+        "expiration_ms",
+        "ongoing",
+        "producers",
+    )
 
     def __init__(self, partition: TopicPartition, expiration_ms: int = DEFAULT_EXPIRATION_MS) -> None:
         self._partition = partition
@@ -114,26 +134,19 @@ class ProducerState:
         self.producers: dict[int, Producer] = {}
         # First offset → producer id. Offsets are given in order, so the first key is the smallest.
         self.ongoing: dict[int, int] = {}
-        # First offset → offset of the marker, for transactions whose marker is not below the high watermark yet.
-        self.unreplicated: dict[int, int] = {}
+        # Transactions that were not known to be ended for good when this was last looked at (`committed_up_to`).
+        self.ended: tuple[EndedTransaction, ...] = ()
         # The state is that after every batch below this offset.
         self.end_offset = 0
         self._verifying: dict[int, _Verifying] = {}
+        self._lock = threading.Lock()
 
     # ---- reading -------------------------------------------------------------------------------------------------
 
     @property
-    def first_undecided_offset(self) -> int | None:
-        return next(iter(self.ongoing), None)
-
-    @property
-    def first_unstable_offset(self) -> int | None:
-        """The first offset of a transaction that is open, or whose marker may still be lost."""
-        ongoing = next(iter(self.ongoing), None)
-        if not self.unreplicated:
-            return ongoing
-        unreplicated = min(self.unreplicated)
-        return unreplicated if ongoing is None or unreplicated < ongoing else ongoing
+    def undecided(self) -> int:
+        """The first offset of the earliest open transaction; `NEVER` when none is open."""
+        return next(iter(self.ongoing), NEVER)
 
     def find_duplicate(self, header: BatchHeader) -> WrittenBatch | None:
         """The batch that has these sequence numbers already, if it is one of the producer's last five."""
@@ -233,52 +246,65 @@ class ProducerState:
 
     def apply_batch(self, header: BatchHeader, base_offset: int, timestamp_ms: int | None = None) -> None:
         """Take in a data batch that is in the log at `base_offset` (the header may still say 0)."""
-        producer = self._producer(header.producer_id)
-        producer.advance_epoch(header.producer_epoch)
-        if len(producer.batches) == BATCHES_KEPT:
-            del producer.batches[0]
+        producer_id, epoch = header.producer_id, header.producer_epoch
         if timestamp_ms is None:
             timestamp_ms = header.max_timestamp
-        last_offset = base_offset + header.last_offset_delta
-        producer.batches.append(WrittenBatch(header.last_sequence, last_offset, header.last_offset_delta, timestamp_ms))
-        producer.last_timestamp_ms = timestamp_ms
-        if header.is_transactional and not producer.in_transaction:
-            producer.txn_first_offset = base_offset
-            self.ongoing[base_offset] = header.producer_id
-            self._verifying.pop(header.producer_id, None)
+        delta = header.last_offset_delta
+        written: WrittenBatch = _new_tuple(
+            WrittenBatch, (header.last_sequence, base_offset + delta, delta, timestamp_ms)
+        )
+        known = self.producers.get(producer_id)
+        coordinator_epoch = first_offset = -1
+        batches: tuple[WrittenBatch, ...] = (written,)
+        if known is not None:
+            coordinator_epoch, first_offset = known.coordinator_epoch, known.txn_first_offset
+            if known.epoch == epoch:
+                batches = (*known.batches[1 - BATCHES_KEPT :], written)
+        elif producer_id == NO_PRODUCER_ID:
+            raise ValueError("a batch without a producer id has no producer state")
+        opens = first_offset < 0 and header.is_transactional
+        if opens:
+            first_offset = base_offset
+        producer: Producer = _new_tuple(
+            Producer, (producer_id, epoch, coordinator_epoch, timestamp_ms, first_offset, batches)
+        )
+        if not opens:
+            self.producers[producer_id] = producer
+            return
+        self.ongoing[base_offset] = producer_id
+        with self._lock:
+            self.producers[producer_id] = producer
+            self._verifying.pop(producer_id, None)
 
     def apply_marker(self, header: BatchHeader, marker_offset: int, marker: EndMarker) -> AbortedTransaction | None:
         """Take in a transaction's end that is in the log; what the transaction index must hold, if it is an abort."""
-        producer = self._producer(header.producer_id)
-        first_offset = producer.txn_first_offset
-        producer.advance_epoch(header.producer_epoch)
-        producer.coordinator_epoch = marker.coordinator_epoch
-        producer.txn_first_offset = -1
-        producer.last_timestamp_ms = marker.timestamp_ms
-        self._verifying.pop(header.producer_id, None)
+        producer_id, epoch = header.producer_id, header.producer_epoch
+        known = self.producers.get(producer_id) or Producer(producer_id)
+        first_offset = known.txn_first_offset
+        producer = Producer(
+            producer_id,
+            epoch,
+            marker.coordinator_epoch,
+            marker.timestamp_ms,
+            -1,
+            known.batches if known.epoch == epoch else (),
+        )
+        with self._lock:
+            self.producers[producer_id] = producer
+            self._verifying.pop(producer_id, None)
         if first_offset < 0:
             return None
         self.ongoing.pop(first_offset, None)
-        self.unreplicated[first_offset] = marker_offset
+        self.ended = (*self.ended, EndedTransaction(first_offset, marker_offset))
         if marker.commit:
             return None
         stable = next(iter(self.ongoing), marker_offset + 1)
-        return AbortedTransaction(header.producer_id, first_offset, marker_offset, stable)
+        return AbortedTransaction(producer_id, first_offset, marker_offset, stable)
 
-    def _producer(self, producer_id: int) -> Producer:
-        producer = self.producers.get(producer_id)
-        if producer is None:
-            if producer_id == NO_PRODUCER_ID:
-                raise ValueError("a batch without a producer id has no producer state")
-            producer = self.producers[producer_id] = Producer(producer_id)
-        return producer
-
-    def replicated_up_to(self, high_watermark: int) -> bool:
-        """Markers below the high watermark can no longer be lost; whether that changed anything."""
-        gone = [first for first, marker in self.unreplicated.items() if marker < high_watermark]
-        for first in gone:
-            del self.unreplicated[first]
-        return bool(gone)
+    def committed_up_to(self, high_watermark: int) -> None:
+        """Ends of transactions below the high watermark can no longer be lost."""
+        if self.ended and self.ended[0].marker_offset < high_watermark:
+            self.ended = tuple(entry for entry in self.ended if entry.marker_offset >= high_watermark)
 
     def load(self, producers: list[Producer], end_offset: int, now_ms: int) -> None:
         """Start over from what a snapshot holds, without those who have been idle for too long."""
@@ -290,16 +316,17 @@ class ProducerState:
         self.ongoing = dict(opened)
 
     def clear(self, end_offset: int) -> None:
-        self.producers.clear()
-        self.ongoing.clear()
-        self.unreplicated.clear()
+        self.producers = {}
+        self.ongoing = {}
+        self.ended = ()
         self.end_offset = end_offset
 
     def remove_expired(self, now_ms: int) -> None:
         for producer_id in [p.producer_id for p in self.producers.values() if self._expired(p, now_ms)]:
             del self.producers[producer_id]
-        for producer_id in [i for i, v in self._verifying.items() if now_ms - v.since_ms >= self.expiration_ms]:
-            del self._verifying[producer_id]
+        with self._lock:
+            for producer_id in [i for i, v in self._verifying.items() if now_ms - v.since_ms >= self.expiration_ms]:
+                del self._verifying[producer_id]
 
     def _expired(self, producer: Producer, now_ms: int) -> bool:
         return not producer.in_transaction and now_ms - producer.last_timestamp_ms >= self.expiration_ms
@@ -308,13 +335,14 @@ class ProducerState:
 
     def start_verification(self, producer_id: int, sequence: int, epoch: int, now_ms: int) -> Verification | None:
         """A guard to append the transaction's first batch with; None when its transaction is open here already."""
-        producer = self.producers.get(producer_id)
-        if producer is not None and producer.in_transaction and producer.epoch == epoch:
-            return None
-        verifying = self._verifying.get(producer_id)
-        if verifying is None:
-            verifying = _Verifying(Verification(producer_id), now_ms, sequence, epoch)
+        with self._lock:
+            producer = self.producers.get(producer_id)
+            if producer is not None and producer.in_transaction and producer.epoch == epoch:
+                return None
+            verifying = self._verifying.get(producer_id)
+            if verifying is None:
+                verifying = _Verifying(Verification(producer_id), now_ms, sequence, epoch)
+            elif epoch > verifying.epoch or (epoch == verifying.epoch and sequence < verifying.lowest_sequence):
+                verifying = verifying._replace(epoch=epoch, lowest_sequence=sequence)
             self._verifying[producer_id] = verifying
-        elif epoch > verifying.epoch or (epoch == verifying.epoch and sequence < verifying.lowest_sequence):
-            verifying.epoch, verifying.lowest_sequence = epoch, sequence
-        return verifying.guard
+            return verifying.guard

@@ -2,29 +2,34 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Sequence
 from typing import NamedTuple
 
 from headrace.log.files import LogFile
 from headrace.log.segment import Segment
 from headrace.log.transaction_index import AbortedTransaction, collect
+from headrace.log.view import View, place_of
 from headrace.records import Batch, BatchHeader, CorruptBatch, InvalidRecord, decompress
 from headrace.records.batch import HEADER_BYTES
 from headrace.records.kernels_plain import NO_STAMP, Decoded, decode_records
 from headrace.runtime import Buffer
 
 _MIN_RECORD_BYTES = 7
+_new_tuple = tuple.__new__
 
 
 class Slice(NamedTuple):
-    """Where bytes of the log are: `length` bytes of `file` from `position`, from a batch's start on."""
+    """Where bytes of the log are: `length` bytes of `file` from `position`, from a batch's start on.
+
+    It knows the view and the place of the segment that it was found with: what belongs to these bytes is looked up
+    there, whatever has become of the log since.
+    """
 
     file: LogFile
     position: int
     length: int
     base_offset: int
-    segment_base_offset: int
+    view: View
+    place: int
 
 
 class TimeAndOffset(NamedTuple):
@@ -35,71 +40,55 @@ class TimeAndOffset(NamedTuple):
     leader_epoch: int = -1
 
 
-def place_of(bases: Sequence[int], offset: int) -> int:
-    """The place of the segment that has `offset`, or would have it."""
-    return max(bisect_right(bases, offset) - 1, 0)
-
-
-def locate(
-    segments: Sequence[Segment],
-    bases: Sequence[int],
-    offset: int,
-    max_bytes: int,
-    limit: int,
-    end_offset: int,
-    *,
-    at_least_one: bool,
-    nowait: bool,
-) -> Slice:
-    """See `Log.locate`; `offset` < `limit` ≤ `end_offset`."""
-    for place in range(place_of(bases, offset), len(segments)):
+def locate(view: View, offset: int, max_bytes: int, limit: int, *, at_least_one: bool, nowait: bool) -> Slice:
+    """See `Log.locate`; `offset` < `limit` ≤ the view's end."""
+    segments, bases = view.segments, view.bases
+    last = len(segments) - 1
+    for place in range(last if offset >= bases[last] else place_of(bases, offset), last + 1):
         segment = segments[place]
-        end = segment.size
-        found = segment.translate(offset, nowait=nowait)
+        end, end_offset = (view.size, view.end_offset) if place == last else (segment.size, bases[place + 1])
+        found = segment.translate(offset, end, nowait=nowait)
         if found is None:
             continue  # compaction took the rest of this segment
         position, first_size = found
-        following = bases[place + 1] if place + 1 < len(bases) else end_offset
-        if limit < following:
-            cut = segment.translate(limit, nowait=nowait)
+        if limit < end_offset:
+            cut = segment.translate(limit, end, nowait=nowait)
             if cut is not None:
                 end = cut[0]
         length = end - position
         if length > max_bytes:
             length = min(length, max(max_bytes, first_size)) if at_least_one else max_bytes
-        return Slice(segment.file, position, max(length, 0), offset, segment.base_offset)
-    return nothing(segments, offset)
+        return _new_tuple(Slice, (segment.file, position, length if length > 0 else 0, offset, view, place))
+    return nothing(view, offset)
 
 
-def nothing(segments: Sequence[Segment], offset: int) -> Slice:
-    active = segments[-1]
-    return Slice(active.file, active.size, 0, offset, active.base_offset)
+def nothing(view: View, offset: int) -> Slice:
+    return Slice(view.segments[-1].file, view.size, 0, offset, view, len(view.segments) - 1)
 
 
-def aborted_in(
-    segments: Sequence[Segment], bases: Sequence[int], start: int, slice_: Slice, end_offset: int, *, nowait: bool
-) -> list[AbortedTransaction]:
+def aborted_in(start: int, slice_: Slice, *, nowait: bool) -> list[AbortedTransaction]:
     """See `Log.aborted_transactions`."""
     found: list[AbortedTransaction] = []
     if slice_.length == 0:
         return found
-    place = place_of(bases, slice_.segment_base_offset)
-    end = segments[place].offset_index(nowait=nowait).upper_bound(slice_.position + slice_.length)
+    view, place = slice_.view, slice_.place
+    end = view.segments[place].offset_index(nowait=nowait).upper_bound(slice_.position + slice_.length)
     if end is None:
-        end = bases[place + 1] if place + 1 < len(bases) else end_offset
-    for segment in segments[place:]:
+        end = view.end_of(place)
+    for segment in view.segments[place:]:
         if collect(segment.aborted(nowait=nowait), start, end, found):
             break
     return found
 
 
-def first_at_or_after(segments: Sequence[Segment], timestamp_ms: int, start_offset: int) -> TimeAndOffset | None:
-    """The first record with a timestamp not below this one, at or after `start_offset`, as Kafka finds it."""
-    for segment in segments:
+def first_at_or_after(view: View, timestamp_ms: int) -> TimeAndOffset | None:
+    """The first record with a timestamp not below this one, at or after the log's start, as Kafka finds it."""
+    start_offset = view.start_offset
+    for place, segment in enumerate(view.segments):
         if segment.largest_timestamp_ms() < timestamp_ms:
             continue
         position = segment.position_for_time(timestamp_ms, start_offset)
-        for at, header in segment.headers(position):
+        for at, header in segment.headers(position, view.size_of(place)):
             if header.max_timestamp < timestamp_ms or header.last_offset < start_offset:
                 continue
             decoded = _decode(segment, at, header)
@@ -110,12 +99,14 @@ def first_at_or_after(segments: Sequence[Segment], timestamp_ms: int, start_offs
     return None
 
 
-def newest(segments: Sequence[Segment]) -> TimeAndOffset:
+def newest(view: View) -> TimeAndOffset:
     """The first record that has the greatest timestamp; all -1 when no record has one."""
-    segment = max(segments, key=lambda candidate: candidate.max_timestamp()[0])
-    timestamp_ms, batch_end = segment.max_timestamp()
+    candidates = [(*segment.max_timestamp(), place) for place, segment in enumerate(view.segments)]
+    timestamp_ms, batch_end, place = max(candidates, key=lambda candidate: candidate[0])
     if timestamp_ms < 0:
         return TimeAndOffset()
+    segment = view.segments[place]
+    # To the segment's own end: what has the greatest timestamp may have come after the view was made.
     for at, header in segment.headers(segment.offset_index().lookup(batch_end)):
         if header.max_timestamp != timestamp_ms:
             continue

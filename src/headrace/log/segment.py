@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
 import threading
 from array import array
@@ -35,6 +37,8 @@ _RECENT_MAX = 512
 _HINTS_MAX = 16
 _UNINDEXED_BYTES_MAX = 1024 * 1024
 _LOOKUP_CHUNK_BYTES = 8 * 1024
+_RENAMES_MAX = 4
+_REBUILT_INTERVAL_BYTES = 4096
 DEFAULT_INDEX_BYTES_MAX = 64 * 1024 * 1024
 
 
@@ -83,10 +87,15 @@ class Caches:
 
 # Of the batches written last: their last offsets, their positions, and the offset from which none is missing.
 _Recent = tuple["array[int]", "array[int]", int]
+_Indexes = tuple[OffsetIndex, TimeIndex]
 
 
 class Segment:
-    """Changed by one thread; readers on other threads see a consistent state, because what they use only grows.
+    """Changed by its log's writer. Readers on other threads have a view of the log, which says how much of it is there.
+
+    What they use here only grows, or is put in place whole: lists of batches and indexes get longer, but a segment that
+    is cut is another one from then on (`cut_at`). Readers may load or make again what is not in memory, but they write
+    no files: those of a segment may have been given to another by then.
 
     The active segment's indexes live in memory and reach the disk when it ends (`seal`): a crash before that rebuilds
     them, because the recovery point never passes the active segment. An ended segment's are loaded when needed.
@@ -96,19 +105,19 @@ class Segment:
         "_aborted",
         "_caches",
         "_hints",
-        "_offset_index",
+        "_indexes",
+        "_newest",
         "_recent",
-        "_time_index",
         "active",
         "base_offset",
         "bytes_since_entry",
         "created_ms",
         "directory",
+        "discarded",
         "file",
         "first_timestamp_ms",
+        "indexes_missing",
         "jitter_ms",
-        "max_timestamp_ms",
-        "max_timestamp_offset",
         "size",
         "suffix",
         "synced",
@@ -124,15 +133,19 @@ class Segment:
         self.created_ms = created_ms
         self.jitter_ms = 0
         self.active = False
+        # Whether all of it is durable, its index files too: only ever of a segment that has ended.
         self.synced = False
-        self._offset_index: OffsetIndex | None = None
-        self._time_index: TimeIndex | None = None
+        # Whether it was taken out of use: its files have other names, or are gone.
+        self.discarded = False
+        # Whether its index files were found missing or damaged: the writer makes them again.
+        self.indexes_missing = False
+        # Both at once, so that nobody sees one without the other.
+        self._indexes: _Indexes | None = None
         self._aborted: list[AbortedTransaction] | None = None
         self.bytes_since_entry = 0
         # None: not looked up yet.
         self.first_timestamp_ms: int | None = None
-        self.max_timestamp_ms: int | None = None
-        self.max_timestamp_offset = base_offset
+        self._newest: tuple[int, int] | None = None
         self._hints: dict[int, tuple[int, int]] = {}
         self._recent: _Recent | None = None
 
@@ -150,10 +163,9 @@ class Segment:
     def start_empty(self) -> None:
         """Indexes of a segment without batches; it becomes the active one."""
         self.active = True
-        self._offset_index = OffsetIndex(self.base_offset)
-        self._time_index = TimeIndex(self.base_offset)
+        self._indexes = OffsetIndex(self.base_offset), TimeIndex(self.base_offset)
         self._aborted = []
-        self.max_timestamp_ms, self.max_timestamp_offset = NO_TIMESTAMP, self.base_offset
+        self._newest = NO_TIMESTAMP, self.base_offset
         self.bytes_since_entry = 0
         self._recent = (array("q"), array("q"), self.base_offset)
 
@@ -166,7 +178,7 @@ class Segment:
     # ---- writing -------------------------------------------------------------------------------------------------
 
     def write(self, parts: Sequence[Buffer]) -> None:
-        """Put the bytes at the end of the file. They can be read only after `note` has been called for them."""
+        """Put the bytes at the end of the file. Nobody reads them before a view says that they are there."""
         position = self.file.append(parts)
         if position != self.size:
             raise DiskError(
@@ -182,14 +194,15 @@ class Segment:
         position = self.size
         if position == 0:
             self.first_timestamp_ms = max_timestamp_ms
-        assert self.max_timestamp_ms is not None
-        if max_timestamp_ms > self.max_timestamp_ms:
-            self.max_timestamp_ms, self.max_timestamp_offset = max_timestamp_ms, last_offset
+        newest = self._newest
+        assert newest is not None
+        if max_timestamp_ms > newest[0]:
+            newest = max_timestamp_ms, last_offset
         if self.bytes_since_entry > index_interval_bytes:
-            assert self._offset_index is not None
-            assert self._time_index is not None
-            self._offset_index.append(last_offset, position)
-            self._time_index.append(self.max_timestamp_ms, self.max_timestamp_offset)
+            assert self._indexes is not None
+            offsets, times = self._indexes
+            offsets.append(last_offset, position)
+            times.append(*newest)
             self.bytes_since_entry = 0
         self.bytes_since_entry += batch_bytes
         recent = self._recent
@@ -202,7 +215,8 @@ class Segment:
                 cut = _RECENT_MAX // 2
                 self._recent = (lasts[cut:], positions[cut:], lasts[cut - 1] + 1)
         self.size = position + batch_bytes
-        self.synced = False
+        # Last: who looks for the newest record must find it within the size.
+        self._newest = newest
 
     def note_aborted(self, transaction: AbortedTransaction) -> None:
         self.aborted().append(transaction)
@@ -213,11 +227,11 @@ class Segment:
         """Whether a batch belongs into a new segment: size, age, full index, or an offset too far from the base."""
         if self.size > config.segment_bytes - batch_bytes or last_offset - self.base_offset > _RELATIVE_OFFSET_MAX:
             return True
-        assert self._offset_index is not None
-        assert self._time_index is not None
-        if len(self._offset_index) >= config.segment_index_bytes // OFFSET_ENTRY_BYTES:
+        assert self._indexes is not None
+        offsets, times = self._indexes
+        if len(offsets) >= config.segment_index_bytes // OFFSET_ENTRY_BYTES:
             return self.size > 0
-        if len(self._time_index) >= config.segment_index_bytes // TIME_ENTRY_BYTES - 1:
+        if len(times) >= config.segment_index_bytes // TIME_ENTRY_BYTES - 1:
             return self.size > 0
         return self.size > 0 and self.age_ms(now_ms, max_timestamp_ms) > config.segment_age_max_ms - self.jitter_ms
 
@@ -238,23 +252,21 @@ class Segment:
 
     def seal(self) -> None:
         """End the segment: its greatest timestamp gets an entry, and the indexes reach the disk (not synced)."""
-        self._write_indexes()
+        self.write_indexes()
+        self.end()
+
+    def end(self) -> None:
+        """Nothing more comes. Its indexes are written before."""
+        if not self.active:
+            return
         self.active = False
         self._recent = None
-        self._caches.indexes.loaded(self, self._index_bytes())
-
-    def _index_bytes(self) -> int:
-        offsets, times = self._offset_index, self._time_index
-        return 256 + (offsets.memory_bytes if offsets else 0) + (times.memory_bytes if times else 0)
+        self._caches.indexes.loaded(self, _memory_bytes(self.indexes()))
 
     def write_indexes(self) -> None:
         """Write the index files as they would be if the segment ended now; more may be appended afterwards."""
-        self._write_indexes()
-
-    def _write_indexes(self) -> None:
-        offsets, times = self.offset_index(), self.time_index()
-        timestamp, offset = self.max_timestamp()
-        times.append(timestamp, offset)
+        offsets, times = self.indexes()
+        times.append(*self.max_timestamp())
         self._write_file(OFFSET_INDEX, offsets.to_bytes())
         self._write_file(TIME_INDEX, times.to_bytes())
         aborted = self.aborted()
@@ -272,9 +284,20 @@ class Segment:
             file.close()
 
     def sync(self) -> None:
-        """Make what is in the file durable, and the indexes too when the segment has ended."""
-        self.file.sync()
-        if self.active:
+        """Make what is in the file now durable, and the indexes too when the segment has ended. May run beside appends.
+
+        Of a segment that is discarded beside this nothing has to be durable any more.
+        """
+        # Looked at first: what is appended while the disk syncs is not covered, and a segment that ends meanwhile has
+        # more than was synced.
+        has_ended = not self.active
+        try:
+            self.file.sync()
+        except FileMissing:
+            if self.discarded:
+                return
+            raise
+        if not has_ended:
             return
         for kind in (OFFSET_INDEX, TIME_INDEX, TXN_INDEX):
             try:
@@ -289,24 +312,32 @@ class Segment:
 
     # ---- finding -------------------------------------------------------------------------------------------------
 
-    def translate(self, offset: int, *, nowait: bool = False) -> tuple[int, int] | None:
-        """(position, size) of the first batch that ends at or after `offset`; None when all end before it."""
+    def translate(self, offset: int, size: int | None = None, *, nowait: bool = False) -> tuple[int, int] | None:
+        """(position, size) of the first batch that ends at or after `offset`; None when all end before it.
+
+        Readers say by `size` how much of the segment there is for them; the writer means all of it.
+        """
+        if size is None:
+            size = self.size
         recent = self._recent
         if recent is not None and offset >= recent[2]:
             lasts, positions, _ = recent
-            at = bisect_left(lasts, offset)
+            # Positions are noted before offsets, so there is one for each of these.
             count = len(lasts)
+            at = bisect_left(lasts, offset, 0, count)
             if at >= count:
                 return None
             position = positions[at]
-            after = positions[at + 1] if at + 1 < count else self.size
+            if position >= size:
+                return None  # noted after the reader's view was made
+            after = positions[at + 1] if at + 1 < count else size
             return position, after - position
         hint = self._hints.get(offset)
         if hint is not None:
-            return hint
+            return hint if hint[0] < size else None
         start = self.offset_index(nowait=nowait).lookup(offset)
         chunk = max(_LOOKUP_CHUNK_BYTES, 64)
-        for position, header in scan_headers(self.file, start, self.size, chunk_bytes=chunk, nowait=nowait):
+        for position, header in scan_headers(self.file, start, size, chunk_bytes=chunk, nowait=nowait):
             if header.base_offset + header.last_offset_delta >= offset:
                 found = (position, header.size)
                 if len(self._hints) >= _HINTS_MAX:
@@ -315,19 +346,20 @@ class Segment:
                 return found
         return None
 
-    def headers(self, position: int = 0) -> Iterator[tuple[int, BatchHeader]]:
-        return scan_headers(self.file, position, self.size)
+    def headers(self, position: int = 0, size: int | None = None) -> Iterator[tuple[int, BatchHeader]]:
+        return scan_headers(self.file, position, self.size if size is None else size)
 
     def position_for_time(self, timestamp_ms: int, start_offset: int) -> int:
         """Where a scan for the first batch with a timestamp not below this one may begin."""
-        offset = max(self.time_index().lookup(timestamp_ms), start_offset)
-        return self.offset_index().lookup(offset)
+        offsets, times = self.indexes()
+        return offsets.lookup(max(times.lookup(timestamp_ms), start_offset))
 
     def max_timestamp(self) -> tuple[int, int]:
         """(greatest timestamp, last offset of its batch); (-1, base offset) when no batch has one."""
-        if self.max_timestamp_ms is None:
-            self.max_timestamp_ms, self.max_timestamp_offset = self.time_index().last()
-        return self.max_timestamp_ms, self.max_timestamp_offset
+        newest = self._newest
+        if newest is None:
+            newest = self._newest = self.indexes()[1].last()
+        return newest
 
     def largest_timestamp_ms(self) -> int:
         """By which its age is measured: the greatest timestamp, or when no batch has one, the file's own time."""
@@ -336,139 +368,162 @@ class Segment:
 
     # ---- indexes -------------------------------------------------------------------------------------------------
 
-    def offset_index(self, *, nowait: bool = False) -> OffsetIndex:
-        index = self._offset_index
-        if index is None:
+    def indexes(self, *, nowait: bool = False) -> _Indexes:
+        """Both indexes; read, or made again, when they are not in memory."""
+        indexes = self._indexes
+        if indexes is None:
             if nowait:
                 raise WouldBlock(f"{self.path(OFFSET_INDEX)}: not in memory")
-            self.load_indexes()
-            index = self._offset_index
-            assert index is not None
-        return index
+            indexes, _ = self._load_indexes()
+        return indexes
 
-    def time_index(self) -> TimeIndex:
-        index = self._time_index
-        if index is None:
-            self.load_indexes()
-            index = self._time_index
-            assert index is not None
-        return index
+    def offset_index(self, *, nowait: bool = False) -> OffsetIndex:
+        return self.indexes(nowait=nowait)[0]
 
     def aborted(self, *, nowait: bool = False) -> list[AbortedTransaction]:
         entries = self._aborted
         if entries is None:
             if nowait:
                 raise WouldBlock(f"{self.path(TXN_INDEX)}: not in memory")
-            try:
-                data = self._caches.disk.read_file(self.path(TXN_INDEX))
-            except FileMissing:
-                data = b""
-            entries = self._aborted = parse_aborted(data, self.base_offset)
+            entries = parse_aborted(self._read_aborted(), self.base_offset)
+            # Another reader, or the writer, may have been faster: then theirs is the one that is kept.
+            entries = self._aborted = self._aborted or entries
         return entries
 
-    def load_indexes(self) -> str | None:
-        """Read both index files; where they are missing or damaged, rebuild them from the log. Why, if that was so."""
+    def _read_aborted(self) -> bytes:
+        """The file's bytes; none when there is no file. But "no file" must not be said of one that was renamed."""
         disk = self._caches.disk
-        reason = None
+        for _ in range(_RENAMES_MAX):
+            named, log, path = self._named, self.path(LOG), self.path(TXN_INDEX)
+            data: bytes | None
+            try:
+                data = disk.read_file(path)
+            except FileMissing:
+                # The log is the first file to be renamed or removed: while it is there, so are the others.
+                data = b"" if disk.exists(log) else None
+            if data is not None and named == self._named:
+                return data
+            if self._aborted is not None:
+                return b"".join(entry.to_bytes() for entry in self._aborted)  # loaded before it was discarded
+        raise FileMissing("read", self.path(TXN_INDEX), errno.ENOENT)
+
+    @property
+    def _named(self) -> tuple[str, str, bool]:
+        """By what its files are named. What was read while this changed may have been another segment's."""
+        return self.directory, self.suffix, self.discarded
+
+    def load_indexes(self) -> str | None:
+        """Read both index files; where they are missing or damaged, make them again, on disk too. Why, if that was so.
+
+        Only for whoever opens the log, before there are readers.
+        """
+        _, reason = self._load_indexes()
+        if reason is not None:
+            self.restore_indexes()
+        return reason
+
+    def _load_indexes(self) -> tuple[_Indexes, str | None]:
+        disk, size = self._caches.disk, self.size
+        named, reason = self._named, None
         try:
-            offsets = OffsetIndex.from_bytes(disk.read_file(self.path(OFFSET_INDEX)), self.base_offset, self.size)
+            offsets = OffsetIndex.from_bytes(disk.read_file(self.path(OFFSET_INDEX)), self.base_offset, size)
             times = TimeIndex.from_bytes(disk.read_file(self.path(TIME_INDEX)), self.base_offset)
-            if self.size and not times:
+            if size and not times:
                 raise DamagedIndex("its time index is empty")
-            if self.size > _UNINDEXED_BYTES_MAX and not offsets:
+            if size > _UNINDEXED_BYTES_MAX and not offsets:
                 raise DamagedIndex("its offset index is empty")
-            self._offset_index, self._time_index = offsets, times
+            indexes = offsets, times
         except FileMissing as error:
             reason = f"{os.path.basename(error.path)} is missing"
         except DamagedIndex as error:
             reason = f"an index of {file_name(self.base_offset, LOG)} is damaged: {error}"
-        if reason is not None:
-            self.rebuild_indexes(4096)
-        if not self.active:
-            self._caches.indexes.loaded(self, self._index_bytes())
-        return reason
+        if reason is not None or named != self._named:
+            indexes = _indexes_from(self.file, self.base_offset, size, _REBUILT_INTERVAL_BYTES)
+            self.indexes_missing = reason is not None
+        self._indexes = indexes
+        if not self.active and not self.discarded:
+            self._caches.indexes.loaded(self, _memory_bytes(indexes))
+        return indexes, reason
 
-    def rebuild_indexes(self, index_interval_bytes: int) -> None:
-        """Make both indexes again from the batches' headers, and write them unless this is the active segment."""
-        aborted = self._aborted
-        size, self.size = self.size, 0
-        active = self.active
-        self.start_empty()
-        self._aborted = aborted
-        self._recent = None
-        position = 0
-        for position, header in scan_headers(self.file, 0, size):
-            self.size = position
-            self.note(header.size, header.last_offset, indexed_timestamp(header), index_interval_bytes)
-        self.size = size
-        self.active = active
-        if not active:
-            # Whole and durable at once: this segment may lie before the recovery point, where nothing is made twice.
-            times = self.time_index()
-            times.append(*self.max_timestamp())
-            self._caches.disk.replace_file(self.path(OFFSET_INDEX), self.offset_index().to_bytes())
-            self._caches.disk.replace_file(self.path(TIME_INDEX), times.to_bytes())
+    def restore_indexes(self) -> None:
+        """Write the index files of an ended segment again after they were found missing or damaged."""
+        if not self.indexes_missing or self.discarded:
+            return
+        # Whole and durable at once: this segment may lie before the recovery point, where nothing is made twice.
+        offsets, times = self.indexes()
+        self._caches.disk.replace_file(self.path(OFFSET_INDEX), offsets.to_bytes())
+        self._caches.disk.replace_file(self.path(TIME_INDEX), times.to_bytes())
+        self.indexes_missing = False
 
     def unload_indexes(self) -> None:
         """Give the memory back; only of an ended segment."""
         if not self.active:
-            self._offset_index = self._time_index = None
+            self._indexes = None
 
     # ---- cutting, renaming, removing -----------------------------------------------------------------------------
 
-    def truncate_to(self, offset: int, now_ms: int) -> int:
-        """Cut off every batch that ends at or after `offset`, make this the active segment; the bytes cut."""
+    def cut_at(self, offset: int, now_ms: int) -> Segment:
+        """Cut off every batch that ends at or after `offset`: the segment as it is then, active, on the same file.
+
+        This one is left as it was: readers that have it find nothing where it was cut, but never something else.
+        """
         found = self.translate(offset)
-        offsets, times, aborted = self.offset_index(), self.time_index(), self.aborted()
+        cut = Segment(self._caches, self.directory, self.base_offset, self.size, self.created_ms)
+        cut.file = self.file
+        cut.jitter_ms, cut.first_timestamp_ms = self.jitter_ms, self.first_timestamp_ms
+        cut.active = True
+        offsets, times = self.indexes()
+        cut._indexes = offsets.up_to(offset), times.up_to(offset)
+        cut._aborted = [entry for entry in self.aborted() if entry.last_offset < offset]
         self._caches.indexes.forget(self)
-        self.active = True
-        offsets.truncate_to(offset)
-        times.truncate_to(offset)
-        self._aborted = [entry for entry in aborted if entry.last_offset < offset]
-        self._hints = {}
-        cut = 0
         if found is not None:
-            cut = self.size - found[0]
             self.file.truncate(found[0])
-            self.size = found[0]
-        if self.size == 0:
-            self.created_ms = now_ms
-            self.first_timestamp_ms = None
-        self.bytes_since_entry = 0
-        self._find_max_timestamp()
-        self._recent = (array("q"), array("q"), offset)
-        self.synced = False
+            cut.size = found[0]
+        if cut.size == 0:
+            cut.created_ms = now_ms
+            cut.first_timestamp_ms = None
+        cut._newest = cut._find_newest()
+        cut._recent = (array("q"), array("q"), offset)
         return cut
 
     def resume(self, end_offset: int) -> None:
         """Make an opened segment the active one: what comes next has `end_offset`."""
         self.active = True
         self._caches.indexes.forget(self)
-        self.offset_index()
+        self.indexes()
         self.max_timestamp()
         self.aborted()
         self._recent = (array("q"), array("q"), end_offset)
 
-    def _find_max_timestamp(self) -> None:
-        timestamp, offset = self.time_index().last()
-        start = self.offset_index().lookup(offset)
-        for _, header in scan_headers(self.file, start, self.size):
+    def _find_newest(self) -> tuple[int, int]:
+        offsets, times = self.indexes()
+        timestamp, offset = times.last()
+        for _, header in scan_headers(self.file, offsets.lookup(offset), self.size):
             if indexed_timestamp(header) > timestamp:
                 timestamp, offset = header.max_timestamp, header.last_offset
-        self.max_timestamp_ms, self.max_timestamp_offset = timestamp, offset
+        return timestamp, offset
+
+    def discard(self) -> None:
+        """Take it out of use: its files get another name. Readers that have a slice of it still know what to skip."""
+        with contextlib.suppress(DamagedIndex):
+            self.aborted()
+        self.discarded = True
+        self._caches.indexes.forget(self)
+        self.rename(DELETED)
 
     def rename(self, suffix: str) -> None:
         """Give all files another suffix after their kind ("" for none). Missing index files are skipped."""
         for kind in SUFFIXES:
             source = self.path(kind)
             target = os.path.join(self.directory, file_name(self.base_offset, kind) + suffix)
+            if kind == LOG:
+                self.file.rename(target)
+                continue
             try:
                 self._caches.disk.rename(source, target)
             except FileMissing:
-                if kind == LOG:
-                    raise
+                continue
         self.suffix = suffix
-        self.file.moved_to(self.path(LOG))
 
     def moved_to(self, directory: str) -> None:
         """The directory has another name now."""
@@ -477,6 +532,7 @@ class Segment:
 
     def remove(self) -> None:
         """Delete all files."""
+        self.discarded = True
         self.close()
         for kind in SUFFIXES:
             try:
@@ -488,3 +544,24 @@ class Segment:
         """Let go of the descriptor and of memory; nothing is written."""
         self._caches.indexes.forget(self)
         self.file.close()
+
+
+def _memory_bytes(indexes: _Indexes) -> int:
+    return 256 + indexes[0].memory_bytes + indexes[1].memory_bytes
+
+
+def _indexes_from(file: LogFile, base_offset: int, size: int, index_interval_bytes: int) -> _Indexes:
+    """Both indexes of an ended segment, made from its batches' headers."""
+    offsets, times = OffsetIndex(base_offset), TimeIndex(base_offset)
+    newest = NO_TIMESTAMP, base_offset
+    bytes_since_entry = 0
+    for position, header in scan_headers(file, 0, size):
+        if indexed_timestamp(header) > newest[0]:
+            newest = header.max_timestamp, header.last_offset
+        if bytes_since_entry > index_interval_bytes:
+            offsets.append(header.last_offset, position)
+            times.append(*newest)
+            bytes_since_entry = 0
+        bytes_since_entry += header.size
+    times.append(*newest)
+    return offsets, times

@@ -54,7 +54,7 @@ def decode(data: bytes) -> list[Producer]:
     producers = []
     for entry in _ENTRY.iter_unpack(memoryview(data)[_HEAD.size :]):
         producer_id, epoch, last_sequence, last_offset, delta, timestamp_ms, coordinator_epoch, first_offset = entry
-        batches = [WrittenBatch(last_sequence, last_offset, delta, timestamp_ms)] if last_offset >= 0 else []
+        batches = (WrittenBatch(last_sequence, last_offset, delta, timestamp_ms),) if last_offset >= 0 else ()
         producers.append(Producer(producer_id, epoch, coordinator_epoch, timestamp_ms, max(first_offset, -1), batches))
     return producers
 

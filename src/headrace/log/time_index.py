@@ -15,7 +15,10 @@ NO_TIMESTAMP = -1
 
 
 class TimeIndex:
-    """(greatest timestamp so far, last offset of the batch that has it); timestamps strictly increase."""
+    """(greatest timestamp so far, last offset of the batch that has it); timestamps strictly increase.
+
+    Readers may look while one thread appends.
+    """
 
     __slots__ = ("_base", "_offsets", "_timestamps")
 
@@ -35,6 +38,7 @@ class TimeIndex:
         """Add an entry unless its timestamp is not greater than the last one's; whether it was added."""
         if timestamp_ms <= (self._timestamps[-1] if self._timestamps else NO_TIMESTAMP):
             return False
+        # The offset first: a reader that finds the timestamp must find its offset too.
         self._offsets.append(offset - self._base)
         self._timestamps.append(timestamp_ms)
         return True
@@ -46,18 +50,20 @@ class TimeIndex:
 
     def last(self) -> tuple[int, int]:
         """(timestamp, offset) of the last entry; (-1, base offset) when there is none."""
-        if not self._timestamps:
+        count = len(self._timestamps)
+        if not count:
             return NO_TIMESTAMP, self._base
-        return self._timestamps[-1], self._base + self._offsets[-1]
+        return self._timestamps[count - 1], self._base + self._offsets[count - 1]
 
     def entries(self) -> list[tuple[int, int]]:
         return [(timestamp, self._base + offset) for timestamp, offset in zip(self._timestamps, self._offsets)]
 
-    def truncate_to(self, offset: int) -> None:
-        """Drop the entries that name a batch ending at or after `offset`."""
+    def up_to(self, offset: int) -> TimeIndex:
+        """Another index, without the entries that name a batch ending at or after `offset`; this one may be in use."""
         keep = bisect_right(self._offsets, offset - self._base - 1)
-        del self._timestamps[keep:]
-        del self._offsets[keep:]
+        index = TimeIndex(self._base)
+        index._timestamps, index._offsets = self._timestamps[:keep], self._offsets[:keep]
+        return index
 
     def to_bytes(self) -> bytes:
         return b"".join(map(_ENTRY.pack, self._timestamps, self._offsets))

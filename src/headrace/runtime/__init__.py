@@ -23,10 +23,11 @@ from headrace.runtime.interface import (
     Workers,
 )
 from headrace.runtime.real import real_runtime
-from headrace.runtime.writer import BUSY, Busy, DirectoryWriter
+from headrace.runtime.writer import BUSY, CHECK_OWNERS, Busy, DirectoryWriter, current_writer, is_on_lane
 
 __all__ = [
     "BUSY",
+    "CHECK_OWNERS",
     "Buffer",
     "Busy",
     "Clock",
@@ -46,6 +47,8 @@ __all__ = [
     "Pool",
     "Runtime",
     "Workers",
+    "current_writer",
+    "is_on_lane",
     "raise_descriptor_limit",
     "real_runtime",
 ]

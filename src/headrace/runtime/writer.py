@@ -8,12 +8,17 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import os
+import threading
 from collections.abc import Callable, Iterable
 from enum import Enum
 from typing import Final, Literal, Protocol
 
 from headrace.runtime.errors import DiskError, Overloaded
 from headrace.runtime.interface import Runtime, T, Ts
+
+#: Whether work that changes what a writer owns is checked to be the writer's. For tests: it costs a little.
+CHECK_OWNERS: Final = os.environ.get("HEADRACE_CHECK_OWNERS", "") not in ("", "0")
 
 
 class Busy(Enum):
@@ -70,6 +75,7 @@ class DirectoryWriter:
         self._wanted: dict[Syncable, None] = {}
         self._closed = False
         self._quiet: asyncio.Event | None = None  # set when a close waits for the last round
+        self.loop_thread = threading.get_ident()  # only for the check of owners
 
     @property
     def busy(self) -> bool:
@@ -80,7 +86,7 @@ class DirectoryWriter:
         """Do the work now and return its result, or BUSY (having done nothing) when it has to be submitted."""
         if self._submitted or self._syncing or self._closed:
             return BUSY
-        return fn(*args)
+        return fn(*args) if not CHECK_OWNERS else self._as_owner(fn, *args)
 
     def submit(self, fn: Callable[[*Ts], T], *args: *Ts) -> asyncio.Future[T]:
         """Queue the work for the writer thread. Raises `Overloaded` when the queue is full.
@@ -88,7 +94,7 @@ class DirectoryWriter:
         Cancelling the future does not stop the work, nor let anything overtake it.
         """
         self._check_open()
-        work = self._lane.submit(fn, *args)
+        work = self._lane.submit(fn, *args) if not CHECK_OWNERS else self._lane.submit(self._on_lane, fn, *args)
         self._submitted += 1
         # Not the lane's own future: a caller that is cancelled cancels what it awaits, and the work still runs.
         future: asyncio.Future[T] = work.get_loop().create_future()
@@ -178,9 +184,37 @@ class DirectoryWriter:
     def _release(self) -> None:
         self._submitted -= 1
 
+    def _on_lane(self, fn: Callable[[*Ts], T], *args: *Ts) -> T:
+        _owner.on_lane = True
+        try:
+            return self._as_owner(fn, *args)
+        finally:
+            _owner.on_lane = False
+
+    def _as_owner(self, fn: Callable[[*Ts], T], *args: *Ts) -> T:
+        before, _owner.writer = current_writer(), self
+        try:
+            return fn(*args)
+        finally:
+            _owner.writer = before
+
     def _check_open(self) -> None:
         if self._closed:
             raise DiskError("write", self.directory, None, detail="its writer is closed")
+
+
+_owner = threading.local()
+
+
+def current_writer() -> DirectoryWriter | None:
+    """The writer whose work this thread is doing; known only with `CHECK_OWNERS`."""
+    writer: DirectoryWriter | None = getattr(_owner, "writer", None)
+    return writer
+
+
+def is_on_lane() -> bool:
+    """Whether this is work that was submitted to a writer; known only with `CHECK_OWNERS`."""
+    return getattr(_owner, "on_lane", False)
 
 
 def _settle(future: asyncio.Future[None], asked: tuple[Syncable, ...], failed: dict[Syncable, BaseException]) -> None:

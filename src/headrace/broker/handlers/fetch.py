@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
+from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
@@ -300,11 +301,11 @@ class _Fetching:
         found, partition = read.slice, read.partition
         if found is None or not found.length or partition is None:
             return False
-        if found.segment_base_offset == partition.log.active.base_offset:
+        bases, base = partition.log.view.bases, found.view.bases[found.place]
+        if base >= bases[-1]:
             return False
-        later = (segment.base_offset for segment in partition.log.segments)
-        following = next((base for base in later if base > found.segment_base_offset), None)
-        return following is not None and partition.end_for(self.isolation) > following
+        following = bases[bisect_right(bases, base)]
+        return partition.end_for(self.isolation) > following
 
     # --- waiting and reading
 

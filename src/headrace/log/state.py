@@ -1,0 +1,182 @@
+"""What a log is for everyone but its writer: the view that the writer publishes, and the marks of others beside it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from headrace.log.leader_epochs import LeaderEpochs
+from headrace.log.log_files import LogFiles
+from headrace.log.ownership import by_loop
+from headrace.log.producer_state import ProducerState
+from headrace.log.segment import Caches, Segment
+from headrace.log.view import NEVER, Mark, View
+from headrace.runtime import DirectoryWriter, DiskError
+from headrace.topics import TopicPartition
+
+
+class LogState:
+    """Who owns what of a log:
+
+    * Its writer changes it, one change at a time: appends, markers, rolls, cuts, retention, compaction's swaps, leader
+      epochs. A log that is served has a `DirectoryWriter`, which does so inline on the loop while its disk is quiet and
+      on its own thread otherwise; another has whoever opened it. The segments, `files` and `producers` are the
+      writer's.
+    * Everyone else has the `view`: immutable, and replaced by the writer in one assignment once everything that can
+      fail is done. A reader takes it once; what it finds is of that view, and a `Slice` carries it along.
+    * The high watermark is the event loop's. It is a mark beside the view, and what depends on both (the last stable
+      offset) is derived from one mark and one view, never stored.
+    * The recovery point is that of whoever syncs, one at a time, beside the writer: a mark as well.
+    * Verifications of transactions have a lock of their own (`ProducerState`).
+
+    `ownership.py` refuses everyone else, in tests.
+    """
+
+    __slots__ = ("changing", "failure", "files", "partition", "producers", "synced", "view", "watermark", "writer")
+
+    def __init__(
+        self,
+        partition: TopicPartition,
+        files: LogFiles,
+        producers: ProducerState,
+        epochs: LeaderEpochs,
+        start_offset: int,
+        end_offset: int,
+        recovery_point: int,
+    ) -> None:
+        self.partition = partition
+        self.files = files
+        self.producers = producers
+        self.failure: DiskError | None = None
+        # The writer that this log is served with, if it is; and who changes it just now, where that is checked.
+        self.writer: DirectoryWriter | None = None
+        self.changing = 0
+        self.view = View(
+            files.segments,
+            files.bases,
+            files.active.size,
+            start_offset,
+            end_offset,
+            producers.undecided,
+            producers.ended,
+            epochs,
+            cuts=0,
+            cut_to=NEVER,
+        )
+        self.watermark: Mark = (start_offset, 0)
+        self.synced: Mark = (recovery_point, 0)
+
+    def __repr__(self) -> str:
+        view = self.view
+        return f"{type(self).__name__}({self.directory}, offsets {view.start_offset}..{view.end_offset})"
+
+    @property
+    def directory(self) -> str:
+        """The partition's own directory."""
+        return self.files.directory
+
+    @property
+    def active(self) -> Segment:
+        """The segment that is appended to."""
+        return self.files.active
+
+    @property
+    def start_offset(self) -> int:
+        return self.view.start_offset
+
+    @property
+    def end_offset(self) -> int:
+        return self.view.end_offset
+
+    @property
+    def epochs(self) -> LeaderEpochs:
+        """To be read only."""
+        return self.view.epochs
+
+    @property
+    def leader_epoch(self) -> int:
+        """The latest epoch that wrote something; -1 for none."""
+        return self.view.epochs.latest
+
+    def leader_epoch_at(self, offset: int) -> int:
+        """The epoch in which `offset` was or will be written; -1 when it is older than all that is known."""
+        return self.view.epochs.epoch_for(offset)
+
+    @property
+    def high_watermark(self) -> int:
+        mark = self.watermark  # before the view: see `View.valid`
+        view = self.view
+        offset, cuts = mark
+        return offset if cuts == view.cuts and offset >= view.start_offset else view.valid(mark)
+
+    @property
+    def last_stable_offset(self) -> int:
+        """The high watermark, or the first offset of a transaction that is undecided or may become so."""
+        mark = self.watermark
+        view = self.view
+        high_watermark = view.valid(mark)
+        if high_watermark <= view.undecided and not view.ended:
+            return high_watermark  # as nearly always
+        return view.stable_at(high_watermark)
+
+    @property
+    def recovery_point(self) -> int:
+        """Everything below it is durable."""
+        offset, cuts = self.synced  # before the view, as above
+        view = self.view
+        return min(offset, view.end_offset, view.cut_to if cuts != view.cuts else offset)
+
+    @property
+    def cut_count(self) -> int:
+        """How often the log's end was cut off since it was opened."""
+        return self.view.cuts
+
+    @property
+    def cut_to(self) -> int | None:
+        """The lowest offset it was cut to."""
+        return None if self.view.cut_to == NEVER else self.view.cut_to
+
+    @property
+    def segments(self) -> tuple[Segment, ...]:
+        return self.view.segments
+
+    @property
+    def caches(self) -> Caches:
+        return self.files.caches
+
+    @property
+    def size_bytes(self) -> int:
+        view = self.view
+        return sum(segment.size for segment in view.segments[:-1]) + view.size
+
+    @property
+    def unsynced(self) -> int:
+        """How many offsets are not known to be durable."""
+        recovery_point = self.recovery_point
+        return self.view.end_offset - recovery_point
+
+    @by_loop
+    def update_high_watermark(self, offset: int) -> bool:
+        """Offsets below it are committed. Kept between the log's start and end; whether it changed."""
+        known, known_cuts = self.watermark
+        view = self.view
+        if offset > view.end_offset:
+            offset = view.end_offset
+        if offset < view.start_offset:
+            offset = view.start_offset
+        cuts = view.cuts
+        if offset == (known if cuts == known_cuts else view.valid(self.watermark)):
+            return False
+        self.watermark = (offset, cuts)
+        return True
+
+    def _publish(self, **changes: Any) -> None:
+        """Let everyone see what the writer has done."""
+        files, producers = self.files, self.producers
+        self.view = self.view._replace(
+            segments=files.segments,
+            bases=files.bases,
+            size=files.active.size,
+            undecided=producers.undecided,
+            ended=producers.ended,
+            **changes,
+        )

@@ -6,13 +6,12 @@ Draining takes the list apart into columns, chooses partitions, and cuts the col
 
 from __future__ import annotations
 
+import logging
 import random
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
 from itertools import accumulate, groupby
-from operator import itemgetter
+from operator import index, itemgetter
 from sys import getrefcount
 from typing import Any, cast
 
@@ -21,6 +20,7 @@ from headrace.client.delivery import (
     CALLBACK,
     HEADERS,
     KEY,
+    OWNER,
     PLACE,
     TIMESTAMP,
     TOPIC,
@@ -30,15 +30,23 @@ from headrace.client.delivery import (
     Delivery,
 )
 from headrace.client.errors import DeliveryTimeout
+from headrace.client.flushes import FlushWait, leave
 from headrace.client.partitioners import Partitioner, StickyState
 from headrace.client.producer_batch import Handles, ProducerBatch, cut, slice_columns, tell_batch
 from headrace.client.producer_config import ProducerSettings
-from headrace.client.rows import RECORD_OVERHEAD_BYTES, ColumnRows, Rows, row_sizes
-from headrace.client.sequences import Sequences
+from headrace.client.producer_queues import (
+    Held,
+    PartitionQueue,
+    by_topic,
+    fatal_topic_error,
+    goes_before,
+    size_of,
+)
+from headrace.client.rows import RECORD_OVERHEAD_BYTES, ColumnRows, Rows, is_text, row_sizes
 from headrace.client.unpacked import Unpacked
 from headrace.errors import (
-    ErrorCode,
     HeadraceError,
+    InvalidTopicError,
     KafkaError,
     MessageTooLargeError,
     UnknownTopicOrPartitionError,
@@ -49,33 +57,14 @@ from headrace.records.batch import HEADER_BYTES
 from headrace.records.columns import Columns, bytes_column
 from headrace.records.murmur2 import partition_for_key
 
+log = logging.getLogger("headrace.client.producer")
+
 _COLUMN_HASH_FROM_ROWS = 32
-_TOPIC, _VALUE, _KEY, _PLACE = itemgetter(TOPIC), itemgetter(VALUE), itemgetter(KEY), itemgetter(PLACE)
+_VALUE, _KEY, _PLACE = itemgetter(VALUE), itemgetter(KEY), itemgetter(PLACE)
 _TIMESTAMP, _HEADERS, _CALLBACK = itemgetter(TIMESTAMP), itemgetter(HEADERS), itemgetter(CALLBACK)
 _UNHELD = next(map(getrefcount, [Delivery()]))
 """The count of references to a delivery that only a list of ours holds, as the drain counts it."""
 _ANY_VERSION = -1
-
-
-@dataclass(slots=True)
-class Held:
-    """Rows whose topic (or partition) is not known yet."""
-
-    rows: Rows | ColumnRows
-    deadline: float
-    view_version: int
-    size: int
-
-
-@dataclass(slots=True)
-class PartitionQueue:
-    """Batches of one partition that are not in flight, oldest first, and the numbers of those that are."""
-
-    topic: str
-    partition: int
-    batches: deque[ProducerBatch] = field(default_factory=deque)
-    in_flight: list[ProducerBatch] = field(default_factory=list)
-    sequences: Sequences = field(default_factory=Sequences)
 
 
 class Accumulator:
@@ -109,6 +98,12 @@ class Accumulator:
         self.failed_records = 0
         self.on_failed_rows: Callable[[HeadraceError], None] = lambda _: None
         """Told of every error that kept records from getting into a batch."""
+        self.refusal: HeadraceError | None = None
+        """Why nothing more is taken, if so: what came too late for its transaction must not get into another."""
+        self.interruption: BaseException | None = None
+        """What a callback raised that was no error but an end; whoever drives this raises it when all is told."""
+        self._filling: list[FlushWait] = []
+        """Flushes that wait for the rows which are being put into batches."""
         self._transactional = settings.transactional_id is not None
         self._sticky: dict[str, StickyState] = {}
 
@@ -146,7 +141,7 @@ class Accumulator:
         taken = cast("list[Delivery]", self.pending[start:end])
         if list(map(getrefcount, taken)).count(_UNHELD + 1) != len(taken):
             return 0
-        made = [self._columns_of(group, is_held=False) for group in _by_topic(taken)]
+        made = [self._columns_of(group, is_held=False) for group in by_topic(taken)]
         before = self.pending[start - 1] if start else None
         if isinstance(before, Rows) and before.extend(made[0]):
             del made[0]
@@ -155,7 +150,7 @@ class Accumulator:
         return len(taken)
 
     def _take_deliveries(self, taken: list[Delivery], now: float, now_ms: int, created: float) -> None:
-        for group in _by_topic(taken):
+        for group in by_topic(taken):
             # Handles that nobody kept die here, young: alive, they are what the garbage collector walks over.
             is_held = list(map(getrefcount, group)).count(_UNHELD + (group is not taken)) != len(group)
             self._take(self._columns_of(group, is_held=is_held), now, now_ms, created)
@@ -175,8 +170,14 @@ class Accumulator:
 
     def _take(self, rows: Rows | ColumnRows, now: float, now_ms: int, created: float) -> None:
         topic = rows.topic
+        if self.refusal is not None:
+            self.refuse_rows(rows, self.refusal)
+            return
         self.used_topics[topic] = now
         view = self.view.topics.get(topic)
+        if view is None and not is_text(topic):
+            self.fail_rows(rows, InvalidTopicError(f"the name of topic {topic!r} cannot be written as UTF-8"))
+            return
         if topic in self.held or view is None or not view.partitions:
             # Whatever is held goes first, so that order is kept.
             self.hold(rows, now, _ANY_VERSION)
@@ -185,7 +186,7 @@ class Accumulator:
         self._distribute(rows, view, now, now_ms, created)
 
     def hold(self, rows: Rows | ColumnRows, now: float, view_version: int) -> None:
-        size = _size_of(rows)
+        size = size_of(rows)
         self.buffered_bytes += size
         deadline = now + self.settings.max_block_ms / 1000
         self.held.setdefault(rows.topic, []).append(Held(rows, deadline, view_version, size))
@@ -203,22 +204,26 @@ class Accumulator:
                 del self.held[topic]
                 for entry in waiting:
                     self.buffered_bytes -= entry.size
+                    self._filling = entry.flushes
                     self._distribute(entry.rows, view, now, now_ms, now, is_last_try=True)
+                    self._filling = []
+                    leave(entry.flushes)
                 continue
-            fatal = None if view is None else _fatal_topic_error(view)
+            fatal = None if view is None else fatal_topic_error(view)
             for entry in list(waiting):
                 if fatal is None and entry.deadline > now:
                     due = min(due, entry.deadline)
                     continue
                 waiting.remove(entry)
-                self.buffered_bytes -= entry.size
-                self.fail_rows(entry.rows, fatal or self._unknown_topic(topic, view))
+                self.fail_held(entry, fatal or self._unknown_topic(topic, view))
             if not waiting:
                 del self.held[topic]
         return due
 
     def _unknown_topic(self, topic: str, view: TopicView | None) -> HeadraceError:
-        told = f" (the brokers say {ErrorCode(view.error_code).name})" if view is not None and view.error_code else ""
+        told = (
+            f" (the brokers say {error_for(view.error_code).code.name})" if view is not None and view.error_code else ""
+        )
         return DeliveryTimeout(
             f"topic {topic} was not known within {self.settings.max_block_ms} ms (max.block.ms){told}: create it, or "
             "allow auto.create.topics.enable on the brokers"
@@ -235,6 +240,27 @@ class Accumulator:
         created: float,
         is_last_try: bool = False,
     ) -> None:
+        try:
+            self._place(rows, view, now, now_ms, created, is_last_try)
+        except BaseException as error:
+            # Whatever it is, these rows are the only ones to fail of it; those that are in a batch go on with that.
+            log.exception("records for %s could not be put into batches", rows.topic)
+            if not isinstance(error, Exception):
+                self.interruption = error
+            if isinstance(rows, Rows) and isinstance(rows.handles, list):
+                rows = rows.take([row for row, delivery in enumerate(rows.handles) if delivery[OWNER] is self.producer])
+            if len(rows):
+                self.fail_rows(rows, KafkaError(f"a record for {rows.topic} could not be put into a batch: {error!r}"))
+
+    def _place(
+        self,
+        rows: Rows | ColumnRows,
+        view: TopicView,
+        now: float,
+        now_ms: int,
+        created: float,
+        is_last_try: bool,
+    ) -> None:
         if isinstance(rows, ColumnRows):
             self._distribute_columns(rows, view, now_ms, created)
             return
@@ -246,16 +272,18 @@ class Accumulator:
         late: list[int] = []
         try:
             chosen = list(self._choose(rows, view))
+            if self.partitioner is not None:
+                chosen = list(map(index, cast("list[int]", chosen)))
         except Exception as error:  # noqa: BLE001 - a user's partitioner may raise anything; the records say so
             self.fail_rows(rows, KafkaError(f"the partitioner failed on a record for {rows.topic}: {error!r}"))
             return
         if None in chosen:
             self._stick(chosen, rows, view)
-        for index, partition in enumerate(cast("list[int]", chosen)):
+        for row, partition in enumerate(cast("list[int]", chosen)):
             if 0 <= partition < len(view.partitions):
-                by_partition.setdefault(partition, []).append(index)
+                by_partition.setdefault(partition, []).append(row)
             else:
-                late.append(index)
+                late.append(row)
         for partition, picked in by_partition.items():
             chunk = rows if len(picked) == len(rows) else rows.take(picked)
             self._append(self.queue(rows.topic, partition), chunk, now_ms, created)
@@ -268,10 +296,10 @@ class Accumulator:
         limit, adaptive = max(1, self.settings.batch_size), self.settings.adaptive
         lengths = self._queue_length(rows.topic)
         sizes = row_sizes(rows)
-        for index, partition in enumerate(chosen):
+        for row, partition in enumerate(chosen):
             if partition is None:
-                chosen[index] = state.current(view, lengths, self.rng, adaptive)
-                state.took(sizes[index], limit, view, lengths, self.rng, adaptive)
+                chosen[row] = state.current(view, lengths, self.rng, adaptive)
+                state.took(sizes[row], limit, view, lengths, self.rng, adaptive)
 
     def _choose(self, rows: Rows, view: TopicView) -> Iterable[int | None]:
         """The partition of each row; None for those that stick."""
@@ -429,6 +457,8 @@ class Accumulator:
                 handles, rows.keys[start:stop], rows.values[start:stop], cast("Sequence[int]", stamps), headers, size
             )
             self.buffered_bytes += size
+            for wait in self._filling:
+                wait.join(batch.flushes)
             if stop < end or batch.size >= limit:
                 self.close_batch(batch)
             start = stop
@@ -448,7 +478,10 @@ class Accumulator:
         batch.is_closed = True
         hear = getattr(self.partitioner, "on_new_batch", None)
         if hear is not None:
-            hear(batch.topic, batch.partition)
+            try:
+                hear(batch.topic, batch.partition)
+            except Exception:
+                log.exception("the partitioner's on_new_batch raised for %s-%d", batch.topic, batch.partition)
 
     # --- columns into batches -----------------------------------------------------------------------------------------
 
@@ -483,7 +516,7 @@ class Accumulator:
     def _fail_columns(self, rows: ColumnRows, count: int, error: HeadraceError) -> None:
         self.failed_records += count
         self.on_failed_rows(error)
-        tell_batch(rows.delivery, count, None, error)
+        self.interruption = tell_batch(rows.delivery, count, None, error) or self.interruption
 
     def _add_columns(
         self, rows: ColumnRows, partition: int, columns: Columns | Unpacked, size: int, created: float
@@ -495,6 +528,8 @@ class Accumulator:
         batch.take_columns(columns, rows.delivery, size)
         batch.is_closed = True
         self.buffered_bytes += size
+        for wait in self._filling:
+            wait.join(batch.flushes)
 
     # --- the end of batches and rows ----------------------------------------------------------------------------------
 
@@ -505,16 +540,27 @@ class Accumulator:
 
     def fail_rows(self, rows: Rows | ColumnRows, error: HeadraceError) -> None:
         """Rows that never got into a batch."""
-        self.failed_records += len(rows)
         self.on_failed_rows(error)
+        self.refuse_rows(rows, error)
+
+    def fail_held(self, entry: Held, error: HeadraceError) -> None:
+        """Rows whose topic did not become known."""
+        self.buffered_bytes -= entry.size
+        leave(entry.flushes)
+        self.fail_rows(entry.rows, error)
+
+    def refuse_rows(self, rows: Rows | ColumnRows, error: HeadraceError) -> None:
+        """Rows that were not taken at all: nothing but they is the worse for it."""
+        self.failed_records += len(rows)
         if isinstance(rows, Rows) and not isinstance(rows.handles, BatchDelivery):
             failed = ProducerBatch(self.producer, rows.topic, -1, 0.0)
             stamps = [-1 if stamp is None else stamp for stamp in rows.timestamps]
             failed.append_rows(rows.handles, rows.keys, rows.values, stamps, None, 0)
-            failed.finish(-1, -1, error)
+            ended = failed.finish(-1, -1, error)
         else:
             delivery = rows.delivery if isinstance(rows, ColumnRows) else cast(BatchDelivery, rows.handles)
-            tell_batch(delivery, len(rows), None, error)
+            ended = tell_batch(delivery, len(rows), None, error)
+        self.interruption = ended or self.interruption
 
     def requeue(self, batches: Iterable[ProducerBatch]) -> None:
         """Put batches that are to be sent again back, before everything that was not sent yet, in their order."""
@@ -522,7 +568,7 @@ class Accumulator:
             queue = self.queue(batch.topic, batch.partition)
             position = 0
             for position, other in enumerate(queue.batches):  # noqa: B007 - the position is what is looked for
-                if not _goes_before(other, batch):
+                if not goes_before(other, batch):
                     break
             else:
                 position = len(queue.batches)
@@ -543,34 +589,3 @@ class Accumulator:
             del self.used_topics[topic]
             self._sticky.pop(topic, None)
         return idle
-
-
-def _by_topic(taken: list[Delivery]) -> Iterable[list[Delivery]]:
-    topics = list(map(_TOPIC, taken))
-    if topics.count(topics[0]) == len(topics):
-        return (taken,)
-    by_topic: dict[str, list[Delivery]] = {}
-    for delivery, topic in zip(taken, topics):
-        by_topic.setdefault(topic, []).append(delivery)
-    return by_topic.values()
-
-
-def _goes_before(other: ProducerBatch, batch: ProducerBatch) -> bool:
-    """Whether a queued batch was sent before, and earlier, than the one that comes back."""
-    if batch.sequence >= 0 and other.sequence >= 0:
-        # Sequence numbers wrap; those of one partition that are under way are never far apart.
-        return (batch.sequence - other.sequence) % (1 << 31) < 1 << 30
-    return other.attempts > 0 and other.created <= batch.created
-
-
-def _size_of(rows: Rows | ColumnRows) -> int:
-    if isinstance(rows, Rows):
-        return sum(row_sizes(rows))
-    return rows.payload_bytes + len(rows) * RECORD_OVERHEAD_BYTES
-
-
-def _fatal_topic_error(view: TopicView) -> HeadraceError | None:
-    """An error of the topic that waiting will not mend."""
-    if not view.error_code or ErrorCode(view.error_code).retriable:
-        return None
-    return error_for(view.error_code, f"topic {view.name}: {ErrorCode(view.error_code).message}")

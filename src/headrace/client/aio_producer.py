@@ -70,6 +70,7 @@ class Producer:
         self._opened = 0.0
         self._scheduled = False
         self._closed = False
+        self._died: BaseException | None = None
         self._homeless: list[tuple[Any, asyncio.Future[None]]] = []
         self._room_waiters: list[asyncio.Future[None]] = []
 
@@ -147,8 +148,7 @@ class Producer:
         return delivery
 
     def _accept(self, record: Any, size: int) -> None:
-        if self._closed:
-            raise ClientClosed("the producer is closed: make a new one")
+        self._need_open()
         if self._core.transaction is not None:
             self._core.transaction.check_send()
         used = self._used()
@@ -163,6 +163,12 @@ class Producer:
             self._scheduled = True
             self._opened = self._runtime.clock.monotonic()
             self._client.schedule()
+
+    def _need_open(self) -> None:
+        if self._died is not None:
+            raise ClientClosed(f"the producer failed, and can only be closed: {self._died!r}") from self._died
+        if self._closed:
+            raise ClientClosed("the producer is closed: make a new one")
 
     def _used(self) -> int:
         return self._core.accumulator.buffered_bytes + self._pending_bytes
@@ -188,10 +194,26 @@ class Producer:
         """What the driver calls when something may have changed."""
         self._scheduled = False
         self._pending_bytes = 0
-        if self._pending:
-            count_rows(len(self._pending))
-        due = self._core.turn(self._opened or None)
-        self._core.settle_flushes()
+        due = 60.0
+        if self._died is None:
+            try:
+                if self._pending:
+                    count_rows(len(self._pending))
+                due = self._core.turn(self._opened or None)
+                self._core.settle_flushes()
+            except BaseException as error:
+                log.exception("the producer failed")
+                self._fail_rest(error)
+                if not isinstance(error, Exception):
+                    raise
+        self._tell_waiters()
+        ended, self._core.accumulator.interruption = self._core.accumulator.interruption, None
+        if ended is not None:
+            # From a callback, and not meant for this producer: it ends the loop, once everybody has been told.
+            self._client.loop.call_soon(_raise, ended)
+        return due
+
+    def _tell_waiters(self) -> None:
         if self._homeless:
             self._house()
         if self._room_waiters:
@@ -199,7 +221,12 @@ class Producer:
             self._core.memory_is_short = False
             for future in waiting:
                 _set(future)
-        return due
+
+    def _fail_rest(self, error: BaseException) -> None:
+        """This should not have happened; nobody is left waiting for it."""
+        self._died = error
+        self._core.abort(f"the producer failed: {error!r}")
+        self._tell_waiters()
 
     # --- waiting ------------------------------------------------------------------------------------------------------
 
@@ -236,7 +263,7 @@ class Producer:
 
     async def flush(self, timeout: float | None = None) -> None:
         """Send everything now and wait until it is acknowledged or has failed; `TimeoutError` after `timeout` s."""
-        if self._closed and self._core.is_idle:
+        if (self._closed or self._died is not None) and self._core.is_idle:
             return
         wait = self._core.flush()
         self._pending_bytes = 0
@@ -298,8 +325,7 @@ class Producer:
         self._pending_bytes = 0
 
     async def _finish_operation(self, operation: Operation, timeout: float | None) -> None:
-        if self._closed:
-            raise ClientClosed("the producer is closed: make a new one")
+        self._need_open()
         self._client.schedule()
         seconds = self._settings.max_block_ms / 1000 if timeout is None else timeout
         if not operation.is_done:
@@ -314,7 +340,9 @@ class Producer:
 
     async def _abort_open(self, timeout: float | None) -> None:
         """Leave no transaction open: readers would wait for its time-out."""
-        if self._closed or self._core.transaction is None or not self._core.transaction.is_open:
+        if self._closed or self._died is not None:
+            return
+        if self._core.transaction is None or not self._core.transaction.is_open:
             return
         try:
             await self.abort_transaction(timeout)
@@ -323,6 +351,7 @@ class Producer:
 
     async def partitions_for(self, topic: str, timeout: float | None = None) -> list[PartitionView]:
         """The topic's partitions with their leaders; waits for its metadata up to `max.block.ms`."""
+        check_record(topic, None, None)
         seconds = self._settings.max_block_ms / 1000 if timeout is None else timeout
         self._client.core.add_topic(topic)
         arrived = asyncio.Event()
@@ -360,17 +389,17 @@ class Producer:
         """Deliver what was sent (for at most that many seconds), then end. What is left has failed. Idempotent."""
         if self._closed:
             return
-        if timeout is None or timeout > 0:
-            await self._abort_open(timeout)
-        self._closed = True
         try:
             if timeout is None or timeout > 0:
+                await self._abort_open(timeout)
+                self._closed = True
                 await self.flush(timeout)
         except TimeoutError:
             log.warning("closing with records undelivered: %s s were not enough", timeout)
         finally:
+            self._closed = True
             self._core.abort("the producer was closed")
-            self._house()
+            self._tell_waiters()
             await self._client.close()
             self._setup.close()
             if self._own_runtime:
@@ -380,9 +409,15 @@ class Producer:
         return self
 
     async def __aexit__(self, kind: Any, error: Any, traceback: Any) -> None:
-        if kind is not None:
-            await self._abort_open(CLOSE_ABORT_S)
-        await self.close(None if kind is None else 0)
+        try:
+            if kind is not None:
+                await self._abort_open(CLOSE_ABORT_S)
+        finally:
+            await self.close(None if kind is None else 0)
+
+
+def _raise(error: BaseException) -> None:
+    raise error
 
 
 def _set(future: asyncio.Future[None]) -> None:

@@ -15,7 +15,15 @@ from typing import Any, Protocol
 from headrace.client.cluster_view import ClusterView, Node
 from headrace.client.configs import ConnectionConfig
 from headrace.client.connection_core import Call, Connection, Frame, OnDone, State, lost
-from headrace.errors import ErrorCode, HeadraceError, NetworkError, RequestTimedOutError, error_for
+from headrace.errors import (
+    ErrorCode,
+    HeadraceError,
+    KafkaError,
+    NetworkError,
+    RequestTimedOutError,
+    RetriableError,
+    error_for,
+)
 from headrace.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from headrace.protocol.wire import MalformedMessage
 from headrace.records.buffers import SHARED
@@ -201,6 +209,10 @@ class ClientCore:
         state = self._nodes.get(node_id)
         return 0.0 if state is None else state.retry_at
 
+    def connected_nodes(self) -> list[int]:
+        """The nodes that there is a connection to, or one being made."""
+        return [node_id for node_id, state in self._nodes.items() if state.connection is not None]
+
     def disconnect(self, node_id: int, error: HeadraceError) -> None:
         """Drop the connection to a node; its calls end with this error."""
         state = self._nodes.get(node_id)
@@ -228,6 +240,10 @@ class ClientCore:
             except HeadraceError as error:
                 self.failures += 1
                 call.finish(None, error)
+                continue
+            except Exception as error:  # noqa: BLE001 - it cannot be encoded: this call fails, and no other does
+                self.failures += 1
+                call.finish(None, KafkaError(f"{call.name} cannot be encoded, and was not sent: {error!r}"))
                 continue
             flushed = True
         if flushed:
@@ -530,7 +546,9 @@ class ClientCore:
         self._unreachable_since = None
         self._metadata_at = now
         missing = set() if self.topics is None else self.topics - self.view.topics.keys()
-        retriable = any(topic.error_code and ErrorCode(topic.error_code).retriable for topic in response.topics)
+        retriable = any(
+            topic.error_code and isinstance(error_for(topic.error_code), RetriableError) for topic in response.topics
+        )
         leaderless = any(p.leader < 0 for topic in self.view.topics.values() for p in topic.partitions)
         if asked is not None and missing.difference(topic.name for topic in asked if topic.name is not None):
             # Added while the question was under way: nobody was asked for it yet, so there is nothing to back off from.

@@ -232,9 +232,8 @@ class Connection:
             self._negotiate(max(0, min(served, call.version - 1)), now, call.timeout_ms)
             return
         if response.error_code:
-            raise error_for(
-                response.error_code, f"{self.node} refused to tell its versions: {ErrorCode(response.error_code).name}"
-            )
+            name = error_for(response.error_code).code.name
+            raise error_for(response.error_code, f"{self.node} refused to tell its versions: {name}")
         self.versions = {key.api_key: (key.min_version, key.max_version) for key in response.api_keys}
         self.features = {feature.name: feature.max_version_level for feature in response.finalized_features}
         self.state = State.READY

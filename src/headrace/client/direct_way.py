@@ -13,9 +13,10 @@ from collections.abc import Callable
 from headrace.client.blocking import BlockingClient, Events
 from headrace.client.compiled import note_rows
 from headrace.client.connection_core import Call
-from headrace.client.delivery import CALLBACK, Delivery
+from headrace.client.delivery import CALLBACK, OWNER, TOPIC, Delivery
 from headrace.client.one_record import OneRecord
 from headrace.client.producer_core import ProducerCore
+from headrace.errors import KafkaError
 from headrace.runtime import Clock
 
 _NEAR_S = 0.02
@@ -53,6 +54,8 @@ class DirectWay(ABC):
         """Sends a record from its caller's thread; None where that may not be."""
         self._is_near = False
         """Whether the thread looks again soon by itself, so that a caller may send a record without waking it."""
+        self._was_interrupted = False
+        """Whether a caller's thread was stopped (by Ctrl-C) in the middle of what is to be done at once."""
         self._is_watched = False
         """Whether a caller's thread waits for an answer by itself; `_was_nudged`: and was told to leave it."""
         self._was_nudged = False
@@ -68,6 +71,9 @@ class DirectWay(ABC):
         if is_alone and delivery[CALLBACK] is None and self._baton.acquire(True, _BATON_S_MAX):
             try:
                 call = self._call = self._sent(delivery)
+            except BaseException:
+                self._restore(delivery)
+                raise
             finally:
                 self._baton.release()
         if call is None:
@@ -91,6 +97,19 @@ class DirectWay(ABC):
             return one.send(delivery)
         finally:
             client.end_alone()
+
+    def _restore(self, delivery: Delivery) -> None:
+        """An exception came from nowhere: the thread finds out what was under way. The record itself is not lost."""
+        self._was_interrupted = True
+        core = self._core
+        owner = delivery[OWNER]
+        if core is not None and owner is self:
+            with core.accumulator.taking:
+                if all(other is not delivery for other in core.accumulator.pending):
+                    core.accumulator.pending.insert(0, delivery)
+        elif core is not None and not owner.is_done and owner not in core.accumulator.incomplete:
+            owner.finish(-1, -1, KafkaError(f"the record for {delivery[TOPIC]} was not sent: send() was interrupted"))
+        self._wake()
 
     def _wait_alone(self, timeout: float | None) -> float:
         """Wait for the answer to the one request that is under way, and read it. Gives up when the thread works.
@@ -124,7 +143,12 @@ class DirectWay(ABC):
                     # The thread works again: it may have sent records with callbacks, which are its to call.
                     client.end_nudge()
                 elif has_come:
-                    client.read_alone(watch)
+                    try:
+                        client.read_alone(watch)
+                    except BaseException:
+                        self._was_interrupted = True
+                        self._wake()
+                        raise
         if self._waiting:
             with self._lock:
                 self._changed.notify_all()

@@ -18,8 +18,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace.client.consumer_records import ConsumerRecords, OffsetAndMetadata
-from headrace.client.errors import AbortableTransactionError, TransactionStateError
-from headrace.client.transaction_core import TransactionState
+from headrace.client.errors import AbortableTransactionError, FatalTransactionError, TransactionStateError
+from headrace.client.transaction_core import Operation, OperationKind, TransactionCore, TransactionState
 from headrace.config import ConfigError
 from headrace.errors import ErrorCode, HeadraceError, RetriableError
 from headrace.topics import TopicPartition
@@ -34,6 +34,10 @@ log = logging.getLogger("headrace.client.exactly_once")
 MAX_RECORDS: Final = 10_000
 RETRIES: Final = 10
 _READ_COMMITTED = 1
+_LOST: Final = (
+    "the producer cannot say any more how its last commit ended: close it, make a new one with the same "
+    "transactional.id, and give that and the same consumer to exactly_once, which goes on at the group's offsets"
+)
 _PASSING = frozenset(
     {
         ErrorCode.ILLEGAL_GENERATION,
@@ -95,21 +99,80 @@ class _Rules:
         return True
 
 
-def _starts(records: ConsumerRecords) -> dict[TopicPartition, int]:
-    return {partition: found[0].offset for partition, found in records.items()}
+class _Batch:
+    """What was read, from where to where, and how far its transaction is."""
+
+    __slots__ = ("__weakref__", "before", "commit", "is_asked", "is_begun", "offsets", "producer", "records", "starts")
+
+    def __init__(self, producer: Any, records: ConsumerRecords) -> None:
+        self.producer = producer
+        self.records = records
+        self.starts = {partition: found[0].offset for partition, found in records.items()}
+        self.offsets = records.next_offsets()
+        self.is_begun = False
+        self.is_asked = False
+        """The commit was asked for: from then on only its outcome says whether the records are to come again."""
+        self.before = _transaction_of(producer).operation
+        self.commit: Operation | None = None
+        """The commit, where nobody knows its outcome yet."""
+
+    def outcome(self) -> bool | None:
+        """Whether the batch is committed; None where nobody knows."""
+        operation = _transaction_of(self.producer).operation
+        if self.commit is None and operation is not self.before and operation is not None:
+            self.commit = operation if operation.kind is OperationKind.COMMIT else None
+        if self.commit is None:
+            # The commit was refused before it began.
+            return False
+        if not self.commit.is_done:
+            return None
+        if self.commit.error is None:
+            return True
+        return False if isinstance(self.commit.error, AbortableTransactionError) else None
+
+
+_unsettled: weakref.WeakKeyDictionary[Any, _Batch] = weakref.WeakKeyDictionary()
+"""By consumer: the batch whose commit has no outcome yet. Before the consumer reads on, that has to be known."""
+
+
+def _transaction_of(producer: Any) -> TransactionCore:
+    transaction: TransactionCore | None = producer._core.transaction
+    assert transaction is not None
+    return transaction
 
 
 def _rewind(consumer: Any, starts: Mapping[TopicPartition, int]) -> None:
     """Back to where the batch began. A partition that is lost meanwhile begins where its next owner says."""
-    assigned = consumer.assignment()
-    for partition, offset in starts.items():
-        if partition in assigned:
-            consumer.seek(partition, offset)
+    with contextlib.suppress(HeadraceError):
+        assigned = consumer.assignment()
+        for partition, offset in starts.items():
+            if partition in assigned:
+                consumer.seek(partition, offset)
+
+
+def _go_to_committed(
+    consumer: Any, batch: _Batch, committed: Mapping[TopicPartition, OffsetAndMetadata | None]
+) -> None:
+    """The producer is gone that could have said how its commit ended: the group's offsets say so."""
+    starts = batch.starts
+    _rewind(consumer, {p: starts[p] if found is None else found.offset for p, found in committed.items()})
+
+
+def _must_abort(producer: Any) -> bool:
+    """Whether there is a transaction to be aborted before another can begin, or an abort whose end nobody has heard."""
+    transaction = _transaction_of(producer)
+    operation = transaction.operation
+    if operation is not None and operation.is_pending:
+        return operation.kind is OperationKind.ABORT
+    return transaction.state is TransactionState.ABORTABLE_ERROR
 
 
 def _is_fresh(producer: Any) -> bool:
     core = producer._core
-    return core is None or core.transaction.state is TransactionState.UNINITIALIZED
+    if core is None or core.transaction.state is TransactionState.UNINITIALIZED:
+        return True
+    operation = core.transaction.operation
+    return operation is not None and operation.is_pending and operation.kind is OperationKind.INIT
 
 
 class ExactlyOnce:
@@ -157,43 +220,73 @@ class ExactlyOnce:
     def _run(self) -> Generator[ConsumerRecords, None, None]:
         if _is_fresh(self._producer):
             self._producer.init_transactions()
+        self._settle()
         while not self._rules.is_stopping:
             records = self._consumer.poll(self._poll_timeout, self._max_records)
             if self._rules.is_idle_too_long(records):
                 return
             if records:
-                yield from self._transaction(records)
+                yield from self._transaction(_Batch(self._producer, records))
 
-    def _transaction(self, records: ConsumerRecords) -> Iterator[ConsumerRecords]:
-        starts, offsets = _starts(records), records.next_offsets()
-        self._producer.begin_transaction()
+    def _transaction(self, batch: _Batch) -> Iterator[ConsumerRecords]:
         is_committed = False
         try:
-            yield records
+            self._producer.begin_transaction()
+            batch.is_begun = True
+            yield batch.records
             try:
-                self._commit(offsets)
+                self._producer.send_offsets_to_transaction(batch.offsets, self._consumer.group_metadata())
+                batch.is_asked = True
+                self._producer.commit_transaction()
                 is_committed = True
             except AbortableTransactionError as error:
                 if self._rules.give_up_on(error):
                     raise
         finally:
             if not is_committed:
-                self._undo(starts)
+                self._undo(batch)
         if is_committed:
             self._rules.committed()
 
-    def _commit(self, offsets: dict[TopicPartition, OffsetAndMetadata]) -> None:
-        self._producer.send_offsets_to_transaction(offsets, self._consumer.group_metadata())
-        self._producer.commit_transaction()
+    def _undo(self, batch: _Batch) -> None:
+        """Its records come again; unless it is committed after all, which may have to be found out later."""
+        if not batch.is_asked:
+            _rewind(self._consumer, batch.starts)
+            self._abort(batch)
+            return
+        _unsettled[self._consumer] = batch
+        # Asked of the producer's thread, where it comes after the commit: refused, it says that there was one.
+        self._abort(batch)
+        if batch.outcome() is False:
+            _rewind(self._consumer, batch.starts)
+            del _unsettled[self._consumer]
 
-    def _undo(self, starts: Mapping[TopicPartition, int]) -> None:
+    def _abort(self, batch: _Batch) -> None:
         try:
-            self._producer.abort_transaction()
+            if batch.is_begun:
+                self._producer.abort_transaction()
         except HeadraceError as error:
             # What made it fail is on its way to the caller, or the next call to the producer says it again.
             log.warning("a transaction could not be aborted: %s", error)
-        with contextlib.suppress(HeadraceError):
-            _rewind(self._consumer, starts)
+
+    def _settle(self) -> None:
+        """Find out how the last commit ended, if that is not known, before anything else is read."""
+        batch = _unsettled.get(self._consumer)
+        if batch is not None and batch.producer is not self._producer:
+            _go_to_committed(self._consumer, batch, self._consumer.committed(list(batch.starts)))
+        elif batch is not None:
+            # Whatever was asked of the producer's thread before is begun by then, or refused.
+            self._producer._on_transaction(lambda transaction: transaction.state)
+            with contextlib.suppress(AbortableTransactionError):
+                if batch.outcome() is not False and batch.commit is not None and not batch.commit.was_heard:
+                    self._producer.commit_transaction()
+            if batch.outcome() is None:
+                raise FatalTransactionError(_LOST)
+            if batch.outcome() is False:
+                _rewind(self._consumer, batch.starts)
+        _unsettled.pop(self._consumer, None)
+        if _must_abort(self._producer):
+            self._producer.abort_transaction()
 
     def close(self) -> None:
         """Abort a batch that was not finished; its records come again."""
@@ -226,7 +319,7 @@ class AsyncExactlyOnce:
         self._consumer, self._producer = consumer, producer
         self._rules = _Rules(consumer, producer, retries, idle_timeout)
         self._max_records, self._poll_timeout = max_records, poll_timeout
-        self._open: ConsumerRecords | None = None
+        self._open: _Batch | None = None
 
     def stop(self) -> None:
         """End after this batch: it is committed, and no other follows."""
@@ -255,40 +348,70 @@ class AsyncExactlyOnce:
             await self._finish(self._open)
         if _is_fresh(self._producer):
             await self._producer.init_transactions()
+        await self._settle()
         while not self._rules.is_stopping:
             records = await self._consumer.poll(self._poll_timeout, self._max_records)
             if self._rules.is_idle_too_long(records):
                 break
             if records:
-                await self._producer.begin_transaction()
-                self._open = records
+                self._open = _Batch(self._producer, records)
+                try:
+                    await self._producer.begin_transaction()
+                    self._open.is_begun = True
+                except BaseException:
+                    await self.close()
+                    raise
                 return records
         raise StopAsyncIteration
 
-    async def _finish(self, records: ConsumerRecords) -> None:
+    async def _finish(self, batch: _Batch) -> None:
         try:
             metadata = self._consumer.group_metadata()
-            await self._producer.send_offsets_to_transaction(records.next_offsets(), metadata)
+            await self._producer.send_offsets_to_transaction(batch.offsets, metadata)
+            batch.is_asked = True
             await self._producer.commit_transaction()
         except AbortableTransactionError as error:
             await self.close()
             if self._rules.give_up_on(error):
                 raise
             return
+        except BaseException:
+            if batch.is_asked and batch.outcome() is not False:
+                # Given up before its outcome was known: whoever reads on has to find that out first.
+                _unsettled[self._consumer], self._open = batch, None
+            raise
         self._open = None
         self._rules.committed()
 
+    async def _settle(self) -> None:
+        """Find out how the last commit ended, if that is not known, before anything else is read."""
+        batch = _unsettled.get(self._consumer)
+        if batch is not None and batch.producer is not self._producer:
+            _go_to_committed(self._consumer, batch, await self._consumer.committed(list(batch.starts)))
+        elif batch is not None:
+            with contextlib.suppress(AbortableTransactionError):
+                if batch.outcome() is not False and batch.commit is not None and not batch.commit.was_heard:
+                    await self._producer.commit_transaction()
+            if batch.outcome() is None:
+                raise FatalTransactionError(_LOST)
+            if batch.outcome() is False:
+                _rewind(self._consumer, batch.starts)
+        _unsettled.pop(self._consumer, None)
+        if _must_abort(self._producer):
+            await self._producer.abort_transaction()
+
     async def close(self) -> None:
         """Abort a batch that was not finished; its records come again."""
-        records, self._open = self._open, None
-        if records is None:
+        batch, self._open = self._open, None
+        if batch is None:
             return
+        # At once: a task that is cancelled while it waits for the abort has read nothing.
+        _rewind(self._consumer, batch.starts)
         try:
-            await self._producer.abort_transaction()
+            if batch.is_begun:
+                await self._producer.abort_transaction()
         except HeadraceError as error:
             log.warning("a transaction could not be aborted: %s", error)
-        with contextlib.suppress(HeadraceError):
-            _rewind(self._consumer, _starts(records))
 
     async def __aenter__(self) -> AsyncExactlyOnce:
         return self

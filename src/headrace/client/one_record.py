@@ -108,21 +108,29 @@ class OneRecord:
         connection = None if leader is None else core.core.resting_connection(leader.id)
         frame = None if connection is None else self._frame(connection, topic, view.topic_id, partition)
         queue = accumulator.queue(topic, partition)
-        if connection is None or frame is None or queue.sequences.assigned or not accumulator.take_first(delivery):
+        if connection is None or frame is None or queue.sequences.assigned:
             return None
-        accumulator.used_topics[topic] = now
-        if is_sticky:
-            accumulator.sticky_took(view, size)
         if timestamp is None:
             timestamp = core.core.clock.now_ms()
         batch = ProducerBatch(core.producer, topic, partition, now)
+        if self._settings.idempotent:
+            batch.identify(*queue.sequences.following(core.identity))
+        try:
+            encoded = batch.encoded = build_one(
+                timestamp, key, value, batch.producer_id, batch.producer_epoch, batch.sequence
+            )
+        except Exception:  # noqa: BLE001 - by the usual way the record fails, and says why
+            return None
+        if not accumulator.take_first(delivery):
+            return None
+        # From here on nothing can fail: the record is out of `pending`, and its number is taken.
         batch.take_one(delivery, key, value, timestamp, size)
         if self._settings.idempotent:
-            queue.sequences.assign(batch, core.identity)
-        encoded = batch.encoded = build_one(
-            timestamp, key, value, batch.producer_id, batch.producer_epoch, batch.sequence
-        )
+            queue.sequences.assign(batch)
         accumulator.began(queue, batch)
+        accumulator.used_topics[topic] = now
+        if is_sticky:
+            accumulator.sticky_took(view, size)
         core.metrics.batch_sent(batch, len(encoded), now)
         core.metrics.request_sent()
         number = connection.next_number()

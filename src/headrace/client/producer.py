@@ -15,6 +15,7 @@ from headrace.client.configs import ConnectionConfig
 from headrace.client.delivery import BatchDelivery, Delivery, DeliveryCallback
 from headrace.client.direct_way import DirectWay
 from headrace.client.errors import BufferExhausted, ClientClosed
+from headrace.client.flushes import FlushWait
 from headrace.client.forks import watch_forks
 from headrace.client.one_record import OneRecord
 from headrace.client.producer_base import (
@@ -27,7 +28,7 @@ from headrace.client.producer_base import (
     payload_bytes,
     preload,
 )
-from headrace.client.producer_core import FlushWait, ProducerCore
+from headrace.client.producer_core import ProducerCore
 from headrace.client.producer_transaction_calls import NOTHING, TransactionCalls
 from headrace.client.producer_transactions import CLOSE_ABORT_S
 from headrace.client.rows import ColumnRows, Rows
@@ -96,6 +97,9 @@ class Producer(TransactionCalls, DirectWay):
         self._requests: list[Callable[[], None]] = []
         self._stopping = False
         self._died: BaseException | None = None
+        self._ended = False
+        """The thread is gone: whoever appends a record fails it by itself. `_is_over`: what there was has failed."""
+        self._is_over = False
         # `send` compares what was taken with this limit; below zero it goes the slow way, which starts the thread.
         self._taken = 0
         self._limit = self._wake_limit = NOTHING
@@ -223,6 +227,18 @@ class Producer(TransactionCalls, DirectWay):
         client = self._client
         if client is not None:
             client.wakeup()
+        # Looked at last: what is appended after the thread's last look is failed by who finds the flag set, or by us.
+        if self._ended:
+            self._idle = True
+            self._fail_rest()
+
+    def _fail_rest(self) -> None:
+        """Without a thread, whatever is there has failed."""
+        reason = "the producer was closed" if self._died is None else f"the producer's thread failed: {self._died!r}"
+        with self._lock:
+            if self._core is not None:
+                self._core.abort(reason)
+            self._changed.notify_all()
 
     def _make_room(self, size: int) -> None:
         """The slow way of `send`: start the thread, or wake it, or wait for room."""
@@ -251,8 +267,10 @@ class Producer(TransactionCalls, DirectWay):
                 # Hand over to the sender now, not when the interpreter's switch interval ends: what is not drained yet
                 # are objects, which the garbage collector walks over again and again while they are alive.
                 self._waiting += 1
-                self._changed.wait(_HANDOVER_S)
-                self._waiting -= 1
+                try:
+                    self._changed.wait(_HANDOVER_S)
+                finally:
+                    self._waiting -= 1
 
     def _compact(self, size: int) -> None:
         """Now and then on the way to a batch's worth: see `Accumulator.compact`."""
@@ -273,7 +291,7 @@ class Producer(TransactionCalls, DirectWay):
 
     def _set_limit(self, core: ProducerCore) -> None:
         """How much may be taken before somebody has to look again: enough to wake the sender for, or all there is."""
-        if self._closed or is_load_due() or (core.transaction is not None and not core.transaction.takes_records):
+        if self._closed or is_load_due() or (core.transaction is not None and not core.transaction.accepts_records):
             self._limit = self._wake_limit = NOTHING
             return
         left = self._settings.buffer_memory - core.accumulator.buffered_bytes
@@ -351,14 +369,25 @@ class Producer(TransactionCalls, DirectWay):
             self._loop(client, core)
         except BaseException as error:
             log.exception("the producer's thread failed")
-            with self._baton, self._lock:
-                self._take_back(client)
-                self._died = error
-                core.abort(f"the producer's thread failed: {error!r}")
-                self._changed.notify_all()
+            self._died = error
         finally:
             with self._baton:
-                client.close()
+                self._end(client)
+
+    def _end(self, client: BlockingClient) -> None:
+        """The thread is about to end: nothing may be left waiting for it, now or later."""
+        try:
+            self._take_back(client)
+            with self._lock:
+                self._limit = self._wake_limit = NOTHING
+                # First the flags, then the look, as in `_loop`.
+                self._ended = self._idle = True
+            self._fail_rest()
+        finally:
+            self._is_over = True
+            with self._lock:
+                self._changed.notify_all()
+            client.close()
 
     def _loop(self, client: BlockingClient, core: ProducerCore) -> None:
         opened = self._clock.monotonic()
@@ -382,12 +411,14 @@ class Producer(TransactionCalls, DirectWay):
                 self._idle = False
                 self._take_back(client)
                 client.serve(events)
-            core.abort("the producer was closed")
         finally:
             self._baton.release()
 
     def _turn(self, core: ProducerCore, created: float) -> float:
         """One turn of the core, with all that was asked of the thread; seconds until something is due by itself."""
+        if self._was_interrupted:
+            self._was_interrupted = False
+            core.recover()
         while self._requests:
             self._requests.pop(0)()
         self._drained = self._taken
@@ -395,6 +426,9 @@ class Producer(TransactionCalls, DirectWay):
         core.memory_is_short = self._blocked > 0
         due = core.turn(created)
         core.settle_flushes()
+        ended, core.accumulator.interruption = core.accumulator.interruption, None
+        if ended is not None:
+            log.error("a delivery callback raised %r, which does not end the producer's thread", ended)
         with self._lock:
             self._set_limit(core)
             if self._waiting or self._blocked:
@@ -418,8 +452,9 @@ class Producer(TransactionCalls, DirectWay):
             self._waiting += 1
             try:
                 while not condition():
-                    if self._died is not None:
+                    if self._is_over:
                         self._running()
+                        raise ClientClosed(f"the producer was closed while {what} was waited for")
                     left = 1.0 if deadline is None else deadline - self._clock.monotonic()
                     if left <= 0:
                         raise TimeoutError(f"{what} did not end within {timeout} s")
@@ -453,6 +488,7 @@ class Producer(TransactionCalls, DirectWay):
 
     def partitions_for(self, topic: str, timeout: float | None = None) -> list[PartitionView]:
         """The topic's partitions with their leaders; waits for its metadata up to `max.block.ms`."""
+        check_record(topic, None, None)
         core = self._started()
         self._on_thread(lambda: core.core.add_topic(topic))
         seconds = self._settings.max_block_ms / 1000 if timeout is None else timeout
@@ -512,9 +548,11 @@ class Producer(TransactionCalls, DirectWay):
 
     def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
         # After an error there is nothing to wait for but what is on its way already.
-        if kind is not None and self._thread is not None and not self._closed and self._died is None:
-            self._abort_open(CLOSE_ABORT_S)
-        self.close(None if kind is None else 0)
+        try:
+            if kind is not None and self._thread is not None and not self._closed and self._died is None:
+                self._abort_open(CLOSE_ABORT_S)
+        finally:
+            self.close(None if kind is None else 0)
 
     def after_fork(self) -> None:
         """In a child: the parent's thread and connections are not ours, nor is what it had pending."""

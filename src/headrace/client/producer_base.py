@@ -12,7 +12,7 @@ from headrace.client.delivery import BatchDelivery, HeaderList, RecordMetadata
 from headrace.client.errors import SerializationError
 from headrace.client.partitioners import make_partitioner
 from headrace.client.producer_config import ProducerSettings, read_producer_config
-from headrace.client.rows import ColumnRows, Rows
+from headrace.client.rows import ColumnRows, Rows, is_text
 from headrace.client.serializers import load, make_serializer
 from headrace.config import ConfigError
 from headrace.errors import HeadraceError
@@ -22,10 +22,12 @@ from headrace.records.compression import compress
 
 log = logging.getLogger("headrace.client.producer")
 
-_numbers = itertools.count(1)
+_counter = itertools.count(1)
 _COLUMNS_FROM_ROWS = 1_000
 _COLUMNS_FROM_BATCHES = 4
 _SAMPLED_ROWS = 100
+_PARTITION_MAX = 2**31 - 1
+_TIMESTAMP_MAX = 2**63 - 1
 
 
 class ProducerRecord(NamedTuple):
@@ -46,7 +48,7 @@ class Setup:
         given = merge(config, keywords)
         self.values = read_producer_config(given)
         if not self.values["client.id"]:
-            self.values["client.id"] = f"producer-{next(_numbers)}"
+            self.values["client.id"] = f"producer-{next(_counter)}"
         self.settings = ProducerSettings.of(self.values)
         whole = {**given, **self.values}
         self.key_serializer = make_serializer(self.values["key.serializer"], whole, is_key=True)
@@ -63,7 +65,10 @@ class Setup:
         for made in (self.key_serializer, self.value_serializer, self.partitioner, *self.interceptors):
             end = getattr(made, "close", None)
             if end is not None:
-                end()
+                try:
+                    end()
+                except Exception:
+                    log.exception("%s could not be closed", type(made).__name__)
 
     def convert(self, record: ProducerRecord, callback: Callable[..., Any] | None) -> tuple[ProducerRecord, Any]:
         """Interceptors, then serializers: the record as bytes, and the callback that tells interceptors too."""
@@ -152,12 +157,28 @@ def as_headers(headers: Any, topic: str) -> HeaderList:
 
 def check_record(topic: Any, partition: Any, timestamp: Any) -> None:
     """Refuse what no broker could take."""
-    if not isinstance(topic, str) or not topic:
+    if not isinstance(topic, str) or not topic or not (topic.isascii() or is_text(topic)):
         raise ValueError(f"a record needs the name of a topic, not {topic!r}")
-    if partition is not None and (not isinstance(partition, int) or partition < 0):
+    if partition is not None and (not isinstance(partition, int) or not 0 <= partition <= _PARTITION_MAX):
         raise ValueError(f"partition {partition!r} of a record for {topic} is not a partition number")
-    if timestamp is not None and (not isinstance(timestamp, int) or timestamp < 0):
+    if timestamp is not None and (not isinstance(timestamp, int) or not 0 <= timestamp <= _TIMESTAMP_MAX):
         raise ValueError(f"timestamp {timestamp!r} of a record for {topic} is not in milliseconds since 1970")
+
+
+def _numbers(given: Any, count: int, largest: int, what: str) -> list[int | None]:
+    """A column of numbers (one for all, a list, or an array) as integers and None, checked."""
+    if isinstance(given, int):
+        return [given] * count
+    numbers: list[int | None] = given.tolist() if hasattr(given, "tolist") else list(given)
+    if len(numbers) != count:
+        raise ValueError(f"{len(numbers)} {what}s for {count} values")
+    for kind in set(map(type, numbers)) - {int, type(None)}:
+        raise ValueError(f"a {what} is {kind.__name__}, not an integer")
+    told = [number for number in numbers if number is not None]
+    if told and not 0 <= min(told) <= max(told) <= largest:
+        wrong = next(number for number in told if not 0 <= number <= largest)
+        raise ValueError(f"{wrong} is not a {what}")
+    return numbers
 
 
 def rows_of(
@@ -175,21 +196,14 @@ def rows_of(
     for name, column in (("keys", keys), ("headers", headers)):
         if column is not None and len(column) != count:
             raise ValueError(f"{len(column)} {name} for {count} values")
+    partitions = None if partition is None else _numbers(partition, count, _PARTITION_MAX, "partition")
+    stamps = [None] * count if timestamps is None else _numbers(timestamps, count, _TIMESTAMP_MAX, "timestamp")
     if setup.value_serializer is not None:
         serializer = setup.value_serializer
         values = [None if v is None else setup._serialize(serializer, topic, v, "value") for v in values]
     if keys is not None and setup.key_serializer is not None:
         key_serializer = setup.key_serializer
         keys = [None if k is None else setup._serialize(key_serializer, topic, k, "key") for k in keys]
-    partitions = [partition] * count if isinstance(partition, int) else partition
-    stamps: Sequence[int | None] = (
-        [timestamps] * count if timestamps is None or isinstance(timestamps, int) else timestamps
-    )
-    for name, numbers in (("partitions", partitions), ("timestamps", stamps)):
-        if numbers is not None and len(numbers) != count:
-            raise ValueError(f"{len(numbers)} {name} for {count} values")
-    for given in {type(None), *map(type, partitions or ())} - {type(None), int}:
-        raise ValueError(f"a partition is {given.__name__}, not a number")
     return Rows(
         delivery,
         topic,

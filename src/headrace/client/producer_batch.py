@@ -23,6 +23,7 @@ from headrace.client.delivery import (
     HeaderList,
     RecordMetadata,
 )
+from headrace.client.flushes import FlushWait
 from headrace.client.unpacked import Unpacked
 from headrace.errors import HeadraceError, InvalidRecordError
 from headrace.records.batch import HEADER_BYTES, Codec, increment_sequence, seal
@@ -65,6 +66,7 @@ class ProducerBatch:
         "columns",
         "count",
         "created",
+        "doubt_until",
         "encoded",
         "error",
         "flushes",
@@ -113,6 +115,9 @@ class ProducerBatch:
         self.sequence = NO_SEQUENCE
         self.attempts = 0
         self.retry_at = 0.0
+        self.doubt_until = 0.0
+        """Above zero: an attempt ended without a word, or with one that does not say whether the batch was written;
+        until then it may still lie before the broker, unread."""
         self.in_flight = False
         self.is_done = False
         self.base_offset = -1
@@ -120,7 +125,7 @@ class ProducerBatch:
         self.error: HeadraceError | None = None
         self.record_errors: dict[int, str | None] = {}
         self.waiters: list[Callable[[], None]] = []
-        self.flushes: list[Any] = []
+        self.flushes: list[FlushWait] = []
 
     def __repr__(self) -> str:
         return f"<ProducerBatch {self.topic}-{self.partition}: {self.count} records, sequence {self.sequence}>"
@@ -273,22 +278,26 @@ class ProducerBatch:
             f"{len(self.record_errors)} record(s) that the broker refused; send it again"
         )
 
-    def finish(self, base_offset: int, log_append_time_ms: int, error: HeadraceError | None) -> None:
-        """Acknowledged, or failed for good: tell everybody. Called once."""
+    def finish(self, base_offset: int, log_append_time_ms: int, error: HeadraceError | None) -> BaseException | None:
+        """Acknowledged, or failed for good: tell everybody. Called once.
+
+        What a callback raised that is no error but an end (`SystemExit`, `KeyboardInterrupt`), for when all is told.
+        """
         self.is_done = True
         self.base_offset, self.log_append_time_ms, self.error = base_offset, log_append_time_ms, error
+        interruption: BaseException | None = None
         row = 0
         for run in self.runs:
             if isinstance(run.handles, list):
-                self._tell_each(list(map(_CALLBACK_OF, run.handles)), row)
+                interruption = self._tell_each(list(map(_CALLBACK_OF, run.handles)), row) or interruption
             elif isinstance(run.handles, Callbacks):
-                self._tell_each(run.handles.functions, row)
+                interruption = self._tell_each(run.handles.functions, row) or interruption
             else:
                 delivered = None
                 if error is None:
                     first = base_offset + row if base_offset >= 0 else -1
                     delivered = DeliveredRange(self.topic, self.partition, first, run.count)
-                tell_batch(run.handles, run.count, delivered, error)
+                interruption = tell_batch(run.handles, run.count, delivered, error) or interruption
             row += run.count
         # Handles keep the batch alive; the records need not stay with it.
         self.keys, self.values, self.headers, self.runs = [], [], None, []
@@ -296,12 +305,13 @@ class ProducerBatch:
         waiters, self.waiters = self.waiters, []
         for waiter in waiters:
             waiter()
+        return interruption
 
-    def _tell_each(self, callbacks: list[DeliveryCallback | None], row: int) -> None:
+    def _tell_each(self, callbacks: list[DeliveryCallback | None], row: int) -> BaseException | None:
         count = len(callbacks)
         nobody = callbacks.count(None)
         if nobody == count:
-            return
+            return None
         base = self.base_offset
         offsets: Iterable[int] = range(base + row, base + row + count) if base >= 0 else repeat(-1)
         appended = self.log_append_time_ms
@@ -319,13 +329,16 @@ class ProducerBatch:
             calls = map(first, errors, cast("Iterable[RecordMetadata]", reports))
         else:
             calls = map(cast(Any, call), callbacks, errors, reports)
+        interruption: BaseException | None = None
         while True:
             try:
                 deque(calls, maxlen=0)
-                return
+                return interruption
             except Exception:
                 # It goes on with the next record's.
                 log.exception("a delivery callback for %s-%d raised", self.topic, self.partition)
+            except BaseException as ended:  # noqa: BLE001 - told to whoever may be ended by it, once all is told
+                interruption = ended
 
 
 def _call_if(callback: DeliveryCallback | None, error: HeadraceError | None, metadata: Any) -> None:
@@ -335,19 +348,23 @@ def _call_if(callback: DeliveryCallback | None, error: HeadraceError | None, met
 
 def tell_batch(
     delivery: BatchDelivery, rows: int, delivered: DeliveredRange | None, error: HeadraceError | None
-) -> None:
-    """Some rows of a `send_batch` are done; with the last of them its callback is called."""
+) -> BaseException | None:
+    """Some rows of a `send_batch` are done; with the last of them its callback is called (see `finish`)."""
     delivery.finished(rows, delivered, error)
+    interruption: BaseException | None = None
     if not delivery.is_done:
-        return
+        return None
     if delivery.callback is not None:
         try:
             delivery.callback(delivery.error, delivery.ranges)
         except Exception:
             log.exception("a delivery callback for %s raised", delivery.topic)
+        except BaseException as ended:  # noqa: BLE001 - as in `_tell_each`
+            interruption = ended
     waiters, delivery.waiters = delivery.waiters, []
     for waiter in waiters:
         waiter()
+    return interruption
 
 
 @overload

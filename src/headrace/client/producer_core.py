@@ -8,23 +8,32 @@ loop).
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, field
 from typing import Any
 
-from headrace.client.accumulator import Accumulator, PartitionQueue
-from headrace.client.client_core import ANY_NODE, ClientCore
+from headrace.client.accumulator import Accumulator
+from headrace.client.client_core import ClientCore
 from headrace.client.cluster_view import Node
 from headrace.client.connection_core import Call
 from headrace.client.errors import ClientClosed, DeliveryTimeout
+from headrace.client.flushes import FlushWait, leave
 from headrace.client.partitioners import Partitioner
 from headrace.client.producer_batch import NO_SEQUENCE, ProducerBatch
 from headrace.client.producer_config import ProducerSettings
+from headrace.client.producer_identity import IdentityKeeper
 from headrace.client.producer_metrics import ProducerMetrics
+from headrace.client.producer_queues import PartitionQueue
 from headrace.client.producer_transactions import TransactionDriver
-from headrace.client.sequences import Identity
+from headrace.client.sequences import NEVER_WRITTEN, Identity
 from headrace.client.transaction_core import TransactionCore, TransactionState
-from headrace.errors import ErrorCode, HeadraceError, KafkaError, RetriableError, error_for
-from headrace.protocol.messages.init_producer_id import InitProducerIdRequest
+from headrace.errors import (
+    ErrorCode,
+    HeadraceError,
+    InvalidRecordError,
+    KafkaError,
+    NetworkError,
+    RetriableError,
+    error_for,
+)
 from headrace.protocol.messages.produce import (
     PartitionProduceData,
     PartitionProduceResponse,
@@ -33,6 +42,7 @@ from headrace.protocol.messages.produce import (
     TopicProduceData,
 )
 from headrace.protocol.schema import ZERO_UUID
+from headrace.records.build import Built
 from headrace.topics import TopicPartition
 
 log = logging.getLogger("headrace.client.producer")
@@ -54,15 +64,6 @@ _STALE_METADATA = frozenset(
 )
 
 
-@dataclass(slots=True, eq=False)
-class FlushWait:
-    """A flush that waits for the batches there were when it began."""
-
-    left: int = 0
-    is_done: bool = False
-    waiters: list[Any] = field(default_factory=list)
-
-
 class ProducerCore:
     """See the module. `producer` is what deliveries point to until they are in a batch."""
 
@@ -76,6 +77,7 @@ class ProducerCore:
         self.accumulator.wants_topic = core.add_topic
         self.accumulator.wants_metadata = core.refresh_metadata
         self.identity = Identity()
+        self.numbers = IdentityKeeper(core, settings, self.accumulator, self.identity)
         self.transactions: TransactionDriver | None = None
         if settings.transactional_id is not None:
             self.transactions = TransactionDriver(core, settings, self.identity, self._restart_numbers)
@@ -85,11 +87,8 @@ class ProducerCore:
         self.memory_is_short = False
         """Somebody waits for room: do not linger."""
         self._flushes: list[FlushWait] = []
-        self._identity_call: Call | None = None
-        self._identity_retry_at = 0.0
-        self._identity_failures = 0
-        self._bump_wanted: set[tuple[str, int]] = set()
         self._start = 0
+        self._is_more_ready = False
         self._next_expiry = 0.0
         self._next_idle_check = 0.0
         self.last_call: Call | None = None
@@ -101,15 +100,16 @@ class ProducerCore:
         now = self.core.clock.monotonic()
         now_ms = self.core.clock.now_ms()
         accumulator = self.accumulator
-        accumulator.drain(now, now_ms, now if created is None else created)
+        self._drain(now, now_ms, now if created is None else created)
         due = accumulator.release(now, now_ms) if accumulator.held else _FOREVER
         due = min(due, self._expire(now))
+        self.fatal = self.fatal or self.numbers.error
         if self.fatal is not None:
             self._fail_all(self.fatal)
         if self.transactions is not None:
             due = min(due, self._keep_transaction(now, self.transactions))
         elif self.settings.idempotent:
-            due = min(due, self._keep_identity(now))
+            due = min(due, self.numbers.keep(now))
         if accumulator.active:
             due = min(due, self._send_ready(now))
             if self.transactions is not None:
@@ -120,6 +120,20 @@ class ProducerCore:
             self._forget_idle_topics(now)
         return max(0.0, min(due - now, 60.0))
 
+    def _drain(self, now: float, now_ms: int, created: float) -> None:
+        """Into batches with what was sent. What came after its transaction's end was asked for must not go with it.
+
+        A caller that was about to append while another ended the transaction is told so by the record's delivery.
+        """
+        accumulator, transaction = self.accumulator, self.transaction
+        is_late = transaction is not None and not transaction.accepts_records
+        if is_late and transaction is not None and accumulator.pending and accumulator.refusal is None:
+            accumulator.refusal = transaction.why_not()
+            accumulator.drain(now, now_ms, created)
+            accumulator.refusal = None
+        else:
+            accumulator.drain(now, now_ms, created)
+
     def _forget_idle_topics(self, now: float) -> None:
         for topic in self.accumulator.forget_idle_topics(now):
             if self.core.topics is not None:
@@ -128,12 +142,13 @@ class ProducerCore:
     def flush(self) -> FlushWait:
         """Begin to wait for everything sent before; the caller has seen to it that it is in `pending`."""
         now = self.core.clock.monotonic()
-        self.accumulator.drain(now, self.core.clock.now_ms(), now)
+        self._drain(now, self.core.clock.now_ms(), now)
         wait = FlushWait()
         for batch in self.accumulator.incomplete:
-            batch.flushes.append(wait)
-            wait.left += 1
-        wait.left += sum(map(len, self.accumulator.held.values()))
+            wait.join(batch.flushes)
+        for waiting in self.accumulator.held.values():
+            for entry in waiting:
+                wait.join(entry.flushes)
         if wait.left == 0:
             wait.is_done = True
         else:
@@ -141,12 +156,9 @@ class ProducerCore:
         return wait
 
     def settle_flushes(self) -> None:
-        """Flushes end with the last of their batches; rows held for an unknown topic count until they are gone."""
+        """Flushes end with the last of their batches; rows held for an unknown topic count until they are in some."""
         if not self._flushes:
             return
-        if not self.accumulator.incomplete and not self.accumulator.held:
-            for wait in self._flushes:
-                wait.left = 0
         finished = [wait for wait in self._flushes if wait.left <= 0]
         self._flushes = [wait for wait in self._flushes if wait.left > 0]
         for wait in finished:
@@ -167,58 +179,8 @@ class ProducerCore:
     @property
     def can_send_one(self) -> bool:
         """Whether a record could be sent at once, with nothing before it and nothing to find out first."""
-        is_known = not self.settings.idempotent or (self.identity.producer_id >= 0 and not self._bump_wanted)
+        is_known = not self.settings.idempotent or self.numbers.is_settled
         return is_known and self.fatal is None and not self.has_work and self.settings.acks != 0
-
-    # --- who we are ---------------------------------------------------------------------------------------------------
-
-    def _keep_identity(self, now: float) -> float:
-        """Bump the epoch where numbers were lost; get a producer id when there is none and something is to be sent."""
-        for key in list(self._bump_wanted):
-            queue = self.accumulator.queues[key]
-            if queue.sequences.unresolved and queue.in_flight:
-                continue
-            self._bump_wanted.discard(key)
-            if self.identity.is_known and (self.identity.producer_id, self.identity.epoch) == (
-                queue.sequences.producer_id,
-                queue.sequences.epoch,
-            ):
-                self.identity.bump()
-                log.info(
-                    "sequence numbers of %s-%d were lost: the producer's epoch is now %d", *key, self.identity.epoch
-                )
-            if self.identity.is_known:
-                queue.sequences.restart(self.identity)
-            else:
-                self._bump_wanted.add(key)
-                break
-        if self.identity.is_known or self._identity_call is not None or not self.accumulator.incomplete:
-            return _FOREVER
-        if self._identity_retry_at > now:
-            return self._identity_retry_at
-        request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=2_147_483_647)
-        self._identity_call = self.core.submit(ANY_NODE, request, self._identity_done)
-        if self._identity_call.done:
-            self._identity_call = None
-        return _FOREVER
-
-    def _identity_done(self, call: Call) -> None:
-        self._identity_call = None
-        error = call.error
-        if error is None and call.response.error_code:
-            error = error_for(
-                call.response.error_code, f"no producer id: {ErrorCode(call.response.error_code).message}"
-            )
-        if error is None:
-            self.identity.producer_id, self.identity.epoch = call.response.producer_id, call.response.producer_epoch
-            self._identity_failures = 0
-            log.debug("producer id %d, epoch %d", self.identity.producer_id, self.identity.epoch)
-            return
-        if not isinstance(error, RetriableError):
-            self.fatal = error
-        wait_ms = self.settings.retry_backoff.wait_ms(self._identity_failures, self.core.rng)
-        self._identity_failures += 1
-        self._identity_retry_at = self.core.clock.monotonic() + wait_ms / 1000
 
     # --- transactions -------------------------------------------------------------------------------------------------
 
@@ -246,8 +208,7 @@ class ProducerCore:
         error = transaction.why_not()
         for queue in list(self.accumulator.active.values()):
             while queue.batches:
-                batch = queue.batches.popleft()
-                self._give_up(batch, error, is_settled=batch.attempts == 0)
+                self._give_up(queue.batches.popleft(), error)
             self.accumulator.active.pop((queue.topic, queue.partition), None)
         self._fail_held(error)
         self.settle_flushes()
@@ -261,10 +222,6 @@ class ProducerCore:
         for queue in self.accumulator.queues.values():
             queue.sequences.restart(self.identity)
 
-    def _lost_numbers(self, queue: PartitionQueue, *, unresolved: bool) -> None:
-        queue.sequences.unresolved = queue.sequences.unresolved or unresolved
-        self._bump_wanted.add((queue.topic, queue.partition))
-
     # --- sending ------------------------------------------------------------------------------------------------------
 
     def _send_ready(self, now: float) -> float:
@@ -273,10 +230,11 @@ class ProducerCore:
         for _ in range(self.settings.in_flight_max):
             if not self.accumulator.active:
                 return _FOREVER
+            self._is_more_ready = False
             sent, due = self.send_pass(now)
             if not sent:
                 break
-        return due
+        return now if self._is_more_ready else due
 
     def send_pass(self, now: float, *, may_connect: bool = True) -> tuple[bool, float]:
         """Hand the first batch of every partition whose time has come to its leader, as many per request as fit."""
@@ -337,14 +295,16 @@ class ProducerCore:
     def _send(self, node_id: int, picked: list[tuple[PartitionQueue, ProducerBatch]], now: float) -> None:
         topics: dict[str, TopicProduceData] = {}
         by_id = True
+        batches: list[ProducerBatch] = []
         for queue, batch in picked:
             queue.batches.popleft()
             if not queue.batches:
                 self.accumulator.active.pop((queue.topic, queue.partition), None)
             self.accumulator.close_batch(batch)
-            if self.settings.idempotent and batch.sequence == NO_SEQUENCE:
-                queue.sequences.assign(batch, self.identity)
-            records = batch.encode(self.settings.codec, self.settings.level)
+            records = self._encoded(queue, batch)
+            if records is None:
+                continue
+            batches.append(batch)
             queue.in_flight.append(batch)
             batch.in_flight = True
             data = topics.get(queue.topic)
@@ -354,6 +314,8 @@ class ProducerCore:
                 data = topics[queue.topic] = TopicProduceData(name=queue.topic, topic_id=topic_id)
             data.partition_data.append(PartitionProduceData(index=queue.partition, records=memoryview(records)))
             self.metrics.batch_sent(batch, len(records), now)
+        if not batches:
+            return
         request = ProduceRequest(
             transactional_id=self.settings.transactional_id,
             acks=self.settings.acks,
@@ -364,7 +326,6 @@ class ProducerCore:
         if self.transactions is not None:
             version_max = self.transactions.produce_version_max or version_max
         self.metrics.request_sent()
-        batches = [batch for _, batch in picked]
         self.last_call = self.core.submit(
             node_id,
             request,
@@ -373,23 +334,64 @@ class ProducerCore:
             version_max=version_max,
         )
 
+    def _encoded(self, queue: PartitionQueue, batch: ProducerBatch) -> Built | None:
+        """The batch as it travels, with its number taken; None when it cannot be encoded, which is taken care of."""
+        is_first_time = self.settings.idempotent and batch.sequence == NO_SEQUENCE
+        if is_first_time:
+            batch.identify(*queue.sequences.following(self.identity))
+        try:
+            records = batch.encode(self.settings.codec, self.settings.level)
+        except Exception as error:  # noqa: BLE001 - whatever a record is made of: it fails, and nothing else does
+            if is_first_time:
+                # The number was not taken: the next batch has it.
+                batch.identify(-1, -1, NO_SEQUENCE)
+            self._cannot_encode(queue, batch, error)
+            return None
+        if is_first_time:
+            queue.sequences.assign(batch)
+        return records
+
+    def _cannot_encode(self, queue: PartitionQueue, batch: ProducerBatch, error: Exception) -> None:
+        """Only the records at fault are to fail: halves are tried, and halves of those."""
+        self._is_more_ready = True
+        if batch.count > 1:
+            queue.batches.extendleft(reversed(self._halves(queue, batch)))
+            self.accumulator.active[queue.topic, queue.partition] = queue
+            return
+        what = f"a record for {batch.topic}-{batch.partition} cannot be encoded: {error!r}"
+        self._give_up(batch, InvalidRecordError(what))
+        self.settle_flushes()
+
     # --- answers ------------------------------------------------------------------------------------------------------
 
     def answered(self, call: Call, batches: list[ProducerBatch]) -> None:
-        now = self.core.clock.monotonic()
+        try:
+            self._take_answer(call, batches, self.core.clock.monotonic())
+        except Exception as error:
+            # No batch may be left that nobody will ever say a word about again.
+            log.exception("an answer to %d batches could not be taken in", len(batches))
+            for batch in batches:
+                if not batch.is_done and not self._is_waiting(batch):
+                    self._give_up(batch, KafkaError(f"the answer could not be taken in: {error!r}"))
+        self.settle_flushes()
+
+    def _take_answer(self, call: Call, batches: list[ProducerBatch], now: float) -> None:
         for batch in batches:
             self._landed(batch)
         if call.error is not None:
             for batch in batches:
                 if not batch.is_done:
-                    self._failed_attempt(batch, call.error, None, now)
+                    self._failed_attempt(batch, call.error, None, now, was_sent=call.was_sent)
         elif call.response is None:
             for batch in batches:
-                self._acked(batch, -1, -1)
+                if not batch.is_done:
+                    self._acked(batch, -1, -1)
         else:
             self.metrics.answered(now - (call.sent_at or now))
             self._read_answer(call.response, batches, now)
-        self.settle_flushes()
+
+    def _is_waiting(self, batch: ProducerBatch) -> bool:
+        return batch in self.accumulator.queue(batch.topic, batch.partition).batches
 
     def _landed(self, batch: ProducerBatch) -> None:
         batch.in_flight = False
@@ -434,23 +436,36 @@ class ProducerCore:
     ) -> None:
         self.accumulator.done(batch)
         self.metrics.finished(batch, error)
-        for wait in batch.flushes:
-            wait.left -= 1
-        batch.finish(base_offset, log_append_time_ms, error)
+        leave(batch.flushes)
+        ended = batch.finish(base_offset, log_append_time_ms, error)
+        self.accumulator.interruption = ended or self.accumulator.interruption
 
     def _failed_attempt(
-        self, batch: ProducerBatch, error: HeadraceError, answer: PartitionProduceResponse | None, now: float
+        self,
+        batch: ProducerBatch,
+        error: HeadraceError,
+        answer: PartitionProduceResponse | None,
+        now: float,
+        was_sent: bool = True,
     ) -> None:
         """An attempt did not work: split, send again, or give up."""
         code = getattr(error, "code", None)
-        if code == ErrorCode.MESSAGE_TOO_LARGE and batch.count > 1:
+        if was_sent and (answer is None or code not in NEVER_WRITTEN):
+            # What was sent and not answered may lie before the broker yet, for as long as an answer may take.
+            batch.doubt_until = now + self.settings.request_timeout_ms / 1000
+        if (
+            code == ErrorCode.MESSAGE_TOO_LARGE
+            and batch.count > 1
+            and not (batch.doubt_until and self.settings.idempotent)
+        ):
             self._split(batch)
             return
         if code in _STALE_METADATA or answer is None:
             self.core.refresh_metadata()
         batch.attempts += 1
         expired = batch.created + self.settings.delivery_timeout_s <= now
-        if not expired and batch.attempts <= self.settings.retries and self._is_worth_retrying(batch, error, answer):
+        is_worth = batch.attempts <= self.settings.retries and self._is_worth_retrying(batch, error, answer, now)
+        if not expired and is_worth:
             log.debug("sending %r again: %s", batch, error)
             batch.record_errors = {}
             wait_ms = self.settings.retry_backoff.wait_ms(batch.attempts - 1, self.core.rng)
@@ -458,10 +473,10 @@ class ProducerCore:
             self.metrics.retried(batch)
             self.accumulator.requeue([batch])
             return
-        self._give_up(batch, self._final(batch, error, expired), is_settled=answer is not None and not expired)
+        self._give_up(batch, self._final(batch, error, expired))
 
     def _is_worth_retrying(
-        self, batch: ProducerBatch, error: HeadraceError, answer: PartitionProduceResponse | None
+        self, batch: ProducerBatch, error: HeadraceError, answer: PartitionProduceResponse | None, now: float
     ) -> bool:
         code = getattr(error, "code", None)
         transaction = self.transaction
@@ -470,17 +485,21 @@ class ProducerCore:
         if not self.settings.idempotent:
             return isinstance(error, RetriableError)
         queue = self.accumulator.queue(batch.topic, batch.partition)
+        is_first = queue.sequences.is_first(batch)
+        # Had an earlier attempt been written, this one would have been called a duplicate; unless that is still to be
+        # read by the broker, and then this one is sent under the same number until it cannot be any more.
+        is_certain = is_first and batch.doubt_until <= now
         if code == ErrorCode.UNKNOWN_PRODUCER_ID and transaction is None:
             # The broker has forgotten us (its records of us were deleted): start anew, unless it is a stale answer.
-            if answer is not None and answer.log_start_offset >= 0:
-                self._lost_numbers(queue, unresolved=False)
+            if is_certain and answer is not None and answer.log_start_offset >= 0:
+                self.numbers.was_refused(queue)
             return True
         if code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
             # Expected behind a batch that is being sent again; otherwise numbers are missing for good.
-            if queue.sequences.is_next(batch) and queue.sequences.assigned[:1] == [batch]:
-                if transaction is not None:
-                    return False
-                self._lost_numbers(queue, unresolved=False)
+            if is_first and transaction is not None:
+                return False
+            if is_certain:
+                self.numbers.was_refused(queue)
             return True
         return isinstance(error, RetriableError)
 
@@ -495,33 +514,38 @@ class ProducerCore:
         message = f"{what}{tried}: {error}"
         return type(error)(message) if isinstance(error, KafkaError) else error
 
-    def _give_up(self, batch: ProducerBatch, error: HeadraceError, *, is_settled: bool) -> None:
-        """A batch has failed. `is_settled`: the broker said that it did not write it."""
+    def _give_up(self, batch: ProducerBatch, error: HeadraceError) -> None:
+        """A batch has failed for its user. If it was sent, it may have been written all the same."""
         queue = self.accumulator.queue(batch.topic, batch.partition)
         had_number = batch.sequence != NO_SEQUENCE
         queue.sequences.forget(batch)
         if self.transactions is not None:
             self.transactions.transaction.record_failed(error, was_numbered=had_number)
         elif had_number:
-            self._lost_numbers(queue, unresolved=not is_settled)
+            self.numbers.gave_up(queue)
         self._finish(batch, -1, -1, error)
 
     def _split(self, batch: ProducerBatch) -> None:
         """Too large for the broker: send it as two, in its place."""
         log.info("%r is too large for the broker: splitting it", batch)
-        queue = self.accumulator.queue(batch.topic, batch.partition)
+        parts = self._halves(self.accumulator.queue(batch.topic, batch.partition), batch)
+        for part in parts:
+            part.attempts = max(1, batch.attempts)
+        self.metrics.splits += 1
+        self.accumulator.requeue(parts if batch.sequence != NO_SEQUENCE else reversed(parts))
+
+    def _halves(self, queue: PartitionQueue, batch: ProducerBatch) -> list[ProducerBatch]:
+        """Two batches instead of one."""
         parts = batch.split()
         queue.sequences.replace(batch, parts)
         self.accumulator.done(batch)
         for part in parts:
-            part.attempts = max(1, batch.attempts)
-            part.flushes = list(batch.flushes)
+            for wait in batch.flushes:
+                wait.join(part.flushes)
             self.accumulator.incomplete.add(part)
             self.accumulator.buffered_bytes += part.size
-        for wait in batch.flushes:
-            wait.left += 1
-        self.metrics.splits += 1
-        self.accumulator.requeue(parts if batch.sequence != NO_SEQUENCE else reversed(parts))
+        leave(batch.flushes)
+        return parts
 
     # --- giving up ----------------------------------------------------------------------------------------------------
 
@@ -547,9 +571,8 @@ class ProducerCore:
                 if not queue.batches:
                     self.accumulator.active.pop((queue.topic, queue.partition), None)
             else:
-                queue.in_flight.remove(batch)
-            sent = batch.attempts > 0 or batch.in_flight
-            self._give_up(batch, self._too_late(batch, now), is_settled=not sent)
+                self._landed(batch)
+            self._give_up(batch, self._too_late(batch, now))
         self._next_expiry = due
         if late:
             self.settle_flushes()
@@ -569,12 +592,16 @@ class ProducerCore:
     def _fail_all(self, error: HeadraceError) -> None:
         """Fail everything that is not done: the producer is closing, or cannot go on."""
         for queue in self.accumulator.queues.values():
-            for batch in [*queue.in_flight, *queue.batches]:
-                queue.sequences.forget(batch)
-                self._finish(batch, -1, -1, error)
+            waiting = [*queue.in_flight, *queue.batches]
             queue.in_flight.clear()
             queue.batches.clear()
+            for batch in waiting:
+                queue.sequences.forget(batch)
+                self._finish(batch, -1, -1, error)
         self.accumulator.active.clear()
+        # Whatever stands in no queue, because something went wrong in between, ends here too.
+        for batch in list(self.accumulator.incomplete):
+            self._finish(batch, -1, -1, error)
         self._fail_held(error)
         self.settle_flushes()
 
@@ -582,11 +609,31 @@ class ProducerCore:
         for topic, waiting in list(self.accumulator.held.items()):
             del self.accumulator.held[topic]
             for entry in waiting:
-                self.accumulator.buffered_bytes -= entry.size
-                self.accumulator.fail_rows(entry.rows, error)
+                self.accumulator.fail_held(entry, error)
 
     def abort(self, reason: str) -> None:
-        """The end: whatever is not delivered has failed."""
+        """The end: whatever is not delivered has failed, and nothing is taken any more."""
+        error = ClientClosed(f"the record was not delivered: {reason}")
         now = self.core.clock.monotonic()
+        self.accumulator.refusal = error
         self.accumulator.drain(now, self.core.clock.now_ms(), now)
-        self._fail_all(ClientClosed(f"the record was not delivered: {reason}"))
+        if self.transactions is not None:
+            self.transactions.transaction.close(ClientClosed(f"the outcome is not known: {reason}"))
+        self._fail_all(error)
+
+    def recover(self) -> None:
+        """Something was left half done (a caller's thread was interrupted): whatever was under way is sent again."""
+        error = NetworkError("the request was interrupted")
+        for node_id in self.core.connected_nodes():
+            self.core.disconnect(node_id, error)
+        now = self.core.clock.monotonic()
+        for queue in self.accumulator.queues.values():
+            for batch in [one for one in queue.sequences.assigned if one not in self.accumulator.incomplete]:
+                queue.sequences.forget(batch)
+                self.numbers.gave_up(queue)
+            if queue.batches:
+                self.accumulator.active[queue.topic, queue.partition] = queue
+        for batch in list(self.accumulator.incomplete):
+            if not self._is_waiting(batch):
+                self._landed(batch)
+                self._failed_attempt(batch, error, None, now)

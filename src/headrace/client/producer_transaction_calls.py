@@ -110,12 +110,12 @@ class TransactionCalls(ABC):
             need_transactions(None)
         core = self._started()
         answers: list[T] = []
-        errors: list[HeadraceError] = []
+        errors: list[Exception] = []
 
         def run() -> None:
             try:
                 answers.append(ask(need_transactions(core.transaction)))
-            except HeadraceError as error:
+            except Exception as error:  # noqa: BLE001 - the caller's, whatever it is: the thread has others to serve
                 errors.append(error)
 
         self._on_thread(run)

@@ -10,7 +10,9 @@ from headrace.client.connection_core import Call
 from headrace.client.consumer_records import ConsumerGroupMetadata
 from headrace.client.errors import TransactionStateError, TransactionTimeout
 from headrace.client.offsets import OffsetAndMetadata
+from headrace.client.producer_base import check_record
 from headrace.client.producer_config import ProducerSettings
+from headrace.client.rows import is_text
 from headrace.client.sequences import Identity
 from headrace.client.transaction_core import VERSION_2, Operation, TransactionCore, copy_of
 from headrace.client.transaction_requests import Step
@@ -19,6 +21,7 @@ from headrace.topics import TopicPartition
 TRANSACTION_VERSION: Final = "transaction.version"
 _PRODUCE_VERSION_MAX_1 = 11
 _STEPS_AT_ONCE_MAX = 8
+_OFFSET_MAX = 2**63 - 1
 CLOSE_ABORT_S = 5.0
 """How long a producer that is closed after an error tries to abort what it leaves open."""
 
@@ -85,9 +88,13 @@ def read_offsets(
     made: dict[TopicPartition, OffsetAndMetadata] = {}
     for partition, one in offsets.items():
         value = one if isinstance(one, OffsetAndMetadata) else OffsetAndMetadata(one)
-        if not isinstance(value.offset, int) or value.offset < 0:
+        if not isinstance(value.offset, int) or not 0 <= value.offset <= _OFFSET_MAX:
             raise ValueError(f"cannot commit offset {value.offset!r} for {partition}: offsets are not negative")
-        made[TopicPartition(*partition)] = value
+        place = TopicPartition(*partition)
+        check_record(place.topic, place.partition, None)
+        if value.metadata is not None and not (isinstance(value.metadata, str) and is_text(value.metadata)):
+            raise ValueError(f"the metadata of the offset for {partition} is {value.metadata!r}, which is not text")
+        made[place] = value
     metadata = ConsumerGroupMetadata(group) if isinstance(group, str) else group
     if not metadata.group_id:
         raise ValueError("offsets need the group they are committed for: pass consumer.group_metadata()")

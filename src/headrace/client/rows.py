@@ -89,6 +89,15 @@ class ColumnRows:
         return len(self.columns)
 
 
+def is_text(name: str) -> bool:
+    """Whether it can be written as UTF-8, as it has to be to get to a broker."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def row_sizes(rows: Rows) -> list[int]:
     values, keys = rows.values, rows.keys
     if values.count(None):

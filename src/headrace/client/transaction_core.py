@@ -229,9 +229,19 @@ class TransactionCore:
             self._need_open("send")
 
     @property
+    def accepts_records(self) -> bool:
+        """Whether new ones may be sent."""
+        return self.state is TransactionState.IN_TRANSACTION
+
+    @property
     def takes_records(self) -> bool:
         """Whether records that are there may go out: a commit waits for them."""
         return self.state in (TransactionState.IN_TRANSACTION, TransactionState.COMMITTING)
+
+    @property
+    def operation(self) -> Operation | None:
+        """The last call that began, committed or aborted something, done or not."""
+        return self._operation
 
     @property
     def is_open(self) -> bool:
@@ -244,6 +254,8 @@ class TransactionCore:
             return self.error
         if self.state is TransactionState.ABORTING:
             return AbortableTransactionError("the record was not sent: its transaction was aborted")
+        if self.state is TransactionState.COMMITTING:
+            return TransactionStateError("the record was not sent: it came after commit_transaction() was called")
         return TransactionStateError("the record was not sent: no transaction was open; begin_transaction() first")
 
     def _again(self, kind: OperationKind) -> Operation | None:
@@ -540,6 +552,10 @@ class TransactionCore:
         self.state = TransactionState.FATAL_ERROR
         log.warning("%s", self.error)
         self._fail_operations(self.error)
+
+    def close(self, error: HeadraceError) -> None:
+        """The producer is closed: who still waits for something is told so."""
+        self._fail_operations(error)
 
     def _fail_operations(self, error: HeadraceError) -> None:
         while self._jobs:

@@ -156,6 +156,8 @@ class TransactionCore:
         self._started = False
         self._needs_bump = False
         self._bumping = False
+        self._commit_is_doubtful = False
+        """The coordinator was asked to commit, and did not say that it has not: a refusal says nothing any more."""
         self._operation: Operation | None = None
         self._coordinator: Node | None = None
         self._group_coordinators: dict[str, Node] = {}
@@ -403,8 +405,14 @@ class TransactionCore:
             return
         if step.kind in _UNCERTAIN_WHILE_ENDING:
             self._uncertain = step
+        self._doubt(step)
         self._forget_coordinator(step)
         self._retry(step, error, now)
+
+    def _doubt(self, step: Step) -> None:
+        """This attempt may have been heard all the same."""
+        if step.kind is Kind.END and step.request.committed:
+            self._commit_is_doubtful = True
 
     def _forget_coordinator(self, step: Step) -> None:
         if step.kind is Kind.FIND_COORDINATOR:
@@ -427,6 +435,7 @@ class TransactionCore:
         what = f"{step.kind.value} of transactional id {self.transactional_id}" + (f" ({where})" if where else "")
         error = error_for(code, f"{what}: {ErrorCode(code).message if code in _KNOWN else f'error {code}'}")
         if isinstance(error, RetriableError):
+            self._doubt(step)
             if code in _NOT_THE_COORDINATOR:
                 self._forget_coordinator(step)
             soon = code == ErrorCode.CONCURRENT_TRANSACTIONS and step.kind is not Kind.INIT
@@ -439,7 +448,7 @@ class TransactionCore:
         if self._uncertain is not None and step.kind in _UNCERTAIN_WHILE_ENDING:
             # This attempt was refused, but an earlier one may have begun the transaction: then it has to be ended.
             self._uncertain, self._started = None, True
-        if code in _FENCED:
+        if code in _FENCED or (step.kind is Kind.END and self._commit_is_doubtful):
             self._fail(error)
         elif code in _ABORTABLE and step.kind is not Kind.INIT and step.kind is not Kind.FIND_COORDINATOR:
             if code in (ErrorCode.UNKNOWN_PRODUCER_ID, ErrorCode.INVALID_PRODUCER_ID_MAPPING):
@@ -507,7 +516,7 @@ class TransactionCore:
 
     def _ended(self) -> None:
         """The transaction is over. Numbers that were lost in it are made up for by a new epoch."""
-        self._started = False
+        self._started = self._commit_is_doubtful = False
         if self._needs_bump and self.state is TransactionState.ABORTING:
             self._bumping = True
             return

@@ -114,9 +114,7 @@ def _refused(request: Any) -> ProduceResponse:
     responses = []
     for topic in request.topic_data:
         answers = [PartitionProduceResponse(index=data.index, base_offset=-1) for data in topic.partition_data]
-        responses.append(
-            TopicProduceResponse(name=topic.name, topic_id=topic.topic_id, partition_responses=answers)
-        )
+        responses.append(TopicProduceResponse(name=topic.name, topic_id=topic.topic_id, partition_responses=answers))
     return ProduceResponse(responses=responses)
 
 

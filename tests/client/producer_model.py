@@ -129,6 +129,10 @@ class Sent:
             assert log == sorted(log, key=lambda value: int(value or b"-1")), "out of order"
 
 
+def _need(condition: bool, what: str) -> None:
+    assert condition, what
+
+
 def run_plain(seed: int, *, idempotent: bool = False) -> None:
     rng = random.Random(f"{seed}/{idempotent}")
     cluster = FakeCluster(VirtualClock(), brokers=2, topics={"t": PARTITIONS})
@@ -136,22 +140,34 @@ def run_plain(seed: int, *, idempotent: bool = False) -> None:
     faults = Faults(cluster, rng, rng.choice([0.05, 0.2, 0.5]), world.at)
     cluster.script = faults
     one, sent = OneRecord(world.producer), Sent(rng)
-    flushes = []
+    flushes: list[Any] = []
+    fresh = "fresh"
+
+    def flush() -> None:
+        before, wait = list(sent.deliveries.values()), world.producer.flush()
+        wait.waiters.append(lambda: _need(all(delivery.done() for delivery in before), "a flush ended too early"))
+        flushes.append(wait)
+
     for _ in range(rng.randrange(10, 60)):
         for _ in range(rng.choice([1, 1, 3, 8])):
             value, partition, extra = sent.next()
-            sent.deliveries[value] = delivery = world.send("t", value, partition=partition, **extra)
+            topic = "t" if rng.random() < 0.95 else fresh
+            if topic != "t":
+                sent.values[partition].remove(value)
+            sent.deliveries[value] = delivery = world.send(topic, value, partition=partition, **extra)
             if "on_delivery" not in extra and len(world.producer.accumulator.pending) == 1 and rng.random() < 0.5:
                 one.send(delivery)
         action = rng.random()
         if action < 0.1:
             world.move_leader()
         elif action < 0.2:
-            flushes.append(world.producer.flush())
+            flush()
         elif action < 0.25:
             cluster.message_max_bytes = rng.choice([100, 1 << 30])
         elif action < 0.28:
             world.producer.recover()
+        elif action < 0.32 and fresh not in cluster.topic_ids:
+            cluster.create(fresh, PARTITIONS)
         if rng.random() < 0.7:
             world.step()
     is_closed = rng.random() < 0.2
@@ -159,7 +175,7 @@ def run_plain(seed: int, *, idempotent: bool = False) -> None:
         world.producer.abort("the model's end")
     else:
         faults.is_calm, cluster.message_max_bytes = True, 1 << 30
-        flushes.append(world.producer.flush())
+        flush()
         world.run_until(lambda: all(wait.is_done for wait in flushes), 200)
     assert all(delivery.done() for delivery in sent.deliveries.values()), "a delivery has no end"
     assert all(wait.is_done for wait in flushes), "a flush has no end"
@@ -305,7 +321,8 @@ def main() -> None:
                 if chosen.stop:
                     break
         first = f", first {failed[0]} (the {failed[0] - chosen.first + 1}th)" if failed else ""
-        print(f"{name}: {chosen.seeds} seeds, {len(failed)} failed{first}; {time.monotonic() - began:.0f} s", flush=True)
+        took_s = time.monotonic() - began
+        print(f"{name}: {chosen.seeds} seeds, {len(failed)} failed{first}; {took_s:.0f} s", flush=True)
 
 
 if __name__ == "__main__":

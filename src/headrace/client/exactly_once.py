@@ -135,6 +135,10 @@ _unsettled: weakref.WeakKeyDictionary[Any, _Batch] = weakref.WeakKeyDictionary()
 """By consumer: the batch whose commit has no outcome yet. Before the consumer reads on, that has to be known."""
 
 
+_opened: weakref.WeakSet[Any] = weakref.WeakSet()
+"""Producers whose transaction a loop has begun and not ended yet: were it interrupted, the next one aborts that."""
+
+
 def _transaction_of(producer: Any) -> TransactionCore:
     transaction: TransactionCore | None = producer._core.transaction
     assert transaction is not None
@@ -164,6 +168,8 @@ def _must_abort(producer: Any) -> bool:
     operation = transaction.operation
     if operation is not None and operation.is_pending:
         return operation.kind is OperationKind.ABORT
+    if transaction.state is TransactionState.IN_TRANSACTION:
+        return producer in _opened
     return transaction.state is TransactionState.ABORTABLE_ERROR
 
 
@@ -231,8 +237,14 @@ class ExactlyOnce:
     def _transaction(self, batch: _Batch) -> Iterator[ConsumerRecords]:
         is_committed = False
         try:
-            self._producer.begin_transaction()
+            _opened.add(self._producer)
             batch.is_begun = True
+            try:
+                self._producer.begin_transaction()
+            except HeadraceError:
+                batch.is_begun = False
+                _opened.discard(self._producer)
+                raise
             yield batch.records
             try:
                 self._producer.send_offsets_to_transaction(batch.offsets, self._consumer.group_metadata())
@@ -246,6 +258,7 @@ class ExactlyOnce:
             if not is_committed:
                 self._undo(batch)
         if is_committed:
+            _opened.discard(self._producer)
             self._rules.committed()
 
     def _undo(self, batch: _Batch) -> None:
@@ -265,18 +278,19 @@ class ExactlyOnce:
         try:
             if batch.is_begun:
                 self._producer.abort_transaction()
+                _opened.discard(self._producer)
         except HeadraceError as error:
             # What made it fail is on its way to the caller, or the next call to the producer says it again.
             log.warning("a transaction could not be aborted: %s", error)
 
     def _settle(self) -> None:
         """Find out how the last commit ended, if that is not known, before anything else is read."""
+        # Whatever was asked of the producer's thread before is begun by then, or refused.
+        self._producer._on_transaction(lambda transaction: transaction.state)
         batch = _unsettled.get(self._consumer)
         if batch is not None and batch.producer is not self._producer:
             _go_to_committed(self._consumer, batch, self._consumer.committed(list(batch.starts)))
         elif batch is not None:
-            # Whatever was asked of the producer's thread before is begun by then, or refused.
-            self._producer._on_transaction(lambda transaction: transaction.state)
             with contextlib.suppress(AbortableTransactionError):
                 if batch.outcome() is not False and batch.commit is not None and not batch.commit.was_heard:
                     self._producer.commit_transaction()

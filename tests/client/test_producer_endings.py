@@ -1,0 +1,267 @@
+"""How a producer ends, whatever happens: nobody who sent, flushed, committed or waited is left without an answer."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import headrace.testing
+from headrace import Consumer, Producer, aio, exactly_once
+from headrace.client.errors import ClientClosed, TransactionStateError, TransactionTimeout
+from headrace.client.one_record import OneRecord
+from headrace.client.producer_core import ProducerCore
+from headrace.errors import HeadraceError
+from headrace.testing import FaultProxy
+from headrace.testing.proxy import Direction
+
+pytestmark = pytest.mark.slow
+WAIT_S = 30.0
+
+
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
+    with headrace.testing.broker() as broker:
+        yield broker.address
+
+
+@pytest.fixture
+def hasty_threads() -> Iterator[None]:
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    yield
+    sys.setswitchinterval(before)
+
+
+@pytest.fixture
+def proxied() -> Iterator[tuple[FaultProxy, str]]:
+    with FaultProxy() as proxy, headrace.testing.broker(overrides=proxy.overrides) as broker:
+        proxy.target = f"127.0.0.1:{broker.port}"
+        yield proxy, proxy.address
+
+
+@pytest.mark.usefixtures("hasty_threads")
+def test_what_is_sent_while_another_thread_closes_has_an_outcome(address: str) -> None:
+    for number in range(12):
+        producer = Producer(bootstrap_servers=address)
+        producer.send("race", b"w").result(WAIT_S)
+        kept: list[list[Any]] = [[] for _ in range(3)]
+
+        def work(mine: list[Any], producer: Producer = producer) -> None:
+            with contextlib.suppress(HeadraceError):
+                while True:
+                    mine.append(producer.send("race", b"x" * 50))
+
+        threads = [threading.Thread(target=work, args=(mine,)) for mine in kept]
+        for thread in threads:
+            thread.start()
+        producer.close(0 if number % 2 else 0.02)
+        for thread in threads:
+            thread.join(WAIT_S)
+        assert all(delivery.done() for mine in kept for delivery in mine)
+
+
+@pytest.mark.usefixtures("hasty_threads")
+def test_flushes_end_when_another_thread_closes(address: str) -> None:
+    for _ in range(12):
+        producer = Producer(bootstrap_servers=address, linger_ms=50)
+        producer.send("race", b"w").result(WAIT_S)
+        ended = []
+
+        def work(producer: Producer = producer, ended: list[Any] = ended) -> None:
+            try:
+                while True:
+                    producer.send("race", b"x")
+                    producer.flush()
+            except HeadraceError as error:
+                ended.append(error)
+
+        threads = [threading.Thread(target=work, daemon=True) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        producer.close(0)
+        for thread in threads:
+            thread.join(WAIT_S)
+        assert len(ended) == 3
+
+
+def test_a_thread_that_fails_leaves_nobody_waiting(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    producer = Producer(bootstrap_servers=address, linger_ms=20)
+    producer.send("t", b"w").result(WAIT_S)
+    told: list[Any] = []
+
+    def fail(*_: Any) -> float:
+        raise ArithmeticError("as nobody foresaw")
+
+    monkeypatch.setattr(ProducerCore, "turn", fail)
+    sent: list[Any] = []
+    with contextlib.suppress(ClientClosed):
+        for _ in range(20):
+            sent.append(producer.send("t", b"x", on_delivery=lambda error, _: told.append(error)))
+    with contextlib.suppress(ClientClosed):
+        producer.flush(WAIT_S)
+    assert all(isinstance(delivery.exception(WAIT_S), ClientClosed) for delivery in sent)
+    assert len(told) == len(sent) > 0
+    with pytest.raises(ClientClosed, match="foresaw"):
+        producer.send("t", b"y")
+    producer.close()
+
+
+@pytest.mark.parametrize("where", ["_send_alone", "read"])
+def test_ctrl_c_in_the_middle_of_a_record_sent_alone_loses_nothing(
+    address: str, where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Producer(bootstrap_servers=address, linger_ms=0) as producer:
+        for number in range(50):
+            producer.send(f"alone{where}", b"%d" % number, partition=0).result(WAIT_S)
+        original = OneRecord._send_alone
+        was_interrupted = []
+
+        def interrupted(self: OneRecord, *rest: Any) -> Any:
+            made = original(self, *rest)
+            if made is not None and not was_interrupted:
+                was_interrupted.append(made)
+                raise KeyboardInterrupt
+            return made
+
+        if where == "_send_alone":
+            monkeypatch.setattr(OneRecord, "_send_alone", interrupted)
+        else:
+            monkeypatch.setattr(ProducerCore, "settle_flushes", _interrupt_once(was_interrupted))
+        deadline = time.monotonic() + WAIT_S
+        number = 50
+        while not was_interrupted and time.monotonic() < deadline:
+            with contextlib.suppress(KeyboardInterrupt):
+                delivery = producer.send(f"alone{where}", b"%d" % number, partition=0)
+                number += 1
+                delivery.result(WAIT_S)
+        number += where == "_send_alone"
+        assert was_interrupted
+        producer.send(f"alone{where}", b"last", partition=0).result(WAIT_S)
+        producer.flush(WAIT_S)
+    with Consumer(bootstrap_servers=address, auto_offset_reset="earliest") as consumer:
+        consumer.assign([(f"alone{where}", 0)])
+        found: list[Any] = []
+        while b"last" not in found:
+            assert time.monotonic() < deadline
+            found += [record.value for record in consumer.poll(0.2)]
+    assert found == [*(b"%d" % at for at in range(number)), b"last"]
+
+
+def _interrupt_once(was_interrupted: list[Any]) -> Any:
+    original = ProducerCore.settle_flushes
+
+    def settle(self: ProducerCore) -> None:
+        if threading.current_thread() is threading.main_thread() and not was_interrupted:
+            was_interrupted.append(True)
+            raise KeyboardInterrupt
+        original(self)
+
+    return settle
+
+
+# --- asyncio ----------------------------------------------------------------------------------------------------------
+
+
+def test_an_asyncio_producer_that_fails_leaves_nobody_waiting(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        producer = aio.Producer(bootstrap_servers=address)
+        await producer.send("t", b"w")
+
+        def fail(*_: Any) -> float:
+            raise ArithmeticError("as nobody foresaw")
+
+        monkeypatch.setattr(ProducerCore, "turn", fail)
+        sent = [producer.send("t", b"x") for _ in range(5)]
+        async with asyncio.timeout(WAIT_S):
+            flushing = asyncio.create_task(producer.flush())
+            for delivery in sent:
+                with pytest.raises(ClientClosed):
+                    await delivery
+            await flushing
+            with pytest.raises(ClientClosed, match="foresaw"):
+                producer.send("t", b"y")
+            await producer.close()
+
+    asyncio.run(main())
+
+
+def test_columns_that_hold_no_numbers_are_refused_where_they_are_given(address: str) -> None:
+    numpy = pytest.importorskip("numpy")
+    with Producer(bootstrap_servers=address) as producer:
+        for wrong in ([1.5], [-1], [2**63], ["1"], [True]):
+            with pytest.raises(ValueError, match="timestamp"):
+                producer.send_batch("t", [b"x"], timestamps=wrong)  # type: ignore[arg-type]  # that is the test
+            with pytest.raises(ValueError, match="partition"):
+                producer.send_batch("t", [b"x"], partition=wrong)  # type: ignore[arg-type]  # that is the test
+        with pytest.raises(ValueError, match="timestamp"):
+            producer.send("t", b"x", timestamp=2**63)
+        stamps = numpy.array([1_000, 2_000])
+        [delivered] = producer.send_batch("t", [b"a", b"b"], timestamps=stamps, partition=numpy.array([0, 0])).result(
+            WAIT_S
+        )
+        assert delivered.records == 2
+
+
+# --- transactions -----------------------------------------------------------------------------------------------------
+
+
+def test_a_record_is_refused_while_a_commit_is_under_way(proxied: tuple[FaultProxy, str]) -> None:
+    proxy, address = proxied
+    with Producer(bootstrap_servers=address, transactional_id="x") as producer:
+        producer.init_transactions()
+        producer.begin_transaction()
+        producer.send("t", b"in", partition=0).result(WAIT_S)
+        proxy.delay(1.0, Direction.TO_CLIENT)
+        with pytest.raises(TransactionTimeout):
+            producer.commit_transaction(timeout=0.2)
+        with pytest.raises(TransactionStateError):
+            producer.send("t", b"late", partition=0)
+        producer.commit_transaction(timeout=WAIT_S)
+        proxy.resume()
+        producer.begin_transaction()
+        producer.send("t", b"next", partition=0)
+        producer.commit_transaction(timeout=WAIT_S)
+
+
+def test_a_batch_whose_commit_has_no_outcome_in_time_is_not_read_again(proxied: tuple[FaultProxy, str]) -> None:
+    proxy, address = proxied
+    with Producer(bootstrap_servers=address) as filler:
+        for number in range(5):
+            filler.send("in", b"%d" % number, partition=0).result(WAIT_S)
+    config = {"group_id": "g", "auto_offset_reset": "earliest", "enable_auto_commit": False}
+    seen: list[bytes] = []
+    with (
+        Consumer(bootstrap_servers=address, isolation_level="read_committed", **config) as consumer,
+        Producer(bootstrap_servers=address, transactional_id="x", max_block_ms=800) as producer,
+    ):
+        consumer.subscribe(["in"])
+        producer.init_transactions(WAIT_S)
+        commit, delays = producer.commit_transaction, [2.0]
+
+        def late(timeout: float | None = None) -> None:
+            if delays:
+                proxy.delay(delays.pop(), Direction.TO_CLIENT)
+            commit(timeout)
+
+        producer.commit_transaction = late  # type: ignore[method-assign]  # to lose the answer, and nothing before it
+        batches = exactly_once(consumer, producer, idle_timeout=3)
+        is_late = False
+        for _ in range(20):
+            try:
+                for batch in batches:
+                    seen += [record.value for record in batch]
+                    producer.send_batch("out", [record.value for record in batch], partition=0)
+                    producer.flush(WAIT_S)
+                break
+            except TransactionTimeout:
+                is_late = True
+                proxy.resume()
+    assert is_late
+    assert seen == [b"%d" % number for number in range(5)]

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from headrace.client.errors import ClientClosed, DeliveryTimeout, TransactionStateError
+from headrace.client.errors import ClientClosed, DeliveryTimeout, FatalTransactionError, TransactionStateError
 from headrace.client.one_record import OneRecord
 from headrace.errors import ErrorCode, HeadraceError, InvalidRecordError, InvalidTopicError, RequestTimedOutError
+from headrace.protocol.messages.end_txn import EndTxnResponse
 from headrace.protocol.messages.produce import ProduceResponse
 
 from .fake import CUT, CUT_BEFORE, SILENCE, FakeCluster, VirtualClock, World
@@ -369,3 +370,16 @@ def test_what_was_half_done_when_a_caller_was_interrupted_is_sent_all_the_same()
     for partition in (0, 1):
         expected = [b"%d-%d" % (number, i) for number in range(40) for i in range(4) if i % 2 == partition]
         assert cluster.logs["t", partition].values == [b"warm", *expected]
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_commit_whose_answer_was_lost_is_not_called_aborted_when_it_is_refused_later(version: int) -> None:
+    cluster = TransactionalCluster(VirtualClock(), version, brokers=1, topics={"t": 1})
+    world = TransactionalWorld(cluster)
+    world.init()
+    world.transaction.begin()
+    world.send("t", b"in", partition=0)
+    answers: list[Any] = [EndTxnResponse(error_code=ErrorCode.TRANSACTION_ABORTABLE), CUT]
+    cluster.script = lambda node, name, request: answers.pop() if name == "EndTxn" and answers else None
+    assert isinstance(world.commit(), FatalTransactionError), "nobody knows the outcome any more"
+    assert cluster.committed == [b"in"]

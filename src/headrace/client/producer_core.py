@@ -14,11 +14,12 @@ from headrace.client.accumulator import Accumulator
 from headrace.client.client_core import ClientCore
 from headrace.client.cluster_view import Node
 from headrace.client.connection_core import Call
-from headrace.client.errors import ClientClosed, DeliveryTimeout
+from headrace.client.errors import ClientClosed
 from headrace.client.flushes import FlushWait, leave
 from headrace.client.partitioners import Partitioner
 from headrace.client.producer_batch import NO_SEQUENCE, ProducerBatch
 from headrace.client.producer_config import ProducerSettings
+from headrace.client.producer_errors import expired_error, last_error
 from headrace.client.producer_identity import IdentityKeeper
 from headrace.client.producer_metrics import ProducerMetrics
 from headrace.client.producer_queues import PartitionQueue
@@ -473,7 +474,7 @@ class ProducerCore:
             self.metrics.retried(batch)
             self.accumulator.requeue([batch])
             return
-        self._give_up(batch, self._final(batch, error, expired))
+        self._give_up(batch, last_error(batch, error, self.settings.delivery_timeout_ms if expired else None))
 
     def _is_worth_retrying(
         self, batch: ProducerBatch, error: HeadraceError, answer: PartitionProduceResponse | None, now: float
@@ -502,17 +503,6 @@ class ProducerCore:
                 self.numbers.was_refused(queue)
             return True
         return isinstance(error, RetriableError)
-
-    def _final(self, batch: ProducerBatch, error: HeadraceError, expired: bool) -> HeadraceError:
-        what = f"{batch.count} record(s) for {batch.topic}-{batch.partition} not delivered"
-        if expired:
-            return DeliveryTimeout(
-                f"{what} within {self.settings.delivery_timeout_ms} ms (delivery.timeout.ms), after {batch.attempts} "
-                f"attempt(s); last: {error}"
-            )
-        tried = f" after {batch.attempts} attempts" if batch.attempts > 1 else ""
-        message = f"{what}{tried}: {error}"
-        return type(error)(message) if isinstance(error, KafkaError) else error
 
     def _give_up(self, batch: ProducerBatch, error: HeadraceError) -> None:
         """A batch has failed for its user. If it was sent, it may have been written all the same."""
@@ -572,22 +562,18 @@ class ProducerCore:
                     self.accumulator.active.pop((queue.topic, queue.partition), None)
             else:
                 self._landed(batch)
-            self._give_up(batch, self._too_late(batch, now))
+            self._give_up(batch, expired_error(batch, self.settings.delivery_timeout_ms, self._trouble_of(batch)))
         self._next_expiry = due
         if late:
             self.settle_flushes()
         return due
 
-    def _too_late(self, batch: ProducerBatch, now: float) -> HeadraceError:
+    def _trouble_of(self, batch: ProducerBatch) -> str:
         leader = self.core.view.leader_of(batch.topic, batch.partition)
         where = "its partition has no leader" if leader is None else f"its leader is {leader}"
         if self.settings.idempotent and not self.identity.is_known:
             where = "the producer has no producer id yet"
-        return DeliveryTimeout(
-            f"{batch.count} record(s) for {batch.topic}-{batch.partition} not delivered within "
-            f"{self.settings.delivery_timeout_ms} ms (delivery.timeout.ms) in {batch.attempts} attempt(s); {where}; "
-            f"last trouble: {self.core.metadata_error or 'none'}"
-        )
+        return f"{where}; last trouble: {self.core.metadata_error or 'none'}"
 
     def _fail_all(self, error: HeadraceError) -> None:
         """Fail everything that is not done: the producer is closing, or cannot go on."""

@@ -9,6 +9,7 @@ import pytest
 
 from headrace.client.errors import ClientClosed, DeliveryTimeout, FatalTransactionError, TransactionStateError
 from headrace.client.one_record import OneRecord
+from headrace.client.rows import Rows
 from headrace.errors import ErrorCode, HeadraceError, InvalidRecordError, InvalidTopicError, RequestTimedOutError
 from headrace.protocol.messages.end_txn import EndTxnResponse
 from headrace.protocol.messages.produce import ProduceResponse
@@ -383,3 +384,25 @@ def test_a_commit_whose_answer_was_lost_is_not_called_aborted_when_it_is_refused
     cluster.script = lambda node, name, request: answers.pop() if name == "EndTxn" and answers else None
     assert isinstance(world.commit(), FatalTransactionError), "nobody knows the outcome any more"
     assert cluster.committed == [b"in"]
+
+
+def test_ctrl_c_while_records_are_put_into_columns_early_doubles_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = FakeCluster(VirtualClock(), topics={"t": 1})
+    world = World(cluster)
+    extend = Rows.extend
+
+    def interrupted(self: Rows, more: Rows) -> bool:
+        extend(self, more)
+        raise KeyboardInterrupt
+
+    for number in range(4):
+        world.send("t", b"%d" % number)
+    world.producer.accumulator.compact()
+    for number in range(4, 8):
+        world.send("t", b"%d" % number)
+    monkeypatch.setattr(Rows, "extend", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        world.producer.accumulator.compact()
+    wait = world.producer.flush()
+    world.run_until(lambda: wait.is_done)
+    assert cluster.values("t") == [b"%d" % number for number in range(8)]

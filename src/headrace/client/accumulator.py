@@ -143,10 +143,18 @@ class Accumulator:
             return 0
         made = [self._columns_of(group, is_held=False) for group in by_topic(taken)]
         before = self.pending[start - 1] if start else None
-        if isinstance(before, Rows) and before.extend(made[0]):
-            del made[0]
-        # At once: other threads may append meanwhile, behind it.
-        self.pending[start:end] = made
+        if not isinstance(before, Rows):
+            # At once: other threads may append meanwhile, behind it.
+            self.pending[start:end] = made
+            return len(taken)
+        rows = len(before)
+        try:
+            self.pending[start:end] = made[1:] if before.extend(made[0]) else made
+        except BaseException:
+            # Ctrl-C in between: the records are still there as they were given, and must not be there twice.
+            if len(self.pending) > start and self.pending[start] is taken[0]:
+                before.truncate(rows)
+            raise
         return len(taken)
 
     def _take_deliveries(self, taken: list[Delivery], now: float, now_ms: int, created: float) -> None:

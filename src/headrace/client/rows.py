@@ -57,6 +57,14 @@ class Rows:
         mine.functions += theirs.functions
         return True
 
+    def truncate(self, rows: int) -> None:
+        """Give up what `extend` took in after so many rows, or was about to."""
+        if isinstance(self.handles, Callbacks):
+            del self.handles.functions[rows:]
+        for column in (self.values, self.keys, self.timestamps):
+            if isinstance(column, list):
+                del column[rows:]
+
     def take(self, picked: Sequence[int]) -> Rows:
         """These rows, in this order."""
         handles = self.handles

@@ -40,8 +40,9 @@ def core(
     retry: Retry | None = None,
     limits: Limits | None = None,
     batch: int | None = None,
+    workers: int = 1,
 ) -> ParallelCore:
-    settings = CoreSettings.of(model or Pool(), order, retry or Retry(), limits or Limits(), batch)
+    settings = CoreSettings.of(model or Pool(), order, retry or Retry(), limits or Limits(), batch, workers)
     made = ParallelCore(settings)
     made.assign(PARTITION, 0)
     return made

@@ -81,7 +81,7 @@ def test_a_worker_takes_several_slots_where_handlers_are_quick() -> None:
 
 
 def test_the_longest_lane_does_not_wait_until_all_others_are_through() -> None:
-    made = core(Window(slot=4, slots=500, stall_s=None), Order.KEY)
+    made = core(Window(slot=4, slots=500, stall_s=None), Order.KEY, workers=2)
     keys = [b"long"] * 60 + [b"k%d" % n for n in range(300)]
     made.add(PARTITION, [record(n, key) for n, key in enumerate(keys)], 0.0, 0)
     turns: list[bytes] = []

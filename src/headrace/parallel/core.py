@@ -27,6 +27,7 @@ from headrace.topics import TopicPartition
 log = logging.getLogger("headrace.parallel")
 
 CHUNK_RUNS_MAX = 256
+_ANY = 1 << 60
 _CHEAP_S = 50e-6
 RECLAIM_S = 0.01
 """A worker that is longer than this in one record gives back what it has not begun."""
@@ -69,6 +70,7 @@ class ParallelCore:
         tracker = PartitionTracker(partition, committed, note, finished)
         tracker.is_retry = partition.topic in self.settings.retry_topics
         self.trackers[partition] = tracker
+        self.pressure.share_out(self.trackers.values())
 
     def place(self, partition: TopicPartition, position: int) -> None:
         """Where reading begins in a partition without a commit."""
@@ -113,7 +115,8 @@ class ParallelCore:
         for tracker in gone:
             tracker.alive = False
             self.pressure.records -= tracker.unfinished - tracker.held
-            self.pressure.bytes -= tracker.bytes
+            self.pressure.bytes -= tracker.bytes - tracker.held_bytes
+        self.pressure.share_out(self.trackers.values())
         self._take_back_unbegun(set(gone))
         self._queue.drop(set(gone))
         return gone
@@ -192,7 +195,9 @@ class ParallelCore:
                 due_now.append(entry)
                 continue
             tracker.held += 1
+            tracker.held_bytes += entry.size
             self.pressure.records -= 1
+            self.pressure.bytes -= entry.size
             self.failures.hold(entry, now + wait_ms / 1000)
         return due_now
 
@@ -264,11 +269,10 @@ class ParallelCore:
             # Each its share: nothing is to wait in one worker's hands while others have nothing to do.
             budget = min(budget, max(1, len(queue) // self.settings.workers))
         todo: deque[Run] = deque()
-        while budget > 0 and queue:
-            run = queue.take(budget)
+        # A run may be of any length up to a slot or a batch: what is taken is counted in records, or in calls.
+        queue.fill(todo, *((_ANY, budget) if self._counts_records else (budget, _ANY)))
+        for run in todo:
             run.tracker.in_flight += len(run.entries)
-            todo.append(run)
-            budget -= len(run.entries) if self._counts_records else 1
         chunk = Chunk(todo, now)
         self.running.add(chunk)
         return chunk
@@ -395,7 +399,9 @@ class ParallelCore:
     def due(self, entry: Entry) -> None:
         """A record of the retry topic is due."""
         entry.tracker.held -= 1
+        entry.tracker.held_bytes -= entry.size
         self.pressure.records += 1
+        self.pressure.bytes += entry.size
         if not entry.tracker.draining:
             self._queue.add(entry.tracker, [entry])
 
@@ -470,7 +476,9 @@ class ParallelCore:
 
     def pauses(self) -> list[tuple[TopicPartition, bool]]:
         """Partitions whose reading is to be paused (True) or to go on (False): changes only."""
-        return self.pressure.changes(self.trackers.values())
+        changes = self.pressure.changes(self.trackers.values())
+        self._queue.turns.is_end_near = not self.pressure.is_any_paused
+        return changes
 
     def commits(self, partitions: Iterable[TopicPartition] | None = None) -> list[Commit]:
         """What to commit, of every partition where that changed."""

@@ -84,12 +84,16 @@ def _doubled(bounds: tuple[float, float], number: int) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Bounds on what is held. Over one of them reading pauses; one poll's records may come on top."""
+    """Bounds on what is held. Over one of them reading pauses; one poll's records may come on top.
+
+    Of `records` and `bytes` one half is shared out evenly among the partitions, for each alone, and the other half is
+    for whoever comes first: no partition can fill what is another's.
+    """
 
     records: int = 20_000
     """Unfinished records, of all partitions together."""
     bytes: int = 64 * 1024 * 1024
-    """Keys, values and headers of those."""
+    """Keys, values and headers of those. Records that wait in the retry topic until they are due have as much again."""
     ahead: int = 20_000
     """Records of one partition from its first unfinished one on, finished or not. 24,000 offsets always fit into the
     note of a commit."""

@@ -7,12 +7,14 @@ from collections.abc import Hashable, Sequence
 
 from headrace.parallel.options import Order
 from headrace.parallel.tracker import PartitionTracker
+from headrace.parallel.turns import Turns
 from headrace.parallel.work import Entry, Run
 
 _WHOLE_PARTITION = object()
-_HOT_IN_A_ROW = 3
 _LANE_RUN_MAX = 64
 """Records of a lane that a worker takes at once: what may be repeated after a crash stays little."""
+_TURN_RECORDS_MIN, _TURN_RECORDS_MAX = 16, 64
+_NEVER = float("inf")
 
 
 class Lane:
@@ -27,37 +29,66 @@ class Lane:
 
 
 class Unordered:
-    """First come, first served."""
+    """First come, first served within a partition; partitions take turns."""
 
     def __init__(self, run_max: int) -> None:
         self._run_max = run_max
-        self._ready: deque[Entry] = deque()
+        self._count = 0
+        self.turns = Turns()
         self.total = 0
 
     def __len__(self) -> int:
-        return len(self._ready)
+        return self._count
 
     def add(self, tracker: PartitionTracker, entries: Sequence[Entry]) -> None:
-        self._ready.extend(entries)
+        if entries:
+            tracker.line.ready.extend(entries)
+            self._count += len(entries)
+            self.turns.enter(tracker.line)
 
-    def take(self, budget: int) -> Run:
-        """A run for a worker that has time for so many records."""
-        ready = self._ready
-        entry = ready.popleft()
+    def fill(self, todo: deque[Run], runs: int, records: int) -> None:
+        """Runs for a worker that has time for so many runs, or records."""
+        turns, run_max = self.turns, self._run_max
+        quantum = _quantum(min(runs * run_max, records), len(turns))
+        while runs > 0 and records > 0 and self._count:
+            line, source = turns.next(quantum)
+            if run_max == 1:
+                taken = min(len(source), runs, records, turns.left)
+                for _ in range(taken):
+                    entry = source.popleft()
+                    todo.append(Run([entry], entry.tracker, None))
+                runs -= taken
+            else:
+                run = self._take_run(source)
+                todo.append(run)
+                taken = len(run.entries)
+                runs -= 1
+            self._count -= taken
+            records -= taken
+            turns.served(line, taken)
+
+    def _take_run(self, source: deque[Entry]) -> Run:
+        entry = source.popleft()
         entries = [entry]
-        tracker = entry.tracker
-        if self._run_max > 1 and not entry.alone:
-            while len(entries) < self._run_max and ready and ready[0].tracker is tracker and not ready[0].alone:
-                entries.append(ready.popleft())
-        return Run(entries, tracker, None)
+        if not entry.alone:
+            while len(entries) < self._run_max and source and not source[0].alone:
+                entries.append(source.popleft())
+        return Run(entries, entry.tracker, None)
 
     def put_back(self, run: Run, entries: Sequence[Entry]) -> None:
         """What a worker took and did not begin: first in line."""
-        self._ready.extendleft(reversed(entries))
+        line = run.tracker.line
+        line.ready.extendleft(reversed(entries))
+        self.turns.given_back(line, len(entries))
+        self._count += len(entries)
+        self.turns.enter(line)
 
     def again(self, entry: Entry) -> None:
         """A record whose wait for the next try is over."""
-        self._ready.appendleft(entry)
+        line = entry.tracker.line
+        line.due.append(entry)
+        self._count += 1
+        self.turns.enter(line, ahead=True)
 
     def release(self, run: Run) -> None:
         """The worker is through with a run, and nothing of it waits for another try."""
@@ -66,29 +97,30 @@ class Unordered:
         """A record that was waiting for another try went another way."""
 
     def drop(self, trackers: set[PartitionTracker]) -> None:
-        self._ready = deque(entry for entry in self._ready if entry.tracker not in trackers)
+        for tracker in trackers:
+            self._count -= len(tracker.line)
+            tracker.line.clear()
 
 
 class Lanes:
     """One record of a lane at a time (one run), lanes side by side: what is slow holds up its own lane only.
 
-    A lane so long that all would wait for it in the end goes first when it is its turn again; but of every few turns
-    one is for the others.
+    Partitions take turns, and so do the lanes of each. With several workers a lane so long that all would wait for it
+    in the end goes first when it is its turn again; but of every few turns one is for the others.
     """
 
     def __init__(self, run_max: int, *, by_key: bool, is_extensible: bool = False, workers: int = 1) -> None:
         self._run_max = run_max
         self._workers = workers
-        self._hot: deque[Lane] = deque()
-        self._hot_in_a_row = 0
+        self._count = 0
+        self.turns = Turns()
         self.total = 0
         """All unfinished records, of all lanes; kept by the core."""
         self._is_extensible = is_extensible
         self._by_key = by_key
-        self._ready: deque[Lane] = deque()
 
     def __len__(self) -> int:
-        return len(self._ready) + len(self._hot)
+        return self._count
 
     def add(self, tracker: PartitionTracker, entries: Sequence[Entry]) -> None:
         lanes, by_key = tracker.lanes, self._by_key
@@ -104,42 +136,65 @@ class Lanes:
                 new.append(lane)
             entry.lane = lane
             lane.queue.append(entry)
+        if not new:
+            return
         # One that is more than half a worker's share of all there is begins at once.
-        long = max(2, self.total / (2 * self._workers))
+        long = max(2, self.total / (2 * self._workers)) if self._workers > 1 else _NEVER
+        line = tracker.line
         for lane in new:
-            (self._hot if len(lane.queue) >= long else self._ready).append(lane)
+            (line.hot if len(lane.queue) >= long else line.ready).append(lane)
+        self._count += len(new)
+        self.turns.enter(line, ahead=bool(line.hot))
 
-    def take(self, budget: int) -> Run:
-        lane = self._next_lane()
-        queue = lane.queue
-        entry = queue.popleft()
-        entries = [entry]
-        most = min(budget, _LANE_RUN_MAX) if self._is_extensible else self._run_max
-        if most > 1 and queue and not entry.alone:
-            while len(entries) < most and queue and not queue[0].alone:
-                entries.append(queue.popleft())
-        return Run(entries, lane.tracker, lane)
-
-    def _next_lane(self) -> Lane:
-        if self._hot and (self._hot_in_a_row < _HOT_IN_A_ROW or not self._ready):
-            self._hot_in_a_row += 1
-            return self._hot.popleft()
-        self._hot_in_a_row = 0
-        return self._ready.popleft()
+    def fill(self, todo: deque[Run], runs: int, records: int) -> None:
+        turns, is_extensible = self.turns, self._is_extensible
+        run_max = _LANE_RUN_MAX if is_extensible else self._run_max
+        partitions = len(turns)
+        quantum = _quantum(min(runs * self._run_max, records), partitions)
+        if partitions > 1:
+            # A partition with but one lane gives one run, and no more before that is through: of the others a worker is
+            # not to take much more meanwhile.
+            quantum = min(quantum, max(1, run_max * 3 // 2))
+            records = min(records, quantum * partitions)
+        while runs > 0 and records > 0 and self._count:
+            line, source = turns.next(quantum)
+            left, taken = min(records, turns.left), 0
+            while source and taken < left and runs > 0:
+                lane = source.popleft()
+                queue = lane.queue
+                entry = queue.popleft()
+                entries = [entry]
+                if queue and run_max > 1 and not entry.alone:
+                    most = min(run_max, left - taken) if is_extensible else run_max
+                    while len(entries) < most and queue and not queue[0].alone:
+                        entries.append(queue.popleft())
+                todo.append(Run(entries, lane.tracker, lane))
+                taken += len(entries)
+                runs -= 1
+                self._count -= 1
+            records -= taken
+            turns.served(line, taken)
 
     def put_back(self, run: Run, entries: Sequence[Entry]) -> None:
         lane = run.lane
         assert lane is not None
         lane.queue.extendleft(reversed(entries))
+        line = run.tracker.line
+        self.turns.given_back(line, len(entries))
         if len(entries) == len(run.entries):
             # Nothing of it was begun, so the lane is ready as before.
-            self._ready.appendleft(lane)
+            line.ready.appendleft(lane)
+            self._count += 1
+            self.turns.enter(line)
 
     def again(self, entry: Entry) -> None:
         lane = entry.lane
         assert lane is not None
         lane.queue.appendleft(entry)
-        self._ready.append(lane)
+        line = lane.tracker.line
+        line.due.append(lane)
+        self._count += 1
+        self.turns.enter(line, ahead=True)
 
     def release(self, run: Run) -> None:
         assert run.lane is not None
@@ -150,20 +205,32 @@ class Lanes:
             self._go_on(entry.lane)
 
     def _go_on(self, lane: Lane) -> None:
-        if lane.queue:
-            # What is left when the line has moved up to the lane: it must not begin only then what takes longest.
-            waiting = len(self._ready)
-            left = self.total - waiting * min(self._run_max, self.total // (waiting + 1))
-            is_hot = len(lane.queue) * 2 * self._workers >= left
-            (self._hot if is_hot else self._ready).append(lane)
-        else:
+        if not lane.queue:
             lane.tracker.lanes.pop(lane.key, None)
+            return
+        line = lane.tracker.line
+        is_hot = self._workers > 1 and self._is_long(lane)
+        (line.hot if is_hot else line.ready).append(lane)
+        self._count += 1
+        self.turns.enter(line, ahead=is_hot)
+
+    def _is_long(self, lane: Lane) -> bool:
+        # What is left when the line has moved up to the lane: it must not begin only then what takes longest.
+        waiting = self._count
+        left = self.total - waiting * min(self._run_max, self.total // (waiting + 1))
+        return len(lane.queue) * 2 * self._workers >= left
 
     def drop(self, trackers: set[PartitionTracker]) -> None:
-        self._ready = deque(lane for lane in self._ready if lane.tracker not in trackers)
-        self._hot = deque(lane for lane in self._hot if lane.tracker not in trackers)
         for tracker in trackers:
+            self._count -= len(tracker.line)
+            tracker.line.clear()
             tracker.lanes.clear()
+
+
+def _quantum(records: int, partitions: int) -> int:
+    """How many records of a partition are taken before it is another's turn, by a worker that takes so many in all: one
+    by one only where handlers are slow."""
+    return max(1, min(records // max(1, partitions), _TURN_RECORDS_MAX), min(records, _TURN_RECORDS_MIN))
 
 
 Queue = Unordered | Lanes

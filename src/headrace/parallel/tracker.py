@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from headrace.parallel.finished import Interval, encode_finished
+from headrace.parallel.turns import PartitionLine
 from headrace.topics import TopicPartition
 
 if TYPE_CHECKING:
@@ -29,9 +30,11 @@ class PartitionTracker:
         "entries",
         "epochs",
         "held",
+        "held_bytes",
         "in_flight",
         "is_retry",
         "lanes",
+        "line",
         "next_offset",
         "partition",
         "paused",
@@ -55,6 +58,7 @@ class PartitionTracker:
         """Finished before this tracker was made, and not passed yet."""
         self.committed: tuple[int, str] | None = None if committed is None else (committed, note)
         self.lanes: dict[Hashable, Lane] = {}
+        self.line = PartitionLine()
         self.epochs: list[tuple[int, int]] = []
         """(first offset, leader epoch): where the epoch of the records read changes."""
         self.unfinished = 0
@@ -62,6 +66,8 @@ class PartitionTracker:
         self.in_flight = 0
         self.diverting = 0
         self.held = 0
+        """Records of the retry topic that are not due yet."""
+        self.held_bytes = 0
 
     # --- reading ----------------------------------------------------------------------------------------------------
 

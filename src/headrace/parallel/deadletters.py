@@ -7,7 +7,7 @@ that a letter is not put back twice and the list shows what is left.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +18,7 @@ from headrace.client.producer import Producer
 from headrace.errors import RequestTimedOutError, UnknownTopicOrPartitionError
 from headrace.parallel.errors import ParallelError
 from headrace.parallel.finished import Interval, decode_finished, encode_finished, merge
+from headrace.parallel.letters import PART, part_of, unpack
 from headrace.parallel.retries import (
     ATTEMPT,
     DAMAGED,
@@ -41,6 +42,7 @@ log = logging.getLogger("headrace.parallel")
 _POLL_S = 0.5
 _QUIET_S = 20.0
 _AT_ONCE = 500
+_SAME_LETTER = (GROUP, ORIGIN_TOPIC, ORIGIN_PARTITION, ORIGIN_OFFSET, FAILED_MS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +61,11 @@ class DeadLetter:
     origin_offset: int
     origin_timestamp: int
     is_redriven: bool
+    offsets: tuple[int, ...]
+    """Of the parts it is made of: one where it is whole."""
 
     @classmethod
-    def of(cls, record: ConsumerRecord, is_redriven: bool) -> DeadLetter:
+    def of(cls, record: ConsumerRecord, is_redriven: bool, offsets: tuple[int, ...] = ()) -> DeadLetter:
         headers = record.headers
         return cls(
             record=record,
@@ -76,6 +80,7 @@ class DeadLetter:
             origin_offset=number(headers, ORIGIN_OFFSET, -1),
             origin_timestamp=number(headers, ORIGIN_TIMESTAMP, -1),
             is_redriven=is_redriven,
+            offsets=offsets or (record.offset,),
         )
 
 
@@ -110,8 +115,8 @@ class DeadLetters:
             name: _progress(found) for name, found in consumer.committed(partitions).items() if found is not None
         }
         for partition in partitions:
-            for record in self._read(partition, first[partition], last[partition]):
-                letter = DeadLetter.of(record, self._is_redriven(partition, record.offset))
+            for record, offsets in joined(self._read(partition, first[partition], last[partition])):
+                letter = DeadLetter.of(record, self._is_redriven(partition, record.offset), offsets)
                 if (include_redriven or not letter.is_redriven) and (select is None or select(letter)):
                     yield letter
 
@@ -188,7 +193,8 @@ class DeadLetters:
         offsets: dict[TopicPartition, OffsetAndMetadata] = {}
         for partition in {TopicPartition(self.topic, letter.record.partition) for letter in letters}:
             base, intervals = self._redriven.get(partition, (0, []))
-            done = [(o, o + 1) for o in sorted(one.record.offset for one in letters if one.record[1] == partition[1])]
+            own = sorted(o for one in letters if one.record.partition == partition.partition for o in one.offsets)
+            done = [(offset, offset + 1) for offset in own]
             merged = merge(sorted([(0, base), *intervals, *done]))
             base = merged[0][1] if merged[0][0] == 0 else 0
             rest = [one for one in merged if one[0] > base]
@@ -198,6 +204,36 @@ class DeadLetters:
                 log.warning("%s: not all that was put back can be written down; some will be listed again", partition)
             offsets[partition] = OffsetAndMetadata(base, note)
         self._consumer.commit_sync(offsets)
+
+
+def joined(records: Iterable[ConsumerRecord]) -> Iterator[tuple[ConsumerRecord, tuple[int, ...]]]:
+    """Letters of one partition, each with its offsets: what came in parts is put together, at the last of them."""
+    begun: dict[tuple[str | None, ...], dict[int, ConsumerRecord]] = {}
+    for record in records:
+        part = part_of(record.headers)
+        if part is None:
+            yield record, (record.offset,)
+            continue
+        number, count = part
+        # A letter that was sent again (a part of it failed) has another time, so parts of both are not mixed.
+        place = (*(header(record.headers, name) for name in _SAME_LETTER), str(count))
+        parts = begun.setdefault(place, {})
+        parts[number] = record
+        if len(parts) < count:
+            continue
+        del begun[place]
+        try:
+            key, value, headers = unpack(b"".join(parts[n].value or b"" for n in range(1, count + 1)))
+        except ValueError as error:
+            log.warning("%s-%s at offset %s: a letter in parts cannot be read: %s", *record[:3], error)
+            continue
+        facts = [one for one in record.headers if one[0] != PART]
+        whole = record._replace(key=key, value=value, headers=(*headers, *facts))
+        yield whole, tuple(sorted(one.offset for one in parts.values()))
+    for parts in begun.values():
+        # Who sent it did not get to its end, so its record is not finished either: a whole one follows.
+        last = next(iter(parts.values()))
+        log.warning("%s-%s at offset %s: of a letter in parts some are missing", *last[:3])
 
 
 def _progress(found: OffsetAndMetadata) -> tuple[int, list[Interval]]:

@@ -23,8 +23,9 @@ from headrace.client.offsets import OffsetAndMetadata
 from headrace.errors import HeadraceError, KafkaError, RebalanceInProgressError, RetriableError
 from headrace.parallel.failures import Transaction
 from headrace.parallel.handling import Handling
+from headrace.parallel.letters import messages_of
 from headrace.parallel.member import Member
-from headrace.parallel.retries import damage_of, diverted_headers
+from headrace.parallel.retries import damage_of
 from headrace.parallel.tracker import Commit
 from headrace.parallel.transactions import Outcome, Transactions
 from headrace.parallel.workers import Workers
@@ -38,6 +39,7 @@ _POLL_RECORDS_MAX = 2_000
 _INLINE_S = 0.1
 """How long a poller that handles by itself does so before it polls again."""
 _COMMIT_TIMEOUT_S = 10.0
+_POSITION_TIMEOUT_S = 5.0
 _TRANSACTION_LINGER_S = 0.1
 """How long a diverted record waits for others before a transaction takes it."""
 _TRANSACTION_WAIT_S = 2.0
@@ -83,6 +85,8 @@ class Engine:
         self._transactions = transactions
         self._transaction: Transaction | None = None
         """The one that is under way."""
+        self._asks_group = False
+        """Whether only the group knows how it ended, and has not said so yet."""
         member.is_transactional = transactions is not None
         self._stop_asked = threading.Event()
         self._consumer: Consumer | None = None
@@ -173,7 +177,12 @@ class Engine:
         """A batch that cannot be read is one failed record; reading goes on behind it."""
         partition = error.partition
         # Its header may be damaged too: reading must not be sent beyond the end.
-        end = self._undisturbed(lambda: consumer.end_offsets([partition]))[partition]
+        try:
+            end = self._undisturbed(lambda: consumer.end_offsets([partition]))[partition]
+        except RetriableError as trouble:
+            # It stays where it is: the next poll finds it again.
+            log.warning("the end of %s is not known, so a damaged batch has to wait: %s", partition, trouble)
+            return
         error.last_offset = max(error.offset, min(error.last_offset, end - 1))
         log.error("%s", error)
         damage, record = damage_of(error)
@@ -293,19 +302,21 @@ class Engine:
             if transaction is None:
                 return None
             now_ms = self._clock.now_ms()
-            messages = [
-                (one.topic, one.entry.record.value, one.entry.record.key, diverted_headers(one, member.group, now_ms))
-                for one in transaction.outgoing
-            ]
+            messages = [message for one in transaction.outgoing for message in messages_of(one, member.group, now_ms)]
             transactions.begin(messages, _offsets(transaction.commits), consumer.group_metadata())
             self._transaction = transaction
-        outcome = transactions.settle(seconds)
+        outcome = Outcome.ASK_GROUP if self._asks_group else transactions.settle(seconds)
         if outcome is Outcome.UNKNOWN:
             return None
-        self._transaction = None
         is_committed = outcome is Outcome.COMMITTED
         if outcome is Outcome.ASK_GROUP:
-            is_committed = self._is_committed(consumer, transaction.commits)
+            self._asks_group = True
+            try:
+                is_committed = self._is_committed(consumer, transaction.commits)
+            except RetriableError as trouble:
+                log.warning("how a transaction ended is not known yet: %s", trouble)
+                return None
+        self._transaction, self._asks_group = None, False
         error = None if is_committed else transactions.error
         if error is not None:
             log.warning("a transaction of %s records was aborted: %s", len(transaction.outgoing), error)
@@ -315,10 +326,13 @@ class Engine:
         return error
 
     def _is_committed(self, consumer: Consumer, commits: list[Commit]) -> bool:
-        """Whether these offsets are the group's: tells how a transaction ended that was lost sight of."""
-        wanted = _offsets(commits)
+        """Whether these offsets are the group's: tells how a transaction ended that was lost sight of. Of a partition
+        that went others may have committed more; any that we still have tells for all, as they are committed as one."""
+        wanted = _offsets([commit for commit in commits if commit.tracker.alive])
+        if not wanted:
+            return False
         found = self._undisturbed(lambda: consumer.committed(list(wanted)))
-        return bool(wanted) and all(
+        return any(
             (one := found.get(name)) is not None and (one.offset, one.metadata) == (offset.offset, offset.metadata)
             for name, offset in wanted.items()
         )
@@ -353,7 +367,9 @@ class Engine:
         """Take up each partition where the group left it, without what was finished beyond."""
         consumer = self._consumer
         assert consumer is not None
-        committed = self._undisturbed(lambda: consumer.committed(partitions)) if partitions else {}
+        committed = self._committed(consumer, partitions) if partitions else {}
+        if committed is None:
+            return
         unplaced = [name for name in partitions if committed.get(name) is None]
         # All in the retry topic is ours, whatever auto.offset.reset says.
         retries = [name for name in unplaced if name.topic in self._core.settings.retry_topics]
@@ -367,12 +383,30 @@ class Engine:
         self._unplaced.update(unplaced)
         self.is_assigned.set()
 
+    def _committed(
+        self, consumer: Consumer, partitions: list[TopicPartition]
+    ) -> Mapping[TopicPartition, OffsetAndMetadata | None] | None:
+        """What the group has committed, however long its brokers are away; None when we are to stop meanwhile, and
+        nothing is to be begun."""
+        while True:
+            try:
+                return self._undisturbed(lambda: consumer.committed(partitions))
+            except RetriableError as error:
+                log.warning("what the group has committed is not known yet: %s", error)
+                if self._stop_asked.is_set():
+                    return None
+
     def _place(self, consumer: Consumer) -> None:
         """Where nothing was committed, write down where reading begins, and commit that: the next owner is not to begin
         behind what was read here."""
         unplaced, self._unplaced = self._unplaced & consumer.assignment(), set()
         for name in unplaced:
-            position = self._undisturbed(lambda name=name: consumer.position(name))  # type: ignore[misc]  # mypy cannot infer a lambda with a default
+            try:
+                position = self._undisturbed(lambda name=name: consumer.position(name, _POSITION_TIMEOUT_S))  # type: ignore[misc]  # mypy cannot infer a lambda with a default
+            except RetriableError as error:
+                log.warning("where %s begins is not known yet: %s", name, error)
+                self._unplaced.add(name)
+                continue
             with self.member.lock:
                 self._core.place(name, position)
         self._commit_at = 0.0

@@ -9,6 +9,14 @@ from headrace.errors import HeadraceError
 from headrace.topics import TopicPartition
 
 
+def shown(error: BaseException) -> str:
+    """An exception as text; a class of the user's may fail even at that."""
+    try:
+        return repr(error)
+    except Exception:  # noqa: BLE001 - its record is to be accounted for whatever its error does
+        return f"<{type(error).__name__} that cannot be shown>"
+
+
 class ParallelError(HeadraceError):
     """The root of what parallel consuming raises."""
 
@@ -24,8 +32,20 @@ class RetriesExhausted(ParallelError):
             else (f"the handler failed {tries} times on {partition} at offset {offset}")
         )
         super().__init__(
-            f"{what} ({error!r}); nothing from there on is committed. Mend it and start "
+            f"{what} ({shown(error)}); nothing from there on is committed. Mend it and start "
             "again, or give Retry a topic or dead_letters, or on_exhausted='skip'"
+        )
+
+
+class LetterRefused(RetriesExhausted):
+    """A record failed every try, and its dead-letter topic does not take it: consuming stopped before it."""
+
+    def __init__(self, partition: TopicPartition, offset: int, tries: int, topic: str, error: BaseException) -> None:
+        self.partition, self.offset, self.tries, self.error = partition, offset, tries, error
+        ParallelError.__init__(
+            self,
+            f"{topic} refuses the dead letter of {partition} at offset {offset} for good ({error!r}); nothing from "
+            "there on is committed. Mend the topic or who may write to it, and start again, or name another topic",
         )
 
 
@@ -47,10 +67,10 @@ class Poison(ParallelError):
     def __init__(self, partition: TopicPartition, offset: int, part: str, error: BaseException) -> None:
         self.partition, self.offset, self.part = partition, offset, part
         self._error = error
-        super().__init__(f"the {part} of {partition} at offset {offset} cannot be deserialised: {error!r}")
+        super().__init__(f"the {part} of {partition} at offset {offset} cannot be deserialised: {shown(error)}")
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Poison, (self.partition, self.offset, self.part, ValueError(repr(self._error)))
+        return Poison, (self.partition, self.offset, self.part, ValueError(shown(self._error)))
 
 
 class Damaged(Poison):
@@ -93,14 +113,15 @@ class BatchFailed(ParallelError):
     def indexes(self, records: Sequence[Any]) -> set[int]:
         """Positions of the failed records within the batch; all of them when a name does not fit."""
         found: set[int] = set()
-        for one in self.failed:
-            if isinstance(one, int):
-                if 0 <= one < len(records):
-                    found.add(one)
-                    continue
-                return set(range(len(records)))
-            matches = [i for i, record in enumerate(records) if record is one or record == one]
-            if not matches:
-                return set(range(len(records)))
-            found.update(matches)
+        try:
+            for one in self.failed:
+                if isinstance(one, int):
+                    matches = [one] if 0 <= one < len(records) else []
+                else:
+                    matches = [i for i, record in enumerate(records) if record is one or record == one]
+                if not matches:
+                    return set(range(len(records)))
+                found.update(matches)
+        except Exception:  # noqa: BLE001 - whatever the handler named cannot be gone through or compared: none is left out
+            return set(range(len(records)))
         return found

@@ -11,10 +11,19 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from headrace.parallel.errors import Poison, RetriesExhausted
-from headrace.parallel.finished import decode_finished
-from headrace.parallel.retries import Fate, Outgoing, Verdict, judge
-from headrace.parallel.tracker import Commit
+from headrace.client.errors import SerializationError
+from headrace.errors import (
+    ClusterAuthorizationFailedError,
+    InvalidRecordError,
+    InvalidTopicError,
+    PolicyViolationError,
+    TopicAuthorizationFailedError,
+)
+from headrace.parallel.errors import LetterRefused, Poison, RetriesExhausted, shown
+from headrace.parallel.finished import Interval, decode_finished
+from headrace.parallel.letters import TOO_LARGE, smaller
+from headrace.parallel.retries import Fate, Outgoing, Verdict, judge, judge_refused
+from headrace.parallel.tracker import Commit, PartitionTracker
 from headrace.parallel.work import Entry
 
 if TYPE_CHECKING:
@@ -25,6 +34,17 @@ log = logging.getLogger("headrace.parallel")
 TRANSACTION_RECORDS_MAX = 500
 _TRANSACTION_BYTES_MAX = 8 * 1024 * 1024
 _PRODUCE_BACKOFF_S = (0.1, 10.0)
+_REFUSED_FOR_GOOD = (
+    TopicAuthorizationFailedError,
+    ClusterAuthorizationFailedError,
+    InvalidTopicError,
+    InvalidRecordError,
+    PolicyViolationError,
+    SerializationError,
+)
+"""What no waiting mends. (A topic that is missing may be created, and a broker that is away come back.)"""
+_REFUSALS_MAX = 8
+"""So often such an answer is heard before it is believed: 12.7 s, as permissions reach one broker after another."""
 
 
 class _Wait(Enum):
@@ -69,12 +89,17 @@ class Failures:
         entry.tries += 1
         if isinstance(error, Poison):
             self._counters.poison += 1
-        verdict = judge(self._retry, entry, error)
+        self._pass_on(entry, judge(self._retry, entry, error), error, now)
+
+    def _pass_on(self, entry: Entry, verdict: Verdict, error: BaseException, now: float) -> None:
+        """What was decided is done."""
         if verdict.fate is Fate.HERE:
-            log.info("%s at offset %s failed (try %s): %r", entry.tracker.partition, entry.offset, entry.tries, error)
+            log.info(
+                "%s at offset %s failed (try %s): %s", entry.tracker.partition, entry.offset, entry.tries, shown(error)
+            )
             self._try_again(entry, now + verdict.delay_s)
         elif verdict.fate is Fate.SKIP:
-            log.error("%s at offset %s is skipped: %r", entry.tracker.partition, entry.offset, error)
+            log.error("%s at offset %s is skipped: %s", entry.tracker.partition, entry.offset, shown(error))
             self._counters.skipped += 1
             self._core.passed(entry)
         elif verdict.fate is Fate.STOP:
@@ -86,12 +111,13 @@ class Failures:
     def _divert(self, entry: Entry, verdict: Verdict, error: BaseException) -> None:
         topic = self._retry.topic if verdict.fate is Fate.RETRY_TOPIC else self._retry.dead_letters
         assert topic is not None
-        log.warning("%s at offset %s goes to %s: %r", entry.tracker.partition, entry.offset, topic, error)
+        log.warning("%s at offset %s goes to %s: %s", entry.tracker.partition, entry.offset, topic, shown(error))
         entry.tracker.diverting += 1
         self.outbox.append(Outgoing(entry, topic, verdict))
 
-    def produced(self, outgoing: Outgoing, error: BaseException | None, now: float) -> None:
-        """How producing to the retry or dead-letter topic went. It is tried until it works: nothing else is safe."""
+    def produced(self, outgoing: Outgoing, error: BaseException | None, now: float, *, is_blamed: bool = True) -> None:
+        """How producing to the retry or dead-letter topic went. It is tried until it works, or can never work: then
+        there is another way. Not blamed: it failed together with others, and nobody knows which one it was."""
         entry, tracker = outgoing.entry, outgoing.entry.tracker
         entry.leaving = False
         if not tracker.alive:
@@ -100,10 +126,11 @@ class Failures:
         if error is not None:
             outgoing.failures += 1
             self._counters.produce_failures += 1
-            first, most = _PRODUCE_BACKOFF_S
-            delay_s = min(most, first * 2 ** min(20, outgoing.failures - 1))
-            log.error("%s cannot be written (try %s): %r", outgoing.topic, outgoing.failures, error)
-            heapq.heappush(self._timers, (now + delay_s, next(self._numbers), _Wait.PRODUCE, entry, outgoing))
+            if not (is_blamed and self._goes_another_way(outgoing, error, now)):
+                first, most = _PRODUCE_BACKOFF_S
+                delay_s = min(most, first * 2 ** min(20, outgoing.failures - 1))
+                log.error("%s cannot be written (try %s): %r", outgoing.topic, outgoing.failures, error)
+                heapq.heappush(self._timers, (now + delay_s, next(self._numbers), _Wait.PRODUCE, entry, outgoing))
             return
         tracker.diverting -= 1
         if outgoing.verdict.fate is Fate.RETRY_TOPIC:
@@ -111,6 +138,32 @@ class Failures:
         else:
             self._counters.dead_letters += 1
         self._core.passed(entry)
+
+    def _goes_another_way(self, outgoing: Outgoing, error: BaseException, now: float) -> bool:
+        """What trying again does not mend: a letter that is too large goes in parts, what the retry topic does not take
+        goes to the dead letters, and for what those do not take consuming stops. Nothing is passed over."""
+        entry = outgoing.entry
+        is_too_large = isinstance(error, TOO_LARGE)
+        if is_too_large and outgoing.verdict.fate is Fate.DEAD_LETTERS and (size := smaller(outgoing)):
+            log.warning("%s takes no letter as large as that of %r: it is cut into parts", outgoing.topic, entry)
+            if not outgoing.part_bytes:
+                self._counters.letters_in_parts += 1
+            outgoing.part_bytes = size
+            self.outbox.append(outgoing)
+            return True
+        is_retry = outgoing.verdict.fate is Fate.RETRY_TOPIC
+        is_for_good = is_too_large or isinstance(error, _REFUSED_FOR_GOOD)
+        if not is_for_good or (outgoing.failures < _REFUSALS_MAX and not (is_too_large and is_retry)):
+            return False
+        entry.tracker.diverting -= 1
+        if is_retry:
+            log.error("%s does not take %r: it is not tried again: %r", outgoing.topic, entry, error)
+            self._pass_on(entry, judge_refused(self._retry, entry), entry.error or error, now)
+        else:
+            partition = entry.tracker.partition
+            self._core.fatal = LetterRefused(partition, entry.offset, entry.tries, outgoing.topic, error)
+            self._core.stop()
+        return True
 
     # --- transactions -----------------------------------------------------------------------------------------------
 
@@ -125,7 +178,7 @@ class Failures:
                 size += outgoing.entry.size
                 taken.append(outgoing)
         commits = self._core.commits()
-        if not all(commit.is_whole for commit in commits):
+        if taken:
             taken = self._covered(taken, commits)
         return Transaction(taken, commits) if taken or commits else None
 
@@ -133,10 +186,20 @@ class Failures:
         """Where a note has no room for all, a record beyond it would be produced again after a restart: it waits."""
         kept: list[Outgoing] = []
         by_tracker = {commit.tracker: commit for commit in commits}
+        noted: dict[PartitionTracker, tuple[int, list[Interval]]] = {}
         for outgoing in taken:
-            commit, offset = by_tracker.get(outgoing.entry.tracker), outgoing.entry.offset
-            noted = [] if commit is None else decode_finished(commit.offset, commit.note) or []
-            if commit is None or offset < commit.offset or any(first <= offset < last for first, last in noted):
+            tracker = outgoing.entry.tracker
+            commit = by_tracker.get(tracker)
+            if commit is not None and commit.is_whole:
+                kept.append(outgoing)
+                continue
+            if tracker not in noted:
+                # Nothing to commit: what is committed already (and may be cut just so) is what a restart goes by.
+                offset, note = (commit.offset, commit.note) if commit is not None else tracker.committed or (0, "")
+                noted[tracker] = offset, decode_finished(offset, note) or []
+            base, intervals = noted[tracker]
+            offset = outgoing.entry.offset
+            if offset < base or any(first <= offset < last for first, last in intervals):
                 kept.append(outgoing)
             else:
                 outgoing.entry.leaving = False
@@ -153,7 +216,7 @@ class Failures:
             self._together = 1
             self._counters.commit_failures += 1
         for outgoing in transaction.outgoing:
-            self.produced(outgoing, error, now)
+            self.produced(outgoing, error, now, is_blamed=len(transaction.outgoing) == 1)
 
     # --- waiting ----------------------------------------------------------------------------------------------------
 

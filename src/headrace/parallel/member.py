@@ -9,8 +9,9 @@ from typing import Any
 
 from headrace.client.producer import Producer
 from headrace.parallel.core import ParallelCore
+from headrace.parallel.letters import messages_of
 from headrace.parallel.metrics import Snapshot
-from headrace.parallel.retries import Outgoing, diverted_headers
+from headrace.parallel.retries import Outgoing
 from headrace.parallel.work import Chunk
 from headrace.runtime import Clock
 from headrace.topics import TopicPartition
@@ -35,6 +36,8 @@ class Member:
         self.work_came = threading.Condition(self.lock)
         self.work_ended = threading.Condition(self.lock)
         self.idle = 0
+        self.reading = 0
+        """Workers within a range of offsets, which is no chunk of the core's."""
         self.is_closed = False
         self.wake_workers: Callable[[int], None] = self._notify
         """Tell so many idle workers (called with the lock held)."""
@@ -63,6 +66,12 @@ class Member:
         self.send_diverted()
         with self.lock:
             return self._wait_for_work(worker)
+
+    def hand_in(self, done: Chunk) -> None:
+        """Hand in what was done, and take nothing."""
+        with self.lock:
+            self._take_in(done)
+            self.announce()
 
     def _wait_for_work(self, worker: Any) -> Chunk | None:
         while not self.is_closed:
@@ -135,25 +144,33 @@ class Member:
                 if not outbox:
                     return
                 outgoing = outbox.popleft()
-                record = outgoing.entry.record
-            if record is not None:
-                self._send(outgoing, record)
+                is_ours = outgoing.entry.tracker.alive and outgoing.entry.record is not None
+            if is_ours:
+                self._send(outgoing)
 
-    def _send(self, outgoing: Outgoing, record: Any) -> None:
+    def _send(self, outgoing: Outgoing) -> None:
         assert self.producer is not None, "a record was diverted, but there is no topic for it"
+        messages = messages_of(outgoing, self.group, self.clock.now_ms())
+        left = len(messages)
+        failed: BaseException | None = None
 
         def delivered(error: BaseException | None, _: Any) -> None:
+            nonlocal left, failed
             with self.lock:
-                self.core.failures.produced(outgoing, error, self.clock.monotonic())
+                left -= 1
+                failed = failed or error
+                if left:
+                    return
+                self.core.failures.produced(outgoing, failed, self.clock.monotonic())
                 self.announce()
                 if self._waiters:
                     self.work_ended.notify_all()
 
-        headers = diverted_headers(outgoing, self.group, self.clock.now_ms())
-        try:
-            self.producer.send(outgoing.topic, record.value, record.key, headers=headers, on_delivery=delivered)
-        except Exception as error:  # noqa: BLE001 - a full buffer or a closed producer: tried again like any failure
-            delivered(error, None)
+        for topic, value, key, headers in messages:
+            try:
+                self.producer.send(topic, value, key, headers=headers, on_delivery=delivered)
+            except Exception as error:  # noqa: BLE001 - a full buffer or a closed producer: tried again like any failure
+                delivered(error, None)
 
     def drain(self, partitions: Iterable[TopicPartition], seconds: float, keep_on: Callable[[], None]) -> bool:
         """Wait until nothing of these runs, at most so long. `keep_on` is called every now and then."""
@@ -188,7 +205,7 @@ class Member:
             return Snapshot(
                 group=self.group,
                 workers=self.workers,
-                busy=len(self.core.running),
+                busy=min(self.workers, len(self.core.running) + self.reading),
                 buffered_records=self.core.pressure.records,
                 buffered_bytes=self.core.pressure.bytes,
                 counters=type(self.core.counters)(**_values(self.core.counters)),

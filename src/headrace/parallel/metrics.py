@@ -26,6 +26,7 @@ class Counters:
     reclaimed: int = 0
     revoked_unfinished: int = 0
     produce_failures: int = 0
+    letters_in_parts: int = 0
     commits: int = 0
     commit_failures: int = 0
     notes_cut: int = 0
@@ -51,6 +52,7 @@ _HELP = {
     "reclaimed": "Pieces of work taken back from a worker that was held up.",
     "revoked_unfinished": "Records that were unfinished when their partition went.",
     "produce_failures": "Failed tries to put a record to the retry or dead-letter topic.",
+    "letters_in_parts": "Dead letters that were too large for their topic, and went in parts.",
     "commits": "Commits that went through.",
     "commit_failures": "Commits that did not.",
     "notes_cut": "Commits whose note did not have room for all finished records.",

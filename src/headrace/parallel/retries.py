@@ -67,6 +67,8 @@ class Outgoing:
     verdict: Verdict
     failures: int = 0
     """How often producing it failed."""
+    part_bytes: int = 0
+    """Into parts of how many bytes it is cut, as it was too large; 0: it goes whole."""
 
 
 def judge(retry: Retry, entry: Entry, error: BaseException) -> Verdict:
@@ -84,6 +86,11 @@ def judge(retry: Retry, entry: Entry, error: BaseException) -> Verdict:
     if retry.topic is not None and rounds < retry.attempts:
         return Verdict(Fate.RETRY_TOPIC, retry.topic_wait_s(rounds + 1), rounds + 1)
     return _give_up(retry, rounds)
+
+
+def judge_refused(retry: Retry, entry: Entry) -> Verdict:
+    """The fate of a record that the retry topic does not take."""
+    return _give_up(retry, attempts_of(entry.record) if entry.tracker.is_retry else 0)
 
 
 def _give_up(retry: Retry, rounds: int) -> Verdict:
@@ -105,6 +112,14 @@ def reason_of(error: BaseException) -> str:
     if isinstance(error, WorkerDied):
         return "crashed"
     return "failed"
+
+
+def text_of(error: BaseException) -> str:
+    """What an exception says; a class of the user's may fail even at that."""
+    try:
+        return str(error)
+    except Exception:  # noqa: BLE001 - its record is to be accounted for whatever its error does
+        return f"({type(error).__name__} cannot be shown)"
 
 
 # --- headers ----------------------------------------------------------------------------------------------------------
@@ -158,7 +173,7 @@ def diverted_headers(outgoing: Outgoing, group: str, now_ms: int) -> list[Header
         ATTEMPT: str(outgoing.verdict.attempt),
         FAILED_MS: str(now_ms),
         ERROR_TYPE: type(error).__name__ if error is not None else "",
-        ERROR: "" if error is None else str(error)[:_ERROR_TEXT_MAX],
+        ERROR: "" if error is None else text_of(error)[:_ERROR_TEXT_MAX],
         REASON: "" if error is None else reason_of(error),
     }
     if isinstance(error, Damaged):

@@ -14,11 +14,11 @@ from enum import Enum
 from typing import Any
 
 from headrace.client.consumer_records import ConsumerGroupMetadata
-from headrace.client.errors import AbortableTransactionError, FatalTransactionError, TransactionTimeout
+from headrace.client.errors import FatalTransactionError, TransactionTimeout
 from headrace.client.offsets import OffsetAndMetadata
 from headrace.client.producer import Producer
 from headrace.errors import HeadraceError
-from headrace.parallel.retries import Header
+from headrace.parallel.letters import Message
 from headrace.runtime import Clock
 from headrace.topics import TopicPartition
 
@@ -27,8 +27,6 @@ log = logging.getLogger("headrace.parallel")
 _CLOSE_S = 2.0
 _START_S = 60.0
 
-Message = tuple[str, bytes | None, bytes | None, list[Header]]
-"""Topic, value, key, headers."""
 Step = Callable[[float], None]
 
 
@@ -94,13 +92,13 @@ class Transactions:
             except TransactionTimeout as error:
                 log.warning("a transaction's outcome is not known yet: %s", error)
                 return Outcome.UNKNOWN
-            except AbortableTransactionError as error:
-                self._abort(error)
-            except FatalTransactionError as error:
-                self._start_over(error)
             except HeadraceError as error:
-                # A record that no topic takes (too large, a topic that went): not the producer's trouble.
-                self._abort(error)
+                if self._is_lost:
+                    # The next producer, which is to end what the last one left, did not come about: again, later.
+                    log.warning("how a transaction ended is not known yet: %s", error)
+                    self.close(0)
+                    return Outcome.UNKNOWN
+                self._failed(error)
             else:
                 self._steps.popleft()
         if self._is_lost:
@@ -127,6 +125,13 @@ class Transactions:
     def _commit(self, timeout: float) -> None:
         self._is_ending = True
         self._open().commit_transaction(timeout)
+
+    def _failed(self, error: HeadraceError) -> None:
+        if isinstance(error, FatalTransactionError):
+            self._start_over(error)
+        else:
+            # Also a record that no topic takes (too large, a topic that went): not the producer's trouble.
+            self._abort(error)
 
     def _abort(self, error: HeadraceError) -> None:
         if self.error is not None:

@@ -8,6 +8,8 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
+from headrace.parallel.errors import Reject
+
 
 @dataclass
 class Writer:
@@ -42,3 +44,37 @@ def lines(path: str) -> list[tuple[int, int, str, int]]:
         return []
     found = [line.split() for line in text.splitlines() if line]
     return [(int(p), int(o), key, int(pid)) for p, o, key, pid in found]
+
+
+def crash_on_first(record: Any) -> None:
+    """As native code that crashes does; all other records take a little."""
+    if record.offset == 0:
+        os._exit(3)
+    time.sleep(0.05)
+
+
+class NotHere:
+    """A handler that only the process that made it can load."""
+
+    def __call__(self, record: Any) -> None:
+        raise AssertionError("it is never called")
+
+    def __reduce__(self) -> Any:
+        return _load_not_here, (os.getpid(),)
+
+
+def _load_not_here(process: int) -> NotHere:
+    if os.getpid() != process:
+        os._exit(7)
+    return NotHere()
+
+
+class Choosy(Reject):
+    """An exception that cannot be unpickled: it wants two arguments, and keeps one."""
+
+    def __init__(self, first: str, second: str) -> None:
+        super().__init__(first + second)
+
+
+def reject_choosily(record: Any) -> None:
+    raise Choosy("no", "!")

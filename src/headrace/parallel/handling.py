@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import functools
 import inspect
 from collections.abc import Callable, Mapping
@@ -46,6 +48,15 @@ def kind_of(handler: Callable[..., Any], asked: Kind | str | None) -> Kind:
     return kind
 
 
+async def forget_cancelling(task: asyncio.Task[Any]) -> None:
+    """The task was cancelled by what it did last: what it awaits next is not concerned."""
+    while task.cancelling():
+        task.uncancel()
+    # If nothing was awaited since, the next wait is what ends.
+    with contextlib.suppress(asyncio.CancelledError):
+        await asyncio.sleep(0)
+
+
 @dataclass(slots=True)
 class Handling:
     """A handler and how it is called. Can be sent to another process, where it makes its deserializers again."""
@@ -82,7 +93,8 @@ class Handling:
             part = "value"
             if value is not None and self._value is not None:
                 value = self._value.deserialize(record.topic, value)
-        except Exception as error:
+        except BaseException as error:
+            # Also SystemExit and the like: it is a record's failure, not the worker's end.
             raise Poison(TopicPartition(record.topic, record.partition), record.offset, part, error) from error
         return record._replace(key=key, value=value)
 
@@ -142,20 +154,28 @@ class Handling:
 
     async def _do_records_async(self, chunk: Chunk, run: Run) -> None:
         handler, is_plain = self.handler, self.is_plain
+        task = asyncio.current_task()
+        assert task is not None
         for entry in run.entries:
             try:
                 await handler(entry.record if is_plain else self.deserialised(entry.record))
-            except Exception as error:  # noqa: BLE001 - whatever a handler raises is its record's failure
+            except GeneratorExit:
+                # The loop was closed under us: nothing may be awaited any more.
+                raise
+            except BaseException as error:  # noqa: BLE001 - whatever a handler raises is its record's failure
+                # CancelledError too: something that the handler awaited was cancelled, or it cancelled itself.
                 if chunk.abandoned:
                     return
                 run.failed(entry, error)
                 run.done += 1
-                if self.stops_at_failure:
-                    return
             else:
                 if chunk.abandoned:
                     return
                 run.done += 1
+            if task.cancelling():
+                await forget_cancelling(task)
+            if run.failures is not None and self.stops_at_failure:
+                return
             if run.cancelled:
                 return
 
@@ -165,10 +185,15 @@ class Handling:
         if records:
             try:
                 await self.handler(records)
-            except Exception as raised:  # noqa: BLE001 - whatever a handler raises is its records' failure
+            except GeneratorExit:
+                raise
+            except BaseException as raised:  # noqa: BLE001 - whatever a handler raises is its records' failure
                 error = raised
         if not chunk.abandoned:
             self.batch_done(run, entries, records, error)
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                await forget_cancelling(task)
 
     # --- batches ----------------------------------------------------------------------------------------------------
 

@@ -13,14 +13,16 @@ import threading
 from multiprocessing.connection import Connection
 from typing import Any
 
-from headrace.parallel.errors import ParallelError, WorkerDied
+from headrace.parallel.errors import ParallelError, Reject, RetryLater, WorkerDied
 from headrace.parallel.handling import Handling
 from headrace.parallel.member import Member
+from headrace.parallel.retries import text_of
 from headrace.parallel.work import Chunk, Entry, Run
 
 log = logging.getLogger("headrace.parallel")
 
 _END_S = 2.0
+_STARTS_MAX = 3
 
 
 class Processes:
@@ -47,7 +49,7 @@ class Processes:
 
     def replace(self, chunk: Chunk) -> None:
         leader: _Leader = chunk.worker
-        leader.kill()
+        leader.kill(chunk)
 
     def stop(self, seconds: float) -> None:
         deadline = self._member.clock.monotonic() + seconds
@@ -66,47 +68,89 @@ class _Leader:
         self._handling = handling
         self._process: Any = None
         self._connection: Connection | None = None
-        self._ending = False
+        self._chunk: Chunk | None = None
+        self._lock = threading.Lock()
+        """Around `_chunk`: a process is killed for what it hangs in, never for what it was given after that."""
+        self._is_killed = False
         self.thread = threading.Thread(target=self._work, name=name, daemon=True)
 
-    def kill(self) -> None:
-        process = self._process
-        if process is not None:
-            process.kill()
+    def kill(self, chunk: Chunk | None = None) -> None:
+        """Kill the process: if it is still at that chunk, or anyway."""
+        with self._lock:
+            process = self._process
+            if chunk is None:
+                self._is_killed = True
+            if process is not None and (chunk is None or chunk is self._chunk):
+                process.kill()
 
     def _work(self) -> None:
         member = self._member
         chunk: Chunk | None = None
         try:
             while True:
+                if self._connection is None:
+                    # A process takes a second to begin: no record is to wait for that, nor to be blamed for it.
+                    if chunk is not None:
+                        member.hand_in(chunk)
+                        chunk = None
+                    if not self._start_process():
+                        return
                 chunk = member.exchange(chunk, self)
                 if chunk is None:
                     # Either the end, or the last chunk was given up: then this leader goes on with a new process.
                     if member.is_closed:
                         return
                     continue
-                while (run := chunk.next_run()) is not None:
-                    self._do(chunk, run)
-                    if chunk.abandoned:
-                        break
-                    chunk.finished.append(run)
-        except Exception as error:  # noqa: BLE001 - a defect of ours: no worker must end unheard of
+                with self._lock:
+                    self._chunk = chunk
+                self._do_chunk(chunk)
+                with self._lock:
+                    self._chunk = None
+        except BaseException as error:  # noqa: BLE001 - a defect of ours: no worker must end unheard of
             member.broke(error)
         finally:
             self._end_process()
 
-    def _start_process(self) -> Connection:
-        context = multiprocessing.get_context("spawn")
-        ours, theirs = context.Pipe()
-        process = context.Process(target=serve, args=(theirs, self._handling), name=self.thread.name, daemon=True)
-        process.start()
-        theirs.close()
-        self._process, self._connection = process, ours
-        return ours
+    def _do_chunk(self, chunk: Chunk) -> None:
+        """All of it, as long as there is a process; what is not begun then is others' to do."""
+        while self._connection is not None and (run := chunk.next_run()) is not None:
+            self._do(self._connection, chunk, run)
+            if chunk.abandoned:
+                # It came back just when it was given up, or was killed for it: the next one has a process of its own.
+                self._end_process()
+                return
+            chunk.finished.append(run)
 
-    def _do(self, chunk: Chunk, run: Run) -> None:
-        """Have the process do a run; answers come record by record."""
-        connection = self._connection or self._start_process()
+    def _start_process(self) -> bool:
+        """Have a process that is ready to handle records. False: it was to end meanwhile."""
+        context = multiprocessing.get_context("spawn")
+        for _ in range(_STARTS_MAX):
+            ours, theirs = context.Pipe()
+            process = context.Process(target=serve, args=(theirs, self._handling), name=self.thread.name, daemon=True)
+            process.start()
+            theirs.close()
+            with self._lock:
+                self._process, self._connection = process, ours
+                if self._is_killed:
+                    process.kill()
+            try:
+                ours.recv()
+            except (EOFError, OSError):
+                code = self._end_process()
+                if self._is_killed or self._member.is_closed:
+                    return False
+                log.error("a worker process ended before it was ready (exit code %s)", code)
+            else:
+                return True
+        # No record was begun, so none is to blame.
+        raise ParallelError(
+            f"worker processes end before they are ready, last with exit code {code}: what they wrote to standard "
+            "error says why; most often the module of the handler cannot be imported there"
+        )
+
+    def _do(self, connection: Connection, chunk: Chunk, run: Run) -> None:
+        """Have the process do a run; answers come record by record. What is behind a record that the process died at is
+        not done here: it goes back in line."""
         try:
             connection.send([tuple(entry.record) for entry in run.entries])
             while True:
@@ -125,21 +169,11 @@ class _Leader:
             for entry in failed:
                 run.failed(entry, WorkerDied(f"the worker process ended (exit code {code}) at this record"))
             run.done += len(failed)
-            self._finish_rest(chunk, run)
-
-    def _finish_rest(self, chunk: Chunk, run: Run) -> None:
-        """After a crash within a slot: the records behind the one that crashed, in a new process."""
-        if run.done >= len(run.entries) or self._handling.stops_at_failure:
-            return
-        rest = Run(run.entries[run.done :], run.tracker, run.lane)
-        self._do(chunk, rest)
-        for entry, error in rest.failures or ():
-            run.failed(entry, error)
-        run.done += rest.done
 
     def _end_process(self) -> int | None:
-        process, connection = self._process, self._connection
-        self._process = self._connection = None
+        with self._lock:
+            process, connection = self._process, self._connection
+            self._process = self._connection = None
         if connection is not None:
             connection.close()
         if process is None:
@@ -163,6 +197,10 @@ def serve(connection: Connection, handling: Handling) -> None:
     from headrace.client.consumer_records import ConsumerRecord
 
     handling.prepare()
+    try:
+        connection.send(None)
+    except OSError:
+        return
     while True:
         try:
             rows = connection.recv()
@@ -211,10 +249,19 @@ def _dumped(error: BaseException) -> bytes:
         data = pickle.dumps(error)
         pickle.loads(data)
     except Exception:  # noqa: BLE001 - a class may do anything when it is pickled; its text will have to do
-        return pickle.dumps(RuntimeError(f"{type(error).__name__}: {error}"))
+        text = f"{type(error).__name__}: {text_of(error)}"
+        # What the handler asked for stays what it asked for.
+        if isinstance(error, Reject):
+            return pickle.dumps(Reject(text))
+        if isinstance(error, RetryLater):
+            return pickle.dumps(RetryLater(error.delay_s, text))
+        return pickle.dumps(RuntimeError(text))
     return data
 
 
 def _loaded(data: bytes) -> BaseException:
-    loaded: BaseException = pickle.loads(data)
+    try:
+        loaded: BaseException = pickle.loads(data)
+    except Exception as error:  # noqa: BLE001 - its class may be there only; that it failed is known all the same
+        return RuntimeError(f"an exception that only the worker process knows ({error!r})")
     return loaded

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+from collections.abc import Awaitable
 from typing import Protocol
 
 from headrace.parallel.errors import TooManyHangingHandlers
-from headrace.parallel.handling import Handling
+from headrace.parallel.handling import Handling, forget_cancelling
 from headrace.parallel.member import Member
 from headrace.parallel.work import Chunk
 from headrace.runtime.loops import make_loop
@@ -62,7 +63,7 @@ class Threads:
         try:
             while (chunk := member.exchange(chunk, me)) is not None:
                 handling.work(chunk)
-        except Exception as error:  # noqa: BLE001 - a defect of ours: no worker must end unheard of
+        except BaseException as error:  # noqa: BLE001 - a defect of ours: no worker must end unheard of
             member.broke(error)
 
     def replace(self, chunk: Chunk) -> None:
@@ -98,6 +99,8 @@ class Coroutines:
         self._thread: threading.Thread | None = None
         self._idle: list[asyncio.Future[None]] = []
         self._tasks: set[asyncio.Task[None]] = set()
+        self._given_up: set[asyncio.Task[None]] = set()
+        self._is_stopping = False
         self._to_wake = 0
         self._turns = 0
         """Of the loop, counted while there is work."""
@@ -119,7 +122,12 @@ class Coroutines:
         self._loop = loop
         loop.call_soon(ready.set)
         try:
-            loop.run_forever()
+            while not self._is_stopping:
+                try:
+                    loop.run_forever()
+                except (KeyboardInterrupt, SystemExit) as error:
+                    # Out of a callback or a task that a handler left behind: the others are to go on.
+                    log.error("something that a handler started ended in %r", error)
         finally:
             loop.run_until_complete(loop.shutdown_asyncgens())
             loop.close()
@@ -132,15 +140,17 @@ class Coroutines:
         assert self._loop is not None
         task = self._loop.create_task(self._work())
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        """No worker must end unheard of."""
+        self._tasks.discard(task)
+        error = asyncio.CancelledError("a worker's task was cancelled") if task.cancelled() else task.exception()
+        if error is not None and not self._member.is_closed and task not in self._given_up:
+            self._member.broke(error)
+        self._given_up.discard(task)
 
     async def _work(self) -> None:
-        try:
-            await self._work_on()
-        except Exception as error:  # noqa: BLE001 - a defect of ours: no worker must end unheard of
-            self._member.broke(error)
-
-    async def _work_on(self) -> None:
         member, handling = self._member, self._handling
         loop = asyncio.get_running_loop()
         me = asyncio.current_task()
@@ -154,7 +164,7 @@ class Coroutines:
                     return
                 future: asyncio.Future[None] = loop.create_future()
                 self._idle.append(future)
-                await future
+                await self._wait(future)
                 continue
             if not self._counts_turn:
                 self._counts_turn = True
@@ -164,7 +174,19 @@ class Coroutines:
             if turns == self._turns:
                 # A handler that never waits would otherwise keep the loop to itself. One that did has let the others
                 # on already: another turn would only add the time of all that are ready to each record's.
-                await asyncio.sleep(0)
+                await self._wait(asyncio.sleep(0))
+
+    async def _wait(self, awaited: Awaitable[None]) -> None:
+        """A wait of ours. Who cancels this task (its own handler, or all tasks of the loop) ends the wait, not the
+        worker: the member says when it is over."""
+        try:
+            await awaited
+        except asyncio.CancelledError:
+            me = asyncio.current_task()
+            assert me is not None
+            if me in self._given_up:
+                raise
+            await forget_cancelling(me)
 
     def _turned(self) -> None:
         self._turns += 1
@@ -190,7 +212,9 @@ class Coroutines:
         assert self._loop is not None
 
         def swap() -> None:
-            chunk.worker.cancel()
+            if not chunk.worker.done():
+                self._given_up.add(chunk.worker)
+                chunk.worker.cancel()
             self._start_one()
 
         self._loop.call_soon_threadsafe(swap)
@@ -206,6 +230,7 @@ class Coroutines:
 
         loop.call_soon_threadsafe(begin)
         ended.wait(seconds + _JOIN_S)
+        self._is_stopping = True
         if self._given is None and self._thread is not None:
             loop.call_soon_threadsafe(loop.stop)
             self._thread.join(_JOIN_S)

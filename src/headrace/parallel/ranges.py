@@ -19,6 +19,7 @@ from typing import Any
 from headrace.client.consumer import Consumer
 from headrace.client.consumer_errors import RecordDeserializationError
 from headrace.client.consumer_records import ConsumerRecord
+from headrace.errors import RetriableError
 from headrace.parallel.core import make_entries
 from headrace.parallel.engine import Engine
 from headrace.parallel.finished import Interval
@@ -37,11 +38,15 @@ _RANGE_MIN = 10
 """Offsets in a range when little is left: each costs a fetch, so a range is not to be shorter without need."""
 _LOOK_S = 0.05
 """How often the ends of the partitions are asked for while readers have nothing to do."""
+_ENDS_TIMEOUT_S = 5.0
+"""For that question; it is asked again."""
 _FETCH_BYTES = 64 * 1024
 """Asked for at a time, unless it is configured: what lies behind a range's end is fetched for nothing."""
 _AHEAD_RECORDS = 2
 """When so many records (or one batch) of a range are left, the next one is asked for. More would overlap no more of a
 fetch where handlers take a millisecond, and keep more from others where they take long."""
+_STAY_RANGES = 2
+"""How many ranges a partition may be ahead of the others, for readers that need not fetch anew there."""
 _TAKE_OVER_S = 0.1
 """A range that a reader was given ahead and has not begun for so long is anybody's."""
 _ENTRIES_PER_READER = 3
@@ -54,11 +59,13 @@ Range = tuple[Entry, list[Interval]]
 class _Reader:
     """One reader's consumer, and where it is."""
 
-    __slots__ = ("consumer", "partition", "position")
+    __slots__ = ("consumer", "did_other", "partition", "position")
 
     def __init__(self, consumer: Consumer) -> None:
         self.consumer = consumer
         self.partition: TopicPartition | None = None
+        self.did_other = False
+        """Whether the last it did was not a range: what is tried again and ranges take turns."""
         self.position = 0
         """The next offset: what was fetched beyond a range is there if the next one begins here."""
 
@@ -84,7 +91,9 @@ class _Reader:
         """The next records; where there are none (compaction, transactions) only the position says so."""
         assert self.partition is not None
         found = self.consumer.poll(_POLL_S, max_records=records_max).records(self.partition)
-        self.position = max(self.position, self.consumer.position(self.partition))
+        # Where it is unknown for now (out of range, and no broker to say what there is), it is where it was.
+        with contextlib.suppress(RetriableError):
+            self.position = max(self.position, self.consumer.position(self.partition, _POLL_S))
         return found
 
     def pass_to(self, position: int) -> None:
@@ -121,6 +130,8 @@ class RangeReaders:
         """Given to readers that are not through with their last one (under the lock)."""
         self.ends: dict[TopicPartition, int] = {}
         """Up to where each partition may be read now (the engine replaces it whole, under the lock)."""
+        self._virtual = 0
+        """What the partition with something to read that was given least had been given (see `turns`)."""
 
     # --- as workers -------------------------------------------------------------------------------------------------
 
@@ -144,8 +155,8 @@ class RangeReaders:
 
     def _allocate(self, reader: _Reader) -> Range | None:
         """The next range for a reader (called with the lock held)."""
-        best, backlog = self._furthest_behind(reader)
-        if best is None or best.next_offset is None or self._core.stopping or not self._core.pressure.room():
+        best, backlog = self._next_partition(reader)
+        if best is None or best.next_offset is None or self._core.stopping:
             return None
         start = best.next_offset
         size = self._size
@@ -153,20 +164,20 @@ class RangeReaders:
             # Shorter towards the end, so that all readers end at about the same time.
             size = min(size, max(_RANGE_MIN, backlog // (2 * self._count)))
         end = min(start + size, self.ends[best.partition])
+        best.line.served = max(best.line.served, self._virtual) + end - start
         skip = [(max(a, start), min(b, end)) for a, b in best.restored if a < end and b > start]
         entry = self._core.add_range(best.partition, start, end, self._member.clock.monotonic())
         return None if entry is None else (entry, skip)
 
-    def _furthest_behind(self, reader: _Reader) -> tuple[PartitionTracker | None, int]:
+    def _next_partition(self, reader: _Reader) -> tuple[PartitionTracker | None, int]:
         """The partition to take a range of, and how much there is to read in all of them.
 
-        It is the one that is furthest behind, one that nobody reads before others. A reader stays where it is unless
-        another is much further behind: what it has fetched beyond its range need not be fetched again.
+        It is the one that was given least. A reader stays where it is for a few ranges more: what it has fetched beyond
+        its last one need not be fetched again.
         """
         best: PartitionTracker | None = None
         stay: PartitionTracker | None = None
-        most = (False, 0)
-        backlog = here = furthest = 0
+        least = here = backlog = 0
         for name, end in self.ends.items():
             tracker = self._core.trackers.get(name)
             if tracker is None or tracker.draining or tracker.next_offset is None:
@@ -175,15 +186,17 @@ class RangeReaders:
             if behind <= 0:
                 continue
             backlog += behind
-            if len(tracker.entries) >= _ENTRIES_PER_READER * self._count:
+            if tracker.paused or len(tracker.entries) >= _ENTRIES_PER_READER * self._count:
                 continue
-            furthest = max(furthest, behind)
+            # Who had nothing to read for a while begins where the others are.
+            served = max(tracker.line.served, self._virtual)
             if name == reader.partition and tracker.next_offset == reader.position:
-                stay, here = tracker, behind
-            rank = (not tracker.in_flight, behind)
-            if rank > most:
-                best, most = tracker, rank
-        if stay is not None and furthest <= 2 * here + self._size:
+                stay, here = tracker, served
+            if best is None or served < least:
+                best, least = tracker, served
+        if best is not None:
+            self._virtual = least
+        if stay is not None and here <= least + _STAY_RANGES * self._size:
             best = stay
         return best, backlog
 
@@ -207,12 +220,15 @@ class RangeReaders:
         with member.lock:
             while not member.is_closed:
                 now = member.clock.monotonic()
-                chunk = self._core.take(now)
+                chunk = None if reader.did_other else self._core.take(now)
+                reader.did_other = chunk is not None
                 if chunk is not None:
                     return chunk
                 found = self._given_ahead(reader) or self._allocate(reader) or self._take_over(now)
                 if found is not None:
                     return found
+                if self._core.ready:
+                    continue
                 member.idle += 1
                 try:
                     member.work_came.wait()
@@ -223,21 +239,22 @@ class RangeReaders:
     # --- reading ----------------------------------------------------------------------------------------------------
 
     def _work(self) -> None:
-        consumer = Consumer({**self._config, "enable.auto.commit": False})
-        reader = _Reader(consumer)
+        reader: _Reader | None = None
         try:
+            reader = _Reader(Consumer({**self._config, "enable.auto.commit": False}))
             while (work := self._next(reader)) is not None:
                 if isinstance(work, Chunk):
                     self._do(work)
                 else:
                     self._do_range(reader, *work)
-        except Exception as error:  # noqa: BLE001 - without its consumer a reader is of no use: the poller says why
+        except BaseException as error:  # noqa: BLE001 - without its consumer a reader is of no use: the poller says why
             self._member.broke(error)
         finally:
-            with self._member.lock:
-                if (found := self._ahead.pop(reader, None)) is not None:
-                    self._core.range_dropped(found[0])
-            consumer.close()
+            if reader is not None:
+                with self._member.lock:
+                    if (found := self._ahead.pop(reader, None)) is not None:
+                        self._core.range_dropped(found[0])
+                reader.consumer.close()
 
     def _do(self, chunk: Chunk) -> None:
         """What is not a range: another try of a record that failed, or a record of the retry topic."""
@@ -248,11 +265,14 @@ class RangeReaders:
 
     def _do_range(self, reader: _Reader, entry: Entry, skip: list[Interval]) -> None:
         is_done = False
+        with self._member.lock:
+            self._member.reading += 1
         try:
             is_done = self._read_range(reader, entry, skip)
         finally:
-            if not is_done:
-                with self._member.lock:
+            with self._member.lock:
+                self._member.reading -= 1
+                if not is_done:
                     self._core.range_dropped(entry)
 
     def _read_range(self, reader: _Reader, entry: Entry, skip: list[Interval]) -> bool:
@@ -394,7 +414,12 @@ class RangeEngine(Engine):
         if not is_wanted or not mine:
             return
         self._looked_at = now
-        ends = self._undisturbed(lambda: consumer.end_offsets(mine))
+        try:
+            ends = self._undisturbed(lambda: consumer.end_offsets(mine, _ENDS_TIMEOUT_S))
+        except RetriableError as error:
+            # Readers go on with what they know, and wait for a broker as long as it takes; so does this.
+            log.warning("where partitions end is not known: %s", error)
+            return
         with self.member.lock:
             self.readers.ends = ends
             self.member.work_came.notify_all()

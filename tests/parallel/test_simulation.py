@@ -6,6 +6,7 @@ import logging
 from collections.abc import Iterator
 
 import pytest
+from tests.parallel.mutants import MUTANTS, seeds_until_found
 from tests.parallel.simulate import run_seeds
 
 pytestmark = pytest.mark.slow
@@ -21,3 +22,8 @@ def silent() -> Iterator[None]:
 @pytest.mark.parametrize("first", [0, *(pytest.param(n, marks=pytest.mark.slow) for n in (100, 200, 300))])
 def test_promises_are_kept_whatever_happens(first: int) -> None:
     run_seeds(first, 100)
+
+
+@pytest.mark.parametrize("name", list(MUTANTS))
+def test_a_defect_that_is_put_back_is_found(name: str) -> None:
+    assert seeds_until_found(name) is not None

@@ -2,6 +2,7 @@
 
     python -m bench.parallel [--partitions 1,12,100] [--handlers 0,1,5] [--only pool,ranges,pool/key/loop,…]
                              [--seconds 3] [--tries 2] [--where]
+    python -m bench.parallel --backlog 1000000 [--handlers 0,1] [--only …]
 
 `--only` chooses rows: a model, or model/order, or model/order/threads (or loop). `--where` adds to each row with an
 ideal where the rest of the time went, in hundredths of it (see `Lost`).
@@ -21,6 +22,11 @@ with a backlog of 15,000 records (`--seconds 1`: of 5,000). What was loaded befo
 a full collection of numba's objects takes 0.1 s, and would fall into one run or another.
 At 0 ms there is no ideal: there the processor time per record counts (of all threads of this process, so whatever else
 the machine does; a plain consumer's is in the heading). The last lines say which targets were missed.
+
+With `--backlog` something else is measured: so many records in four partitions, most of them in the first, and how the
+others fare meanwhile. A row says when the first record of each partition was handled (in seconds after the first of
+all; of the slowest one), and how far partitions had come when the first of them was through, or after `--seconds`: the
+records of the slowest ÷ those of the fastest.
 
 A consumer per thread is measured on a broker that waits for a new group's members, as Kafka's do by default: the first
 record is handled when all have their partitions. The others have one member, and a broker that does not wait.
@@ -413,6 +419,107 @@ class Setting:
         return Measured(each_s, cpu_s, taken_s, ideal_s / each_s, Lost.of(best, taken_s, rows))
 
 
+# --- a backlog in one partition ---------------------------------------------------------------------------------------
+
+BACKLOG_PARTITIONS = 4
+BACKLOG_OTHERS = 20
+"""The part of the records that each of the other partitions has: a twentieth."""
+BACKLOG_WORKERS = 16
+PROGRESS_MIN = 0.5
+"""The target: how far the slowest partition has come, of the fastest one's records."""
+BACKLOG_WAYS = (Way("consumers", Consumers(), "partition"), *WAYS[1:])
+
+
+class Progress:
+    """How many records of each partition were handled, and when the first of each was."""
+
+    def __init__(self, wait_s: float, enough: int) -> None:
+        self.wait_s = wait_s
+        self.enough = enough
+        self.first: dict[int, float] = {}
+        self.handled = [itertools.count() for _ in range(BACKLOG_PARTITIONS)]
+        self.counts = [0] * BACKLOG_PARTITIONS
+        self.is_one_through = threading.Event()
+
+    def _note(self, partition: int) -> None:
+        self.first.setdefault(partition, time.perf_counter())
+        count = self.counts[partition] = next(self.handled[partition]) + 1
+        if count >= self.enough:
+            self.is_one_through.set()
+
+    def __call__(self, record: Any) -> None:
+        if self.wait_s:
+            time.sleep(self.wait_s)
+        self._note(record.partition)
+
+    async def handle(self, record: Any) -> None:
+        if self.wait_s:
+            await asyncio.sleep(self.wait_s)
+        self._note(record.partition)
+
+
+def fill_backlog(address: str, topic: str, count: int) -> int:
+    """Most of it in the first partition; how many each of the others has."""
+    with Admin({"bootstrap.servers": address}) as admin:
+        admin.create_topics([NewTopic(topic, BACKLOG_PARTITIONS, 1)]).all()
+    others = count // BACKLOG_OTHERS
+    weights = [1 / (rank + 1) for rank in range(KEYS)]
+    keys = [b"key-%d" % number for number in random.Random(1).choices(range(KEYS), weights, k=10_000)]
+    with Producer({"bootstrap.servers": address}) as producer:
+        for partition in range(BACKLOG_PARTITIONS):
+            left = others if partition else count - others * (BACKLOG_PARTITIONS - 1)
+            while left > 0:
+                part = keys[:left]
+                producer.send_batch(topic, [VALUE] * len(part), part, partition=partition).result(60)
+                left -= len(part)
+    return others
+
+
+def backlog(address: str, topic: str, others: int, way: Way, wait_s: float, seconds: float) -> tuple[float, float]:
+    """Seconds until each partition had its first record handled, and the slowest one's records ÷ the fastest one's."""
+    progress = Progress(wait_s, others)
+    handler: Callable[..., Any] = progress.handle if way.is_async else progress
+    consumer = ParallelConsumer(
+        handler,
+        topics=[topic],
+        group=f"backlog-{next(_numbers)}",
+        config={"bootstrap.servers": address, "auto.offset.reset": "earliest"},
+        model=way.model,
+        order=way.order,
+        workers=1 if isinstance(way.model, Consumers) else BACKLOG_WORKERS,
+        drain_s=5.0,
+    )
+    consumer.start()
+    deadline = time.perf_counter() + 60
+    while not progress.first and time.perf_counter() < deadline:
+        time.sleep(0.001)
+    progress.is_one_through.wait(seconds)
+    counts, first = list(progress.counts), dict(progress.first)
+    consumer.stop()
+    consumer.wait()
+    late = max(first.values()) - min(first.values()) if len(first) == BACKLOG_PARTITIONS else float("inf")
+    return late, min(counts) / max(counts)
+
+
+def backlog_table(address: str, count: int, handler_ms: float, seconds: float, ways: list[Way]) -> list[str]:
+    """Prints a table, and gives the lines of it that miss the target."""
+    topic = f"backlog-{next(_numbers)}"
+    others = fill_backlog(address, topic, count)
+    name = (
+        f"a backlog of {count:,}, {others:,} in each of {BACKLOG_PARTITIONS - 1} partitions, handler {handler_ms:g} ms"
+    )
+    print(f"\n{name}, {BACKLOG_WORKERS} workers", flush=True)
+    print(f"  {'model':<12}{'order':<11}{'on':<9}{'all begun s':>13}{'progress':>10}")
+    missed: list[str] = []
+    for way in ways:
+        late, ratio = backlog(address, topic, others, way, handler_ms / 1000, seconds)
+        row = f"{way.name:<12}{way.order:<11}{way.where:<9}{late:>13.2f}{ratio:>10.2f}"
+        print(f"  {row}", flush=True)
+        if ratio < PROGRESS_MIN:
+            missed.append(f"{name}: {row}")
+    return missed
+
+
 def table(setting: Setting, ways: list[Way], *, shows_lost: bool) -> list[str]:
     """Prints a table, and gives the lines of it that miss a target."""
     name = f"{setting.partitions} partitions, handler {setting.wait_s * 1000:g} ms"
@@ -445,6 +552,7 @@ def main() -> None:
     parser.add_argument("--only", default="", help="rows: model, model/order or model/order/threads")
     parser.add_argument("--seconds", type=float, default=3.0, help="the ideal length of a run")
     parser.add_argument("--tries", type=int, default=2, help="runs of each row, of which the best counts")
+    parser.add_argument("--backlog", type=int, default=0, help="measure how partitions fare next to so many records")
     parser.add_argument("--where", action="store_true", help="say where the time went that the ideal has not")
     options = parser.parse_args()
     wanted = set(filter(None, options.only.split(",")))
@@ -460,6 +568,13 @@ def main() -> None:
         BrokerProcess(Path(directory) / "at-once", {delay: "0"}) as at_once,
         BrokerProcess(Path(directory) / "waiting", {delay: str(JOIN_MS)}) as waiting,
     ):
+        if options.backlog:
+            ways = [way for way in BACKLOG_WAYS if not wanted or way.is_named(wanted)]
+            for handler_ms in map(float, options.handlers.split(",")):
+                missed += backlog_table(at_once.address, options.backlog, handler_ms, options.seconds, ways)
+            print(f"\nTarget: progress ≥ {PROGRESS_MIN}; ", end="")
+            print("met" if not missed else "missed by\n" + "\n".join(missed))
+            return
         brokers = Brokers(at_once.address, waiting.address)
         for partitions in map(int, options.partitions.split(",")):
             for handler_ms in map(float, options.handlers.split(",")):

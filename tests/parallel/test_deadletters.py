@@ -15,6 +15,7 @@ import pytest
 from tests.parallel.helpers import config, fill, make_topic, stop
 from tests.waiting import eventually
 
+from headrace import Producer
 from headrace.cli.app import run
 from headrace.parallel import Counters, ParallelConsumer, PartitionState, Reject, Retry, Snapshot
 from headrace.parallel.deadletters import DeadLetters
@@ -47,8 +48,50 @@ def letters(address: str, new_topic: Callable[..., str]) -> str:
     )
     consumer.start()
     eventually(lambda: consumer.snapshot().counters.dead_letters == 3, "the dead letters")
+    eventually(lambda: consumer.snapshot().counters.handled == 7, "the others")
     stop(consumer)
     return topic
+
+
+@pytest.mark.parametrize("transactional", [False, True])
+def test_a_record_too_large_for_a_letter_is_whole_again_where_it_is_put_back(
+    address: str, new_topic: Callable[..., str], transactional: bool
+) -> None:
+    topic = new_topic(1)
+    dead = f"{topic}.dead"
+    make_topic(address, dead, 2)
+    value = (bytes(range(256)) * 4_096)[:1_048_300]
+    with Producer({"bootstrap.servers": address}) as producer:
+        producer.send(topic, value, b"key", headers=[("own", b"1")]).result(30)
+        producer.send(topic, b"small").result(30)
+    handled: list[bytes] = []
+
+    def handle(record: Any) -> None:
+        if record.offset == 0:
+            raise Reject("too much")
+        handled.append(record.value)
+
+    consumer = ParallelConsumer(
+        handle,
+        topics=[topic],
+        group=topic,
+        config=config(address),
+        order="none",
+        retry=Retry(dead_letters=dead),
+        transactional=transactional,
+    )
+    consumer.start()
+    eventually(lambda: consumer.snapshot().counters.dead_letters == 1, "the dead letter")
+    assert consumer.snapshot().counters.letters_in_parts == 1
+    with DeadLetters(config(address), dead) as letters:
+        (letter,) = letters.letters()
+        assert len(letter.offsets) > 1
+        assert (letter.record.key, letter.record.value, letter.reason) == (b"key", value, "rejected")
+        assert letter.record.headers[0] == ("own", b"1")
+        assert letters.redrive() == 1
+        assert not list(letters.letters())
+    eventually(lambda: value in handled, "the record that was put back")
+    stop(consumer)
 
 
 def test_dead_letters_are_listed_shown_and_put_back_once(

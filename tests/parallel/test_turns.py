@@ -135,6 +135,13 @@ def test_one_partition_alone_is_not_kept_to_its_share() -> None:
     assert core.pauses() == []
 
 
+def test_all_partitions_together_have_all_of_the_bound() -> None:
+    core = made(Order.NONE, limits=Limits(records=800))
+    for partition in PARTITIONS:
+        core.add(partition, [record(n, None, partition) for n in range(199)], 0.0, 0)
+    assert core.pauses() == []
+
+
 def test_large_records_of_one_partition_do_not_pause_the_others() -> None:
     core = made(Order.NONE, limits=Limits(bytes=1_000_000))
     core.add(PARTITIONS[0], [record(n, None, PARTITIONS[0], value=b"x" * 100_000) for n in range(12)], 0.0, 0)

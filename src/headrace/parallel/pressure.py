@@ -50,10 +50,23 @@ class Pressure:
         limits, count = self._limits, max(1, len(trackers))
         self._share_records = max(1, limits.records // (2 * count))
         self._share_bytes = max(1, limits.bytes // (2 * count))
-        # What may be held before only those are read that have less than their shares.
-        self._most_records = max(1, limits.records - (count - 1) * self._share_records)
-        self._most_bytes = max(1, limits.bytes - (count - 1) * self._share_bytes)
+        self._reserve(trackers)
         self._held_bytes_share = limits.bytes // max(1, sum(tracker.is_retry for tracker in trackers))
+
+    def _reserve(self, trackers: Collection[PartitionTracker]) -> None:
+        """What may be held in all, before only those are read that have less than their shares: all but what is left of
+        those shares."""
+        share_records, share_bytes = self._share_records, self._share_bytes
+        records = bytes_ = 0
+        for tracker in trackers:
+            own = tracker.unfinished - tracker.held
+            if own < share_records:
+                records += share_records - own
+            own = tracker.bytes - tracker.held_bytes
+            if own < share_bytes:
+                bytes_ += share_bytes - own
+        self._most_records = max(1, self._limits.records - records)
+        self._most_bytes = max(1, self._limits.bytes - bytes_)
 
     def room(self) -> int:
         """How many records may come with one poll."""
@@ -62,6 +75,7 @@ class Pressure:
     def changes(self, trackers: Collection[PartitionTracker]) -> list[tuple[TopicPartition, bool]]:
         """Partitions whose reading is to be paused (True) or to go on (False), where that is not so already."""
         self.resumable = False
+        self._reserve(trackers)
         if self._is_full:
             self._is_full = self._stays_full()
         else:

@@ -7,7 +7,9 @@ writes rows in another order each time, and dies where it is told to. So it can 
 from __future__ import annotations
 
 import json
+import os
 import random
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +23,10 @@ from headrace.runtime.real import RealClock
 from headrace.spark.cluster import Cluster
 from headrace.spark.columns import Shape
 from headrace.spark.connections import make_client
-from headrace.spark.foreach_batch import transactional_id
+from headrace.spark.history import SinkIdentity, digest_of, judge
 from headrace.spark.lanes import Lanes, route
 from headrace.spark.markers import Marker
-from headrace.spark.once import Identity, run_batch
+from headrace.spark.once import Found, Identity, run_batch
 from headrace.spark.parcels import pack
 from headrace.spark.producing import TransactionalWriter
 from headrace.spark.transaction import PROGRESS_TOPIC, Transaction
@@ -43,12 +45,18 @@ class LightSteps:
         self.plan, self.batch, self.end = plan, batch, end
         self.transaction, self.cluster = transaction, cluster
         self.values = numbers(end - start, start)
+        self.life = f"{os.getpid()}-{batch}"
         self.fence = transaction.fence
         self.commit = transaction.commit
 
-    def last_committed(self) -> int | None:
-        found = self.transaction.last_marker()
-        return None if found is None else found.batch
+    def look(self) -> Found:
+        return judge(self.transaction.last_marker(), self._marker())
+
+    def is_stopped(self) -> bool:
+        return False
+
+    def _marker(self) -> Marker:
+        return Marker(self.batch, query=QUERY, run=self.life, call=self.life, end=digest_of([str(self.end)]))
 
     def enlist(self, identity: Identity) -> None:
         self.lanes = Lanes.of(self.cluster.partition_counts([self.plan.sink]))
@@ -79,10 +87,7 @@ class LightSteps:
             for index in range(SOURCE_PARTITIONS)
         }
         self.transaction.commit_offsets(identity, self.plan.group, offsets)
-        self.transaction.mark(identity, Marker(self.batch, len(self.values), 1))
-
-    def release(self) -> None:
-        self.transaction.fence()
+        self.transaction.mark(identity, replace(self._marker(), records=len(self.values), at_ms=1))
 
 
 def arm_task(step: str) -> None:
@@ -122,7 +127,7 @@ def run(given: str, rows: int) -> None:
     first = done = int(noted.read_text()) if noted.exists() else -1
     kafka = {"bootstrap.servers": plan.servers}
     client, cluster = make_client(kafka), Cluster(kafka)
-    name = transactional_id(QUERY, [plan.sink])
+    name = SinkIdentity(QUERY, plan.sink).transactional_id
     transaction = Transaction(client, cluster, kafka, name, progress_topic=PROGRESS_TOPIC, timeout_ms=60_000)
     if plan.point.startswith("task "):
         arm_task(plan.point.removeprefix("task "))

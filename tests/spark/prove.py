@@ -39,6 +39,7 @@ from tests.waiting import eventually
 
 from headrace.client.admin import Admin
 from headrace.client.producer import Producer
+from headrace.spark.options import GROUP_PREFIX
 from headrace.testing import BrokerProcess
 from headrace.topics import TopicPartition
 
@@ -146,7 +147,7 @@ class Stage:
             eventually(
                 lambda: (
                     not any(
-                        one.transactional_id.endswith(self.sink)
+                        one.transactional_id.startswith(GROUP_PREFIX)
                         for one in admin.list_transactions(states=["PrepareCommit", "PrepareAbort"])
                     )
                 ),

@@ -15,9 +15,11 @@ from headrace.spark.once import (
     BatchTooSlow,
     ExactlyOnceError,
     Fenced,
+    Found,
     Identity,
     Outcome,
     OutcomeUnknown,
+    QueryStopped,
     TookOver,
     WriteFailed,
     run_batch,
@@ -35,7 +37,7 @@ class Model:
         self.epoch = -1
         self.open: list[object] | None = None
         self.committed: list[int] = []
-        self.marker: int | None = None
+        self.marker: tuple[int, int] | None = None
         self.calls: list[str] = []
 
 
@@ -44,7 +46,7 @@ class ModelSteps:
 
     def __init__(self, model: Model, batch_id: int, rows: list[int], trouble) -> None:  # type: ignore[no-untyped-def]
         self.model, self.batch_id, self.rows, self.trouble = model, batch_id, rows, trouble
-        self.released = False
+        self.stopped = False
 
     def _step(self, name: str, identity: Identity | None, effect) -> None:  # type: ignore[no-untyped-def]
         self.model.calls.append(name)
@@ -62,9 +64,14 @@ class ModelSteps:
         self._step("fence", None, effect)
         return Identity(1, self.model.epoch)
 
-    def last_committed(self) -> int | None:
+    def look(self) -> Found:
         self._step("look", None, lambda: None)
-        return self.model.marker
+        if self.model.marker is None or self.model.marker[0] < self.batch_id:
+            return Found.NOTHING
+        return Found.OURS if self.model.marker == (self.batch_id, id(self)) else Found.BEFORE
+
+    def is_stopped(self) -> bool:
+        return self.stopped
 
     def enlist(self, identity: Identity) -> None:
         def effect() -> None:
@@ -82,7 +89,7 @@ class ModelSteps:
     def mark(self, identity: Identity) -> None:
         def effect() -> None:
             assert self.model.open is not None
-            self.model.open.append(("marker", self.batch_id))
+            self.model.open.append(("marker", self.batch_id, id(self)))
 
         self._step("mark", identity, effect)
 
@@ -90,16 +97,12 @@ class ModelSteps:
         def effect() -> None:
             for row in self.model.open or ():
                 if isinstance(row, tuple):
-                    self.model.marker = row[1]
+                    self.model.marker = row[1:]
                 else:
                     self.model.committed.append(row)  # type: ignore[arg-type]  # rows are numbers
             self.model.open = None
 
         self._step("commit", identity, effect)
-
-    def release(self) -> None:
-        self.released = True
-        self.model.open = None
 
 
 def quiet(step: str) -> None:
@@ -139,6 +142,73 @@ def test_a_lost_answer_to_the_commit_is_no_second_batch() -> None:
     assert model.committed == [1]
 
 
+def test_a_commit_whose_answer_is_lost_every_time_is_not_said_to_be_nothing() -> None:
+    model = Model()
+
+    def trouble(step: str) -> None:
+        if step == "after commit":
+            raise OutcomeUnknown("no answer in 60 s")
+
+    assert run(ModelSteps(model, 0, [1], trouble), 0, attempts=1) is Outcome.COMMITTED
+    assert model.committed == [1]
+
+
+def test_what_cannot_be_found_out_is_not_said() -> None:
+    model = Model()
+    silent = [False]
+
+    def trouble(step: str) -> None:
+        if silent[0] and "fence" in step:
+            raise HeadraceError("no coordinator")
+        if step == "after commit":
+            silent[0] = True
+            raise OutcomeUnknown("no answer")
+
+    with pytest.raises(ExactlyOnceError, match="whether it was written is not known"):
+        run(ModelSteps(model, 0, [1], trouble), 0, attempts=1)
+    silent[0] = False
+
+    def fails(step: str) -> None:
+        if silent[0] and "fence" in step:
+            raise HeadraceError("no coordinator")
+        if step == "after write":
+            silent[0] = True
+            raise WriteFailed("the disk is full")
+
+    with pytest.raises(ExactlyOnceError, match=r"nothing of it was committed.*the disk is full"):
+        run(ModelSteps(model, 1, [2], fails), 1, attempts=1)
+    assert model.committed == [1]
+
+
+def test_a_take_over_behind_a_commit_says_that_the_batch_is_in() -> None:
+    model = Model()
+
+    def trouble(step: str) -> None:
+        if step == "after commit":
+            model.epoch += 1
+            raise Fenced("epoch 0 is over")
+
+    clock = iter([0.0, 5.0])
+    with pytest.raises(TookOver, match="batch 0 is committed"):
+        run(ModelSteps(model, 0, [1], trouble), 0, clock=lambda: next(clock))
+
+
+def test_a_query_that_is_stopped_does_not_begin_its_batch_again() -> None:
+    model = Model()
+    steps = ModelSteps(model, 0, [1], quiet)
+
+    def cancelled(step: str) -> None:
+        if step == "after write":
+            steps.stopped = True
+            raise WriteFailed("job 3 was cancelled")
+
+    steps.trouble = cancelled
+    with pytest.raises(QueryStopped, match="nothing of it was written"):
+        run(steps, 0)
+    assert model.calls.count("write") == 1
+    assert (model.open, model.committed) == (None, [])
+
+
 def test_the_first_cause_is_carried_and_what_is_open_is_released() -> None:
     model = Model()
     causes = iter(["the disk is full", "attempt 1: an earlier one failed", "again", "and again"])
@@ -150,7 +220,7 @@ def test_the_first_cause_is_carried_and_what_is_open_is_released() -> None:
     steps = ModelSteps(model, 3, [1], trouble)
     with pytest.raises(ExactlyOnceError, match=r"failed 4 times.*the disk is full"):
         run(steps, 3)
-    assert steps.released
+    assert model.open is None
     assert model.committed == []
 
 
@@ -207,4 +277,5 @@ def test_every_batch_is_there_once_whatever_fails_and_whenever_the_driver_dies(s
                 continue
         expected += rows
         assert sorted(model.committed) == expected
-    assert model.marker == 5
+    assert model.marker is not None
+    assert model.marker[0] == 5

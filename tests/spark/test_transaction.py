@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -12,19 +13,22 @@ from tests.spark.auditing import read_topic
 from tests.waiting import eventually
 
 from headrace.broker.broker import Broker
-from headrace.client.admin import Admin, NewTopic
+from headrace.client.admin import Admin, ConfigResource, NewTopic, ResourceType
 from headrace.client.offsets import OffsetAndMetadata, OffsetSpec
-from headrace.errors import InvalidTransactionTimeoutError
+from headrace.errors import InvalidTransactionTimeoutError, MessageTooLargeError
+from headrace.spark.adopting import Earlier
 from headrace.spark.cluster import Cluster
 from headrace.spark.columns import Shape
 from headrace.spark.connections import make_client
-from headrace.spark.foreach_batch import UnsafeSpark, abort_orphan, check_spark, transactional_id
+from headrace.spark.foreach_batch import UnsafeSpark, abort_orphan, check_spark
+from headrace.spark.history import SinkIdentity, judge
 from headrace.spark.lanes import Lanes
 from headrace.spark.markers import Marker
-from headrace.spark.once import BatchTooSlow, Fenced, Identity, run_batch
+from headrace.spark.once import BatchTooSlow, Fenced, Found, Identity, WrongHistory, run_batch
 from headrace.spark.parcels import pack
 from headrace.spark.pipelines.scanning import scan_range
-from headrace.spark.planning import Range
+from headrace.spark.planning import DataLoss, Range
+from headrace.spark.steps import Link
 from headrace.spark.transaction import PROGRESS_TOPIC, Transaction
 from headrace.spark.writing import WriteJob, write_task
 from headrace.testing import EmbeddedBroker, broker
@@ -222,7 +226,7 @@ def test_a_time_out_beyond_what_brokers_allow_says_what_to_do(drivers: list[Driv
 
 
 def test_an_orphan_can_be_aborted_by_hand(drivers: list[Driver], kafka: EmbeddedBroker) -> None:
-    driver = begin(drivers, kafka, transactional_id("gone", ["out"]))
+    driver = begin(drivers, kafka, SinkIdentity("gone").transactional_id)
     identity = driver.transaction.fence()
     driver.transaction.enlist(identity, OUT)
     driver.write(identity, 0, [b"orphan"])
@@ -301,11 +305,12 @@ class LateSteps:
         self.driver, self.kafka = driver, kafka
         self.fence = driver.transaction.fence
         self.commit = driver.transaction.commit
-        self.released = False
 
-    def last_committed(self) -> int | None:
-        found = self.driver.transaction.last_marker()
-        return None if found is None else found.batch
+    def look(self) -> Found:
+        return judge(self.driver.transaction.last_marker(), Marker(0))
+
+    def is_stopped(self) -> bool:
+        return False
 
     def enlist(self, identity: Identity) -> None:
         self.driver.transaction.enlist(identity, OUT)
@@ -322,9 +327,6 @@ class LateSteps:
 
     def mark(self, identity: Identity) -> None:
         self.driver.transaction.mark(identity, Marker(0, 1, 1))
-
-    def release(self) -> None:
-        self.released = True
 
 
 def test_a_batch_that_outlives_the_transactions_time_out_says_so_and_leaves_nothing() -> None:
@@ -351,3 +353,90 @@ def test_a_spark_that_may_run_a_task_twice_is_refused() -> None:
         check_spark({})
     with pytest.raises(UnsafeSpark, match="speculation=false"):
         check_spark({**safe, "spark.speculation": "true"})
+
+
+@pytest.mark.parametrize("codec", ["none", "lz4"])
+def test_batches_too_large_for_their_topic_are_halved_until_they_fit(
+    drivers: list[Driver], kafka: EmbeddedBroker, codec: str
+) -> None:
+    with Admin({"bootstrap.servers": kafka.address}) as admin:
+        admin.incremental_alter_configs(
+            {ConfigResource(ResourceType.TOPIC, "out"): {"max.message.bytes": "20000"}}
+        ).all()
+    driver = begin(drivers, kafka, f"halved-{codec}")
+    driver.kafka["compression.type"] = codec
+    identity = driver.transaction.fence()
+    driver.transaction.enlist(identity, OUT)
+    values = [b"%06d" % number + os.urandom(200) for number in range(5_000)]
+    assert driver.write(identity, 1, values[:3_000], values[3_000:]) == len(values)
+    driver.commit(identity)
+    assert [value for _, _, value in read_topic(kafka.address, "out")] == values
+    identity = driver.transaction.fence()
+    driver.transaction.enlist(identity, OUT)
+    with pytest.raises(MessageTooLargeError, match="writing to out-0"):
+        driver.write(identity, 0, [os.urandom(30_000)])
+
+
+# --- what an earlier version wrote ------------------------------------------------------------------------------------
+
+QUERY = "0b9f3a52-7c0e-4a57-9a3e-0d6b7e5f1c22"
+
+
+def committed_by_an_earlier_version(
+    drivers: list[Driver], kafka: EmbeddedBroker, query: str, topics: list[str], batch: int
+) -> Driver:
+    driver = begin(drivers, kafka, SinkIdentity(query).earlier_id(topics))
+    identity = driver.transaction.fence()
+    driver.transaction.enlist(identity, OUT)
+    driver.transaction.mark(identity, Marker(batch, 1, 1))
+    driver.commit(identity)
+    return driver
+
+
+def earlier(drivers: list[Driver], kafka: EmbeddedBroker, identity: SinkIdentity, topics: list[str]) -> Earlier:
+    link = Link({"bootstrap.servers": kafka.address}, identity.transactional_id, PROGRESS_TOPIC, 60_000)
+    drivers.append(link)  # type: ignore[arg-type]  # closed in the same way
+    link.transaction.fence()
+    assert link.transaction.last_marker() is None
+    return Earlier(link, identity, topics)
+
+
+def test_a_query_of_an_earlier_version_goes_on_and_its_old_driver_is_fenced(
+    drivers: list[Driver], kafka: EmbeddedBroker
+) -> None:
+    query = QUERY.replace("0b9f", "0001")
+    old = committed_by_an_earlier_version(drivers, kafka, query, ["out"], 6)
+    identity = old.transaction.fence()
+    old.transaction.enlist(identity, OUT)
+    found = earlier(drivers, kafka, SinkIdentity(query), ["out"]).marker()
+    assert found is not None
+    assert found.batch == 6
+    with pytest.raises(Fenced):
+        old.transaction.commit(identity)
+
+
+def test_a_list_of_topics_that_grew_finds_the_marker_of_the_shorter_one(
+    drivers: list[Driver], kafka: EmbeddedBroker
+) -> None:
+    query = QUERY.replace("0b9f", "0002")
+    committed_by_an_earlier_version(drivers, kafka, query, ["out"], 3)
+    found = earlier(drivers, kafka, SinkIdentity(query), ["out", "more"]).marker()
+    assert found is not None
+    assert found.batch == 3
+    # A sink with a name is new, whatever others wrote.
+    assert earlier(drivers, kafka, SinkIdentity(query, "letters"), ["dead"]).marker() is None
+    committed_by_an_earlier_version(drivers, kafka, query, ["more"], 3)
+    with pytest.raises(WrongHistory, match="Start it once with the topics that it had"):
+        earlier(drivers, kafka, SinkIdentity(query), ["third"]).marker()
+    assert earlier(drivers, kafka, SinkIdentity(QUERY), ["out"]).marker() is None
+
+
+def test_markers_are_not_passed_over_when_their_topic_is_cut_short(
+    drivers: list[Driver], kafka: EmbeddedBroker
+) -> None:
+    driver = begin(drivers, kafka, "cut-short")
+    driver.transaction.fence()
+    driver.transaction.last_marker()
+    driver.transaction._read_to = 1_000_000
+    with pytest.raises(DataLoss, match="markers are gone"):
+        driver.transaction.last_marker()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from headrace.client.admin import Admin
@@ -21,6 +23,19 @@ class StartNotFound(HeadraceError):
     """No record is at or after the time that was to be the start."""
 
 
+@dataclass(frozen=True, slots=True)
+class TopicFacts:
+    """How many partitions a topic has, and its id ("": the brokers are too old to have them)."""
+
+    partitions: int
+    id: str
+
+
+def _id_text(topic_id: Any) -> str:
+    raw = bytes(getattr(topic_id, "bytes", topic_id) or b"")
+    return base64.urlsafe_b64encode(raw).decode().rstrip("=") if any(raw) else ""
+
+
 def admin_values(kafka: Mapping[str, Any]) -> dict[str, Any]:
     """Those of a client's settings that an Admin knows."""
     return {name: value for name, value in kafka.items() if name in ADMIN_CONFIGS}
@@ -33,6 +48,8 @@ class Cluster:
         self.admin = Admin(admin_values(kafka)) if admin is None else admin
         self._kafka = kafka
         self._id: str | None = None
+        self.ids: dict[str, str] = {}
+        """The ids of topics as they were when `partitions` last asked."""
 
     @property
     def id(self) -> str | None:
@@ -69,15 +86,27 @@ class Cluster:
             if may_vanish and isinstance(described.errors.get(name), UnknownTopicOrPartitionError):
                 continue
             found += [TopicPartition(name, info.partition) for info in described[name].partitions]
+            if topic_id := _id_text(described[name].topic_id):
+                self.ids[name] = topic_id
         return found
 
     def partition_counts(self, names: Iterable[str]) -> dict[str, int]:
         """How many partitions each topic has; a topic that does not exist is an error that says what to do."""
+        return {name: one.partitions for name, one in self.described(names).items()}
+
+    def topic_ids(self, names: Iterable[str]) -> dict[str, str]:
+        """The ids of topics, where the brokers have them: made anew under its name, a topic has another one."""
+        return {name: one.id for name, one in self.described(names).items() if one.id}
+
+    def described(self, names: Iterable[str]) -> dict[str, TopicFacts]:
+        """What topics are; one that does not exist is an error that says what to do."""
         described = self.admin.describe_topics(names)
         for name, error in described.errors.items():
             if isinstance(error, UnknownTopicOrPartitionError):
                 raise UnknownTopicOrPartitionError(f"the topic {name} does not exist: create it first") from error
-        return {name: len(described[name].partitions) for name in described}
+        return {
+            name: TopicFacts(len(described[name].partitions), _id_text(described[name].topic_id)) for name in described
+        }
 
     # --- offsets ------------------------------------------------------------------------------------------------------
 

@@ -6,25 +6,30 @@ One transaction per micro-batch, whose outcome and the batch's marker are one at
 
 from __future__ import annotations
 
-import json
 import logging
+import threading
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from headrace.client.offsets import OffsetAndMetadata
 from headrace.runtime.real import RealClock
+from headrace.spark.adopting import Earlier
+from headrace.spark.batches import MicroBatch, running_batch
 from headrace.spark.cluster import Cluster
 from headrace.spark.columns import shape_of
+from headrace.spark.history import DEFAULT_SINK, SinkIdentity, digest_of
 from headrace.spark.markers import Marker
 from headrace.spark.once import ExactlyOnceError, Outcome, run_batch
-from headrace.spark.options import GROUP_PREFIX, read_sink_options
-from headrace.spark.planning import Progress, group_of, is_ours
+from headrace.spark.options import read_sink_options
+from headrace.spark.planning import Progress, group_of
 from headrace.spark.steps import BatchSteps, Link, Work
 from headrace.spark.transaction import PROGRESS_TOPIC, CommittedOffsets
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
 
 log = logging.getLogger("headrace.spark")
 
@@ -32,10 +37,14 @@ TRANSACTION_TIMEOUT_MS = 900_000
 """What Kafka's brokers allow at most unless told otherwise."""
 
 ATTEMPTS = 4
-_QUERY_ID = "sql.streaming.queryId"
+_SETTLED_MAX = 10_000
 _ONE = ("spark.stage.maxConsecutiveAttempts", "spark.stage.maxAttempts")
 REQUIRED_CONFIG = dict.fromkeys(_ONE, "1")
 """What Spark has to be started with: see `check_spark`."""
+
+
+class SameSinkTwice(ExactlyOnceError):
+    """Two sinks of one query have the same name, or one is called twice for a batch: the second would be skipped."""
 
 
 class UnsafeSpark(ExactlyOnceError):
@@ -70,13 +79,15 @@ def exactly_once(
     attempts: int = ATTEMPTS,
     include_timestamp: bool = False,
     query_id: str | None = None,
+    sink: str = DEFAULT_SINK,
 ) -> ExactlyOnce:
     """For `writeStream.foreachBatch`: every micro-batch is written in one transaction, once.
 
     `topic`: where rows go; several, and each row's column `topic` says which. `config`: the producer's, by Kafka's
     names. `group_id`: the consumer group that shows the source's progress, committed with the output when source and
     sink are one cluster (default: the source's `kafka.group.id`, or one named after the query). `query_id`: who the
-    query is; by default Spark's own id, which lives in the checkpoint.
+    query is; by default Spark's own id, which lives in the checkpoint. `sink`: a query with several sinks gives each a
+    name of its own, and never changes it.
     """
     return ExactlyOnce(
         topic,
@@ -87,6 +98,7 @@ def exactly_once(
         attempts=attempts,
         include_timestamp=include_timestamp,
         query_id=query_id,
+        sink=sink,
     )
 
 
@@ -104,7 +116,11 @@ class ExactlyOnce:
         attempts: int,
         include_timestamp: bool,
         query_id: str | None,
+        sink: str = DEFAULT_SINK,
+        is_job: bool = False,
+        has_past: bool = True,
     ) -> None:
+        """`is_job`: one DataFrame, which is batch 0 and the only one. `has_past`: whether it may have run before."""
         if attempts < 1:
             raise ValueError(f"attempts is {attempts}: at least one is needed")
         self._topics = (topic,) if isinstance(topic, str) else tuple(topic)
@@ -117,8 +133,13 @@ class ExactlyOnce:
         self._attempts = attempts
         self._include_timestamp = include_timestamp
         self._query_id = query_id
-        self._sessions = _known_sessions()
+        self._sink = sink
+        self._is_job = is_job
+        self._has_past = has_past
         self._link: Link | None = None
+        self._earlier: Earlier | None = None
+        # The call that is not known to have ended well: coming again for the same batch, it is the same call.
+        self._unsettled: tuple[tuple[str, int], str] | None = None
 
     def __call__(self, rows: DataFrame, batch_id: int) -> None:
         self.write(rows, batch_id)
@@ -126,30 +147,49 @@ class ExactlyOnce:
     def write(self, rows: DataFrame, batch_id: int) -> Outcome:
         """Write one micro-batch; says whether it was written now, or before."""
         spark = rows.sparkSession
-        settings = dict(spark.sparkContext.getConf().getAll())
-        check_spark(settings)
+        check_spark(dict(spark.sparkContext.getConf().getAll()))
         shape = shape_of(rows.schema, self._topic, include_timestamp=self._include_timestamp)
-        query_id = self._query_id or spark.sparkContext.getLocalProperty(_QUERY_ID)
+        batch = None if self._is_job else running_batch(spark, batch_id)
+        query_id = self._query_id or (None if batch is None else batch.query)
         if query_id is None:
             raise ExactlyOnceError("the query's id is not known here: give exactly_once(…, query_id=…) a fixed one")
-        link = self._connected(query_id)
-        source: list[tuple[str, CommittedOffsets]] = []
-        if self._query_id is None:
-            source = self._source_offsets(query_id, batch_id, link.cluster)
-        steps = BatchSteps(link, Work(rows, shape, self._topics, Marker(batch_id), source))
-        clock = RealClock()
+        identity = SinkIdentity(query_id, self._sink)
+        link = self._connected(identity)
+        earlier = self._earlier.marker if self._earlier is not None and self._has_past else lambda: None
+        with _once_a_batch(identity, batch):
+            marker = self._marker(identity, batch, batch_id, link.cluster)
+            work = Work(rows, shape, self._topics, marker, self._source_offsets(batch, link.cluster))
+            stopped = (lambda: False) if batch is None else batch.is_stopped
+            steps = BatchSteps(link, work, is_stopped=stopped, earlier=earlier)
+            outcome = self._run(steps, batch_id)
+        log.info("batch %d of query %s: %s, %d records", batch_id, query_id, outcome.value, steps.records)
+        return outcome
+
+    def _run(self, steps: BatchSteps, batch_id: int) -> Outcome:
         outcome = run_batch(
             steps,
             batch_id,
             attempts_max=self._attempts,
             timeout_ms=self._timeout_ms,
-            monotonic=clock.monotonic,
+            monotonic=RealClock().monotonic,
             on_retry=lambda attempt, error: log.warning(
                 "attempt %d of batch %d failed, and is begun again: %s", attempt, batch_id, error
             ),
         )
-        log.info("batch %d of query %s: %s, %d records", batch_id, query_id, outcome.value, steps.records)
+        self._unsettled = None
         return outcome
+
+    def _marker(self, identity: SinkIdentity, batch: MicroBatch | None, number: int, cluster: Cluster) -> Marker:
+        run = "" if batch is None else batch.run
+        if self._unsettled is None or self._unsettled[0] != (run, number):
+            self._unsettled = ((run, number), uuid.uuid4().hex)
+        marker = Marker(
+            number, query=identity.query, sink=identity.sink, cluster=cluster.id or "", call=self._unsettled[1]
+        )
+        # What tells this history from another: the source's offsets; for a job without any, its topics.
+        if batch is not None:
+            return marked_with(marker, batch)
+        return replace(marker, end=digest_of(["topics", *sorted(self._topics)]) if self._is_job else "")
 
     def close(self) -> None:
         """Close the connections; the next batch opens them again."""
@@ -157,30 +197,63 @@ class ExactlyOnce:
             self._link.close()
             self._link = None
 
-    def _connected(self, query_id: str) -> Link:
-        name = transactional_id(query_id, self._topics)
+    def _connected(self, identity: SinkIdentity) -> Link:
+        name = identity.transactional_id
         if self._link is None or self._link.transaction.transactional_id != name:
             self.close()
             self._link = Link(self._kafka, name, self._progress_topic, self._timeout_ms)
+            self._earlier = Earlier(self._link, identity, self._topics)
         return self._link
 
-    def _source_offsets(self, query_id: str, batch_id: int, cluster: Cluster) -> list[tuple[str, CommittedOffsets]]:
+    def _source_offsets(self, batch: MicroBatch | None, cluster: Cluster) -> list[tuple[str, CommittedOffsets]]:
         """The groups and offsets of those sources of the query that read from the sink's own cluster."""
         found: list[tuple[str, CommittedOffsets]] = []
-        name, sources = _batch_offsets(self._sessions, query_id, batch_id)
-        for given in sources:
-            if not is_ours(given):
-                continue
+        if batch is None or self._query_id is not None:
+            return found
+        for given in batch.progress():
             progress = Progress.from_json(given)
             if progress.cluster is not None and progress.cluster == cluster.id:
-                group = self._group_id or group_of(query_id, name, progress)
+                group = self._group_id or group_of(batch.query, batch.name, progress)
                 found.append((group, {one: OffsetAndMetadata(offset) for one, offset in progress.offsets.items()}))
         return found
 
 
-def transactional_id(query_id: str, topics: Sequence[str]) -> str:
-    """By the query's id, not by a name that can be used again; by the topics, so that it may have several sinks."""
-    return f"{GROUP_PREFIX}-{query_id}-{'+'.join(sorted(topics))}"
+def marked_with(marker: Marker, batch: MicroBatch) -> Marker:
+    """The marker with the run and the source's offsets."""
+    return replace(
+        marker,
+        run=batch.run,
+        begin=batch.begin_digest,
+        end=batch.end.digest,
+        offsets=batch.end.starting_offsets(),
+    )
+
+
+_settled: dict[SinkIdentity, tuple[str, int]] = {}
+"""The last batch of each sink that was written, or found written, in this process, and the run that it belongs to."""
+_settling = threading.Lock()
+
+
+@contextmanager
+def _once_a_batch(identity: SinkIdentity, batch: MicroBatch | None) -> Iterator[None]:
+    """Refuse a second call for one batch of one run: it would find the marker of the first, and write nothing."""
+    if batch is None:
+        yield
+        return
+    this = (batch.run, batch.number)
+    with _settling:
+        if _settled.get(identity) == this:
+            raise SameSinkTwice(
+                f"batch {batch.number} was given to the sink {identity.sink!r} of query {identity.query} already: two "
+                "sinks of a query, or two calls for a batch, need names of their own. Leave the first as it is, and "
+                "give this one another, which stays: exactly_once(…, sink='…')"
+            )
+    yield
+    with _settling:
+        while len(_settled) >= _SETTLED_MAX:
+            del _settled[next(iter(_settled))]
+        _settled.pop(identity, None)
+        _settled[identity] = this
 
 
 # --- batches ----------------------------------------------------------------------------------------------------------
@@ -201,18 +274,20 @@ def write_once(
     """Write a DataFrame in one transaction: all of it, or nothing, whatever tasks fail on the way.
 
     With a `name`, running it again does nothing once it was committed (`Outcome.SKIPPED`): a job that was killed can be
-    started again without a thought. Without one, every call writes.
+    started again without a thought. Without one, every call writes. A name stands for one job: with other topics it is
+    refused (`WrongHistory`).
     """
-    run_as = f"batch-{name}" if name is not None else f"batch-{uuid.uuid4()}"
-    writer = exactly_once(
+    writer = ExactlyOnce(
         topic,
-        servers,
-        config=config,
+        {**({"bootstrap.servers": servers} if servers else {}), **(config or {})},
+        group_id=None,
         progress_topic=progress_topic,
         transaction_timeout_ms=transaction_timeout_ms,
         attempts=attempts,
         include_timestamp=include_timestamp,
-        query_id=run_as,
+        query_id=f"batch-{name if name is not None else uuid.uuid4()}",
+        is_job=True,
+        has_past=name is not None,
     )
     try:
         return writer.write(rows, 0)
@@ -221,51 +296,23 @@ def write_once(
 
 
 def abort_orphan(
-    query_id: str, topic: str | Sequence[str], servers: str | None = None, *, config: Mapping[str, Any] | None = None
+    query_id: str,
+    topic: str | Sequence[str],
+    servers: str | None = None,
+    *,
+    config: Mapping[str, Any] | None = None,
+    sink: str = DEFAULT_SINK,
 ) -> None:
     """Abort what a query that is gone for good left open, so that readers are not held up until its time-out.
 
     A query that is started again does so by itself. One that runs is stopped by this (`TookOver`).
     """
     kafka = {**({"bootstrap.servers": servers} if servers else {}), **(config or {})}
+    identity = SinkIdentity(query_id, sink)
     topics = (topic,) if isinstance(topic, str) else tuple(topic)
-    link = Link(kafka, transactional_id(query_id, topics), None, TRANSACTION_TIMEOUT_MS)
+    link = Link(kafka, identity.transactional_id, None, TRANSACTION_TIMEOUT_MS)
     try:
         link.transaction.fence()
+        link.transaction_of(identity.earlier_id(topics)).fence()
     finally:
         link.close()
-
-
-# --- Spark's own records of a batch -----------------------------------------------------------------------------------
-
-
-def _known_sessions() -> list[SparkSession]:
-    """The sessions whose queries can be looked up; `foreachBatch` itself gets a copy that has none."""
-    from pyspark.sql import SparkSession
-
-    active = SparkSession.getActiveSession()
-    return [] if active is None else [active]
-
-
-def _batch_offsets(sessions: Sequence[SparkSession], query_id: str, batch_id: int) -> tuple[str | None, list[Any]]:
-    """The query's name and the end offsets of a batch, as Spark logged them before it began; none when unknown.
-
-    They only feed the consumer group that shows progress, so what is not there is not an error.
-    """
-    from py4j.protocol import Py4JError
-    from pyspark.errors import PySparkException
-
-    for spark in sessions:
-        try:
-            query = spark._jsparkSession.streams().get(query_id)
-            if query is None:
-                continue
-            logged = query.streamingQuery().offsetLog().get(batch_id)
-            if logged.isEmpty():
-                continue
-            offsets = logged.get().offsets()
-            sources = [offsets.apply(at) for at in range(offsets.size())]
-            return query.name(), [json.loads(one.get().json()) for one in sources if one.isDefined()]
-        except (PySparkException, Py4JError, AttributeError, TypeError, json.JSONDecodeError) as error:
-            log.info("the offsets of batch %d cannot be read from Spark: %s", batch_id, error)
-    return None, []

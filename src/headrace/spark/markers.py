@@ -1,4 +1,6 @@
-"""Markers: which batch of which query was committed last, in a compacted topic that the batch's transaction writes too.
+"""Markers: which batch of which sink of which query was committed last, and from which offsets of the source.
+
+They are records of a compacted topic that the batch's own transaction writes too.
 
 Up to the last stable offset the broker says what is committed. Beyond it another query's open transaction may hide a
 marker of ours that is decided already; so there the log is read as it is, and decided here by the control records.
@@ -7,8 +9,9 @@ marker of ours that is decided already; so there the log is read as it is, and d
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, Self
 
 from headrace.errors import HeadraceError
 from headrace.records import Batch, read_control, read_records
@@ -20,21 +23,50 @@ class UndecidedMarker(HeadraceError):
     """A marker of ours belongs to a transaction that is open, although all of ours were ended before."""
 
 
+class UnreadableMarker(HeadraceError):
+    """A record of the progress topic that is no marker."""
+
+
 @dataclass(frozen=True, slots=True)
 class Marker:
-    """What is written with a batch; -1 where it is not known (yet)."""
+    """What is written with a batch, and of what it is: -1 and "" where it is not known (yet)."""
 
     batch: int
     records: int = -1
     at_ms: int = -1
+    query: str = ""
+    sink: str = ""
+    cluster: str = ""
+    """The id of the cluster that it was written to."""
+    run: str = ""
+    """Which start of the query wrote it."""
+    call: str = ""
+    """Which call: the same for all attempts of one."""
+    begin: str = ""
+    """A digest of the source's offsets before the batch."""
+    end: str = ""
+    """And of those behind it. Empty where batches are numbered by somebody else than Spark."""
+    topics: Mapping[str, str] = field(default_factory=dict)
+    """The output topics with their ids."""
+    offsets: Mapping[str, Any] = field(default_factory=dict)
+    """Where the batch ended in the source, as `startingOffsets` takes it; empty where that is not known."""
 
     def to_bytes(self) -> bytes:
-        return json.dumps(asdict(self), separators=(",", ":")).encode()
+        said = {name: value for name, value in asdict(self).items() if value not in ("", {})}
+        return json.dumps(said, separators=(",", ":")).encode()
 
     @classmethod
-    def from_bytes(cls, value: bytes) -> Marker:
-        given = json.loads(value)
-        return cls(int(given["batch"]), int(given.get("records", -1)), int(given.get("at_ms", -1)))
+    def from_bytes(cls, value: bytes) -> Self:
+        """As written by this version, or by an earlier one, which said less."""
+        try:
+            given = json.loads(value)
+            known = {one.name: given[one.name] for one in fields(cls) if one.name in given}
+            return cls(**{**known, "batch": int(given["batch"])})
+        except (ValueError, KeyError, TypeError) as error:
+            raise UnreadableMarker(
+                f"a record of the progress topic is no marker ({error}): {value[:200]!r}. Only markers belong there; "
+                "use another progress_topic, or remove what is not one"
+            ) from error
 
 
 def last_decided(batches: Iterable[Batch], key: bytes) -> bytes | None:

@@ -21,8 +21,18 @@ class Outcome(enum.Enum):
     """An earlier run had committed it."""
 
 
+class Found(enum.Enum):
+    """What the marker says of a batch."""
+
+    NOTHING = "nothing"
+    OURS = "ours"
+    """This very call has committed it: the answer was lost."""
+    BEFORE = "before"
+    """An earlier run has committed it, from the same offsets of the source."""
+
+
 class ExactlyOnceError(HeadraceError):
-    """A batch could not be written. Nothing of it is visible to readers with `isolation.level=read_committed`."""
+    """A batch was not written, or it is not known whether it was; the text says which."""
 
 
 class TookOver(ExactlyOnceError):
@@ -31,6 +41,15 @@ class TookOver(ExactlyOnceError):
 
 class BatchTooSlow(ExactlyOnceError):
     """The coordinator ended the transaction because it took longer than `transaction.timeout.ms`."""
+
+
+class WrongHistory(ExactlyOnceError):
+    """What is committed was not written by the history that this batch belongs to: a checkpoint restored from a backup,
+    a copy of it, or another sink under the same name. Going on would lose or repeat rows."""
+
+
+class QueryStopped(ExactlyOnceError):
+    """The query was stopped while it wrote a batch, which is left to the next start."""
 
 
 class WriteFailed(HeadraceError):
@@ -54,14 +73,14 @@ class Identity:
 
 
 class Steps(Protocol):
-    """What is done, in this order, for every attempt. All but `release` may raise the errors above."""
+    """What is done, in this order, for every attempt. Each may raise the errors above."""
 
     def fence(self) -> Identity:
-        """A new epoch: every older transaction of this id is decided when it returns."""
+        """A new epoch: every older transaction of this id is decided when it returns, by an abort if it was open."""
         ...
 
-    def last_committed(self) -> int | None:
-        """The last batch whose marker is committed. Asked after `fence`."""
+    def look(self) -> Found:
+        """What the marker says of this batch. Asked after `fence`. Raises `WrongHistory`."""
         ...
 
     def enlist(self, identity: Identity) -> None:
@@ -78,8 +97,8 @@ class Steps(Protocol):
 
     def commit(self, identity: Identity) -> None: ...
 
-    def release(self) -> None:
-        """Give up: abort what is open, so that readers are not held up. Raises nothing that matters."""
+    def is_stopped(self) -> bool:
+        """Whether nobody wants the batch any more: then it is not begun again."""
         ...
 
 
@@ -94,34 +113,74 @@ def run_batch(
 ) -> Outcome:
     """Write a batch, or find it written. Raises `ExactlyOnceError` with the first cause when it cannot be done."""
     first: HeadraceError | None = None
+    in_doubt = False
     for attempt in range(1, attempts_max + 1):
         identity = steps.fence()
-        done = steps.last_committed()
-        if done is not None and done >= batch_id:
-            # On a later attempt that is our own commit, whose answer was lost.
-            return Outcome.SKIPPED if first is None else Outcome.COMMITTED
+        found = steps.look()
+        if found is not Found.NOTHING:
+            return _outcome(found)
         started = monotonic()
+        in_doubt = False
         try:
             steps.enlist(identity)
             steps.write(identity)
             steps.mark(identity)
+            in_doubt = True
             steps.commit(identity)
             return Outcome.COMMITTED
         except Fenced as error:
             # No fencing back: two drivers that do so would go on for ever.
-            raise _fenced(error, batch_id, (monotonic() - started) * 1000, timeout_ms) from (first or error)
+            is_in = in_doubt and _is_ours(steps)
+            took_ms = (monotonic() - started) * 1000
+            raise _fenced(error, batch_id, took_ms, timeout_ms, is_in, in_doubt) from (first or error)
         except (WriteFailed, OutcomeUnknown) as error:
             first = first or error
+            if steps.is_stopped():
+                break
             on_retry(attempt, error)
-    steps.release()
     assert first is not None
-    raise ExactlyOnceError(
-        f"batch {batch_id} failed {attempts_max} times and nothing of it was written. The first time: {first}"
-    ) from first
+    return _give_up(steps, batch_id, first, attempt, in_doubt)
 
 
-def _fenced(error: Fenced, batch_id: int, took_ms: float, timeout_ms: int) -> ExactlyOnceError:
-    if took_ms >= timeout_ms:
+def _outcome(found: Found) -> Outcome:
+    return Outcome.COMMITTED if found is Found.OURS else Outcome.SKIPPED
+
+
+def _give_up(steps: Steps, batch_id: int, first: HeadraceError, attempts: int, in_doubt: bool) -> Outcome:
+    """Abort what is open, so that readers are not held up, and look: only then is it known what was written."""
+    said = f"batch {batch_id} failed {attempts} times"
+    try:
+        steps.fence()
+        found = steps.look()
+    except WrongHistory:
+        raise
+    except HeadraceError as error:
+        known = "whether it was written is not known" if in_doubt else "nothing of it was committed"
+        raise ExactlyOnceError(
+            f"{said}, and {known}: its transaction could not be ended here ({error}), and ends by itself after its "
+            f"time-out. The query started again finds out. The first time: {first}"
+        ) from first
+    if found is not Found.NOTHING:
+        return _outcome(found)
+    if steps.is_stopped():
+        raise QueryStopped(f"batch {batch_id}: the query was stopped, and nothing of it was written") from first
+    raise ExactlyOnceError(f"{said} and nothing of it was written. The first time: {first}") from first
+
+
+def _is_ours(steps: Steps) -> bool:
+    """Whether our commit is in, as far as that can be told without fencing whoever has taken over."""
+    try:
+        return steps.look() is Found.OURS
+    except HeadraceError:
+        return False
+
+
+def _fenced(
+    error: Fenced, batch_id: int, took_ms: float, timeout_ms: int, is_in: bool, in_doubt: bool
+) -> ExactlyOnceError:
+    if is_in:
+        return TookOver(f"batch {batch_id} is committed, but another run of this query took over ({error})")
+    if took_ms >= timeout_ms and not in_doubt:
         return BatchTooSlow(
             f"batch {batch_id} took {took_ms / 1000:.0f} s, longer than transaction.timeout.ms={timeout_ms}, so the "
             "broker aborted it. Make batches smaller (maxOffsetsPerTrigger), or raise transaction.timeout.ms (and "

@@ -1,14 +1,15 @@
 """Which offsets a batch reads, and how they are spread over tasks. Pure: no Spark, no network.
 
 Offsets travel through Spark as JSON in the shape of its own Kafka source, `{"topic": {"0": 23}}`, with one entry more
-whose name no topic can have: the cluster they belong to, and the consumer group that shows the progress.
+whose name no topic can have: the cluster and the topics (by their ids) they belong to, and the consumer group that
+shows the progress.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
@@ -48,25 +49,60 @@ class Progress:
     offsets: Offsets
     cluster: str | None = None
     group: str | None = None
+    topics: Mapping[str, str] = field(default_factory=dict)
+    """The topics' ids, where the brokers have them."""
+    is_initial: bool = False
+    """Where a query starts, which Spark asks anew whenever its first batch is planned again."""
+    began: Offsets | None = None
+    """In the end of a first batch: where it began. Spark's log has ends only."""
 
     def to_json(self) -> dict[str, Any]:
-        made: dict[str, Any] = {}
-        for partition in sorted(self.offsets):
-            made.setdefault(partition.topic, {})[str(partition.partition)] = self.offsets[partition]
-        identity = {"cluster": self.cluster, "group": self.group}
+        made = _to_json(self.offsets)
+        identity: dict[str, Any] = {"cluster": self.cluster, "group": self.group}
+        identity["topics"] = dict(sorted(self.topics.items())) or None
+        identity["initial"] = self.is_initial or None
+        identity["began"] = None if self.began is None else _to_json(self.began)
         made[IDENTITY] = {name: value for name, value in identity.items() if value is not None}
         return made
 
     @classmethod
     def from_json(cls, given: Mapping[str, Any]) -> Progress:
         identity = given.get(IDENTITY, {})
-        offsets = {
-            TopicPartition(topic, int(partition)): int(offset)
-            for topic, partitions in given.items()
-            if topic != IDENTITY
-            for partition, offset in partitions.items()
-        }
-        return cls(offsets, identity.get("cluster"), identity.get("group"))
+        began = identity.get("began")
+        return cls(
+            _from_json(given),
+            identity.get("cluster"),
+            identity.get("group"),
+            identity.get("topics", {}),
+            bool(identity.get("initial", False)),
+            None if began is None else _from_json(began),
+        )
+
+    def made_anew(self, ids: Mapping[str, str]) -> list[str]:
+        """Those of the topics that have another id now: what the offsets were of is not there any more."""
+        return sorted(name for name, one in self.topics.items() if ids.get(name, one) != one)
+
+
+def _to_json(offsets: Offsets) -> dict[str, Any]:
+    made: dict[str, Any] = {}
+    for partition in sorted(offsets):
+        made.setdefault(partition.topic, {})[str(partition.partition)] = offsets[partition]
+    return made
+
+
+def _from_json(given: Mapping[str, Any]) -> Offsets:
+    return {
+        TopicPartition(topic, int(partition)): int(offset)
+        for topic, partitions in given.items()
+        if topic != IDENTITY
+        for partition, offset in partitions.items()
+    }
+
+
+def without(offsets: Offsets, topics: Iterable[str]) -> Offsets:
+    """Offsets of other topics only."""
+    names = set(topics)
+    return {one: offset for one, offset in offsets.items() if one.topic not in names}
 
 
 def is_ours(given: Any) -> bool:

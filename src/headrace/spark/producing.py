@@ -2,7 +2,8 @@
 transaction.
 
 Up to five batches of a partition are under way, which is how many a broker remembers to know a repetition by. When one
-fails in a way that may pass, everything from it on is sent again, one by one, byte for byte the same.
+fails in a way that may pass, everything from it on is sent again, one by one, byte for byte the same. One that is too
+large for its topic is halved: sequences count records, so those behind it stay as they are.
 """
 
 from __future__ import annotations
@@ -16,9 +17,17 @@ from headrace.client.blocking import BlockingClient
 from headrace.client.connection_core import Call
 from headrace.client.producer_batch import slice_columns
 from headrace.client.producer_config import PRODUCER_CONFIGS
-from headrace.errors import ErrorCode, HeadraceError, KafkaError, RequestTimedOutError, RetriableError, error_for
+from headrace.errors import (
+    ErrorCode,
+    HeadraceError,
+    KafkaError,
+    MessageTooLargeError,
+    RequestTimedOutError,
+    RetriableError,
+    error_for,
+)
 from headrace.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from headrace.records import Codec
+from headrace.records import Batch, Codec, decode_columns
 from headrace.records.batch import increment_sequence
 from headrace.records.build import build_batch_from_columns
 from headrace.records.columns import Columns
@@ -75,7 +84,12 @@ class _Sent:
 @dataclass(slots=True)
 class _Lane:
     partition: TopicPartition
+    batch_bytes: int
+    """As much as goes into a batch: less once the topic refused one as too large."""
     sequence: int = 0
+    is_known: bool = False
+    """Whether the partition has taken a batch of ours. Before that a broker would take any sequence for the first, so
+    a second batch may only follow when the first is in."""
     unanswered: deque[_Sent] = field(default_factory=deque)
 
 
@@ -95,8 +109,11 @@ class TransactionalWriter:
 
     def write(self, partition: TopicPartition, columns: Columns, sizes: Any) -> None:
         """Send rows, in as many batches as they need. Returns before they are answered; `finish` waits."""
-        for start, end in cut(sizes, self._settings.batch_bytes):
-            self._send(partition, slice_columns(columns, start, end))
+        lane = self._lanes.get(partition)
+        if lane is None:
+            lane = self._lanes[partition] = _Lane(partition, self._settings.batch_bytes)
+        for start, end in cut(sizes, lane.batch_bytes):
+            self._send(lane, slice_columns(columns, start, end))
 
     def finish(self) -> None:
         """Wait until everything is acknowledged; raises the first failure."""
@@ -106,22 +123,10 @@ class TransactionalWriter:
 
     # --- one lane -----------------------------------------------------------------------------------------------------
 
-    def _send(self, partition: TopicPartition, columns: Columns) -> None:
-        lane = self._lanes.get(partition)
-        if lane is None:
-            lane = self._lanes[partition] = _Lane(partition)
-        records = build_batch_from_columns(
-            columns,
-            base_offset=0,
-            codec=self._settings.codec,
-            level=self._settings.level,
-            producer_id=self._identity.producer_id,
-            producer_epoch=self._identity.epoch,
-            base_sequence=lane.sequence,
-            transactional=True,
-        )
+    def _send(self, lane: _Lane, columns: Columns) -> None:
+        records = self._built(columns, lane.sequence)
         lane.sequence = increment_sequence(lane.sequence, len(columns))
-        while len(lane.unanswered) >= _IN_FLIGHT_MAX:
+        while len(lane.unanswered) >= (_IN_FLIGHT_MAX if lane.is_known else 1):
             self._settle(lane)
         while self._in_flight_bytes and self._in_flight_bytes + len(records) > self._settings.in_flight_bytes:
             self._settle(max(self._lanes.values(), key=lambda one: len(one.unanswered)))
@@ -129,6 +134,18 @@ class TransactionalWriter:
         self._in_flight_bytes += len(records)
         # Answers are taken in when they are there; nobody waits for them here.
         self._client.poll(0)
+
+    def _built(self, columns: Columns, sequence: int) -> bytearray:
+        return build_batch_from_columns(
+            columns,
+            base_offset=0,
+            codec=self._settings.codec,
+            level=self._settings.level,
+            producer_id=self._identity.producer_id,
+            producer_epoch=self._identity.epoch,
+            base_sequence=sequence,
+            transactional=True,
+        )
 
     def _submit(self, lane: _Lane, records: bytearray) -> Call | None:
         topic, partition = lane.partition
@@ -152,8 +169,11 @@ class TransactionalWriter:
         if error is not None:
             self._again(lane, error)
             return
-        lane.unanswered.popleft()
-        self._in_flight_bytes -= len(oldest.records)
+        self._taken(lane)
+
+    def _taken(self, lane: _Lane) -> None:
+        self._in_flight_bytes -= len(lane.unanswered.popleft().records)
+        lane.is_known = True
 
     def _outcome(self, lane: _Lane, call: Call | None) -> HeadraceError | None:
         """None when the batch is in the log; an error that may pass; raises one that does not."""
@@ -171,9 +191,27 @@ class TransactionalWriter:
         error = error_for(code, answer.error_message)
         if code in _FENCED:
             raise Fenced(f"writing to {lane.partition}: {error}")
-        if not isinstance(error, RetriableError):
+        if not isinstance(error, (RetriableError, MessageTooLargeError)):
             raise _about(error, lane.partition)
         return error
+
+    def _halve(self, lane: _Lane, error: HeadraceError) -> None:
+        """Two batches instead of the oldest, which its topic takes for too large."""
+        oldest = lane.unanswered[0]
+        batch = Batch(memoryview(oldest.records))
+        count = batch.count
+        if count < 2:
+            assert isinstance(error, KafkaError)
+            raise _about(error, lane.partition)
+        columns, sequence, half = decode_columns(batch), batch.header().base_sequence, count // 2
+        halves = [
+            _Sent(self._built(slice_columns(columns, 0, half), sequence), None),
+            _Sent(self._built(slice_columns(columns, half, count), increment_sequence(sequence, half)), None),
+        ]
+        self._in_flight_bytes += sum(len(one.records) for one in halves) - len(oldest.records)
+        lane.unanswered.popleft()
+        lane.unanswered.extendleft(reversed(halves))
+        lane.batch_bytes = max(1, min(lane.batch_bytes, len(oldest.records) // 2))
 
     def _again(self, lane: _Lane, error: HeadraceError) -> None:
         """Everything from the oldest on once more, one after the other, until it is acknowledged or time is over."""
@@ -182,14 +220,18 @@ class TransactionalWriter:
                 self._client.wait(sent.call, timeout_ms=3 * self._settings.request_timeout_ms)
         deadline = self._clock.monotonic() + self._settings.delivery_timeout_ms / 1000
         while lane.unanswered:
-            self._find_leader(lane, deadline, error)
-            oldest = lane.unanswered[0]
-            oldest.call = self._submit(lane, oldest.records)
-            failure = self._outcome(lane, oldest.call)
-            if failure is None:
-                lane.unanswered.popleft()
-                self._in_flight_bytes -= len(oldest.records)
+            if isinstance(error, MessageTooLargeError):
+                self._halve(lane, error)
             else:
+                self._find_leader(lane, deadline, error)
+            failure: HeadraceError | None = None
+            while lane.unanswered and failure is None:
+                oldest = lane.unanswered[0]
+                oldest.call = self._submit(lane, oldest.records)
+                failure = self._outcome(lane, oldest.call)
+                if failure is None:
+                    self._taken(lane)
+            if failure is not None:
                 error = failure
 
     def _find_leader(self, lane: _Lane, deadline: float, error: HeadraceError) -> None:

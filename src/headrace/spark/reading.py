@@ -19,11 +19,18 @@ from headrace.client.blocking import BlockingClient
 from headrace.client.chunks import Chunk
 from headrace.client.connection_core import Call
 from headrace.client.consumer_config import CONSUMER_CONFIGS
+from headrace.client.consumer_errors import RecordDeserializationError
 from headrace.client.consumer_records import PartitionColumns, slice_columns
 from headrace.errors import ErrorCode, HeadraceError, RequestTimedOutError, RetriableError, error_for
 from headrace.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic, PartitionData
 from headrace.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from headrace.protocol.messages.offset_for_leader_epoch import (
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderPartition,
+    OffsetForLeaderTopic,
+)
 from headrace.protocol.schema import ZERO_UUID
+from headrace.records import Batch, BatchHeader, split
 from headrace.records.arrow import columns_to_arrow
 from headrace.records.columns import Columns
 from headrace.spark.connections import expect_rows, forget, shared_client
@@ -37,7 +44,12 @@ _FETCH_WAIT_MS = 500
 _RETRY_S = 0.1
 _NO_SESSION_EPOCH = -1
 _CONSUMER = -1
-_EARLIEST = -2
+_EARLIEST, _LATEST = -2, -1
+_REPLICA_S = 300.0
+"""So long a replica is read from before its leader is asked again, as `metadata.max.age.ms` is by default."""
+_LOOKS_FIRST = 3
+_LEADER_S = 5.0
+"""So long the leader is asked for itself after a replica failed."""
 _VERSION_WITHOUT_TOPIC_IDS = 12
 
 
@@ -78,6 +90,10 @@ class RangeFetcher:
         self._progress_at = self._clock.monotonic()
         self._position = wanted.start
         self._last_trouble: HeadraceError | None = None
+        self._replica: int | None = None
+        self._replica_until = 0.0
+        self._leader_until = 0.0
+        self._looks = 0
 
     def pieces(self) -> Iterator[PartitionColumns]:
         """Columns in order of offsets, each with at least one row, all inside the range."""
@@ -97,9 +113,36 @@ class RangeFetcher:
             self._progress_at = self._clock.monotonic()
         # Nothing is left in flight: the last chunk reached the end, so no further fetch was sent.
 
+    def batches(self) -> Iterator[tuple[Batch, BatchHeader]]:
+        """The range as batches, as they lie in the log: each that reaches into it, in order."""
+        while self._position < self._wanted.end:
+            data = self._data(self._submit(self._position))
+            if data is None:
+                continue
+            assert data.records is not None
+            before = self._position
+            for batch in split(data.records):
+                header = batch.header()
+                if header.next_offset <= self._position:
+                    continue
+                if header.base_offset >= self._wanted.end:
+                    return
+                yield batch, header
+                self._position = header.next_offset
+            if self._position > before:
+                self._progress_at = self._clock.monotonic()
+            else:
+                self._trouble(RequestTimedOutError(f"{self._wanted.partition} gave nothing at offset {before}"))
+
     def _decoded(self, chunk: Chunk, end: int) -> Iterator[PartitionColumns]:
         while True:
-            piece = chunk.peek(ROWS_MAX)
+            try:
+                piece = chunk.peek(ROWS_MAX)
+            except RecordDeserializationError as error:
+                if error.offset >= end:
+                    # What is damaged lies behind the range, and is somebody else's to report.
+                    return
+                raise
             if piece is None:
                 return
             count = len(piece)
@@ -115,12 +158,15 @@ class RangeFetcher:
     # --- asking -------------------------------------------------------------------------------------------------------
 
     def _submit(self, offset: int) -> Call | None:
-        """Ask the leader; None when there is none to ask (then somebody waits, see `_answer`)."""
+        """Ask the leader, or the replica that it named; None when there is none to ask (then `_answer` waits)."""
         core = self._client.core
         topic, partition = self._wanted.partition
         leader = core.view.leader_of(topic, partition)
         if leader is None:
             return None
+        now = self._clock.monotonic()
+        if self._replica is not None and (now >= self._replica_until or self._replica not in core.view.nodes):
+            self._replica = None
         view = core.view.topics[topic]
         fetch = self._plan.fetch
         request = FetchRequest(
@@ -144,10 +190,12 @@ class RangeFetcher:
                 )
             ],
             forgotten_topics_data=[],
-            rack_id=fetch.get("client.rack", ""),
+            # Without a rack the leader answers itself.
+            rack_id=fetch.get("client.rack", "") if now >= self._leader_until else "",
         )
         version_max = _VERSION_WITHOUT_TOPIC_IDS if view.topic_id == ZERO_UUID else None
-        return self._client.submit(leader.id, request, version_max=version_max)
+        node = leader.id if self._replica is None else self._replica
+        return self._client.submit(node, request, version_max=version_max)
 
     def _data(self, call: Call | None) -> PartitionData | None:
         """What a fetch brought, with at least one batch; None to ask again."""
@@ -166,9 +214,28 @@ class RangeFetcher:
             self._refused(data)
             return None
         if not data.records:
-            self._nothing_came(data)
+            if data.preferred_read_replica >= 0:
+                self._follow(data.preferred_read_replica)
+            else:
+                self._nothing_came(data)
             return None
         return data
+
+    def _follow(self, replica: int) -> None:
+        """The leader leaves the answer to a replica that is nearer."""
+        self._replica = replica
+        self._replica_until = self._clock.monotonic() + _REPLICA_S
+        if replica not in self._client.core.view.nodes:
+            self._trouble(RequestTimedOutError(f"the broker {replica}, which is to be read from, is not known"))
+        self._check_time(f"its leader leaves it to the replica {replica}")
+
+    def _leave_replica(self) -> bool:
+        """Whether a replica was asked, which is asked no more for a while: only the leader knows what there is."""
+        if self._replica is None:
+            return False
+        self._replica = None
+        self._leader_until = self._clock.monotonic() + _LEADER_S
+        return True
 
     def _answer(self, call: Call | None) -> Chunk | None:
         """The records that a fetch brought; None to ask again."""
@@ -186,16 +253,25 @@ class RangeFetcher:
         )
         if chunk.next_offset <= self._position:
             # A bad batch stands at the very position: looking at it raises what is wrong with it.
-            chunk.peek(1)
+            try:
+                chunk.peek(1)
+            except RecordDeserializationError as error:
+                if error.offset < self._wanted.end:
+                    raise
+                self._position = self._wanted.end
+                return None
             self._trouble(RequestTimedOutError(f"{self._wanted.partition} gave nothing at offset {self._position}"))
             return None
         self._last_trouble = None
+        self._looks = 0
         return chunk
 
     # --- trouble ------------------------------------------------------------------------------------------------------
 
     def _refused(self, data: PartitionData) -> None:
-        if data.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
+        if self._leave_replica():
+            self._check_time(str(error_for(data.error_code)))
+        elif data.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
             self._out_of_range()
         else:
             self._trouble(error_for(data.error_code))
@@ -210,16 +286,65 @@ class RangeFetcher:
             self._lost(f"offsets {self._position} to {lost - 1} of {partition} were deleted before they were read")
             self._position = lost
         else:
-            self._lost(f"{partition} ends before offset {self._position}; the range goes to {self._wanted.end}")
-            self._position = self._wanted.end
+            self._at_end()
+
+    def _at_end(self) -> None:
+        """The leader gives nothing at the position: has the log lost it, or is it only not readable yet?
+
+        A new leader's high watermark may lag behind the old one's, and a leader may not know of its successor. Its log
+        alone says what there is.
+        """
+        self._looks += 1
+        if self._looks <= _LOOKS_FIRST:
+            # Mostly it is there a moment later.
+            self._wait(f"nothing is readable at offset {self._position}")
+            return
+        end = self._log_end()
+        if end is None:
+            return
+        if end > self._position:
+            self._wait(f"the log has offset {self._position}, but not all replicas do: its leader is new")
+            return
+        self._lost(f"{self._wanted.partition} ends at offset {end}; the range goes to {self._wanted.end}")
+        self._position = self._wanted.end
+
+    def _log_end(self) -> int | None:
+        """Where the leader's log ends, whatever is readable of it; None to ask again."""
+        topic, partition = self._wanted.partition
+        view = self._client.core.view
+        leader = view.leader_of(topic, partition)
+        if leader is None:
+            self._wait_for_leader()
+            return None
+        epoch = view.topics[topic].partitions[partition].leader_epoch
+        if epoch < 0:
+            # Brokers before 2.1 do not say. Since 2.2 one whose watermark lags refuses to tell where it ends.
+            return self._listed(_LATEST)
+        asked = OffsetForLeaderPartition(partition=partition, current_leader_epoch=epoch, leader_epoch=epoch)
+        request = OffsetForLeaderEpochRequest(
+            replica_id=_CONSUMER, topics=[OffsetForLeaderTopic(topic=topic, partitions=[asked])]
+        )
+        try:
+            answer = self._client.request(leader.id, request).topics[0].partitions[0]
+        except RetriableError as error:
+            self._trouble(error)
+            return None
+        if answer.error_code:
+            self._trouble(error_for(answer.error_code))
+            return None
+        end: int = answer.end_offset
+        return end
 
     def _earliest(self) -> int | None:
+        return self._listed(_EARLIEST)
+
+    def _listed(self, which: int) -> int | None:
         topic, partition = self._wanted.partition
         leader = self._client.core.view.leader_of(topic, partition)
         if leader is None:
             self._wait_for_leader()
             return None
-        asked = ListOffsetsPartition(partition_index=partition, timestamp=_EARLIEST)
+        asked = ListOffsetsPartition(partition_index=partition, timestamp=which)
         request = ListOffsetsRequest(
             replica_id=_CONSUMER, isolation_level=0, topics=[ListOffsetsTopic(name=topic, partitions=[asked])]
         )
@@ -236,11 +361,11 @@ class RangeFetcher:
 
     def _nothing_came(self, data: PartitionData) -> None:
         """At the end of the log, or of what is committed: either the range goes beyond, or a transaction is open."""
+        if self._leave_replica():
+            self._check_time("the replica that was asked has nothing there yet")
+            return
         if self._position >= data.high_watermark:
-            self._lost(
-                f"{self._wanted.partition} ends at offset {data.high_watermark}; the range goes to {self._wanted.end}"
-            )
-            self._position = self._wanted.end
+            self._at_end()
             return
         self._check_time(
             f"offset {self._position} of {self._wanted.partition} is not readable yet: a transaction is open before "
@@ -258,10 +383,14 @@ class RangeFetcher:
     def _trouble(self, error: HeadraceError) -> None:
         if not isinstance(error, RetriableError):
             raise error
+        self._leave_replica()
         self._last_trouble = error
+        self._wait(str(error))
+
+    def _wait(self, why: str) -> None:
         self._client.core.refresh_metadata()
         self._client.poll_until(lambda: False, self._clock.monotonic() + _RETRY_S)
-        self._check_time(str(error))
+        self._check_time(why)
 
     def _wait_for_leader(self) -> None:
         core = self._client.core

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import (
@@ -48,6 +49,7 @@ from headrace.spark.planning import (
     pieces,
     ranges_between,
     waiting,
+    without,
 )
 
 # What only planning and reading need is loaded there: Spark has a process of its own for each step before them, which
@@ -182,6 +184,7 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
         self._patience = Patience(options.min_offsets or 0, options.max_delay_ms)
         self._committed: Offsets | None = None
         self._newest: Offsets | None = None
+        self._is_planned = False
 
     def initialOffset(self) -> dict[str, Any]:
         options = self.options
@@ -192,7 +195,7 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
             no_match=options.no_match,
             option="startingOffsets",
         )
-        return self._progress(start).to_json()
+        return replace(self._progress(start), is_initial=True).to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:
         if self.options.max_offsets is not None:
@@ -211,26 +214,44 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
         latest = self._newest = self._latest()
         if self._target is not None:
             latest = capped(latest, self._target)
-        new = latest.keys() - begun.offsets.keys()
+        anew = begun.made_anew(self.cluster.ids)
+        offsets = without(begun.offsets, anew)
+        new = latest.keys() - offsets.keys()
         earliest = self.cluster.earliest(sorted(new))
         if not isinstance(limit, ReadAllAvailable):
             if self.options.min_offsets is not None and self._target is None:
-                count = waiting(begun.offsets, latest, earliest)
+                count = waiting(offsets, latest, earliest)
                 if self._patience.holds_back(count, self._clock.monotonic() * 1000):
                     return start
             if isinstance(limit, ReadMaxRows):
-                latest = limited(begun.offsets, latest, earliest, limit.max_rows)
+                latest = limited(offsets, latest, earliest, limit.max_rows)
+        if latest == begun.offsets and not begun.is_initial and not anew:
+            # Spark takes any other text for something new.
+            return start
         # Partitions that are gone, and logs that were cut short, are told of when the batch is planned.
-        return self._progress(latest).to_json()
+        return replace(self._progress(latest), began=begun.offsets if begun.is_initial else None).to_json()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         # What the last batch was planned with: asking again would cost every batch a round trip.
         return None if self._newest is None else self._progress(self._newest).to_json()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        begun, until = Progress.from_json(start).offsets, Progress.from_json(end).offsets
-        new = sorted(until.keys() - begun.keys())
-        ranges, losses = ranges_between(begun, until, self.cluster.earliest(new))
+        # Also of a batch that is planned again from the log: its offsets may be another cluster's.
+        begun, until = self._checked(start), self._checked(end)
+        ids = dict(until.topics)
+        if not self._is_planned:
+            # What an earlier run has logged may be of topics that are not there any more.
+            self._is_planned = True
+            self.cluster.partitions(self.options.topics)
+            ids |= self.cluster.ids
+        gone = until.made_anew(ids)
+        anew = sorted({*begun.made_anew(until.topics), *gone})
+        # Of a first batch Spark asks anew where it begins, which need not be where it began.
+        from_offsets = without(begun.offsets if until.began is None else until.began, anew)
+        to_offsets = without(until.offsets, gone)
+        new = sorted(to_offsets.keys() - from_offsets.keys())
+        ranges, losses = ranges_between(from_offsets, to_offsets, self.cluster.earliest(new))
+        losses += [f"{name} was deleted and made anew: what was not read of the old one is gone" for name in anew]
         warning = check_losses(losses, fail=self.options.fail_on_data_loss)
         if warning is not None:
             log.warning("%s", warning)
@@ -251,7 +272,9 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
         return self.cluster.latest(found, read_committed=self.options.read_committed)
 
     def _progress(self, offsets: Offsets) -> Progress:
-        return Progress(offsets, self.cluster.id, self.options.group_id)
+        used = {one.topic for one in offsets}
+        ids = {name: one for name, one in self.cluster.ids.items() if name in used}
+        return Progress(offsets, self.cluster.id, self.options.group_id, ids)
 
     def _checked(self, start: dict[str, Any]) -> Progress:
         begun = Progress.from_json(start)

@@ -2,29 +2,26 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from headrace.client.blocking import BlockingClient
-from headrace.errors import HeadraceError
 from headrace.runtime.real import RealClock
 from headrace.spark.cluster import Cluster
 from headrace.spark.columns import Shape
 from headrace.spark.connections import make_client
 from headrace.spark.first_cause import first_cause, job_ids
+from headrace.spark.history import judge
 from headrace.spark.lanes import Lanes
 from headrace.spark.markers import Marker
-from headrace.spark.once import Identity, WriteFailed
+from headrace.spark.once import Found, Identity, WriteFailed
 from headrace.spark.transaction import CommittedOffsets, Transaction
 from headrace.spark.writing import WriteJob, needs_routing, run_job
 from headrace.topics import TopicPartition
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
-
-log = logging.getLogger("headrace.spark")
 
 
 class Link:
@@ -34,8 +31,19 @@ class Link:
         self.kafka = kafka
         self.client: BlockingClient = make_client(kafka)
         self.cluster = Cluster(kafka)
-        self.transaction = Transaction(
-            self.client, self.cluster, kafka, name, progress_topic=progress_topic, timeout_ms=timeout_ms
+        self._progress_topic = progress_topic
+        self._timeout_ms = timeout_ms
+        self.transaction = self.transaction_of(name)
+
+    def transaction_of(self, name: str) -> Transaction:
+        """The transaction of another transactional id, over the same connections."""
+        return Transaction(
+            self.client,
+            self.cluster,
+            self.kafka,
+            name,
+            progress_topic=self._progress_topic,
+            timeout_ms=self._timeout_ms,
         )
 
     def close(self) -> None:
@@ -45,9 +53,12 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What one batch writes. `partitions`: those that rows go to, if that is known; else all of the topics."""
+    """What one batch writes. `rows`: None writes only the marker.
 
-    rows: DataFrame
+    `partitions`: those that rows go to, if that is known; else all of the topics.
+    """
+
+    rows: DataFrame | None
     shape: Shape
     topics: Sequence[str]
     marker: Marker
@@ -57,29 +68,48 @@ class Work:
 
 
 class BatchSteps:
-    """The steps for one batch."""
+    """The steps for one batch. `earlier`: finds what an earlier version wrote, if there is no marker of this one."""
 
-    def __init__(self, link: Link, work: Work) -> None:
+    def __init__(
+        self,
+        link: Link,
+        work: Work,
+        *,
+        is_stopped: Callable[[], bool] = lambda: False,
+        earlier: Callable[[], Marker | None] = lambda: None,
+    ) -> None:
         self.records = 0
+        self.is_stopped = is_stopped
         self._link = link
         self._transaction = link.transaction
         self._work = work
         self._lanes: Lanes | None = None
+        self._topic_ids: Mapping[str, str] = {}
+        self._earlier = earlier
 
     def fence(self) -> Identity:
         return self._transaction.fence()
 
-    def last_committed(self) -> int | None:
+    def look(self) -> Found:
         marker = self._transaction.last_marker()
-        return None if marker is None else marker.batch
+        if marker is None:
+            marker = self._earlier()
+        ours = self._work.marker
+        if marker is not None and marker.batch == ours.batch and marker.topics:
+            ours = replace(ours, topics=self._link.cluster.topic_ids(self._work.topics))
+        return judge(marker, ours)
 
     def enlist(self, identity: Identity) -> None:
-        self._lanes = Lanes.of(self._link.cluster.partition_counts(self._work.topics))
+        described = self._link.cluster.described(self._work.topics) if self._work.topics else {}
+        self._lanes = Lanes.of({name: one.partitions for name, one in described.items()})
+        self._topic_ids = {name: one.id for name, one in described.items() if one.id}
         self._transaction.enlist(identity, list(self._work.partitions or self._lanes.partitions()))
 
     def write(self, identity: Identity) -> None:
         assert self._lanes is not None
         rows, shape = self._work.rows, self._work.shape
+        if rows is None:
+            return
         spark = rows.sparkSession
         owners = None
         if not needs_routing(shape):
@@ -103,21 +133,12 @@ class BatchSteps:
     def mark(self, identity: Identity) -> None:
         for group, offsets in self._work.offsets:
             self._transaction.commit_offsets(identity, group, offsets)
-        marker = replace(self._work.marker, records=self.records, at_ms=RealClock().now_ms())
+        now_ms = RealClock().now_ms()
+        marker = replace(self._work.marker, records=self.records, at_ms=now_ms, topics=self._topic_ids)
         self._transaction.mark(identity, marker)
 
     def commit(self, identity: Identity) -> None:
         self._transaction.commit(identity)
-
-    def release(self) -> None:
-        try:
-            self._transaction.fence()
-        except HeadraceError as error:
-            log.warning(
-                "the open transaction of %s could not be aborted (%s): it ends by itself after its time-out",
-                self._transaction.transactional_id,
-                error,
-            )
 
 
 def _with_cause(text: str, cause: str | None) -> str:

@@ -29,7 +29,6 @@ from headrace.errors import (
 from headrace.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
 from headrace.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnTopic
 from headrace.protocol.messages.end_txn import EndTxnRequest
-from headrace.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from headrace.protocol.messages.find_coordinator import FindCoordinatorRequest
 from headrace.protocol.messages.init_producer_id import InitProducerIdRequest
 from headrace.protocol.messages.txn_offset_commit import (
@@ -37,12 +36,12 @@ from headrace.protocol.messages.txn_offset_commit import (
     TxnOffsetCommitRequestPartition,
     TxnOffsetCommitRequestTopic,
 )
-from headrace.records import Batch, split
+from headrace.records import Batch
 from headrace.records.columns import Columns, bytes_column, int_column
 from headrace.spark.cluster import Cluster
 from headrace.spark.markers import Marker, last_decided
 from headrace.spark.once import Fenced, Identity, OutcomeUnknown, WriteFailed
-from headrace.spark.planning import Range
+from headrace.spark.planning import DataLoss, Range
 from headrace.spark.producing import TransactionalWriter, WriteSettings, record_sizes
 from headrace.spark.reading import RangeFetcher, ReadPlan
 from headrace.topics import TopicPartition
@@ -55,8 +54,7 @@ CommittedOffsets = Mapping[TopicPartition, OffsetAndMetadata]
 PROGRESS_TOPIC = "headrace-spark-progress"
 _TRANSACTION, _GROUP = 1, 0
 _RETRY_S = 0.05
-_FETCH_BYTES = 1024 * 1024
-_WITHOUT_TOPIC_IDS = 12
+_KEYS_MAX = 100_000
 # The last versions before KIP-890's second part.
 _ADD_PARTITIONS_MAX, _ADD_OFFSETS_MAX, _OFFSET_COMMIT_MAX, _END_MAX = 3, 3, 3, 4
 _FENCED = frozenset(
@@ -145,6 +143,7 @@ class Transaction:
         self._progress_ready = False
         self._read_to = 0
         self._written: bytes | None = None
+        self._keys: set[str] = set()
 
     # --- fence and look -----------------------------------------------------------------------------------------------
 
@@ -176,18 +175,30 @@ class Transaction:
             self._written = value
         return self._written
 
+    def other_keys(self, prefix: str) -> set[str]:
+        """Whose markers there are, of those with that prefix, as far as `last_written` has read."""
+        return {key for key in self._keys if key.startswith(prefix)}
+
     def _markers_from(self, progress: TopicPartition) -> Iterator[bytes]:
         cluster = self._cluster
         # First the end, then what is stable: what lies between is ours to decide.
         end = cluster.latest([progress], read_committed=False)[progress]
         stable = min(end, cluster.latest([progress], read_committed=True)[progress])
+        if end < self._read_to:
+            raise DataLoss(
+                f"{progress} ends at offset {end}, but was read up to {self._read_to}: markers are gone, so what was "
+                "written cannot be told. Was the topic deleted, or its leader elected out of sync?"
+            )
         start = max(self._read_to, cluster.earliest([progress])[progress])
         if start < stable:
-            plan = ReadPlan.of(dict(self._kafka), read_committed=True, fail_on_data_loss=False)
+            # A marker that is not read is a batch that is written again: nothing may be passed over.
+            plan = ReadPlan.of(dict(self._kafka), read_committed=True, fail_on_data_loss=True)
             for piece in RangeFetcher(self._client, plan, Range(progress, start, stable)).pieces():
                 for key, value in zip(piece.columns.keys.to_list(), piece.columns.values.to_list()):
                     if key == self._key and value is not None:
                         yield value
+                    elif key is not None and len(self._keys) < _KEYS_MAX:
+                        self._keys.add(key.decode(errors="replace"))
         # What is not stable now is looked at again next time: it is not known yet to be committed.
         self._read_to = max(start, stable)
         if max(start, stable) < end:
@@ -197,33 +208,9 @@ class Transaction:
 
     def _raw_batches(self, partition: TopicPartition, start: int, end: int) -> Iterator[Batch]:
         """The batches of a range as they are in the log, markers and all."""
-        position = start
-        deadline = self._client.core.clock.monotonic() + self._settings.delivery_timeout_ms / 1000
-        while position < end:
-            if self._client.core.clock.monotonic() > deadline:
-                raise RequestTimedOutError(f"{partition} gave nothing at offset {position}, before its end {end}")
-            for batch in split(self._raw_fetch(partition, position)):
-                if batch.header().next_offset > position:
-                    position = batch.header().next_offset
-                    yield batch
-
-    def _raw_fetch(self, partition: TopicPartition, offset: int) -> Any:
-        leader = self._leader(partition)
-        wanted = FetchPartition(partition=partition.partition, fetch_offset=offset, partition_max_bytes=_FETCH_BYTES)
-        request = FetchRequest(
-            max_wait_ms=500,
-            min_bytes=1,
-            max_bytes=_FETCH_BYTES,
-            isolation_level=0,
-            session_epoch=-1,
-            topics=[FetchTopic(topic=partition.topic, partitions=[wanted])],
-            forgotten_topics_data=[],
-        )
-        response = self._client.request(leader, request, version_max=_WITHOUT_TOPIC_IDS)
-        data = response.responses[0].partitions[0]
-        if data.error_code:
-            raise error_for(data.error_code)
-        return data.records or b""
+        plan = ReadPlan.of(dict(self._kafka), read_committed=False, fail_on_data_loss=True)
+        for batch, _ in RangeFetcher(self._client, plan, Range(partition, start, end)).batches():
+            yield batch
 
     def _leader(self, partition: TopicPartition) -> int:
         core = self._client.core

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING, Any
 
-from headrace.records import Batch, BatchHeader, read_control, read_records, split
+from headrace.records import Batch, BatchHeader, read_control, read_records
 from headrace.spark.connections import forget, shared_client
 from headrace.spark.planning import Range
 from headrace.spark.reading import RangeFetcher, ReadPlan
@@ -91,28 +91,6 @@ class _Tally:
             self.scan.commits += 1
 
 
-class _BatchFetcher(RangeFetcher):
-    """Reads a range as batches, each that reaches into it, in order."""
-
-    def batches(self) -> Iterator[tuple[Batch, BatchHeader]]:
-        while self._position < self._wanted.end:
-            data = self._data(self._submit(self._position))
-            if data is None:
-                continue
-            assert data.records is not None
-            before = self._position
-            for batch in split(data.records):
-                header = batch.header()
-                if header.next_offset <= self._position:
-                    continue
-                if header.base_offset >= self._wanted.end:
-                    return
-                yield batch, header
-                self._position = header.next_offset
-            if self._position > before:
-                self._progress_at = self._clock.monotonic()
-
-
 def scan_range(kafka: Mapping[str, str], wanted: Range) -> Scan:
     """Look at one partition's range, here."""
     tally = _Tally(Scan(*wanted.partition, wanted.start, wanted.end))
@@ -121,7 +99,7 @@ def scan_range(kafka: Mapping[str, str], wanted: Range) -> Scan:
         finished = False
         try:
             # What is aborted is counted too: so nothing may be left out by the broker.
-            fetcher = _BatchFetcher(client, ReadPlan.of(kafka, read_committed=False), wanted)
+            fetcher = RangeFetcher(client, ReadPlan.of(kafka, read_committed=False), wanted)
             for batch, header in fetcher.batches():
                 tally.take(batch, header)
             finished = True

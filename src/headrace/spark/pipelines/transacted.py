@@ -6,7 +6,6 @@ again, on whatever machine, goes on exactly where the last committed step ended.
 
 from __future__ import annotations
 
-import json
 import logging
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -15,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.errors import HeadraceError
 from headrace.runtime.real import RealClock
-from headrace.spark.columns import shape_of
+from headrace.spark.columns import Shape, shape_of
 from headrace.spark.foreach_batch import ATTEMPTS, TRANSACTION_TIMEOUT_MS, check_spark
 from headrace.spark.markers import Marker
-from headrace.spark.once import TookOver, run_batch
+from headrace.spark.once import Found, TookOver, WrongHistory, run_batch
 from headrace.spark.options import read_sink_options
 from headrace.spark.steps import BatchSteps, Link, Work
 from headrace.spark.transaction import PROGRESS_TOPIC, CommittedOffsets
@@ -32,21 +31,9 @@ log = logging.getLogger("headrace.spark")
 
 @dataclass(frozen=True, slots=True)
 class Step(Marker):
-    """What is written with a step: which run made it, and where the next one begins."""
+    """What is written with a step: a marker, and where the next one begins."""
 
-    run: str = ""
     position: Mapping[str, Any] = field(default_factory=dict)
-
-    @classmethod
-    def from_bytes(cls, value: bytes) -> Step:
-        given = json.loads(value)
-        return cls(
-            int(given["batch"]),
-            int(given.get("records", -1)),
-            int(given.get("at_ms", -1)),
-            str(given.get("run", "")),
-            dict(given.get("position", {})),
-        )
 
 
 class Transacted:
@@ -85,6 +72,11 @@ class Transacted:
         """Where the last committed step ended ({}: there is none). Ends whatever an older run left open."""
         self._link.transaction.fence()
         self.last = self.last_step()
+        if self.last is not None and self.last.cluster and self.last.cluster != self.cluster.id:
+            raise WrongHistory(
+                f"where {self.name} is was written to the cluster {self.last.cluster}, but this is {self.cluster.id}: "
+                "the progress topic was copied from there. Give another --name, which begins anew"
+            )
         return {} if self.last is None else self.last.position
 
     def last_step(self) -> Step | None:
@@ -94,7 +86,7 @@ class Transacted:
 
     def write(
         self,
-        rows: DataFrame,
+        rows: DataFrame | None,
         topics: Iterable[str],
         position: Mapping[str, Any],
         *,
@@ -103,14 +95,24 @@ class Transacted:
         offsets: Mapping[str, CommittedOffsets] | None = None,
         include_timestamp: bool = False,
     ) -> int:
-        """Write one step; how many records. `topic`: where all rows go (else their column says).
+        """Write one step; how many records. `rows`: None only notes the position. `topic`: where all rows go (else
+        their column says).
 
         `partitions`: those that rows go to, if that is known; else all of the topics take part in the transaction.
         """
-        check_spark(dict(rows.sparkSession.sparkContext.getConf().getAll()))
         number = 0 if self.last is None else self.last.batch + 1
-        step = Step(number, run=self.run_id, position=dict(position))
-        shape = shape_of(rows.schema, topic, include_timestamp=include_timestamp)
+        step = Step(
+            number,
+            query=self.name,
+            cluster=self.cluster.id or "",
+            run=self.run_id,
+            call=uuid.uuid4().hex,
+            position=dict(position),
+        )
+        shape = Shape((), topic)
+        if rows is not None:
+            check_spark(dict(rows.sparkSession.sparkContext.getConf().getAll()))
+            shape = shape_of(rows.schema, topic, include_timestamp=include_timestamp)
         groups = list((offsets or {}).items())
         steps = _OnlySteps(self, self._link, Work(rows, shape, sorted(set(topics)), step, groups, partitions))
         run_batch(
@@ -142,7 +144,6 @@ class _OnlySteps(BatchSteps):
         super().__init__(link, work)
         self._owner = owner
 
-    def last_committed(self) -> int | None:
-        found = self._owner.last_step()
-        self._owner.check_alone(found)
-        return None if found is None else found.batch
+    def look(self) -> Found:
+        self._owner.check_alone(self._owner.last_step())
+        return super().look()

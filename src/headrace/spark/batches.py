@@ -35,6 +35,11 @@ class MicroBatch:
     def begin_digest(self) -> str:
         return "" if self.begin is None else self.begin.digest
 
+    @property
+    def source_digest(self) -> str:
+        """Of all the offsets that the batch is of."""
+        return f"{self.begin_digest}:{self.end.digest}"
+
     def progress(self) -> list[Mapping[str, Any]]:
         return self.end.progress()
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+import json
+from types import SimpleNamespace
+from typing import Any, ClassVar
 
 import pytest
 from tests.spark.pipelines.reading import everything
@@ -11,10 +13,11 @@ from tests.spark.topics import make_topic
 from headrace.client.admin import Admin, ConfigResource, ResourceType
 from headrace.client.producer import Producer
 from headrace.spark.once import TookOver
-from headrace.spark.pipelines.declaring import WrongOption, parsed
-from headrace.spark.pipelines.mirror import OPTIONS, run
+from headrace.spark.pipelines.declaring import PipelineError, WrongOption, parsed
+from headrace.spark.pipelines.mirror import OPTIONS, _Mirror, run
 from headrace.spark.pipelines.mirror_groups import HOP, find, hop_of
 from headrace.spark.pipelines.mirror_topics import Changes, Naming, Topic, compare
+from headrace.spark.planning import DataLoss
 from headrace.testing import BrokerProcess
 from headrace.topics import TopicPartition
 
@@ -55,6 +58,92 @@ def test_what_makes_no_sense_is_refused() -> None:
         run(parsed(OPTIONS, {"to": "x:1", "topics": "a", "pattern": "a"}))
     with pytest.raises(WrongOption, match="regular expression"):
         run(parsed(OPTIONS, {"to": "x:1", "pattern": "("}))
+
+
+class Memory:
+    """The target's marker, and what was written, across runs."""
+
+    kafka: ClassVar[dict[str, str]] = {}
+
+    def __init__(self) -> None:
+        self.position: dict[str, Any] = {}
+        self.written: list[tuple[str, int, int]] = []
+
+    def resume(self) -> dict[str, Any]:
+        return dict(self.position)
+
+    def write(self, rows: Any, topics: Any, position: dict[str, Any], **options: Any) -> int:
+        # As it is after a restart: what was written down, as text.
+        self.position = json.loads(json.dumps(position))
+        self.written += [(one.topic, start, end) for one, (start, end) in (rows or {}).items()]
+        return sum(end - start for start, end in (rows or {}).values())
+
+
+class Source:
+    """A cluster with these ends of topics, and their ids."""
+
+    def __init__(self, ends: dict[str, int], ids: dict[str, str] | None = None, name: str = "SOURCE") -> None:
+        self.id, self.ends, self.ids = name, ends, ids or dict.fromkeys(ends, "first")
+
+    def earliest(self, partitions: Any) -> dict[TopicPartition, int]:
+        return dict.fromkeys(partitions, 0)
+
+    def commit(self, group: str, offsets: Any) -> None:
+        return None
+
+
+def _run(memory: Memory, source: Source, *topics: str, **options: Any) -> list[tuple[str, int, int]]:
+    """One run over these topics; what it has mirrored."""
+    chosen = parsed(OPTIONS, {"to": "x:1", "topics": list(topics), **options})
+    running: Any = SimpleNamespace(
+        snapshot=SimpleNamespace(rows_in=0, rows_out=0, batches=0), name="m", tell=lambda **changes: None
+    )
+    stubs: Any = (running, source, source, memory)
+    mirror = _Mirror(*stubs, Naming(), chosen)
+    mirror.topics, mirror.source_ids = dict.fromkeys(topics, 1), dict(source.ids)
+    doubled: Any = mirror
+    doubled._latest = lambda: {TopicPartition(name, 0): source.ends[name] for name in topics}
+    doubled._rows = dict
+    before = len(memory.written)
+    mirror.go()
+    return memory.written[before:]
+
+
+def test_positions_of_topics_that_a_run_does_not_name_are_kept() -> None:
+    memory, source = Memory(), Source({"a": 100, "b": 50})
+    assert _run(memory, source, "a") == [("a", 0, 100)]
+    assert _run(memory, source, "b") == [("b", 0, 50)]
+    assert _run(memory, source, "a") == []
+    source.ends["a"] = 120
+    assert _run(memory, source, "a", "b") == [("a", 100, 120)]
+
+
+def test_a_mirror_from_the_end_is_fixed_there_by_its_first_run() -> None:
+    memory, source = Memory(), Source({"a": 100, "b": 50})
+    assert _run(memory, source, "a", start="latest") == []
+    source.ends.update(a=150, b=60)
+    assert _run(memory, source, "a", start="latest") == [("a", 100, 150)]
+    # A topic that is named for the first time starts at its end too.
+    assert _run(memory, source, "a", "b", start="latest") == []
+    source.ends.update(b=70)
+    assert _run(memory, source, "a", "b", start="latest") == [("b", 60, 70)]
+
+
+def test_a_topic_made_anew_at_the_source_is_mirrored_from_its_beginning_and_said() -> None:
+    memory = Memory()
+    assert _run(memory, Source({"a": 100}), "a") == [("a", 0, 100)]
+    anew = Source({"a": 130}, {"a": "second"})
+    with pytest.raises(DataLoss, match="a was deleted and made anew"):
+        _run(memory, anew, "a")
+    assert _run(memory, anew, "a", fail_on_data_loss=False) == [("a", 0, 130)]
+    assert _run(memory, anew, "a") == []
+
+
+def test_positions_of_another_cluster_are_refused() -> None:
+    memory = Memory()
+    _run(memory, Source({"a": 100}), "a")
+    with pytest.raises(PipelineError, match="has read the cluster SOURCE"):
+        _run(memory, Source({"a": 100}, name="OTHER"), "a")
 
 
 # --- with two clusters ------------------------------------------------------------------------------------------------

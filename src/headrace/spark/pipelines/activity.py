@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from headrace.spark.pipelines.cleaning import DEFAULT_SCHEMA, PROBLEM, ROW, cleaned, schema_of
 from headrace.spark.pipelines.declaring import STREAMING, Option, Result, Watch, WrongOption, parsed
 from headrace.spark.pipelines.letters import letter_headers
+from headrace.spark.pipelines.moments import utc_text
 from headrace.spark.pipelines.running import ROWS_OUT, TOO_LATE, Run
 from headrace.spark.pipelines.topics import ensure_topics
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 NO_COUNTS = "none"
+UTC_JSON = {"timeZone": "UTC"}
 OPTIONS = (
     Option("source", list, help="Topics with JSON records.", required=True),
     Option("target", str, None, "Where clean rows go; default: SOURCE-clean.", names_run=True),
@@ -96,7 +98,7 @@ def _clean(run: Run, schema: StructType, target: str, dead: str) -> Any:
     records = rows.select(
         F.when(is_good, F.lit(target)).otherwise(F.lit(dead)).alias("topic"),
         F.when(is_good, good_key).otherwise(F.col("key")).alias("key"),
-        F.when(is_good, F.to_json(ROW).cast("binary")).otherwise(F.col("value")).alias("value"),
+        F.when(is_good, F.to_json(ROW, UTC_JSON).cast("binary")).otherwise(F.col("value")).alias("value"),
         F.when(is_good, F.col("headers")).otherwise(letter_headers(F.col(PROBLEM), run.name)).alias("headers"),
         "timestamp",
     )
@@ -127,9 +129,9 @@ def _count(run: Run, schema: StructType, counts: str) -> Any:
     )
     counted = counted.observe("counts", F.count(F.lit(1)).alias("count_updates"))
     said = F.struct(F.col("window.start").alias("start"), F.col("window.end").alias("end"), *by, "count")
-    start = F.date_format("window.start", "yyyy-MM-dd'T'HH:mm:ss'Z'")
+    start = utc_text("window.start")
     names = [F.coalesce(F.col(name).cast("string"), F.lit("")) for name in by]
-    records = counted.select(F.concat_ws("|", start, *names).alias("key"), F.to_json(said).alias("value"))
+    records = counted.select(F.concat_ws("|", start, *names).alias("key"), F.to_json(said, UTC_JSON).alias("value"))
     sink = exactly_once(counts, config=run.kafka, group_id=group)
 
     def write(batch: DataFrame, batch_id: int) -> None:

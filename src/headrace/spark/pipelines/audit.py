@@ -145,7 +145,10 @@ def identity(match: str) -> Column:
         return F.try_element_at(F.filter("headers", lambda one: one["key"] == name), F.lit(-1))["value"]
     if match in ("value", "key"):
         return F.col(match)
-    return F.struct("key", "value") if match == "key+value" else F.struct("partition", "offset")
+    if match == "key+value":
+        # A hash passes over nulls: (null, x) would be (x, null).
+        return F.struct(F.isnull("key").alias("no_key"), "key", F.isnull("value").alias("no_value"), "value")
+    return F.struct("partition", "offset")
 
 
 def _check_match(match: str) -> None:

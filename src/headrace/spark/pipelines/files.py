@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import fcntl
 import os
+import uuid
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
@@ -90,16 +94,42 @@ class Files:
         finally:
             stream.close()
 
-    def write(self, path: str, text: str) -> None:
-        """A file that is there whole, or not at all."""
-        aside = f"{path}.new"
-        stream = self._fs.create(self._at(aside), True)
+    def create(self, path: str, text: str) -> bool:
+        """A file that is there whole, or not at all; whether it was made, and not there already.
+
+        On this machine one system call decides. Elsewhere it is a rename that refuses to replace a file, as HDFS does.
+        """
+        aside = f"{path}.{uuid.uuid4().hex[:8]}.new"
+        stream = self._fs.create(self._at(aside), False)
         try:
             stream.write(bytearray(text.encode()))
             stream.hsync()
         finally:
             stream.close()
-        self.rename(aside, path)
+        try:
+            if self.local is not None:
+                # Hadoop's rename would replace what is there.
+                os.link(f"{self.local}/{aside}", f"{self.local}/{path}")
+                return True
+            return not self.exists(path) and bool(self._fs.rename(self._at(aside), self._at(path)))
+        except FileExistsError:
+            return False
+        finally:
+            self.delete(aside)
+
+    @contextlib.contextmanager
+    def locked(self, path: str) -> Iterator[bool]:
+        """Hold a lock file of this machine, if nobody else does; the system lets go of it when the process is gone."""
+        handle = os.open(f"{self.local}/{path}", os.O_CREAT | os.O_RDWR, 0o666)
+        try:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                yield False
+            else:
+                yield True
+        finally:
+            os.close(handle)
 
     def exchange(self, path: str, other: str) -> None:
         """Swap two directories in one step: whoever lists one sees the one content or the other, never neither."""

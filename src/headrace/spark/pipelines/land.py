@@ -10,8 +10,10 @@ import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
+from headrace.spark.batches import running_batch
 from headrace.spark.pipelines.declaring import STREAMING, Option, PipelineError, Result, Watch, WrongOption, parsed
 from headrace.spark.pipelines.land_parquet import Compacted, ParquetTable
+from headrace.spark.pipelines.moments import utc_date
 from headrace.spark.pipelines.running import Run
 
 if TYPE_CHECKING:
@@ -19,7 +21,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("headrace.spark")
 
-_QUERY_ID = "sql.streaming.queryId"
 _MB = 1024 * 1024
 
 OPTIONS = (
@@ -40,8 +41,8 @@ OPTIONS = (
 class Table(Protocol):
     """What the formats have in common."""
 
-    def append(self, rows: DataFrame, query: str, batch: int) -> None:
-        """Put a batch of a query in: once, however often it comes."""
+    def append(self, rows: DataFrame, query: str, batch: int, source: str = "") -> None:
+        """Put a batch of a query in: once, however often it comes. `source`: a digest of the offsets that it is of."""
         ...
 
     def compact(self, small_bytes: int, files_min: int) -> Compacted:
@@ -97,12 +98,12 @@ def _land(running: Run, table: Table, options: Mapping[str, Any]) -> Compacted:
 
     def write(rows: DataFrame, batch: int) -> int | None:
         nonlocal compacted
-        query = rows.sparkSession.sparkContext.getLocalProperty(_QUERY_ID)
-        if query is None:
+        running_one = running_batch(rows.sparkSession, batch)
+        if running_one is None:
             raise PipelineError("the query's id is not known to its batches: this Spark is too old")
         # Timestamps as every reader knows them; Spark's own default is a type that the table formats refuse.
         rows.sparkSession.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
-        table.append(rows, query, batch)
+        table.append(rows, running_one.query, batch, running_one.source_digest)
         every = options["compact_every"]
         if every and batch % every == every - 1:
             compacted += table.compact(options["small_mb"] * _MB, options["small_files"])
@@ -128,7 +129,7 @@ def shaped(rows: DataFrame, *, text: bool) -> DataFrame:
         "timestamp",
         "timestampType",
         "headers",
-        F.to_date("timestamp").alias("date"),
+        utc_date("timestamp").alias("date"),
     )
 
 

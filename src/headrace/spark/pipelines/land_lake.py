@@ -2,7 +2,8 @@
 driver adds them to the table together with the batch's number, in one commit of the table's log.
 
 A batch that comes again finds its number and does nothing. Files of a batch that was not committed are seen by nobody,
-and are removed when it comes again.
+and are removed when another attempt has committed it: before that they may still be added by whoever wrote them. Of two
+that commit the same batch, the table's log refuses the second.
 """
 
 from __future__ import annotations
@@ -13,14 +14,16 @@ import uuid
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from headrace.spark.history import digest_of
+from headrace.spark.once import WrongHistory
 from headrace.spark.pipelines.declaring import PipelineError, WrongOption
 from headrace.spark.pipelines.files import File, Files
-from headrace.spark.pipelines.land_parquet import Compacted
+from headrace.spark.pipelines.land_parquet import Compacted, check_source, older_than_table
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-_COMMITTED = "headrace.batch."
+_COMMITTED, _SOURCE = "headrace.batch.", "headrace.source."
 _DATA = "data/headrace"
 _DRIVER_BYTES_MAX = 8 * 1024 * 1024 * 1024
 
@@ -39,14 +42,33 @@ def _stage(files: Files, rows: DataFrame, query: str, batch: int) -> list[File]:
     """Have the tasks write a batch's files; `_date` names their directories, so that `date` stays in them too."""
     from pyspark.sql import functions as F
 
-    place = f"{_DATA}/{query}"
-    for name in files.names(place):
-        # Of an attempt that was not committed: the caller has looked.
-        if name.startswith(f"{batch:09d}-"):
-            files.delete(f"{place}/{name}")
-    staging = f"{place}/{batch:09d}-{uuid.uuid4().hex[:8]}"
+    staging = f"{_DATA}/{query}/{batch:09d}-{uuid.uuid4().hex[:8]}"
     rows.withColumn("_date", F.col("date")).write.partitionBy("_date").parquet(files.url(staging))
     return files.listed(staging)
+
+
+def _tidy(files: Files, query: str, batch: int, kept: list[File]) -> None:
+    """Remove what other attempts of a batch have left, now that it is committed with the files of this one."""
+    place = f"{_DATA}/{query}"
+    used = {one.path.removeprefix(f"{place}/").partition("/")[0] for one in kept}
+    for name in files.names(place):
+        if name.startswith(f"{batch:09d}-") and name not in used:
+            files.delete(f"{place}/{name}")
+
+
+def _is_in(last: int | None, theirs: str, query: str, batch: int, source: str, where: str) -> bool:
+    """Whether a batch is in; `last` is the one that was committed last. Raises where it is of another history."""
+    if last is None or last < batch:
+        return False
+    if source and last > batch:
+        raise WrongHistory(older_than_table(batch, last, where))
+    check_source(theirs, source, query, batch)
+    return True
+
+
+def _number_of(source: str) -> int:
+    """A digest as Delta takes it: a number of 63 bits."""
+    return int(digest_of([source])[:15], 16)
 
 
 def _date_of(one: File) -> str:
@@ -66,18 +88,20 @@ class DeltaTable:
         self._delta = needed("deltalake", "deltalake")
         self.files = Files(session, path)
 
-    def append(self, rows: DataFrame, query: str, batch: int) -> None:
+    def append(self, rows: DataFrame, query: str, batch: int, source: str = "") -> None:
         from pyarrow import fs
         from pyarrow import parquet as pq
 
         delta = self._delta
         table = self._table(rows)
-        last = table.transaction_version(query)
-        if last is not None and last >= batch:
+        last, theirs = table.transaction_version(query), table.transaction_version(f"{query}/source")
+        ours = str(_number_of(source)) if source else ""
+        if _is_in(last, "" if theirs is None else str(theirs), query, batch, ours, self.files.root):
             return
         system, root = fs.FileSystem.from_uri(self.files.root)
         added = []
-        for one in _stage(self.files, rows, query, batch):
+        staged = _stage(self.files, rows, query, batch)
+        for one in staged:
             count = pq.read_metadata(f"{root}/{one.path}", filesystem=system).num_rows
             added.append(
                 delta.transaction.AddAction(
@@ -89,8 +113,12 @@ class DeltaTable:
                     json.dumps({"numRecords": count}),
                 )
             )
-        marked = delta.CommitProperties(app_transactions=[delta.Transaction(query, batch)])
+        marks = [delta.Transaction(query, batch)]
+        if source:
+            marks.append(delta.Transaction(f"{query}/source", _number_of(source)))
+        marked = delta.CommitProperties(app_transactions=marks)
         table.create_write_transaction(added, "append", table.schema(), ["date"], commit_properties=marked)
+        _tidy(self.files, query, batch, staged)
 
     def _table(self, rows: DataFrame) -> Any:
         importlib.import_module("deltalake.transaction")
@@ -138,17 +166,20 @@ class IcebergTable:
                 "headrace", type="sql", uri=f"sqlite:///{self.files.local}/catalog.db", warehouse=self.files.root
             )
 
-    def append(self, rows: DataFrame, query: str, batch: int) -> None:
+    def append(self, rows: DataFrame, query: str, batch: int, source: str = "") -> None:
         table = self._table(rows)
-        if int(table.properties.get(_COMMITTED + query, "-1")) >= batch:
+        last, theirs = (table.properties.get(name + query) for name in (_COMMITTED, _SOURCE))
+        if _is_in(None if last is None else int(last), theirs or "", query, batch, source, table.location()):
             return
         files = Files(self._session, table.location())
-        added = [files.url(one.path) for one in _stage(files, rows, query, batch)]
+        staged = _stage(files, rows, query, batch)
+        added = [files.url(one.path) for one in staged]
         with table.transaction() as change:
             if added:
                 change.add_files(added, snapshot_properties={"headrace.query": query, "headrace.batch": str(batch)})
             # A property of the table, since snapshots are thrown away some day.
-            change.set_properties({_COMMITTED + query: str(batch)})
+            change.set_properties({_COMMITTED + query: str(batch), _SOURCE + query: source})
+        _tidy(files, query, batch, staged)
 
     def batches(self) -> Iterator[Any]:
         """The table's rows, as record batches."""

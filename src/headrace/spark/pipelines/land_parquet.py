@@ -1,22 +1,27 @@
 """A table that is a directory of Parquet files, `date=…/…`: batches put in once, small files joined.
 
-A batch is first written where no reader looks (`_headrace/`). Then a list of its files is written in one step: from
-then on the batch is in, and its files are moved to their places, one rename each. A batch that comes again finds the
-list and only moves what is not moved yet. A reader that lists the directory sees whole files, and each row once.
+A batch is first written where no reader looks (`_headrace/`), each attempt in a place of its own. Then a list of its
+files is made in one step, by one attempt only: from then on the batch is in, and its files are moved to their places,
+one rename each. A batch that comes again finds the list and only moves what is not moved yet. A reader that lists the
+directory sees whole files, and each row once. Small files are joined by one process at a time.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 import uuid
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING
 
+from headrace.spark.once import WrongHistory
 from headrace.spark.pipelines.declaring import PipelineError
 from headrace.spark.pipelines.files import File, Files
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+log = logging.getLogger("headrace.spark")
 
 HIDDEN = "_headrace"
 _COMPACTING = f"{HIDDEN}/compacting"
@@ -35,39 +40,94 @@ class Compacted:
         return Compacted(self.before + other.before, self.after + other.after)
 
 
+@dataclass(frozen=True, slots=True)
+class BatchList:
+    """What makes a batch be in: whose it is, from which offsets of the source, and where its files go."""
+
+    query: str
+    batch: int
+    source: str = ""
+    moves: dict[str, str] = field(default_factory=dict)
+
+    def to_text(self) -> str:
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def of(cls, text: str) -> BatchList:
+        given = json.loads(text)
+        if not isinstance(given.get("moves"), dict):
+            # An earlier version wrote the moves alone.
+            return cls("", -1, "", given)
+        return cls(given["query"], int(given["batch"]), given.get("source", ""), given["moves"])
+
+
+def older_than_table(batch: int, newest: int, where: str) -> str:
+    return (
+        f"batch {batch} comes although batch {newest} is in {where}: Spark repeats its last batch only, so the "
+        "checkpoint is older than the table. Start with the newest checkpoint, or land in another place"
+    )
+
+
+def check_source(theirs: str, ours: str, query: str, batch: int) -> None:
+    """Refuse a batch that is in from other offsets of the source: to skip it would lose rows."""
+    if theirs and ours and theirs != ours:
+        raise WrongHistory(
+            f"batch {batch} of query {query} is in, but from other offsets of the source: the checkpoint was restored "
+            "from a backup, or is a copy. Start with the newest checkpoint, or land in another place"
+        )
+
+
 class ParquetTable:
     """Files below a path. Several queries may put batches in; each has its own lists."""
 
-    def __init__(self, session: SparkSession, path: str) -> None:
+    def __init__(self, session: SparkSession, path: str, files: Files | None = None) -> None:
         self._session = session
-        self.files = Files(session, path)
+        self.files = Files(session, path) if files is None else files
 
-    def append(self, rows: DataFrame, query: str, batch: int) -> None:
+    def append(self, rows: DataFrame, query: str, batch: int, source: str = "") -> None:
         """Put a batch in, or finish putting it in, or do nothing: it is in once."""
         name = f"{batch:09d}"
         place = f"{HIDDEN}/{query}"
-        known = self.files.read(f"{place}/{name}.json")
+        known = self._listed(place, name)
         if known is None:
-            newest = max((one[:9] for one in self.files.names(place) if one.endswith(".json")), default="")
-            if newest > name:
-                # Its list is thrown away since: it is in for long.
-                return
-            known = self._stage(rows, place, name, query)
-        self._publish(json.loads(known))
-        self.files.delete(f"{place}/{name}")
+            self._check_newest(place, name)
+            known = self._stage(rows, place, name, BatchList(query, batch, source))
+        check_source(known.source, source, query, batch)
+        self._publish(known.moves)
+        self._tidy(place, name)
         self._forget(place)
 
-    def _stage(self, rows: DataFrame, place: str, name: str, query: str) -> str:
-        staging = f"{place}/{name}"
-        self.files.delete(staging)
+    def _listed(self, place: str, name: str) -> BatchList | None:
+        text = self.files.read(f"{place}/{name}.json")
+        return None if text is None else BatchList.of(text)
+
+    def _check_newest(self, place: str, name: str) -> None:
+        newest = max((one[:9] for one in self.files.names(place) if one.endswith(".json")), default="")
+        if newest > name:
+            raise WrongHistory(older_than_table(int(name), int(newest), self.files.root))
+
+    def _stage(self, rows: DataFrame, place: str, name: str, made: BatchList) -> BatchList:
+        # Another attempt, dead or not, has a place of its own: neither takes the other's files away.
+        staging = f"{place}/{name}-{uuid.uuid4().hex[:8]}"
         rows.write.partitionBy("date").parquet(self.files.url(staging))
-        moves: dict[str, str] = {}
         for number, one in enumerate(self.files.listed(staging)):
             date = one.path.removeprefix(f"{staging}/").rpartition("/")[0]
-            moves[one.path] = f"{date}/{name}-{number:05d}-{query}.parquet"
-        text = json.dumps(moves)
-        self.files.write(f"{place}/{name}.json", text)
-        return text
+            made.moves[one.path] = f"{date}/{name}-{number:05d}-{made.query}.parquet"
+        if self.files.create(f"{place}/{name}.json", made.to_text()):
+            try:
+                # Lists of long ago are thrown away: whoever slept so long has made one that was there before.
+                self._check_newest(place, name)
+            except WrongHistory:
+                self.files.delete(f"{place}/{name}.json")
+                self.files.delete(staging)
+                raise
+            return made
+        found = self._listed(place, name)
+        if found is None:
+            raise WrongHistory(
+                f"the list of batch {made.batch} of query {made.query} came and went: another run is ahead"
+            )
+        return found
 
     def _publish(self, moves: dict[str, str]) -> None:
         for path, to in moves.items():
@@ -75,6 +135,12 @@ class ParquetTable:
             if self.files.exists(path):
                 self.files.make(to.rpartition("/")[0])
                 self.files.rename(path, to)
+
+    def _tidy(self, place: str, name: str) -> None:
+        """What attempts have left: the batch is in, so none of it is needed."""
+        for one in self.files.names(place):
+            if one.startswith(name) and not one.endswith((".json", ".new")):
+                self.files.delete(f"{place}/{one}")
 
     def _forget(self, place: str) -> None:
         """Spark repeats the last batch at most: older lists are of no use."""
@@ -91,7 +157,15 @@ class ParquetTable:
                 f"{self.files.root}: Parquet files are joined only on a file system of this machine, where two "
                 "directories can be swapped in one step; elsewhere use --format delta or iceberg"
             )
-        self.recover()
+        self.files.make(HIDDEN)
+        with self.files.locked(f"{HIDDEN}/compacting.lock") as alone:
+            if not alone:
+                log.info("%s: another process joins its files", self.files.root)
+                return Compacted()
+            return self._compact(small_bytes, files_min)
+
+    def _compact(self, small_bytes: int, files_min: int) -> Compacted:
+        self._recover()
         done = Compacted()
         for date in self.files.names(""):
             if not date.startswith("date="):
@@ -118,13 +192,14 @@ class ParquetTable:
         for one in large:
             self.files.link(one.path, f"{place}/{_base(one.path)}")
         taken = [_base(one.path) for one in (*small, *large)]
-        self.files.write(f"{_COMPACTING}/{name}/plan.json", json.dumps({"date": date, "taken": taken, "made": made}))
+        self.files.create(f"{_COMPACTING}/{name}/plan.json", json.dumps({"date": date, "taken": taken, "made": made}))
         self.files.exchange(date, place)
         self._finish(name)
         return Compacted(len(small), len(made))
 
-    def recover(self) -> None:
-        """Finish what a compaction that was killed had begun, or undo it."""
+    def _recover(self) -> None:
+        """Finish what a compaction that was killed had begun, or undo it. Only who holds the lock may: else what
+        another one is about to swap would be taken for left behind."""
         for name in self.files.names(_COMPACTING):
             self._finish(name)
 

@@ -23,6 +23,7 @@ from headrace.spark.pipelines.declaring import (
     MAX_PER_BATCH,
     SERVERS,
     Option,
+    PipelineError,
     Result,
     Watch,
     WrongOption,
@@ -33,7 +34,7 @@ from headrace.spark.pipelines.mirror_topics import Naming
 from headrace.spark.pipelines.ranges import read_ranges
 from headrace.spark.pipelines.running import Run, kafka_config, stop_on_signals
 from headrace.spark.pipelines.transacted import Transacted
-from headrace.spark.planning import Offsets, Progress, Range, check_losses, limited, ranges_between
+from headrace.spark.planning import Offsets, Progress, Range, check_losses, limited, ranges_between, without
 from headrace.spark.transaction import PROGRESS_TOPIC
 from headrace.topics import TopicPartition
 
@@ -130,7 +131,13 @@ class _Mirror:
         self.naming = naming
         self.options = options
         self.positions: Offsets = {}
+        """Where each partition is that this mirror ever read, also those that this run leaves alone."""
+        self.ids: dict[str, str] = {}
+        """The ids of their topics."""
+        self.source_ids: dict[str, str] = {}
+        """And those of the source's topics now."""
         self.is_first = True
+        self._new: set[str] | None = None
         self.mirrored = self.returned = self.groups_moved = 0
         self.topics: dict[str, int] = {}
         self._exclude = re.compile(options["exclude"]) if options["exclude"] else None
@@ -140,9 +147,14 @@ class _Mirror:
 
     def go(self) -> Result:
         self.running.tell(note="finding out where it was")
-        resumed = self.writer.resume()
-        self.positions = Progress.from_json(resumed.get("offsets", {})).offsets
-        self.is_first = not resumed
+        resumed = Progress.from_json(self.writer.resume().get("offsets", {}))
+        if resumed.cluster is not None and resumed.cluster != self.source.id:
+            raise PipelineError(
+                f"this mirror has read the cluster {resumed.cluster}, but --servers leads to {self.source.id}: its "
+                "positions mean nothing there. Give another --name, which begins anew"
+            )
+        self.positions, self.ids = resumed.offsets, dict(resumed.topics)
+        self.is_first = not resumed.offsets
         if self.options["groups"]:
             self._groups = GroupMirror(self.source, self.target, self.writer.kafka, self.options["groups"])
         try:
@@ -177,6 +189,7 @@ class _Mirror:
         options = self.options
         wanted = Topics(names=tuple(options["topics"] or ()), pattern=options["pattern"])
         found = [one for one in self.source.partitions(wanted) if self._is_wanted(one.topic)]
+        self.source_ids = dict(self.source.ids)
         names = {one.topic for one in found}
         there = mirror_topics.look(self.source.admin, names, with_configs=options["configs"])
         self._fit(there)
@@ -208,9 +221,11 @@ class _Mirror:
         """Mirror the next records; whether there were any."""
         begins, ranges = self._plan(latest)
         behind = sum(max(0, end - begins.get(one, end)) for one, end in latest.items())
+        ids = {**self.ids, **{name: one for name, one in self.source_ids.items() if name in {p.topic for p in latest}}}
         if not ranges:
-            if begins != self.positions and self.is_first:
-                self.positions = begins
+            if begins.keys() - self.positions.keys() and self.options["start"] == "latest":
+                # Where it starts is a fact from now on: the next run goes on from there, and not from a later end.
+                self._note(begins, ids)
             self.running.tell(lag=behind, note="")
             return False
         began = self._clock.monotonic()
@@ -218,9 +233,9 @@ class _Mirror:
         rows = self._rows(wanted)
         self._create_for(rows, wanted)
         used = {one: span for one, span in wanted.items() if one.topic in self.topics}
-        ends = {**begins, **{one.partition: one.end for one in ranges}}
+        ends = {**self.positions, **begins, **{one.partition: one.end for one in ranges}}
         written = 0
-        position = {"offsets": Progress(ends, self.source.id).to_json()}
+        position = {"offsets": Progress(ends, self.source.id, topics=ids).to_json()}
         if used:
             targets = [TopicPartition(self.naming.target(one.topic), one.partition) for one in used]
             written = self.writer.write(
@@ -231,7 +246,7 @@ class _Mirror:
                 include_timestamp=True,
             )
         # Topics of which nothing is to be mirrored yet: their place is written down with the next records.
-        self.positions, self.is_first = ends, False
+        self.positions, self.ids, self.is_first = ends, ids, False
         count = sum(len(one) for one in ranges)
         self.mirrored += written
         self.returned += count - written
@@ -247,15 +262,39 @@ class _Mirror:
         )
         return True
 
+    def _note(self, begins: Offsets, ids: dict[str, str]) -> None:
+        """Write down where it is, without a record."""
+        places = {**self.positions, **begins}
+        self.writer.write(self._rows({}), [], {"offsets": Progress(places, self.source.id, topics=ids).to_json()})
+        self.positions, self.ids, self.is_first = places, ids, False
+
+    def _starts_late(self, one: TopicPartition) -> bool:
+        """Whether a partition without a position starts at its end: in the first run, and where a run is the first to
+        name a topic. What comes to be later is mirrored from its first record."""
+        if self.options["start"] != "latest":
+            return False
+        assert self._new is not None
+        return self.is_first or one.topic in self._new
+
     def _plan(self, latest: Offsets) -> tuple[Offsets, list[Range]]:
         """Where each partition is, and what is read next."""
-        new = sorted(latest.keys() - self.positions.keys())
+        if self._new is None:
+            known = {one.topic for one in self.positions}
+            self._new = set(self.options["topics"] or ()) - known
+        anew = Progress(self.positions, topics=self.ids).made_anew(self.source_ids)
+        places = without(self.positions, anew)
+        new = sorted(latest.keys() - places.keys())
         earliest = self.source.earliest(latest)
-        begins = {one: offset for one, offset in self.positions.items() if one in latest}
+        begins = {one: offset for one, offset in places.items() if one in latest}
         for one in new:
-            begins[one] = latest[one] if self.is_first and self.options["start"] == "latest" else earliest[one]
+            begins[one] = latest[one] if self._starts_late(one) else earliest[one]
         ends = limited(begins, latest, earliest, self.options["max_per_batch"] or _NO_LIMIT)
         ranges, losses = ranges_between(begins, ends, earliest)
+        losses += [
+            f"{name} was deleted and made anew: what was not mirrored of the old one is gone"
+            for name in anew
+            if any(one.topic == name for one in latest)
+        ]
         losses += [
             f"{one.partition} begins at offset {earliest[one.partition]}, behind {one.start}, where the mirror is"
             for one in ranges
@@ -271,8 +310,10 @@ class _Mirror:
             ranges, _ = ranges_between(begins, ends, earliest)
         return begins, ranges
 
-    def _rows(self, ranges: Mapping[TopicPartition, tuple[int, int]]) -> DataFrame:
+    def _rows(self, ranges: Mapping[TopicPartition, tuple[int, int]]) -> DataFrame | None:
         """The records of these ranges as they are to be at the target, without those that come from there."""
+        if not ranges:
+            return None
         from pyspark.sql import functions as F
 
         rows = read_ranges(
@@ -290,10 +331,10 @@ class _Mirror:
         topic = F.concat(F.lit(before), F.col("topic"), F.lit(after))
         return rows.select("key", "value", headers.alias("headers"), topic.alias("topic"), "partition", "timestamp")
 
-    def _create_for(self, rows: DataFrame, ranges: Mapping[TopicPartition, tuple[int, int]]) -> None:
+    def _create_for(self, rows: DataFrame | None, ranges: Mapping[TopicPartition, tuple[int, int]]) -> None:
         """Create topics under other names for which there is something to mirror now."""
         missing = {one.topic for one in ranges} - self.topics.keys()
-        if not missing:
+        if not missing or rows is None:
             return
         targets = {self.naming.target(name): name for name in missing}
         needed = [row.topic for row in rows.where(rows.topic.isin(list(targets))).select("topic").distinct().collect()]

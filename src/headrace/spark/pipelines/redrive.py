@@ -16,6 +16,7 @@ from headrace.client.offsets import OffsetAndMetadata
 from headrace.errors import UnknownTopicOrPartitionError
 from headrace.parallel.finished import Interval, decode_finished, encode_finished, merge
 from headrace.parallel.retries import (
+    DAMAGED,
     ERROR,
     ERROR_TYPE,
     FAILED_MS,
@@ -104,6 +105,11 @@ def _check(options: Mapping[str, Any]) -> None:
             raise WrongOption(f"--{name.replace('_', '-')} is at least 1, not {options[name]}")
     for name in ("since", "until"):
         moment_ms(options[name], f"--{name}")
+    if DAMAGED in (options["reason"] or ()):
+        raise WrongOption(
+            f"--reason {DAMAGED}: such a letter has the bytes of a batch that nobody could read, and no record to put "
+            "back. `headrace deadletters show` gives them to whoever looks into it"
+        )
     if options["to"] == options["topic"]:
         raise WrongOption(f"--to {options['to']} is the dead-letter topic itself: the letters would never end")
 
@@ -237,7 +243,8 @@ class _Redrive:
         from pyspark.sql import functions as F
 
         options = self.options
-        wanted = F.lit(True)
+        # Of a damaged batch there is no record to put back: its bytes are for whoever looks into it.
+        wanted = F.coalesce(_text(REASON) != F.lit(DAMAGED), F.lit(True))
         for name, header in (
             ("reason", REASON),
             ("error_type", ERROR_TYPE),
@@ -354,6 +361,7 @@ class _Redrive:
         rows = {(row["partition"], row["offset"]): row for row in letters.to_pylist()}
         picked = [rows[one.partition, offset] for one, offsets in chosen.items() for offset in offsets]
         by_target = Counter(str(row["target"]) for row in picked)
+        damaged = sum(row["reason"] == DAMAGED for row in rows.values())
         by_reason = Counter(row["reason"] or "?" for row in picked)
         document = {
             "topic": self.topic,
@@ -362,6 +370,7 @@ class _Redrive:
             "put_back": put_back,
             "put_back_before": skipped,
             "no_room": unrecorded,
+            "damaged": damaged,
             "dry_run": dry_run,
             "to": dict(by_target),
             "reasons": dict(by_reason),
@@ -375,6 +384,8 @@ class _Redrive:
             ]
             if len(picked) > _SHOWN:
                 lines.append(f"  … and {len(picked) - _SHOWN:,} more")
+        if damaged:
+            lines.append(f"  {damaged:,} of damaged batches stay: they have no record to put back")
         if unrecorded:
             lines.append(
                 f"  {unrecorded:,} were left: too scattered for a commit's note (4 KB a partition). Put back, or "

@@ -99,22 +99,23 @@ def _check(options: Mapping[str, Any]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """The rows as they are replayed: an id, and how many each of its parts has."""
+    """The rows as they are replayed: an id, how many each of its parts has, and the directory that they are in."""
 
     id: str
     counts: tuple[int, ...]
+    place: str = "data"
 
     @property
     def total(self) -> int:
         return sum(self.counts)
 
     def to_text(self) -> str:
-        return json.dumps({"id": self.id, "counts": self.counts})
+        return json.dumps({"id": self.id, "counts": self.counts, "place": self.place})
 
     @classmethod
     def from_text(cls, text: str) -> Copy:
         given = json.loads(text)
-        return cls(given["id"], tuple(given["counts"]))
+        return cls(given["id"], tuple(given["counts"]), given.get("place", "data"))
 
 
 class _Replay:
@@ -153,37 +154,42 @@ class _Replay:
         from pyspark.sql import functions as F
 
         self.running.tell(note="copying the table in order")
-        self.files.delete("")
-        rows = self._table()
+        # Another run may be copying too: each has a place of its own, and the first to be done is replayed.
+        made_as = uuid.uuid4().hex
+        place = f"data-{made_as}"
+        rows = self._table(made_as)
         if self.options["where"]:
             rows = rows.where(self.options["where"])
         order = self._order(rows)
         records = [*_records(rows, self.options), self._time(rows).alias("_time")]
         ordered = rows.orderBy(*[f"`{name}`" for name in order])
         ordered = ordered.select(*records, F.monotonically_increasing_id().alias("_id"))
-        ordered.write.parquet(self.files.url("data"))
-        written = self._read()
+        ordered.write.parquet(self.files.url(place))
+        written = self._read(place)
         parts = written.groupBy(F.shiftrightunsigned("_id", _ROW_BITS).alias("part")).count().collect()
         counts = {int(row["part"]): int(row["count"]) for row in parts}
         if len(counts) > _PARTS_MAX or (counts and max(counts) > 100 * _PARTS_MAX):
             raise PipelineError(f"Spark cut the table into {len(counts)} parts: lower spark.sql.shuffle.partitions")
-        made = Copy(uuid.uuid4().hex, tuple(counts.get(part, 0) for part in range(max(counts, default=-1) + 1)))
-        self.files.delete("imported")
-        self.files.write("copy.json", made.to_text())
+        made = Copy(made_as, tuple(counts.get(part, 0) for part in range(max(counts, default=-1) + 1)), place)
+        if not self.files.create("copy.json", made.to_text()):
+            raise PipelineError(f"another run of this replay has copied the table to {self.files.root} meanwhile")
+        for name in self.files.names(""):
+            if name not in (place, "copy.json"):
+                self.files.delete(name)
         return made
 
-    def _table(self) -> DataFrame:
+    def _table(self, made_as: str) -> DataFrame:
         session, options = self.running.session, self.options
         if options["format"] not in ("delta", "iceberg"):
             return session.read.format(options["format"]).load(options["path"])
-        return session.read.parquet(self._imported())
+        return session.read.parquet(self._imported(f"imported-{made_as}"))
 
-    def _imported(self) -> str:
+    def _imported(self, place: str) -> str:
         """A table that Spark reads only with jars of its own, as Parquet files: batch by batch through the driver."""
         from pyarrow import fs
         from pyarrow import parquet as pq
 
-        system, root = fs.FileSystem.from_uri(self.files.url("imported"))
+        system, root = fs.FileSystem.from_uri(self.files.url(place))
         system.create_dir(root, recursive=True)
         reader = _batches(self.running.session, self.options)
         writer, number, rows = None, 0, 0
@@ -198,7 +204,7 @@ class _Replay:
         if writer is None:
             raise PipelineError(f"the table at {self.options['path']} is empty")
         writer.close()
-        return self.files.url("imported")
+        return self.files.url(place)
 
     def _order(self, rows: DataFrame) -> list[str]:
         given = self.options["order"]
@@ -227,8 +233,8 @@ class _Replay:
         has = name in rows.columns and dict(rows.dtypes)[name] in ("timestamp", "timestamp_ntz")
         return (F.col(f"`{name}`") if has else F.lit(None)).cast("timestamp")
 
-    def _read(self) -> DataFrame:
-        return self.running.session.read.parquet(self.files.url("data"))
+    def _read(self, place: str) -> DataFrame:
+        return self.running.session.read.parquet(self.files.url(place))
 
     # --- writing ------------------------------------------------------------------------------------------------------
 
@@ -237,13 +243,13 @@ class _Replay:
         if options["rate"] is not None:
             return at_rate(copy.total, begun, options["rate"], options["tick"], limit)
         if options["speed"] is not None:
-            return at_pace(self._windows(), begun, options["tick"], limit, options["max_gap"])
+            return at_pace(self._windows(copy), begun, options["tick"], limit, options["max_gap"])
         return unpaced(copy.total, begun, limit)
 
-    def _windows(self) -> list[tuple[int, int]]:
+    def _windows(self, copy: Copy) -> list[tuple[int, int]]:
         from pyspark.sql import functions as F
 
-        rows = self._read()
+        rows = self._read(copy.place)
         if rows.where("_time is null").limit(1).count():
             raise PipelineError(f"a row has no time (column {self.options['time']}): leave such out with --where")
         width_us = self.options["tick"] * self.options["speed"] * 1e6
@@ -299,7 +305,7 @@ class _Replay:
             before += count
         first = F.element_at(F.lit(starts or [0]), F.shiftrightunsigned("_id", _ROW_BITS).cast("int") + 1)
         number = first + F.col("_id").bitwiseAND(F.lit((1 << _ROW_BITS) - 1))
-        rows = self._read().withColumn("_number", number).drop("_id")
+        rows = self._read(copy.place).withColumn("_number", number).drop("_id")
         return rows.withColumnRenamed("_time", "timestamp")
 
 

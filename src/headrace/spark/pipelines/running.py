@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+_TIME_ZONE = "spark.sql.session.timeZone"
+_UTC = ("UTC", "Etc/UTC", "Z")
 _POLL_S = 0.2
 _NOTED_EVERY_S = 1.0
 _LOOK_S = 0.02
@@ -149,12 +151,13 @@ class Run:
 
     @property
     def session(self) -> SparkSession:
-        """The session that was given, or one that is made now."""
+        """The session that was given, or one that is made now; its times are UTC."""
         if self._session is None:
             from headrace.spark.starting import session
 
             self._session = session(f"headrace-{self.name}", master=self.values.get("master"))
             self._session.sparkContext.setLogLevel("ERROR")
+        self._session = in_utc(self._session)
         return self._session
 
     def stream(self, topics: Sequence[str], *, group: str | None = None, **options: Any) -> DataFrame:
@@ -229,6 +232,17 @@ class Run:
         rows_out = self.gate.rows_out + first.observed.get(ROWS_OUT, 0)
         progress = {"rows_in": first.rows, "rows_out": rows_out, "batches": first.batches, "lag": first.lag}
         self.tell(rate_per_s=first.rate, note="", **progress)
+
+
+def in_utc(session: SparkSession) -> SparkSession:
+    """The session, or a copy of it if its time zone is another: dates and texts of timestamps would be local ones."""
+    if session.conf.get(_TIME_ZONE) in _UTC:
+        return session
+    from pyspark.sql import SparkSession
+
+    made = SparkSession(session.sparkContext, session._jsparkSession.cloneSession())
+    made.conf.set(_TIME_ZONE, "UTC")
+    return made
 
 
 def start_patiently(writer: DataStreamWriter) -> StreamingQuery:

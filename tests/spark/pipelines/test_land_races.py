@@ -1,0 +1,229 @@
+"""Several processes at one table: a zombie beside its heir, two that join files, an old checkpoint.
+
+Without Spark: files of this machine, and rows that write themselves as lines of text.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headrace.spark.once import WrongHistory
+from headrace.spark.pipelines.files import File, Files
+from headrace.spark.pipelines.land_parquet import HIDDEN, BatchList, ParquetTable
+
+DATE = "date=2026-01-01"
+
+
+class LocalFiles(Files):
+    """Hadoop's part of `Files`, done with this machine's."""
+
+    def __init__(self, root: Path) -> None:
+        root.mkdir(exist_ok=True)
+        self.root = f"file:{root}"
+        self.path = root
+
+    def exists(self, path: str) -> bool:
+        return (self.path / path).exists()
+
+    def listed(self, path: str, suffix: str = ".parquet") -> list[File]:
+        found = sorted((self.path / path).rglob(f"*{suffix}"))
+        return [File(str(one.relative_to(self.path)), one.stat().st_size, 0) for one in found]
+
+    def names(self, path: str) -> list[str]:
+        return sorted(os.listdir(self.path / path)) if self.exists(path) else []
+
+    def make(self, path: str) -> None:
+        (self.path / path).mkdir(parents=True, exist_ok=True)
+
+    def delete(self, path: str) -> None:
+        there = self.path / path
+        if there.is_dir():
+            shutil.rmtree(there)
+        else:
+            there.unlink(missing_ok=True)
+
+    def rename(self, path: str, to: str) -> None:
+        os.replace(self.path / path, self.path / to)
+
+    def read(self, path: str) -> str | None:
+        there = self.path / path
+        return there.read_text() if there.exists() else None
+
+    def create(self, path: str, text: str) -> bool:
+        try:
+            with (self.path / path).open("x") as out:
+                out.write(text)
+        except FileExistsError:
+            return False
+        return True
+
+
+class Rows:
+    """Rows of one date; every call gives the same object, which writes them to one file."""
+
+    def __init__(self, values: list[str], before: Callable[[], None] = lambda: None) -> None:
+        self.values, self.before = values, before
+
+    def __getattr__(self, name: str) -> Any:
+        return self if name in ("write", "read") else lambda *arguments: self
+
+    def parquet(self, url: str) -> None:
+        self.before()
+        directory = Path(url.removeprefix("file:"))
+        if "/compacting/" not in url:
+            directory /= DATE
+        directory.mkdir(parents=True)
+        (directory / "part-0.parquet").write_text("\n".join(self.values))
+
+
+class Session:
+    """Reads what `Rows` wrote."""
+
+    read = property(lambda self: self)
+
+    def parquet(self, *urls: str) -> Rows:
+        return Rows([line for url in urls for line in Path(url.removeprefix("file:")).read_text().splitlines()])
+
+
+def table(root: Path) -> ParquetTable:
+    session: Any = Session()
+    return ParquetTable(session, "", LocalFiles(root))
+
+
+def put(into: ParquetTable, values: list[str], batch: int, source: str = "", **options: Any) -> None:
+    rows: Any = Rows(values, **options)
+    into.append(rows, "Q", batch, source)
+
+
+def content(root: Path) -> Counter[str]:
+    return Counter(line for one in root.glob("date=*/*.parquet") for line in one.read_text().splitlines())
+
+
+def numbers(batch: int) -> list[str]:
+    return [str(batch * 10 + number) for number in range(10)]
+
+
+class Killed(BaseException):
+    pass
+
+
+def test_a_zombie_beside_its_heir_publishes_no_empty_list(tmp_path: Path) -> None:
+    zombie, root = table(tmp_path / "t"), tmp_path / "t"
+    listed = zombie.files.listed
+
+    def after_the_heir(path: str, suffix: str = ".parquet") -> list[File]:
+        # The heir is killed too, when it has written its files.
+        heir = table(root)
+        heir.files.create = killed  # type: ignore[method-assign]  # a test double
+        with pytest.raises(Killed):
+            put(heir, numbers(0), 0)
+        return listed(path, suffix)
+
+    def killed(path: str, text: str) -> bool:
+        raise Killed
+
+    zombie.files.listed = after_the_heir  # type: ignore[method-assign]
+    put(zombie, numbers(0), 0)
+    put(table(root), numbers(0), 0)
+    assert content(root) == Counter(numbers(0))
+
+
+def test_a_zombie_that_wakes_when_its_heir_is_done_or_far_ahead_adds_nothing(tmp_path: Path) -> None:
+    root = tmp_path / "t"
+
+    def ahead(batches: int) -> Callable[[], None]:
+        def go() -> None:
+            for batch in range(batches):
+                put(table(root), numbers(batch), batch)
+
+        return go
+
+    put(table(root), numbers(0), 0, before=ahead(1))
+    assert content(root) == Counter(numbers(0))
+    shutil.rmtree(root)
+    # Lists of long ago are thrown away, this batch's too.
+    with pytest.raises(WrongHistory, match="older than the table"):
+        put(table(root), numbers(0), 0, before=ahead(30))
+    assert content(root) == Counter(value for batch in range(30) for value in numbers(batch))
+    assert f"{0:09d}.json" not in os.listdir(root / HIDDEN / "Q")
+
+
+def test_a_batch_of_another_history_is_refused(tmp_path: Path) -> None:
+    root = tmp_path / "t"
+    for batch in range(3):
+        put(table(root), numbers(batch), batch, source=f"s{batch}")
+    put(table(root), numbers(2), 2, source="s2")
+    with pytest.raises(WrongHistory, match="from other offsets"):
+        put(table(root), numbers(7), 2, source="other")
+    (root / HIDDEN / "Q" / f"{1:09d}.json").unlink()
+    with pytest.raises(WrongHistory, match="older than the table"):
+        put(table(root), numbers(1), 1, source="s1")
+    assert content(root) == Counter(value for batch in range(3) for value in numbers(batch))
+
+
+def test_a_list_of_an_earlier_version_is_read() -> None:
+    assert BatchList.of('{"a/b.parquet": "date=x/1.parquet"}').moves == {"a/b.parquet": "date=x/1.parquet"}
+    assert BatchList.of(BatchList("Q", 3, "s", {"a": "b"}).to_text()) == BatchList("Q", 3, "s", {"a": "b"})
+
+
+def filled(root: Path) -> Counter[str]:
+    for batch in range(8):
+        put(table(root), numbers(batch), batch)
+    return Counter(value for batch in range(8) for value in numbers(batch))
+
+
+@pytest.mark.parametrize("step", ["make", "rename", "create", "exchange"])
+@pytest.mark.parametrize("files_min", [8, 100])
+def test_two_that_join_files_at_once_lose_and_double_nothing(tmp_path: Path, step: str, files_min: int) -> None:
+    root = tmp_path / "t"
+    expected = filled(root)
+    first = table(root)
+    plain = getattr(first.files, step)
+
+    def beside(*arguments: Any) -> Any:
+        if "compacting" in arguments[-1] or step == "exchange":
+            table(root).compact(1 << 20, files_min)
+        return plain(*arguments)
+
+    setattr(first.files, step, beside)
+    done = first.compact(1 << 20, 8)
+    assert (done.before, done.after) == (8, 1)
+    assert content(root) == expected
+    table(root).compact(1 << 20, 2)
+    assert content(root) == expected
+
+
+@pytest.mark.parametrize("call", range(1, 8))
+def test_a_compaction_killed_at_any_step_is_finished_or_undone_by_the_next(tmp_path: Path, call: int) -> None:
+    root = tmp_path / "t"
+    expected = filled(root)
+    first = table(root)
+    calls = [0]
+
+    def dying(plain: Callable[..., Any]) -> Callable[..., Any]:
+        def step(*arguments: Any) -> Any:
+            calls[0] += 1
+            if calls[0] == call:
+                raise Killed
+            return plain(*arguments)
+
+        return step
+
+    for name in ("rename", "create", "exchange", "link", "delete", "make"):
+        setattr(first.files, name, dying(getattr(first.files, name)))
+    try:
+        first.compact(1 << 20, 8)
+    except Killed:
+        # A batch comes in meanwhile.
+        put(table(root), numbers(8), 8)
+        expected += Counter(numbers(8))
+    assert content(root) - expected == Counter()
+    table(root).compact(1 << 20, 2)
+    assert content(root) == expected

@@ -16,7 +16,7 @@ from headrace.broker.broker import Broker
 from headrace.client.admin import Admin, ConfigResource, NewTopic, ResourceType
 from headrace.client.offsets import OffsetAndMetadata, OffsetSpec
 from headrace.errors import InvalidTransactionTimeoutError, MessageTooLargeError
-from headrace.spark.adopting import Earlier
+from headrace.spark.adopting import name_of
 from headrace.spark.cluster import Cluster
 from headrace.spark.columns import Shape
 from headrace.spark.connections import make_client
@@ -28,7 +28,6 @@ from headrace.spark.once import BatchTooSlow, Fenced, Found, Identity, WrongHist
 from headrace.spark.parcels import pack
 from headrace.spark.pipelines.scanning import scan_range
 from headrace.spark.planning import DataLoss, Range
-from headrace.spark.steps import Link
 from headrace.spark.transaction import PROGRESS_TOPIC, Transaction
 from headrace.spark.writing import WriteJob, write_task
 from headrace.testing import EmbeddedBroker, broker
@@ -393,42 +392,40 @@ def committed_by_an_earlier_version(
     return driver
 
 
-def earlier(drivers: list[Driver], kafka: EmbeddedBroker, identity: SinkIdentity, topics: list[str]) -> Earlier:
-    link = Link({"bootstrap.servers": kafka.address}, identity.transactional_id, PROGRESS_TOPIC, 60_000)
-    drivers.append(link)  # type: ignore[arg-type]  # closed in the same way
-    link.transaction.fence()
-    assert link.transaction.last_marker() is None
-    return Earlier(link, identity, topics)
-
-
-def test_a_query_of_an_earlier_version_goes_on_and_its_old_driver_is_fenced(
+def test_a_query_of_an_earlier_version_keeps_its_id_whatever_its_topics_are_now(
     drivers: list[Driver], kafka: EmbeddedBroker
 ) -> None:
     query = QUERY.replace("0b9f", "0001")
+    identity = SinkIdentity(query)
     old = committed_by_an_earlier_version(drivers, kafka, query, ["out"], 6)
-    identity = old.transaction.fence()
-    old.transaction.enlist(identity, OUT)
-    found = earlier(drivers, kafka, SinkIdentity(query), ["out"]).marker()
+    known = old.transaction.known_keys()
+    name = identity.earlier_id(["out"])
+    assert name_of(identity, ["out"], known) == name_of(identity, ["out", "more"], known) == name
+    # A sink with a name, and another query, are new, whatever others wrote.
+    letters = SinkIdentity(query, "letters")
+    assert name_of(letters, ["dead"], known) == letters.transactional_id
+    assert name_of(SinkIdentity(QUERY), ["out"], known) == SinkIdentity(QUERY).transactional_id
+    # Its old driver is fenced by the new one.
+    epoch = old.transaction.fence()
+    old.transaction.enlist(epoch, OUT)
+    heir = begin(drivers, kafka, name)
+    heir.transaction.fence()
+    found = heir.transaction.last_marker()
     assert found is not None
     assert found.batch == 6
     with pytest.raises(Fenced):
-        old.transaction.commit(identity)
-
-
-def test_a_list_of_topics_that_grew_finds_the_marker_of_the_shorter_one(
-    drivers: list[Driver], kafka: EmbeddedBroker
-) -> None:
-    query = QUERY.replace("0b9f", "0002")
-    committed_by_an_earlier_version(drivers, kafka, query, ["out"], 3)
-    found = earlier(drivers, kafka, SinkIdentity(query), ["out", "more"]).marker()
-    assert found is not None
-    assert found.batch == 3
-    # A sink with a name is new, whatever others wrote.
-    assert earlier(drivers, kafka, SinkIdentity(query, "letters"), ["dead"]).marker() is None
+        old.transaction.commit(epoch)
     committed_by_an_earlier_version(drivers, kafka, query, ["more"], 3)
     with pytest.raises(WrongHistory, match="Start it once with the topics that it had"):
-        earlier(drivers, kafka, SinkIdentity(query), ["third"]).marker()
-    assert earlier(drivers, kafka, SinkIdentity(QUERY), ["out"]).marker() is None
+        name_of(identity, ["third"], old.transaction.known_keys())
+
+
+def test_a_marker_that_is_not_decided_names_its_sink_too(drivers: list[Driver], kafka: EmbeddedBroker) -> None:
+    driver = begin(drivers, kafka, SinkIdentity("undecided").transactional_id)
+    identity = driver.transaction.fence()
+    driver.transaction.enlist(identity, [])
+    driver.transaction.mark(identity, Marker(0))
+    assert driver.transaction.transactional_id in driver.transaction.known_keys()
 
 
 def test_markers_are_not_passed_over_when_their_topic_is_cut_short(

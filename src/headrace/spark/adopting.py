@@ -1,64 +1,40 @@
-"""What an earlier version of the exactly-once sink wrote: its markers, by transactional ids that named the topics.
+"""Queries that an earlier version of the exactly-once sink wrote, whose transactional ids named the topics.
 
-A query that was written by it goes on where it was. Its old transactional id is fenced first, so that nothing which an
-old driver has left open, or still writes, can be committed later.
+Such a query keeps its old id, whatever its topics are now: it goes on behind its last marker, and an old driver that
+still runs is fenced, or finds what was written since.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from headrace.spark.history import DEFAULT_SINK, SinkIdentity
-from headrace.spark.markers import Marker
 from headrace.spark.once import WrongHistory
-from headrace.spark.steps import Link
 
 log = logging.getLogger("headrace.spark")
 
 
-class Earlier:
-    """Looks once: what was written by an earlier version is fenced then, and changes no more."""
+def name_of(identity: SinkIdentity, topics: Sequence[str], known: Collection[str]) -> str:
+    """The transactional id of a sink, which is its marker's key too. `known`: those that there are markers of.
 
-    def __init__(self, link: Link, identity: SinkIdentity, topics: Sequence[str]) -> None:
-        self._link = link
-        self._identity = identity
-        self._topics = topics
-        self._looked = False
-        self._found: Marker | None = None
-
-    def marker(self) -> Marker | None:
-        """The last marker of an earlier version. Only for a sink that has none of this one."""
-        if not self._looked:
-            self._found = self._look()
-            self._looked = True
-        return self._found
-
-    def _look(self) -> Marker | None:
-        transaction = self._link.transaction_of(self._name())
-        transaction.fence()
-        found = transaction.last_marker()
-        if found is not None:
-            log.warning(
-                "going on behind batch %d, which an earlier version wrote as %s",
-                found.batch,
-                transaction.transactional_id,
-            )
-        return found
-
-    def _name(self) -> str:
-        """The old id with the topics of now; else the only one that the query has, whatever its topics were."""
-        identity = self._identity
-        exact = identity.earlier_id(self._topics)
-        if not identity.is_sparks or identity.sink != DEFAULT_SINK:
-            return exact
-        known = self._link.transaction.other_keys(identity.earlier_prefix)
-        if exact in known or not known:
-            return exact
-        if len(known) > 1:
+    The id of now, if it has one; else an old one: with these topics, or the only one that the query has.
+    """
+    if identity.transactional_id in known:
+        return identity.transactional_id
+    found = identity.earlier_id(topics)
+    if found not in known:
+        # Ids of queries are Spark's own: no other query's begins in the same way.
+        others = identity.is_sparks and identity.sink == DEFAULT_SINK
+        old = sorted(name for name in known if others and name.startswith(identity.earlier_prefix))
+        if not old:
+            return identity.transactional_id
+        if len(old) > 1:
             raise WrongHistory(
-                f"an earlier version wrote query {identity.query} with the topics of {', '.join(sorted(known))}, of "
-                f"which none are {', '.join(sorted(self._topics))}: which of them this sink goes on with cannot be "
-                "told. Start it once with the topics that it had, then change them"
+                f"an earlier version wrote query {identity.query} as {' and '.join(old)}, of which none has the topics "
+                f"{', '.join(sorted(topics))}: which of them this sink goes on with cannot be told. Start it once with "
+                "the topics that it had, then change them"
             )
-        return next(iter(known))
+        found = old[0]
+    log.info("query %s goes on as %s, which an earlier version began", identity.query, found)
+    return found

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.client.offsets import OffsetAndMetadata
 from headrace.runtime.real import RealClock
-from headrace.spark.adopting import Earlier
+from headrace.spark.adopting import name_of
 from headrace.spark.batches import MicroBatch, running_batch
 from headrace.spark.cluster import Cluster
 from headrace.spark.columns import shape_of
@@ -137,7 +137,7 @@ class ExactlyOnce:
         self._is_job = is_job
         self._has_past = has_past
         self._link: Link | None = None
-        self._earlier: Earlier | None = None
+        self._linked: SinkIdentity | None = None
         # The call that is not known to have ended well: coming again for the same batch, it is the same call.
         self._unsettled: tuple[tuple[str, int], str] | None = None
 
@@ -155,12 +155,11 @@ class ExactlyOnce:
             raise ExactlyOnceError("the query's id is not known here: give exactly_once(…, query_id=…) a fixed one")
         identity = SinkIdentity(query_id, self._sink)
         link = self._connected(identity)
-        earlier = self._earlier.marker if self._earlier is not None and self._has_past else lambda: None
         with _once_a_batch(identity, batch):
             marker = self._marker(identity, batch, batch_id, link.cluster)
             work = Work(rows, shape, self._topics, marker, self._source_offsets(batch, link.cluster))
             stopped = (lambda: False) if batch is None else batch.is_stopped
-            steps = BatchSteps(link, work, is_stopped=stopped, earlier=earlier)
+            steps = BatchSteps(link, work, is_stopped=stopped)
             outcome = self._run(steps, batch_id)
         log.info("batch %d of query %s: %s, %d records", batch_id, query_id, outcome.value, steps.records)
         return outcome
@@ -198,11 +197,17 @@ class ExactlyOnce:
             self._link = None
 
     def _connected(self, identity: SinkIdentity) -> Link:
-        name = identity.transactional_id
-        if self._link is None or self._link.transaction.transactional_id != name:
+        if self._link is None or self._linked != identity:
             self.close()
-            self._link = Link(self._kafka, name, self._progress_topic, self._timeout_ms)
-            self._earlier = Earlier(self._link, identity, self._topics)
+            link = Link(self._kafka, identity.transactional_id, self._progress_topic, self._timeout_ms)
+            try:
+                if self._has_past:
+                    name = name_of(identity, self._topics, link.transaction.known_keys())
+                    link.transaction = link.transaction_of(name)
+            except BaseException:
+                link.close()
+                raise
+            self._link, self._linked = link, identity
         return self._link
 
     def _source_offsets(self, batch: MicroBatch | None, cluster: Cluster) -> list[tuple[str, CommittedOffsets]]:

@@ -68,16 +68,9 @@ class Work:
 
 
 class BatchSteps:
-    """The steps for one batch. `earlier`: finds what an earlier version wrote, if there is no marker of this one."""
+    """The steps for one batch."""
 
-    def __init__(
-        self,
-        link: Link,
-        work: Work,
-        *,
-        is_stopped: Callable[[], bool] = lambda: False,
-        earlier: Callable[[], Marker | None] = lambda: None,
-    ) -> None:
+    def __init__(self, link: Link, work: Work, *, is_stopped: Callable[[], bool] = lambda: False) -> None:
         self.records = 0
         self.is_stopped = is_stopped
         self._link = link
@@ -85,15 +78,12 @@ class BatchSteps:
         self._work = work
         self._lanes: Lanes | None = None
         self._topic_ids: Mapping[str, str] = {}
-        self._earlier = earlier
 
     def fence(self) -> Identity:
         return self._transaction.fence()
 
     def look(self) -> Found:
         marker = self._transaction.last_marker()
-        if marker is None:
-            marker = self._earlier()
         ours = self._work.marker
         if marker is not None and marker.batch == ours.batch and marker.topics:
             ours = replace(ours, topics=self._link.cluster.topic_ids(self._work.topics))

@@ -54,7 +54,6 @@ CommittedOffsets = Mapping[TopicPartition, OffsetAndMetadata]
 PROGRESS_TOPIC = "headrace-spark-progress"
 _TRANSACTION, _GROUP = 1, 0
 _RETRY_S = 0.05
-_KEYS_MAX = 100_000
 # The last versions before KIP-890's second part.
 _ADD_PARTITIONS_MAX, _ADD_OFFSETS_MAX, _OFFSET_COMMIT_MAX, _END_MAX = 3, 3, 3, 4
 _FENCED = frozenset(
@@ -143,7 +142,6 @@ class Transaction:
         self._progress_ready = False
         self._read_to = 0
         self._written: bytes | None = None
-        self._keys: set[str] = set()
 
     # --- fence and look -----------------------------------------------------------------------------------------------
 
@@ -175,9 +173,20 @@ class Transaction:
             self._written = value
         return self._written
 
-    def other_keys(self, prefix: str) -> set[str]:
-        """Whose markers there are, of those with that prefix, as far as `last_written` has read."""
-        return {key for key in self._keys if key.startswith(prefix)}
+    def known_keys(self) -> set[str]:
+        """Whose markers there are, whether their transactions were committed or not."""
+        if self._progress is None:
+            return set()
+        self._make_progress_topic()
+        end = self._cluster.latest([self._progress], read_committed=False)[self._progress]
+        wanted = Range(self._progress, self._cluster.earliest([self._progress])[self._progress], end)
+        plan = ReadPlan.of(dict(self._kafka), read_committed=False, fail_on_data_loss=True)
+        return {
+            key.decode(errors="replace")
+            for piece in RangeFetcher(self._client, plan, wanted).pieces()
+            for key in piece.columns.keys.to_list()
+            if key is not None
+        }
 
     def _markers_from(self, progress: TopicPartition) -> Iterator[bytes]:
         cluster = self._cluster
@@ -197,8 +206,6 @@ class Transaction:
                 for key, value in zip(piece.columns.keys.to_list(), piece.columns.values.to_list()):
                     if key == self._key and value is not None:
                         yield value
-                    elif key is not None and len(self._keys) < _KEYS_MAX:
-                        self._keys.add(key.decode(errors="replace"))
         # What is not stable now is looked at again next time: it is not known yet to be committed.
         self._read_to = max(start, stable)
         if max(start, stable) < end:

@@ -44,7 +44,10 @@ def _stage(files: Files, rows: DataFrame, query: str, batch: int) -> list[File]:
 
     staging = f"{_DATA}/{query}/{batch:09d}-{uuid.uuid4().hex[:8]}"
     rows.withColumn("_date", F.col("date")).write.partitionBy("_date").parquet(files.url(staging))
-    return files.listed(staging)
+    staged = files.listed(staging)
+    if not files.exists(staging):
+        raise PipelineError(f"{files.url(staging)} was taken away while it was written")
+    return staged
 
 
 def _tidy(files: Files, query: str, batch: int, kept: list[File]) -> None:

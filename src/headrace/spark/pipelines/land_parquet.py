@@ -113,6 +113,8 @@ class ParquetTable:
         for number, one in enumerate(self.files.listed(staging)):
             date = one.path.removeprefix(f"{staging}/").rpartition("/")[0]
             made.moves[one.path] = f"{date}/{name}-{number:05d}-{made.query}.parquet"
+        if not self.files.exists(staging):
+            raise PipelineError(f"{self.files.url(staging)} was taken away while it was written")
         if self.files.create(f"{place}/{name}.json", made.to_text()):
             try:
                 # Lists of long ago are thrown away: whoever slept so long has made one that was there before.

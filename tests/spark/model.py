@@ -1,0 +1,755 @@
+"""A model of the exactly-once sink: its own code, from `ExactlyOnce.write` down to the bytes of batches and markers,
+without Spark and against a cluster in memory, under a seed.
+
+    python -m tests.spark.model [SEEDS] [--from SEED] [--bug NAME]
+
+Every answer may be lost, late, repeated or wrong. Drivers and tasks are killed at any request; drivers are started
+again from their checkpoint, beside a predecessor that is not dead, or from an older copy of the checkpoint; lists of
+topics grow; queries have several sinks, or by mistake two under one name; some begin with what an earlier version
+wrote. Then an independent look at the logs must find every row once, and the group's offsets at the end of the source.
+`--bug` puts an old mistake back, which has to be found.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import logging
+import random
+import re
+import sys
+import threading
+import time
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+from unittest import mock
+
+import pyarrow as pa
+from tests.spark.model_broker import Log, ModelBroker
+
+from headrace.errors import ErrorCode, HeadraceError, RequestTimedOutError
+from headrace.protocol.schema import ZERO_UUID
+from headrace.spark import foreach_batch, history, reading, steps, transaction, writing
+from headrace.spark.batches import MicroBatch
+from headrace.spark.cluster import TopicFacts
+from headrace.spark.columns import Shape
+from headrace.spark.foreach_batch import ExactlyOnce, SameSinkTwice
+from headrace.spark.history import Logged, SinkIdentity
+from headrace.spark.lanes import route
+from headrace.spark.markers import Marker
+from headrace.spark.once import Fenced, Found, WriteFailed, WrongHistory, run_batch
+from headrace.spark.parcels import pack
+from headrace.spark.steps import BatchSteps, Link, Work
+from headrace.topics import TopicPartition
+
+CLUSTER, SOURCE, GROUP = "MODEL", TopicPartition("in", 0), "group"
+ROWS, LIVES_MAX, STEPS_MAX = 40, 14, 20_000
+TOPICS = {"a": 2, "b": 1}
+SAFE = [("spark.stage.maxConsecutiveAttempts", "1"), ("spark.stage.maxAttempts", "1")]
+
+
+class Killed(BaseException):
+    """The driver's process is gone."""
+
+
+class TaskDied(Exception):
+    """A task's process is gone."""
+
+
+class Conflict(Exception):
+    """Two drivers wrote the same entry of one checkpoint: Spark stops the second."""
+
+
+@dataclass
+class Checkpoint:
+    """What Spark keeps: a query's id, the ends of its batches as logged before each, and which were done."""
+
+    query: str
+    start: int = 0
+    offsets: dict[int, int] = field(default_factory=dict)
+    commits: set[int] = field(default_factory=set)
+
+    def copy(self) -> Checkpoint:
+        return Checkpoint(self.query, self.start, dict(self.offsets), set(self.commits))
+
+    def plan(self, number: int, end: int) -> None:
+        if number in self.offsets:
+            raise Conflict(f"batch {number} is logged already")
+        self.offsets[number] = end
+
+    def commit(self, number: int) -> None:
+        if number in self.commits:
+            raise Conflict(f"batch {number} is noted as done already")
+        self.commits.add(number)
+
+    def end_of(self, number: int) -> int:
+        return self.offsets.get(number, self.start)
+
+    def logged(self, number: int) -> Logged:
+        offsets = {"in": {"0": self.offsets[number]}, "@headrace": {"cluster": CLUSTER}}
+        return Logged(0, (json.dumps(offsets),))
+
+
+class Life:
+    """One start of a driver, in a thread of its own that runs only when it is its turn."""
+
+    def __init__(self, world: World, checkpoint: Checkpoint, number: int, body: Callable[[Life], None]) -> None:
+        self.world, self.checkpoint, self.run = world, checkpoint, f"run-{number}"
+        self.turn = threading.Semaphore(0)
+        self.is_done, self.is_doomed, self.in_task = False, False, False
+        self.outcome: BaseException | None = None
+        self.batches = 0
+        self._body = body
+        self._thread = threading.Thread(target=self._live, daemon=True)
+        self._thread.start()
+
+    def _live(self) -> None:
+        self.turn.acquire()
+        self.world.current = self
+        try:
+            if not self.is_doomed:
+                self._body(self)
+        except (Killed, Conflict, HeadraceError, AssertionError) as error:
+            self.outcome = error
+        finally:
+            self.is_done = True
+            self.world.main.release()
+
+    def resume(self) -> None:
+        """From the scheduler: run until it gives way, or ends."""
+        self.turn.release()
+        self.world.main.acquire()
+
+    def give_way(self) -> None:
+        self.world.main.release()
+        self.turn.acquire()
+        self.world.current = self
+        if self.is_doomed:
+            raise Killed
+
+
+class World:
+    """Everything of one seed."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng = random.Random(seed)
+        self.broker = ModelBroker(lambda: not self.is_quiet and self.rng.random() < 0.2)
+        for topic, partitions in TOPICS.items():
+            self.broker.create(topic, partitions)
+        self.now = 0.0
+        self.main = threading.Semaphore(0)
+        self.current: Life | None = None
+        self.lives: list[Life] = []
+        self.is_quiet = False
+        self.is_ghost = False
+        self.late: list[Any] = []
+        self.ghosts: list[Callable[[], None]] = []
+        self.source_end = self.rng.randrange(5, ROWS)
+        self.rate = self.rng.choice([0.0, 0.02, 0.08, 0.2])
+        self.kill_rate = self.rng.choice([0.0, 0.01, 0.04])
+        self.has_keys = self.rng.random() < 0.5
+        self.topics: list[str] = ["a"]
+        self.steps = 0
+
+    # --- requests -----------------------------------------------------------------------------------------------------
+
+    def exchange(self, request: Any) -> Any:
+        """What becomes of a request: an answer, or an error."""
+        self.now += 0.001
+        if self.is_quiet or self.is_ghost:
+            return _answered(self.broker.handle(request, _plain_watermark))
+        life = self.current
+        assert life is not None
+        self._elsewhere(life)
+        self._maybe_die(life)
+        rng = self.rng
+        if rng.random() >= self.rate:
+            answer = _answered(self._handled(request))
+        else:
+            answer = self._troubled(request)
+        self._maybe_die(life)
+        return answer
+
+    def _troubled(self, request: Any) -> Any:
+        kind = self.rng.choice(("lost", "unanswered", "unanswered", "late", "repeated", "wrong"))
+        self.now += self.rng.choice((0.1, 5.0, 29.0))
+        if kind == "lost":
+            return _failed("no answer: the request was lost")
+        if kind == "unanswered":
+            self._handled(request)
+            return _failed("no answer: it was lost")
+        if kind == "late":
+            self.late.append(request)
+            return _failed("no answer: the request is under way")
+        if kind == "repeated":
+            self._handled(request)
+            return _answered(self._handled(request))
+        return _answered(_wrong(request, self.rng))
+
+    def _handled(self, request: Any) -> Any:
+        return self.broker.handle(request, self._watermark)
+
+    def _watermark(self, log: Log, wanted: Any) -> int:
+        """A leader that was elected just now may lag behind what was readable before."""
+        return self.rng.randint(0, log.end) if self.rng.random() < self.rate else log.end
+
+    def _elsewhere(self, life: Life) -> None:
+        """What else happens in the meantime."""
+        self.steps += 1
+        assert self.steps < STEPS_MAX, "no end"
+        rng = self.rng
+        if self.late and rng.random() < 0.1:
+            self._handled(self.late.pop(rng.randrange(len(self.late))))
+        if self.ghosts and rng.random() < 0.1:
+            self.run_ghost()
+        if rng.random() < 0.1:
+            self.broker.settle()
+        if rng.random() < self.rate / 50 and self.broker.transactions:
+            self.broker.expire(rng.choice(sorted(self.broker.transactions)))
+        if rng.random() < (0.15 if len(self.lives) > 1 else 0.02):
+            life.give_way()
+
+    def run_ghost(self) -> None:
+        """A task that its driver has given up goes on."""
+        before, self.is_ghost = self.is_ghost, True
+        try:
+            self.ghosts.pop(self.rng.randrange(len(self.ghosts)))()
+        except HeadraceError:
+            pass
+        finally:
+            self.is_ghost = before
+
+    def _maybe_die(self, life: Life) -> None:
+        if life.in_task and self.rng.random() < self.kill_rate:
+            raise TaskDied("a task was killed")
+        self.maybe_kill()
+
+    def maybe_kill(self) -> None:
+        if not self.is_quiet and self.rng.random() < self.kill_rate:
+            raise Killed
+
+
+def _answered(response: Any) -> Any:
+    return SimpleNamespace(error=None, response=response)
+
+
+def _failed(text: str) -> Any:
+    return SimpleNamespace(error=RequestTimedOutError(text), response=None)
+
+
+def _plain_watermark(log: Log, wanted: Any) -> int:
+    return log.end
+
+
+def _wrong(request: Any, rng: random.Random) -> Any:
+    name = type(request).__name__.removesuffix("Request")
+    code = int(rng.choice((ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)))
+    if name in ("Fetch", "OffsetForLeaderEpoch", "ListOffsets", "Produce"):
+        code = int(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+    part = SimpleNamespace(error_code=code, partition_error_code=code, error_message=None, records=None, offset=-1)
+    topic = SimpleNamespace(partitions=[part], partition_responses=[part], results_by_partition=[part])
+    return SimpleNamespace(
+        error_code=code if name != "Fetch" else 0,
+        error_message=None,
+        coordinators=[],
+        responses=[topic],
+        topics=[topic],
+        results_by_topic_v3_and_below=[topic],
+    )
+
+
+# --- what the sink stands on ------------------------------------------------------------------------------------------
+
+WORLD: list[World] = []
+"""The world of the seed in hand."""
+
+
+class ModelClient:
+    """`BlockingClient`, as far as it is used."""
+
+    def __init__(self, *_: Any) -> None:
+        self.world = world = WORLD[-1]
+        leader = SimpleNamespace(id=1)
+        known: Any = _Topics(world)
+        view = SimpleNamespace(
+            leader_of=lambda name, index: leader if TopicPartition(name, index) in world.broker.logs else None,
+            topics=known,
+            nodes={1: leader},
+        )
+        self.core = SimpleNamespace(
+            clock=SimpleNamespace(monotonic=lambda: world.now),
+            view=view,
+            config=SimpleNamespace(request_timeout_ms=30_000),
+            refresh_metadata=lambda: None,
+            add_topic=lambda name: None,
+            learn_node=lambda node: None,
+        )
+
+    def submit(self, node: Any, request: Any, on_done: Any = None, version_max: int | None = None) -> Any:
+        return self.world.exchange(request)
+
+    def request(self, node: Any, request: Any, version_max: int | None = None) -> Any:
+        call = self.world.exchange(request)
+        if call.error is not None:
+            raise call.error
+        return call.response
+
+    def wait(self, call: Any, timeout_ms: float) -> None:
+        return None
+
+    def poll(self, timeout: float) -> None:
+        return None
+
+    def poll_until(self, is_done: Callable[[], bool], until: float) -> None:
+        self.world.now = max(self.world.now, until)
+
+    def ensure_metadata(self, until: float) -> None:
+        return None
+
+    def close(self) -> None:
+        return None
+
+
+class _Topics(dict[str, Any]):
+    def __init__(self, world: World) -> None:
+        super().__init__()
+        self.world = world
+
+    def __missing__(self, name: str) -> Any:
+        parts = {one.partition: SimpleNamespace(leader_epoch=0) for one in self.world.broker.logs if one.topic == name}
+        return SimpleNamespace(topic_id=ZERO_UUID, partitions=parts)
+
+
+class ModelCluster:
+    """`Cluster`, as far as it is used."""
+
+    id = CLUSTER
+
+    def __init__(self, *_: Any) -> None:
+        self.world = WORLD[-1]
+        self.admin = self
+
+    def create_topics(self, wanted: list[Any]) -> Any:
+        for one in wanted:
+            self.world.broker.create(one.name, one.num_partitions)
+        return SimpleNamespace(errors={})
+
+    def described(self, names: Any) -> dict[str, TopicFacts]:
+        return {name: TopicFacts(self.world.broker.partitions(name), f"id-{name}") for name in names}
+
+    def topic_ids(self, names: Any) -> dict[str, str]:
+        return {name: one.id for name, one in self.described(names).items()}
+
+    def earliest(self, partitions: Any) -> dict[TopicPartition, int]:
+        return dict.fromkeys(partitions, 0)
+
+    def latest(self, partitions: Any, *, read_committed: bool) -> dict[TopicPartition, int]:
+        logs = self.world.broker.logs
+        return {one: logs[one].stable if read_committed else logs[one].end for one in partitions}
+
+    def close(self) -> None:
+        return None
+
+
+class Rows:
+    """A micro-batch: numbers, and the topic of each."""
+
+    def __init__(self, life: Life, values: list[int], topics: list[str]) -> None:
+        self.life, self.values, self.topics = life, values, topics
+        context = SimpleNamespace(getConf=lambda: SimpleNamespace(getAll=lambda: SAFE), defaultParallelism=2)
+        self.sparkSession = SimpleNamespace(sparkContext=context, life=life)
+
+    @property
+    def schema(self) -> Any:
+        names = ["value", "topic"] + (["key"] if self.life.world.has_keys else [])
+        kind = {"value": "binary", "key": "binary", "topic": "string"}
+        fields = [SimpleNamespace(name=n, dataType=SimpleNamespace(simpleString=lambda n=n: kind[n])) for n in names]
+        return SimpleNamespace(fields=fields)
+
+
+def model_job(rows: Rows, job: Any) -> int:
+    """`run_job`: the same tasks, one after the other, in any order; some die, and some go on when nobody waits."""
+    world, life = rows.life.world, rows.life
+    rng = world.rng
+    tasks = list(_tasks(rows, job, rng))
+    rng.shuffle(tasks)
+    total = 0
+    for at, task in enumerate(tasks):
+        life.in_task = True
+        try:
+            total += task()
+        except Fenced:
+            raise
+        except (TaskDied, HeadraceError) as error:
+            world.ghosts += [one for one in tasks[at + 1 :] if rng.random() < 0.5]
+            raise WriteFailed(f"a task failed: {error}") from error
+        finally:
+            life.in_task = False
+    return total
+
+
+def _tasks(rows: Rows, job: Any, rng: random.Random) -> Iterator[Callable[[], int]]:
+    values = rng.sample(rows.values, len(rows.values))
+    columns: dict[str, Any] = {"value": pa.array([b"%d" % value for value in values], pa.binary())}
+    if "key" in job.shape.columns:
+        columns["key"] = pa.array([b"%d" % (value % 5) for value in values], pa.binary())
+    if job.shape.topic is None:
+        columns["topic"] = pa.array([rows.topics[value % len(rows.topics)] for value in values], pa.string())
+    batch = pa.RecordBatch.from_pydict(columns)
+    if job.owners is None:
+        lanes = route(batch, job.lanes, job.shape.topic, job.turn)
+        for lane in range(len(job.lanes)):
+            mine = batch.filter(pa.array(lanes == lane))
+            parts = [pack(one, [lane] * one.num_rows) for one in (mine.slice(0, 3), mine.slice(3)) if one.num_rows]
+            yield lambda lane=lane, parts=parts: writing.write_task(iter(parts), job, lane)
+        return
+    for task in range(job.owners):
+        mine = batch.take(pa.array(list(range(task, batch.num_rows, job.owners)), pa.int64()))
+        parts = [mine.slice(0, 3), mine.slice(3)]
+        yield lambda task=task, parts=parts: writing.write_task(iter(parts), job, task)
+
+
+def model_batch(session: Any, number: int) -> MicroBatch:
+    life: Life = session.life
+    begin = life.checkpoint.logged(number - 1) if number - 1 in life.checkpoint.offsets else None
+    return MicroBatch(life.checkpoint.query, life.run, number, None, begin, life.checkpoint.logged(number))
+
+
+# --- programs ---------------------------------------------------------------------------------------------------------
+
+
+def sink_of(world: World, name: str) -> ExactlyOnce:
+    topic: Any = "a" if world.topics == ["a"] else list(world.topics)
+    return ExactlyOnce(
+        topic,
+        # Batches of a few rows, so that a task sends more than one.
+        {"bootstrap.servers": "model:1", "batch.size": "100"},
+        group_id=f"{GROUP}-{name}",
+        progress_topic="progress",
+        transaction_timeout_ms=60_000,
+        attempts=3,
+        include_timestamp=False,
+        query_id=None,
+        sink=name,
+    )
+
+
+class EarlierSteps(BatchSteps):
+    """As the version before wrote: a marker that has a number only."""
+
+    def look(self) -> Found:
+        found = self._transaction.last_marker()
+        return Found.NOTHING if found is None or found.batch < self._work.marker.batch else Found.BEFORE
+
+
+def write_as_earlier(world: World, life: Life, rows: Rows, number: int) -> None:
+    name = SinkIdentity(life.checkpoint.query).earlier_id(rows.topics)
+    link = Link({"bootstrap.servers": "model:1", "batch.size": "100"}, name, "progress", 60_000)
+    topic = "a" if rows.topics == ["a"] else None
+    shape = Shape(("value", "key") if world.has_keys else ("value",), topic)
+    work: Any = Work(rows, shape, rows.topics, Marker(number))  # type: ignore[arg-type]  # rows of the model
+    run_batch(EarlierSteps(link, work), number, attempts_max=3, timeout_ms=60_000, monotonic=time.monotonic)
+
+
+def drive(names: list[str], *, as_earlier: bool = False) -> Callable[[Life], None]:
+    """A driver with sinks of these names, which share the rows; until the source is at its end, or it dies."""
+
+    def body(life: Life) -> None:
+        world, checkpoint = life.world, life.checkpoint
+        topics = list(world.topics)
+        sinks = [sink_of(world, name) for name in names]
+        while True:
+            last = max(checkpoint.offsets, default=-1)
+            if last in checkpoint.commits or last < 0:
+                begin = checkpoint.end_of(last)
+                if begin >= ROWS:
+                    return
+                if world.is_quiet:
+                    world.source_end = ROWS
+                elif begin >= world.source_end or world.rng.random() < 0.2:
+                    world.source_end = min(ROWS, world.source_end + world.rng.randrange(1, 8))
+                last += 1
+                checkpoint.plan(last, min(world.source_end, begin + world.rng.randrange(1, 12)))
+            world.maybe_kill()
+            values = list(range(checkpoint.end_of(last - 1), checkpoint.offsets[last]))
+            for at, sink in enumerate(sinks):
+                mine = Rows(life, [value for value in values if value % len(sinks) == at], topics)
+                if as_earlier:
+                    write_as_earlier(world, life, mine, last)
+                else:
+                    sink.write(mine, last)  # type: ignore[arg-type]  # rows of the model
+            world.maybe_kill()
+            checkpoint.commit(last)
+            life.batches += 1
+
+    return body
+
+
+@dataclass
+class Tally:
+    """What happened in a seed."""
+
+    lives: int = 0
+    refused: int = 0
+    twice: int = 0
+    zombies: int = 0
+    restored: int = 0
+    wrong: str = ""
+
+
+class Play:
+    """The operator: starts drivers, and starts them again."""
+
+    def __init__(self, seed: int) -> None:
+        self.world = World(seed)
+        rng = self.world.rng
+        self.tally = Tally()
+        self.current = Checkpoint(str(uuid.UUID(int=rng.getrandbits(128))))
+        self.backups: list[Checkpoint] = []
+        self.lines = [self.current]
+        """Every checkpoint that a driver was started with: the newest is among them."""
+        self.unfinished: BaseException | None = None
+        self.has_written = False
+        self.names = rng.choice([["main"], ["main"], ["main", "odds"], ["main", "main"]])
+        self.as_earlier = self.had_earlier = rng.random() < 0.2 and self.names == ["main"]
+
+    def run(self) -> Tally:
+        WORLD.append(self.world)
+        try:
+            while self.tally.lives < LIVES_MAX and not self._one_life():
+                pass
+            self._finish()
+            self.tally.wrong = self._audit()
+        finally:
+            for life in self.world.lives:
+                self._bury(life)
+            WORLD.pop()
+        return self.tally
+
+    def _one_life(self) -> bool:
+        """Start a driver, and see what becomes of it; whether the source was read to its end."""
+        world, rng = self.world, self.world.rng
+        checkpoint = self.current
+        # Earlier versions could not tell: what is done to them is not held against this one.
+        is_known = not self.had_earlier or self.has_written
+        if self.backups and is_known and rng.random() < 0.25:
+            checkpoint = rng.choice(self.backups).copy()
+            self.lines.append(checkpoint)
+            self.tally.restored += 1
+        if rng.random() < 0.3:
+            self.backups.append(self.current.copy())
+        if world.topics == ["a"] and not self.as_earlier and rng.random() < 0.25:
+            world.topics = ["a", "b"]
+        life = Life(world, checkpoint, self.tally.lives, drive(self.names, as_earlier=self.as_earlier))
+        was_earlier = self.as_earlier
+        self.as_earlier = self.as_earlier and rng.random() < 0.5
+        self.tally.lives += 1
+        world.lives.append(life)
+        while not life.is_done:
+            running = [one for one in world.lives if not one.is_done]
+            # A predecessor that is not dead wakes up now and then.
+            chosen = life if rng.random() < 0.7 else rng.choice(running)
+            chosen.resume()
+            if not life.is_done and rng.random() < (0.3 if len(running) == 1 else 0.02):
+                # Taken for dead, which it is not.
+                self.tally.zombies += 1
+                break
+        world.lives = [one for one in world.lives if not one.is_done]
+        self.has_written = self.has_written or (life.batches > 0 and not was_earlier)
+        return self._judged(life)
+
+    def _judged(self, life: Life) -> bool:
+        outcome = life.outcome
+        if isinstance(outcome, AssertionError):
+            raise outcome
+        if isinstance(outcome, WrongHistory):
+            self.tally.refused += 1
+            if len(self.names) == 1 and self.world.rng.random() < 0.5:
+                self._begin_anew(str(outcome))
+            else:
+                # The newest checkpoint is the one that is not refused.
+                self.current = self.world.rng.choice(self.lines)
+            return False
+        if isinstance(outcome, SameSinkTwice):
+            # As the error says: the first stays as it is, and the second gets a name.
+            self.tally.twice += 1
+            self.names = ["main", "odds"]
+        if life.batches or life.outcome is None:
+            self.current = life.checkpoint
+        return life.is_done and outcome is None
+
+    def _begin_anew(self, text: str) -> None:
+        """A new checkpoint, which begins where the error says that the output ends."""
+        found = re.search(r"startingOffsets=(\{.*?\}\})", text)
+        if found is not None:
+            start = json.loads(found[1])["in"]["0"]
+            self.current = Checkpoint(str(uuid.UUID(int=self.world.rng.getrandbits(128))), start)
+            self.backups.clear()
+            self.lines = [self.current]
+            for life in self.world.lives:
+                self._bury(life)
+            self.world.lives = []
+
+    def _bury(self, life: Life) -> None:
+        if not life.is_done:
+            life.is_doomed = True
+            life.resume()
+
+    def _finish(self) -> None:
+        """All that is late arrives; then a driver that nothing happens to."""
+        world = self.world
+        for life in world.lives:
+            self._bury(life)
+        world.lives = []
+        world.is_quiet = True
+        for request in world.late:
+            world.broker.handle(request, _plain_watermark)
+        while world.ghosts:
+            world.run_ghost()
+        for line in [self.current, *reversed(self.lines), *reversed(self.lines)]:
+            life = Life(world, line, self.tally.lives, drive(self.names))
+            world.lives = [life]
+            self.tally.lives += 1
+            while not life.is_done:
+                life.resume()
+            self.unfinished = life.outcome
+            if life.outcome is None:
+                break
+            if isinstance(life.outcome, SameSinkTwice):
+                self.names = ["main", "odds"]
+        for name in world.broker.transactions:
+            # What nobody ends any more, such as that of a list of topics which an earlier version went by.
+            world.broker.expire(name)
+        world.broker.settle()
+
+    def _audit(self) -> str:
+        found = Counter(
+            int(value)
+            for one, log in self.world.broker.logs.items()
+            if one.topic in TOPICS
+            for value in log.committed_values()
+        )
+        expected = Counter(range(ROWS))
+        if self.unfinished is not None:
+            return f"the last driver did not get through: {self.unfinished}"
+        lost, doubled = sorted((expected - found).elements()), sorted((found - expected).elements())
+        if lost or doubled:
+            return f"lost {lost}, doubled {doubled}"
+        if self.had_earlier:
+            # That version's model commits no offsets, and may have been the last to write.
+            return ""
+        behind = {name: self.world.broker.groups[f"{GROUP}-{name}"][SOURCE] for name in set(self.names)}
+        return "" if set(behind.values()) == {ROWS} else f"the groups are at {behind}, not at {ROWS}"
+
+
+# --- old mistakes -----------------------------------------------------------------------------------------------------
+
+
+def _by_number(found: Marker | None, ours: Marker) -> Found:
+    return Found.NOTHING if found is None or found.batch < ours.batch else Found.BEFORE
+
+
+def _lost_at_once(self: Any) -> None:
+    self._lost(f"{self._wanted.partition} ends")
+    self._position = self._wanted.end
+
+
+def _lenient_plan(kafka: Any, *, read_committed: bool, **options: Any) -> Any:
+    return reading.ReadPlan(dict(kafka), read_committed, False, False, 120_000)
+
+
+@contextlib.contextmanager
+def _no_check(identity: Any, batch: Any) -> Iterator[None]:
+    yield
+
+
+def _topics_in_id() -> Any:
+    return property(lambda self: f"{self.query}/{self.sink}/{WORLD[-1].topics}")
+
+
+def _unfenced(plain: Any) -> Any:
+    def fence(self: Any) -> Any:
+        if not hasattr(self.__class__, "_kept"):
+            self.__class__._kept = {}
+        key = (id(WORLD[-1]), self.transactional_id)
+        if key not in self._kept or WORLD[-1].is_quiet:
+            self._kept[key] = plain(self)
+        return self._kept[key]
+
+    return fence
+
+
+BUGS: dict[str, Callable[[], list[Any]]] = {
+    "a marker that knows only a number": lambda: [mock.patch.object(steps, "judge", _by_number)],
+    "an identity by the topics": lambda: [mock.patch.object(SinkIdentity, "transactional_id", _topics_in_id())],
+    "a second call that is skipped": lambda: [mock.patch.object(foreach_batch, "_once_a_batch", _no_check)],
+    "a watermark that lags taken for the end": lambda: [
+        mock.patch.object(reading.RangeFetcher, "_at_end", _lost_at_once),
+        mock.patch.object(transaction.ReadPlan, "of", _lenient_plan),
+    ],
+    "nothing fenced": lambda: [
+        mock.patch.object(transaction.Transaction, "fence", _unfenced(transaction.Transaction.fence))
+    ],
+    "an earlier version forgotten": lambda: [
+        mock.patch.object(foreach_batch, "name_of", lambda identity, topics, known: identity.transactional_id)
+    ],
+}
+
+
+@contextlib.contextmanager
+def in_place(bug: str | None = None) -> Iterator[None]:
+    """The sink over the model, with an old mistake if one is named."""
+    assert history.judge is steps.judge
+    with contextlib.ExitStack() as stack:
+        for owner, name, double in (
+            (steps, "make_client", ModelClient),
+            (steps, "Cluster", ModelCluster),
+            (steps, "run_job", model_job),
+            (steps, "job_ids", lambda session: frozenset()),
+            (steps, "first_cause", lambda session, before: None),
+            (steps, "_job_errors", lambda: (WriteFailed,)),
+            (writing, "shared_client", lambda kafka, topics: ModelClient()),
+            (writing, "forget", lambda client: None),
+            (foreach_batch, "running_batch", model_batch),
+        ):
+            stack.enter_context(mock.patch.object(owner, name, double))
+        for patch in BUGS[bug]() if bug else ():
+            stack.enter_context(patch)
+        yield
+
+
+def play(seed: int) -> Tally:
+    """One seed; `Tally.wrong` says what is wrong in the end."""
+    return Play(seed).run()
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("seeds", type=int, nargs="?", default=1000)
+    parser.add_argument("--from", dest="first", type=int, default=0)
+    parser.add_argument("--bug", choices=sorted(BUGS))
+    given = parser.parse_args()
+    sums: Counter[str] = Counter()
+    wrong = 0
+    logging.getLogger("headrace.spark").setLevel(logging.CRITICAL)
+    started = time.monotonic()
+    with in_place(given.bug):
+        for seed in range(given.first, given.first + given.seeds):
+            tally = play(seed)
+            for name in ("lives", "refused", "twice", "zombies", "restored"):
+                sums[name] += getattr(tally, name)
+            if tally.wrong:
+                wrong += 1
+                print(f"seed {seed}: {tally.wrong}", flush=True)
+    said = ", ".join(f"{number:,} {name}" for name, number in sums.items())
+    print(f"{given.seeds:,} seeds in {time.monotonic() - started:.0f} s: {wrong} wrong; {said}")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

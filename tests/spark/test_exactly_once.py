@@ -5,6 +5,7 @@ The same harness shows duplicates with the at-least-once sink: so the test can f
 
 from __future__ import annotations
 
+import shutil
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +16,7 @@ from tests.spark.auditing import audit, read_topic
 from tests.spark.prove import Place, prove_control, prove_drivers, prove_tasks
 from tests.spark.standalone import Standalone
 from tests.spark.topics import make_topic, numbers, reader, stream
+from tests.waiting import eventually
 
 from headrace.client.admin import Admin
 from headrace.spark.once import ExactlyOnceError, Outcome
@@ -141,6 +143,74 @@ def test_the_group_shows_the_progress_together_with_the_output(
     with Admin({"bootstrap.servers": kafka.address}) as admin:
         found = admin.list_partition_offsets("atomic", [TopicPartition(source, number) for number in range(2)])
     assert sum(one.offset for one in found.values()) == ROWS
+
+
+def test_a_restored_checkpoint_and_two_sinks_under_one_name_are_refused(
+    spark: Any, kafka: BrokerProcess, checkpoint: str
+) -> None:
+    from pyspark.errors import StreamingQueryException
+
+    from headrace.spark import exactly_once
+
+    source, sink, expected = filled(kafka, "restored")
+    rows = stream(spark, kafka.address, source).select("value")
+    run(rows, exactly_once(sink, kafka.address), checkpoint)
+    shutil.copytree(checkpoint, f"{checkpoint}.backup")
+    more = numbers(100, ROWS)
+    with_keys(kafka.address, source, more)
+    run(rows, exactly_once(sink, kafka.address), checkpoint)
+    with_keys(kafka.address, source, numbers(100, ROWS + 100))
+    with pytest.raises(StreamingQueryException, match="other offsets of the source"):
+        run(rows, exactly_once(sink, kafka.address), f"{checkpoint}.backup")
+    assert audit(expected + Counter(more), written(kafka, sink)) == (0, 0)
+
+    first, second = exactly_once(sink, kafka.address), exactly_once(sink, kafka.address)
+    named = exactly_once(sink, kafka.address, sink="odd")
+
+    def both(other: Any) -> Any:
+        def write(frame: Any, batch_id: int) -> None:
+            first(frame.where("cast(cast(value as string) as int) % 2 = 0"), batch_id)
+            other(frame.where("cast(cast(value as string) as int) % 2 = 1"), batch_id)
+
+        return write
+
+    with pytest.raises(StreamingQueryException, match="need names of their own"):
+        run(rows, both(second), checkpoint)
+    # As it is told: the first stays, and the second gets a name.
+    run(rows, both(named), checkpoint)
+    assert audit(expected + Counter(numbers(200, ROWS)), written(kafka, sink)) == (0, 0)
+
+
+@pytest.mark.long
+def test_a_query_that_is_stopped_in_a_batch_does_not_write_it_again(
+    spark: Any, kafka: BrokerProcess, checkpoint: str, tmp_path: Path
+) -> None:
+    from headrace.spark import exactly_once
+
+    source, sink, expected = filled(kafka, "stopped")
+    begun = str(tmp_path / "begun")
+
+    def slow(batches: Iterator[Any]) -> Iterator[Any]:
+        import os
+        import time
+
+        for batch in batches:
+            with open(begun, "a") as out:
+                out.write("x")
+            while os.path.getsize(begun) < 100:
+                time.sleep(0.1)
+            yield batch
+
+    rows = stream(spark, kafka.address, source).select("value")
+    slowed = rows.mapInArrow(slow, rows.schema).writeStream.foreachBatch(exactly_once(sink, kafka.address))
+    query = slowed.option("checkpointLocation", checkpoint).start()
+    eventually(lambda: Path(begun).exists(), "the batch")
+    tries = Path(begun).stat().st_size
+    query.stop()
+    assert Path(begun).stat().st_size <= tries + 1
+    assert written(kafka, sink) == []
+    run(rows, exactly_once(sink, kafka.address), checkpoint)
+    assert audit(expected, written(kafka, sink)) == (0, 0)
 
 
 # --- the proof, in short (the long form is `python -m tests.spark.prove`) ---------------------------------------------

@@ -14,6 +14,8 @@ from headrace.client.producer import Producer
 from headrace.parallel.deadletters import DeadLetters
 from headrace.spark.pipelines.activity import activity
 from headrace.spark.pipelines.audit import audit
+from headrace.spark.pipelines.moments import utc_date, utc_text
+from headrace.spark.pipelines.running import in_utc
 from headrace.testing import BrokerProcess
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -25,6 +27,15 @@ def event(number: int, at_ms: int = AT_MS, **more: Any) -> bytes:
     return json.dumps({"id": str(number), "at": at_ms, "event": "click", "user": f"u{number % 7}", **more}).encode()
 
 
+def elsewhere(spark: Any) -> Any:
+    """A session whose own times are those of New York: what a pipeline writes is UTC all the same."""
+    from pyspark.sql import SparkSession
+
+    made = SparkSession(spark.sparkContext, spark._jsparkSession.cloneSession())
+    made.conf.set("spark.sql.session.timeZone", "America/New_York")
+    return made
+
+
 def values(servers: str, topic: str) -> list[tuple[bytes | None, Any]]:
     """Key and value of every committed record, as an independent client reads them."""
     return [(key, json.loads(value or b"null")) for _, key, value in read_topic(servers, topic)]
@@ -32,6 +43,7 @@ def values(servers: str, topic: str) -> list[tuple[bytes | None, Any]]:
 
 def test_activity_cleans_diverts_counts_and_resumes(spark: Any, kafka: BrokerProcess, tmp_path: Path) -> None:
     servers = kafka.address
+    spark = elsewhere(spark)
     make_topic(servers, "raw", 2)
     options = {"servers": servers, "source": "raw", "checkpoint": str(tmp_path / "run"), "max_per_batch": 40}
     good = [event(number, AT_MS + number, duration_ms="12") for number in range(90)]
@@ -53,6 +65,7 @@ def test_activity_cleans_diverts_counts_and_resumes(spark: Any, kafka: BrokerPro
     assert sorted(int(row["id"]) for row in clean) == list(range(90))
     assert clean[0]["duration_ms"] == 12, "text became a number"
     assert clean[0]["at"].startswith("2025-10-09T08:53:20"), "milliseconds became a time"
+    assert clean[0]["at"].endswith("Z")
     with DeadLetters({"bootstrap.servers": servers}, "raw-dead") as letters:
         found = {letter.record.value: letter for letter in letters.letters()}
     assert found.keys() == set(bad)
@@ -118,3 +131,29 @@ def test_audit_finds_what_is_wrong_and_nothing_else(spark: Any, kafka: BrokerPro
     alone = audit(session=spark, servers=servers, source="got", match="json:id", sequence="json:id")
     assert alone.document["repeated"] == 2
     assert alone.document["went_back"] == 2
+
+
+def test_audit_tells_a_key_without_a_value_from_a_value_without_a_key(spark: Any, kafka: BrokerProcess) -> None:
+    servers = kafka.address
+    for name in ("nulls-sent", "nulls-got"):
+        make_topic(servers, name, 1)
+    with Producer({"bootstrap.servers": servers}) as producer:
+        producer.send("nulls-sent", b"x", key=None)
+        producer.send("nulls-got", None, key=b"x")
+    found = audit(session=spark, servers=servers, source="nulls-sent", against="nulls-got", scan=False).document
+    assert (found["lost"], found["unknown"]) == (1, 1)
+
+
+def test_days_and_texts_of_times_are_utc_in_any_session(spark: Any) -> None:
+    there = elsewhere(spark)
+    rows = there.sql("select timestamp_seconds(x) t from values (1767232800), (1767225599), (-1), (0) as v(x)")
+    found = [tuple(row) for row in rows.select(utc_date("t").cast("string"), utc_text("t")).collect()]
+    assert found == [
+        ("2026-01-01", "2026-01-01T02:00:00Z"),
+        ("2025-12-31", "2025-12-31T23:59:59Z"),
+        ("1969-12-31", "1969-12-31T23:59:59Z"),
+        ("1970-01-01", "1970-01-01T00:00:00Z"),
+    ]
+    assert in_utc(there).conf.get("spark.sql.session.timeZone") == "UTC"
+    assert there.conf.get("spark.sql.session.timeZone") == "America/New_York"
+    assert in_utc(spark) is spark

@@ -116,12 +116,17 @@ def test_letters_put_back_too_often_and_those_without_an_origin_stay(spark: Any,
         producer.send(dead, b"often", headers=[*_letter(0, "failed", "E", "jobs"), (REDRIVEN, b"3")])
         producer.send(dead, b"once", headers=[*_letter(1, "failed", "E", "jobs"), (REDRIVEN, b"1")])
         producer.send(dead, b"lost", headers=_letter(2, "failed", "lost", None))
+        producer.send(dead, b"RAW BYTES OF A BATCH", headers=_letter(3, "damaged", "E", "jobs"))
     base = {"topic": dead, "servers": servers}
     with pytest.raises(PipelineError, match=r"jobs.dead-0 at offset 2 has no header"):
         run(parsed(OPTIONS, {**base, "everything": True}), spark)
     done = run(parsed(OPTIONS, {**base, "max_attempts": 3, "origin": "jobs"}), spark)
-    assert done.document["put_back"] == 1
-    (record,) = everything(servers, "jobs")
+    assert (done.document["put_back"], done.document["damaged"]) == (1, 1)
+    assert run(parsed(OPTIONS, {**base, "origin": "jobs", "error": "E"}), spark).document["put_back"] == 1
+    with pytest.raises(WrongOption, match="no record to put back"):
+        run(parsed(OPTIONS, {**base, "reason": "damaged"}), spark)
+    assert [record.value for record in everything(servers, "jobs")] == [b"once", b"often"]
+    (record, _) = everything(servers, "jobs")
     assert (record.value, dict(record.headers)[REDRIVEN]) == (b"once", b"2")
     with pytest.raises(WrongOption, match="there is no topic nowhere"):
         run(parsed(OPTIONS, {**base, "topic": "nowhere", "everything": True}), spark)

@@ -1,0 +1,38 @@
+"""The model of the exactly-once sink, over a few hundred seeds; `python -m tests.spark.model 10000` is the long form."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+
+import pytest
+from tests.spark.model import BUGS, in_place, play
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+
+@pytest.fixture(autouse=True)
+def _quiet() -> Iterator[None]:
+    logger = logging.getLogger("headrace.spark")
+    before = logger.level
+    logger.setLevel(logging.CRITICAL)
+    yield
+    logger.setLevel(before)
+
+
+def test_nothing_is_lost_or_doubled_whatever_fails_and_whatever_is_restored() -> None:
+    refused = zombies = 0
+    with in_place():
+        for seed in range(200):
+            tally = play(seed)
+            assert not tally.wrong, f"seed {seed}: {tally.wrong}"
+            refused += tally.refused
+            zombies += tally.zombies
+    assert refused > 100
+    assert zombies > 100
+
+
+@pytest.mark.parametrize("bug", sorted(BUGS))
+def test_an_old_mistake_that_is_put_back_is_found(bug: str) -> None:
+    with in_place(bug):
+        assert any(play(seed).wrong for seed in range(400)), bug

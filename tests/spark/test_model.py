@@ -1,4 +1,4 @@
-"""The model of the exactly-once sink, over a few hundred seeds; `python -m tests.spark.model 10000` is the long form."""
+"""The model of the exactly-once sink, over some seeds; `python -m tests.spark.model 10000` is the long form."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ from headrace.spark.options import GROUP_PREFIX
 from headrace.spark.planning import IDENTITY, Progress, is_ours
 
 DEFAULT_SINK = "main"
-_OFFSETS_CHARS_MAX = 200_000
+_OFFSETS_CHARS_MAX = 50_000
 """Of offsets that a marker carries for whoever has to begin anew: a record of the progress topic has its bounds."""
 _OFFSETS_SHOWN_CHARS = 2_000
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.I)

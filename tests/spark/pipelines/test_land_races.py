@@ -15,7 +15,9 @@ from typing import Any
 import pytest
 
 from headrace.spark.once import WrongHistory
+from headrace.spark.pipelines import land_lake
 from headrace.spark.pipelines.files import File, Files
+from headrace.spark.pipelines.land_lake import DeltaTable
 from headrace.spark.pipelines.land_parquet import HIDDEN, BatchList, ParquetTable
 
 DATE = "date=2026-01-01"
@@ -227,3 +229,87 @@ def test_a_compaction_killed_at_any_step_is_finished_or_undone_by_the_next(tmp_p
     assert content(root) - expected == Counter()
     table(root).compact(1 << 20, 2)
     assert content(root) == expected
+
+
+# --- Delta, whose log decides -----------------------------------------------------------------------------------------
+
+
+def delta_table(root: Path) -> Any:
+    deltalake = pytest.importorskip("deltalake", reason="deltalake is not installed")
+    made = object.__new__(DeltaTable)
+    made._delta, made.files = deltalake, LocalFiles(root)
+    return made
+
+
+def test_files_that_another_commit_overtakes_are_joined_the_next_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = delta_table(tmp_path / "d")
+    import deltalake.exceptions
+    import pyarrow as pa
+
+    for number in range(3):
+        rows = pa.table({"value": [str(number)], "date": ["2026-01-01"]})
+        deltalake.write_deltalake(str(tmp_path / "d"), rows, mode="append", partition_by=["date"])
+    plain = deltalake.table.TableOptimizer.compact
+
+    def overtaken(self: Any, **options: Any) -> Any:
+        raise deltalake.exceptions.CommitFailedError("Concurrent transaction failed.")
+
+    monkeypatch.setattr(deltalake.table.TableOptimizer, "compact", overtaken)
+    assert table.compact(1 << 20, 2).before == 0
+    monkeypatch.setattr(deltalake.table.TableOptimizer, "compact", plain)
+    assert table.compact(1 << 20, 2).before == 3
+
+
+def test_a_zombie_of_delta_commits_its_own_files_or_none_and_a_batch_of_another_history_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = tmp_path / "d"
+    zombie, heir = delta_table(root), delta_table(root)
+    import pyarrow as pa
+    from deltalake.exceptions import CommitFailedError
+    from pyarrow import parquet as pq
+
+    schema = pa.schema([("value", pa.string()), ("date", pa.string())])
+    monkeypatch.setattr(land_lake, "_arrow_schema", lambda rows: schema)
+    attempts: list[str] = []
+
+    def staged(files: LocalFiles, rows: Any, query: str, batch: int) -> list[File]:
+        attempts.append(f"data/headrace/{query}/{batch:09d}-{len(attempts)}")
+        directory = files.path / attempts[-1] / "_date=2026-01-01"
+        directory.mkdir(parents=True)
+        pq.write_table(
+            pa.table({"value": rows.values, "date": ["2026-01-01"] * len(rows.values)}, schema), directory / "f.parquet"
+        )
+        found = files.listed(attempts[-1])
+        rows.before()
+        return found
+
+    monkeypatch.setattr(land_lake, "_stage", staged)
+
+    def append(
+        into: Any, values: list[str], batch: int, source: str, before: Callable[[], None] = lambda: None
+    ) -> None:
+        rows: Any = Rows(values, before)
+        into.append(rows, "Q", batch, source)
+
+    def dies() -> None:
+        raise Killed
+
+    def heir_dies() -> None:
+        with pytest.raises(Killed):
+            append(heir, numbers(0), 0, "s0", dies)
+
+    append(zombie, numbers(0), 0, "s0", heir_dies)
+    with pytest.raises((CommitFailedError, FileNotFoundError)):
+        append(zombie, numbers(1), 1, "s1", lambda: append(heir, numbers(1), 1, "s1"))
+    append(heir, numbers(1), 1, "s1")
+    with pytest.raises(WrongHistory, match="from other offsets"):
+        append(heir, numbers(7), 1, "other")
+    with pytest.raises(WrongHistory, match="older than the table"):
+        append(heir, numbers(0), 0, "s0")
+    import deltalake
+
+    found = deltalake.DeltaTable(str(root)).to_pyarrow_table()["value"].to_pylist()
+    assert sorted(found) == sorted(numbers(0) + numbers(1))

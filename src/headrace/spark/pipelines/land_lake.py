@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import logging
 import uuid
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -22,6 +23,8 @@ from headrace.spark.pipelines.land_parquet import Compacted, check_source, older
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+log = logging.getLogger("headrace.spark")
 
 _COMMITTED, _SOURCE = "headrace.batch.", "headrace.source."
 _DATA = "data/headrace"
@@ -67,6 +70,11 @@ def _is_in(last: int | None, theirs: str, query: str, batch: int, source: str, w
         raise WrongHistory(older_than_table(batch, last, where))
     check_source(theirs, source, query, batch)
     return True
+
+
+def _left_for_later(where: str, date: object, error: Exception) -> None:
+    """The table changed while files were joined, and its log refused what was made of the old ones: nothing is lost."""
+    log.info("%s: the files of %s are joined the next time: %s", where, date, error)
 
 
 def _number_of(source: str) -> int:
@@ -139,9 +147,14 @@ class DeltaTable:
             if size < small_bytes:
                 small[str(date)] = small.get(str(date), 0) + 1
         done = Compacted()
+        refused = needed("deltalake.exceptions", "deltalake").CommitFailedError
         for date, count in small.items():
             if count >= max(2, files_min):
-                made = table.optimize.compact(partition_filters=[("date", "=", date)])
+                try:
+                    made = table.optimize.compact(partition_filters=[("date", "=", date)])
+                except refused as error:
+                    _left_for_later(self.files.root, date, error)
+                    break
                 done += Compacted(made["numFilesRemoved"], made["numFilesAdded"])
         return done
 
@@ -204,6 +217,7 @@ class IcebergTable:
     def compact(self, small_bytes: int, files_min: int) -> Compacted:
         """Write dates with many small files anew. The rows of one date at a time pass through the driver."""
         equal_to = needed("pyiceberg.expressions", "pyiceberg[sql-sqlite]").EqualTo
+        refused = needed("pyiceberg.exceptions", "pyiceberg[sql-sqlite]").CommitFailedException
         if not self._catalog.table_exists(self._name):
             return Compacted()
         table = self._catalog.load_table(self._name)
@@ -222,8 +236,12 @@ class IcebergTable:
             rows = table.scan(row_filter=only).to_arrow()
             if rows.nbytes > _DRIVER_BYTES_MAX:
                 raise PipelineError(f"{self._name}: {date} has {rows.nbytes:,} bytes, too many to join in the driver")
-            # Refused by the catalog when the table changed since it was loaded: then the next time.
-            table.overwrite(rows, overwrite_filter=only, snapshot_properties={"headrace.compacted": date.isoformat()})
+            said = {"headrace.compacted": date.isoformat()}
+            try:
+                table.overwrite(rows, overwrite_filter=only, snapshot_properties=said)
+            except refused as error:
+                _left_for_later(self._name, date, error)
+                break
             table = self._catalog.load_table(self._name)
             done += Compacted(before[date], 1)
         return done

@@ -56,6 +56,8 @@ def test_what_spark_plans_anew_with_the_same_offsets_is_the_same_batch() -> None
     assert logged(5).digest != logged(6).digest
     other = replace(logged(5), watermark_ms=7)
     assert other.digest != logged(5).digest
+    # A source of somebody else's may have any text in its offsets.
+    assert Logged.of(f'v1\n{METADATA % 1}\n{{"at":"a\u2028b"}}').sources == ('{"at":"a\u2028b"}',)
     # Sources that are not ours have offsets of their own shape, or none.
     assert Logged.of(f"v1\n{METADATA % 1}\n-\n17").starting_offsets() == {}
 

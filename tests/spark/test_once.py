@@ -188,9 +188,18 @@ def test_a_take_over_behind_a_commit_says_that_the_batch_is_in() -> None:
             model.epoch += 1
             raise Fenced("epoch 0 is over")
 
-    clock = iter([0.0, 5.0])
+    clock = iter([0.0, 5.0, 0.0, 5.0])
     with pytest.raises(TookOver, match="batch 0 is committed"):
         run(ModelSteps(model, 0, [1], trouble), 0, clock=lambda: next(clock))
+
+    def aborted(step: str) -> None:
+        if step == "before commit":
+            model.epoch += 1
+
+    # The commit came too late: that is looked up, not guessed.
+    with pytest.raises(BatchTooSlow):
+        run(ModelSteps(model, 1, [2], aborted), 1, clock=lambda: next(clock))
+    assert model.committed == [1]
 
 
 def test_a_query_that_is_stopped_does_not_begin_its_batch_again() -> None:

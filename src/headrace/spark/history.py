@@ -69,7 +69,7 @@ class Logged:
     @classmethod
     def of(cls, text: str) -> Logged:
         """From the text of the log's file: a version, the batch's metadata, then a line for each source."""
-        _, said, *sources = text.splitlines()
+        _, said, *sources = text.rstrip("\n").split("\n")
         return cls(int(json.loads(said).get("batchWatermarkMs", 0)), tuple(sources))
 
     @property

@@ -130,9 +130,9 @@ def run_batch(
             return Outcome.COMMITTED
         except Fenced as error:
             # No fencing back: two drivers that do so would go on for ever.
-            is_in = in_doubt and _is_ours(steps)
+            seen = _seen(steps) if in_doubt else Found.NOTHING
             took_ms = (monotonic() - started) * 1000
-            raise _fenced(error, batch_id, took_ms, timeout_ms, is_in, in_doubt) from (first or error)
+            raise _fenced(error, batch_id, took_ms, timeout_ms, seen) from (first or error)
         except (WriteFailed, OutcomeUnknown) as error:
             first = first or error
             if steps.is_stopped():
@@ -167,20 +167,18 @@ def _give_up(steps: Steps, batch_id: int, first: HeadraceError, attempts: int, i
     raise ExactlyOnceError(f"{said} and nothing of it was written. The first time: {first}") from first
 
 
-def _is_ours(steps: Steps) -> bool:
-    """Whether our commit is in, as far as that can be told without fencing whoever has taken over."""
+def _seen(steps: Steps) -> Found | None:
+    """What became of our commit, as far as that can be told without fencing whoever has taken over; None: it cannot."""
     try:
-        return steps.look() is Found.OURS
+        return steps.look()
     except HeadraceError:
-        return False
+        return None
 
 
-def _fenced(
-    error: Fenced, batch_id: int, took_ms: float, timeout_ms: int, is_in: bool, in_doubt: bool
-) -> ExactlyOnceError:
-    if is_in:
+def _fenced(error: Fenced, batch_id: int, took_ms: float, timeout_ms: int, seen: Found | None) -> ExactlyOnceError:
+    if seen is Found.OURS:
         return TookOver(f"batch {batch_id} is committed, but another run of this query took over ({error})")
-    if took_ms >= timeout_ms and not in_doubt:
+    if took_ms >= timeout_ms and seen is Found.NOTHING:
         return BatchTooSlow(
             f"batch {batch_id} took {took_ms / 1000:.0f} s, longer than transaction.timeout.ms={timeout_ms}, so the "
             "broker aborted it. Make batches smaller (maxOffsetsPerTrigger), or raise transaction.timeout.ms (and "

@@ -155,6 +155,11 @@ def test_a_zombie_that_wakes_when_its_heir_is_done_or_far_ahead_adds_nothing(tmp
         put(table(root), numbers(0), 0, before=ahead(30))
     assert content(root) == Counter(value for batch in range(30) for value in numbers(batch))
     assert f"{0:09d}.json" not in os.listdir(root / HIDDEN / "Q")
+    # What zombies and killed ones have left is removed by the batches behind it.
+    (root / HIDDEN / "Q" / f"{3:09d}-orphan").mkdir()
+    (root / HIDDEN / "Q" / f"{4:09d}.json.x.new").touch()
+    put(table(root), numbers(30), 30)
+    assert all(name.endswith(".json") for name in os.listdir(root / HIDDEN / "Q"))
 
 
 def test_a_batch_of_another_history_is_refused(tmp_path: Path) -> None:

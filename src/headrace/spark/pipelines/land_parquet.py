@@ -139,9 +139,10 @@ class ParquetTable:
                 self.files.rename(path, to)
 
     def _tidy(self, place: str, name: str) -> None:
-        """What attempts have left: the batch is in, so none of it is needed."""
+        """What attempts have left, of this batch and those before it: they are in, so none of it is needed."""
         for one in self.files.names(place):
-            if one.startswith(name) and not one.endswith((".json", ".new")):
+            is_aside = one.endswith(".new")
+            if not one.endswith(".json") and (one[:9] < name or (one[:9] == name and not is_aside)):
                 self.files.delete(f"{place}/{one}")
 
     def _forget(self, place: str) -> None:

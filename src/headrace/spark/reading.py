@@ -47,7 +47,7 @@ _CONSUMER = -1
 _EARLIEST, _LATEST = -2, -1
 _REPLICA_S = 300.0
 """So long a replica is read from before its leader is asked again, as `metadata.max.age.ms` is by default."""
-_LOOKS_FIRST = 3
+_LOOKS_FIRST, _LOOK_WAIT_MS = 3, 50
 _LEADER_S = 5.0
 """So long the leader is asked for itself after a replica failed."""
 _VERSION_WITHOUT_TOPIC_IDS = 12
@@ -170,7 +170,7 @@ class RangeFetcher:
         view = core.view.topics[topic]
         fetch = self._plan.fetch
         request = FetchRequest(
-            max_wait_ms=fetch.get("fetch.max.wait.ms", _FETCH_WAIT_MS),
+            max_wait_ms=fetch.get("fetch.max.wait.ms", _FETCH_WAIT_MS) if not self._looks else _LOOK_WAIT_MS,
             min_bytes=fetch.get("fetch.min.bytes", 1),
             max_bytes=fetch.get("fetch.max.bytes", 16 * _FETCH_BYTES),
             isolation_level=int(self._plan.read_committed),

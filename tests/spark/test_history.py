@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from headrace.spark import foreach_batch
+from headrace.spark.adopting import name_of
 from headrace.spark.batches import MicroBatch
 from headrace.spark.foreach_batch import SameSinkTwice, marked_with
 from headrace.spark.history import Logged, SinkIdentity, judge
@@ -92,6 +93,16 @@ def test_markers_of_an_earlier_version_are_read() -> None:
             Marker.from_bytes(value)
 
 
+def test_a_job_of_an_earlier_version_is_known_again_unless_it_may_have_been_another() -> None:
+    plain, dashed = SinkIdentity("batch-load"), SinkIdentity("batch-load-orders")
+    known = {plain.earlier_id(["orders"]), dashed.earlier_id(["eu"])}
+    assert name_of(plain, ["orders"], known, is_job=True) == "headrace-spark-batch-load-orders"
+    for identity, topics in ((plain, ["orders-eu"]), (dashed, ["eu"])):
+        with pytest.raises(WrongHistory, match="this one, or another"):
+            name_of(identity, topics, known, is_job=True)
+    assert name_of(plain, ["us"], known, is_job=True) == plain.transactional_id
+
+
 def test_numbers_that_are_somebody_elses_may_come_again() -> None:
     found = Marker(5, query="mine", sink="main")
     assert judge(found, Marker(5, query="mine", sink="main", call="x")) is Found.BEFORE
@@ -107,15 +118,16 @@ def test_no_two_identities_make_one_transactional_id_and_topics_are_no_part_of_i
 
 
 def test_a_second_call_for_a_batch_is_refused_whatever_the_first_found() -> None:
-    identity = SinkIdentity(QUERY)
+    identity = ("CLUSTER", "progress", SinkIdentity(QUERY))
     batch = micro_batch(1, 10, 20)
     with foreach_batch._once_a_batch(identity, batch):
         pass
     with pytest.raises(SameSinkTwice, match="Leave the first as it is"), foreach_batch._once_a_batch(identity, batch):
         pass
-    # Another name, another batch, and another start of the query are none of its business.
+    # Another name, cluster, batch, and another start of the query are none of its business.
     for who, what in (
-        (SinkIdentity(QUERY, "other"), batch),
+        (("CLUSTER", "progress", SinkIdentity(QUERY, "other")), batch),
+        (("ELSEWHERE", "progress", SinkIdentity(QUERY)), batch),
         (identity, micro_batch(2, 20, 30)),
         (identity, micro_batch(1, 10, 20, "run-2")),
     ):
@@ -124,7 +136,7 @@ def test_a_second_call_for_a_batch_is_refused_whatever_the_first_found() -> None
 
 
 def test_a_call_that_failed_may_come_again() -> None:
-    identity, batch = SinkIdentity(QUERY, "again"), micro_batch(1, 10, 20)
+    identity, batch = ("CLUSTER", "progress", SinkIdentity(QUERY, "again")), micro_batch(1, 10, 20)
     with pytest.raises(RuntimeError), foreach_batch._once_a_batch(identity, batch):
         raise RuntimeError("the first time")
     with foreach_batch._once_a_batch(identity, batch):

@@ -11,14 +11,16 @@ from collections.abc import Collection, Sequence
 
 from headrace.spark.history import DEFAULT_SINK, SinkIdentity
 from headrace.spark.once import WrongHistory
+from headrace.spark.options import GROUP_PREFIX
 
 log = logging.getLogger("headrace.spark")
 
 
-def name_of(identity: SinkIdentity, topics: Sequence[str], known: Collection[str]) -> str:
+def name_of(identity: SinkIdentity, topics: Sequence[str], known: Collection[str], *, is_job: bool = False) -> str:
     """The transactional id of a sink, which is its marker's key too. `known`: those that there are markers of.
 
-    The id of now, if it has one; else an old one: with these topics, or the only one that the query has.
+    The id of now, if it has one; else an old one: with these topics, or the only one that the query has. An old id that
+    another job may have had as well is refused for a job, which is written once for all.
     """
     if identity.transactional_id in known:
         return identity.transactional_id
@@ -36,5 +38,11 @@ def name_of(identity: SinkIdentity, topics: Sequence[str], known: Collection[str
                 "the topics that it had, then change them"
             )
         found = old[0]
+    if is_job and found.removeprefix(f"{GROUP_PREFIX}-batch-").count("-") > 1:
+        raise WrongHistory(
+            f"an earlier version wrote a job as {found}: that may have been this one, or another whose name and topics "
+            "read the same when they are joined. If it was this one, it is written, and need not be run; if not, give "
+            "this one another name"
+        )
     log.info("query %s goes on as %s, which an earlier version began", identity.query, found)
     return found

@@ -155,7 +155,7 @@ class ExactlyOnce:
             raise ExactlyOnceError("the query's id is not known here: give exactly_once(…, query_id=…) a fixed one")
         identity = SinkIdentity(query_id, self._sink)
         link = self._connected(identity)
-        with _once_a_batch(identity, batch):
+        with _once_a_batch((link.cluster.id or "", self._progress_topic, identity), batch):
             marker = self._marker(identity, batch, batch_id, link.cluster)
             work = Work(rows, shape, self._topics, marker, self._source_offsets(batch, link.cluster))
             stopped = (lambda: False) if batch is None else batch.is_stopped
@@ -202,7 +202,8 @@ class ExactlyOnce:
             link = Link(self._kafka, identity.transactional_id, self._progress_topic, self._timeout_ms)
             try:
                 if self._has_past:
-                    name = name_of(identity, self._topics, link.transaction.known_keys())
+                    known = link.transaction.known_keys()
+                    name = name_of(identity, self._topics, known, is_job=self._is_job)
                     link.transaction = link.transaction_of(name)
             except BaseException:
                 link.close()
@@ -234,20 +235,24 @@ def marked_with(marker: Marker, batch: MicroBatch) -> Marker:
     )
 
 
-_settled: dict[SinkIdentity, tuple[str, int]] = {}
+Place = tuple[str, str, SinkIdentity]
+"""A sink, and where its markers are: the cluster's id and the progress topic."""
+
+_settled: dict[Place, tuple[str, int]] = {}
 """The last batch of each sink that was written, or found written, in this process, and the run that it belongs to."""
 _settling = threading.Lock()
 
 
 @contextmanager
-def _once_a_batch(identity: SinkIdentity, batch: MicroBatch | None) -> Iterator[None]:
+def _once_a_batch(place: Place, batch: MicroBatch | None) -> Iterator[None]:
     """Refuse a second call for one batch of one run: it would find the marker of the first, and write nothing."""
+    identity = place[2]
     if batch is None:
         yield
         return
     this = (batch.run, batch.number)
     with _settling:
-        if _settled.get(identity) == this:
+        if _settled.get(place) == this:
             raise SameSinkTwice(
                 f"batch {batch.number} was given to the sink {identity.sink!r} of query {identity.query} already: two "
                 "sinks of a query, or two calls for a batch, need names of their own. Leave the first as it is, and "
@@ -257,8 +262,8 @@ def _once_a_batch(identity: SinkIdentity, batch: MicroBatch | None) -> Iterator[
     with _settling:
         while len(_settled) >= _SETTLED_MAX:
             del _settled[next(iter(_settled))]
-        _settled.pop(identity, None)
-        _settled[identity] = this
+        _settled.pop(place, None)
+        _settled[place] = this
 
 
 # --- batches ----------------------------------------------------------------------------------------------------------

@@ -104,7 +104,7 @@ def arm_task(step: str) -> None:
         plain_init(self, *arguments)
 
     def submit(self: Any, lane: Any, records: Any) -> Any:
-        if step == "before send" or (step == "rows" and lane.unanswered):
+        if step == "before send" or (step == "rows" and (lane.unanswered or lane.is_known)):
             die()
         call = plain_submit(self, lane, records)
         if step == "sent":

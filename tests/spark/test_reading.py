@@ -53,6 +53,13 @@ def test_a_log_that_was_cut_short_is_a_loss_once_its_leader_says_so() -> None:
     assert client.others == ["OffsetForLeaderEpoch"]
 
 
+def test_a_leader_that_does_not_know_where_its_epoch_ends_is_asked_otherwise() -> None:
+    client = ScriptedClient(lagging(10_000), log_end=-1, earliest=60)
+    with pytest.raises(DataLoss, match="ends at offset 60"):
+        rows(client)
+    assert client.others == ["OffsetForLeaderEpoch", "ListOffsets"]
+
+
 def test_an_offset_out_of_range_is_looked_into_before_it_is_a_loss() -> None:
     def fetched(node: int, offset: int, number: int) -> Any:
         if offset == 0:

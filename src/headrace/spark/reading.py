@@ -333,7 +333,8 @@ class RangeFetcher:
             self._trouble(error_for(answer.error_code))
             return None
         end: int = answer.end_offset
-        return end
+        # A leader that has no books of epochs (records of an old format) does not know.
+        return end if end >= 0 else self._listed(_LATEST)
 
     def _earliest(self) -> int | None:
         return self._listed(_EARLIEST)

@@ -31,9 +31,8 @@ class TopicFacts:
     id: str
 
 
-def _id_text(topic_id: Any) -> str:
-    raw = bytes(getattr(topic_id, "bytes", topic_id) or b"")
-    return base64.urlsafe_b64encode(raw).decode().rstrip("=") if any(raw) else ""
+def _id_text(topic_id: bytes) -> str:
+    return base64.urlsafe_b64encode(topic_id).decode().rstrip("=") if any(topic_id) else ""
 
 
 def admin_values(kafka: Mapping[str, Any]) -> dict[str, Any]:

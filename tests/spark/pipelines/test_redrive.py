@@ -13,8 +13,9 @@ from headrace.client.admin import Admin
 from headrace.client.producer import Producer
 from headrace.parallel.deadletters import DeadLetters
 from headrace.spark.pipelines.declaring import PipelineError, WrongOption, parsed
-from headrace.spark.pipelines.redrive import OPTIONS, REDRIVEN, Ledger, run, settle
+from headrace.spark.pipelines.redrive import OPTIONS, REDRIVEN, Ledger, check_ledgers, run, settle
 from headrace.testing import BrokerProcess
+from headrace.topics import TopicPartition
 
 # --- what was put back ------------------------------------------------------------------------------------------------
 
@@ -33,6 +34,13 @@ def test_deleted_letters_count_as_done() -> None:
     assert Ledger.of(None, 40) == Ledger(40)
     note, _ = Ledger(6, ((7, 10),)).note()
     assert Ledger.of(note, 7) == Ledger(10)
+
+
+def test_notes_of_a_topic_that_was_made_anew_are_refused() -> None:
+    one = TopicPartition("orders.dead", 0)
+    check_ledgers({one: Ledger(5)}, {one: 5}, "g")
+    with pytest.raises(PipelineError, match="made anew"):
+        check_ledgers({one: Ledger(20)}, {one: 3}, "g")
 
 
 def test_letters_that_no_note_has_room_for_are_left() -> None:

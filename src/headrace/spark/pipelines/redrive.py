@@ -146,6 +146,16 @@ class Ledger:
         return OffsetAndMetadata(self.base, text), is_whole
 
 
+def check_ledgers(ledgers: Mapping[TopicPartition, Ledger], latest: Offsets, group: str) -> None:
+    """Refuse notes that go beyond the topic: it was made anew, and they would pass letters of now for put back."""
+    for one, ledger in ledgers.items():
+        if ledger.base > latest[one]:
+            raise PipelineError(
+                f"the group {group} says that {one} was put back up to offset {ledger.base}, but it ends at "
+                f"{latest[one]}: the topic was made anew. Delete the group, and then put back"
+            )
+
+
 def settle(ledger: Ledger, there: Sequence[int], wanted: Sequence[int]) -> tuple[list[int], Ledger]:
     """Those of the wanted offsets that can be written down as put back, the first ones, and the ledger with them.
 
@@ -206,6 +216,7 @@ class _Redrive:
         earliest, latest = cluster.earliest(partitions), cluster.latest(partitions, read_committed=True)
         found = cluster.admin.list_group_offsets([self.group], require_stable=True)[self.group]
         ledgers = {one: Ledger.of(found.get(one), earliest[one]) for one in partitions}
+        check_ledgers(ledgers, latest, self.group)
         letters = self._look(ledgers, latest)
         chosen, skipped = self._choose(letters, ledgers)
         if self.options["dry_run"]:
@@ -416,4 +427,4 @@ def _own_headers() -> Column:
     return F.concat(own, mark).cast("array<struct<key:string,value:binary>>")
 
 
-__all__ = ["OPTIONS", "Ledger", "group_of", "redrive", "run", "settle"]
+__all__ = ["OPTIONS", "Ledger", "check_ledgers", "group_of", "redrive", "run", "settle"]

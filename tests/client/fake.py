@@ -15,11 +15,11 @@ from typing import Any
 
 from headrace.client.client_core import ClientCore
 from headrace.client.configs import ConnectionConfig
-from headrace.client.connection_core import Connection, State
 from headrace.client.delivery import Delivery
 from headrace.client.producer_base import Setup
 from headrace.client.producer_core import ProducerCore
 from headrace.errors import ErrorCode
+from headrace.net.connection import Connection, State
 from headrace.protocol.api import ApiKey, api, is_flexible
 from headrace.protocol.codec import decode, decode_request_header, encode_response
 from headrace.protocol.messages.api_versions import ApiVersion, ApiVersionsResponse

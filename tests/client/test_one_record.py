@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from headrace.client.cluster_view import Node
-from headrace.client.connection_core import Connection
 from headrace.client.one_record import _PROBE, Frame, OneRecord
+from headrace.net.connection import Connection
+from headrace.net.node import Node
 from headrace.protocol.api import ApiKey
 from headrace.protocol.codec import encode_request
 from headrace.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData

@@ -14,7 +14,8 @@ from tests.waiting import eventually
 import headrace.testing
 from headrace import Producer
 from headrace.client.accumulator import Accumulator
-from headrace.client.blocking import BlockingClient, Watch
+from headrace.client.drivers import BlockingClient
+from headrace.net.blocking import Watch
 from headrace.records import use_fast
 
 RESULT_S = 60.0

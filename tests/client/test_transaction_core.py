@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from headrace.client.backoff import Backoff
 from headrace.client.consumer_records import ConsumerGroupMetadata
 from headrace.client.errors import (
     AbortableTransactionError,
@@ -28,6 +27,7 @@ from headrace.errors import (
     OutOfOrderSequenceNumberError,
     ProducerFencedError,
 )
+from headrace.net.backoff import Backoff
 from headrace.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnResponse
 from headrace.protocol.messages.add_partitions_to_txn import (
     AddPartitionsToTxnPartitionResult,

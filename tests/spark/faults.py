@@ -37,8 +37,8 @@ def die() -> None:
 
 def arm_requests(point: str) -> None:
     """Have this process die at that moment of the first request of that kind."""
-    from headrace.client.blocking import BlockingClient
-    from headrace.client.connection_core import Connection
+    from headrace.client.drivers import BlockingClient
+    from headrace.net.connection import Connection
 
     moment, _, wanted = point.partition(" ")
     plain_submit, plain_sent = BlockingClient.submit, Connection.sent

@@ -9,11 +9,9 @@ import os
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
-from headrace.client.asyncio_driver import AsyncClient
 from headrace.client.client_core import coordinator_key
 from headrace.client.cluster_view import PartitionView
 from headrace.client.compiled import begin_loading
-from headrace.client.connection_core import Call
 from headrace.client.consumer_base import ConsumerBase, Guard, Progress, Setup, to_arrow
 from headrace.client.consumer_core import COLUMNS_ROWS_MAX, ConsumerCore
 from headrace.client.consumer_errors import ConsumerForkedError, WakeupError
@@ -25,10 +23,12 @@ from headrace.client.consumer_records import (
     OffsetAndTimestamp,
     PartitionColumns,
 )
+from headrace.client.drivers import AsyncClient
 from headrace.client.flows import Flow, Task, UserCode
 from headrace.client.heartbeats import Heartbeats
 from headrace.client.offset_commits import Identity
 from headrace.errors import RequestTimedOutError
+from headrace.net.connection import Call
 from headrace.runtime import Runtime, real_runtime
 from headrace.topics import TopicPartition
 
@@ -309,7 +309,7 @@ class Consumer(ConsumerBase):
     def _start(self) -> ConsumerCore:
         setup = self._setup
         self._changed = asyncio.Event()
-        self._client = AsyncClient(setup.connection, self._runtime, tls=setup.tls)
+        self._client = AsyncClient(setup.connection, self._runtime)
         core = self._core = ConsumerCore(
             self._client.core, setup.settings, setup.assignors, setup.deserializers, self._notify, setup.on_commit
         )

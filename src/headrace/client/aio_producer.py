@@ -8,12 +8,12 @@ import logging
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any
 
-from headrace.client.asyncio_driver import AsyncClient
 from headrace.client.cluster_view import PartitionView
 from headrace.client.compiled import count_rows
 from headrace.client.configs import ConnectionConfig
 from headrace.client.consumer_records import ConsumerGroupMetadata
 from headrace.client.delivery import OWNER, BatchDelivery, Delivery, DeliveryCallback
+from headrace.client.drivers import AsyncClient
 from headrace.client.errors import BufferExhausted, ClientClosed
 from headrace.client.producer_base import (
     ProducerRecord,
@@ -34,7 +34,6 @@ from headrace.client.producer_transactions import (
     timed_out,
 )
 from headrace.client.rows import ColumnRows, Rows
-from headrace.client.security import tls_context
 from headrace.client.transaction_core import Operation
 from headrace.errors import HeadraceError, RequestTimedOutError
 from headrace.runtime import Runtime, real_runtime
@@ -58,10 +57,9 @@ class Producer:
     ) -> None:
         self._setup = Setup(config, keywords)
         self._settings = self._setup.settings
-        self._tls = tls_context(self._setup.values)
         self._own_runtime = runtime is None
         self._runtime = runtime or real_runtime()
-        self._client = AsyncClient(ConnectionConfig.of(self._setup.values), self._runtime, tls=self._tls)
+        self._client = AsyncClient(ConnectionConfig.of(self._setup.values), self._runtime)
         self._core = ProducerCore(self._client.core, self._settings, self._setup.partitioner, self)
         self._client.hooks.append(self._turn)
         self._pending = self._core.accumulator.pending

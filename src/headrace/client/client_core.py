@@ -1,7 +1,6 @@
-"""The common core of every client, without I/O: which connections there are, which call goes where and when, metadata.
+"""The common core of every client, without I/O: how it finds the cluster, and what it knows of it.
 
-A driver implements `Transport` and reports what happens (`connected`, `received`, `disconnected`); whoever builds a
-client on it calls `submit` and gets `on_done(call)`, and lets the driver call `tick`. All of it runs on one thread.
+`Connections` moves the calls; this adds calls to any node, the bootstrap servers and the cluster's metadata.
 """
 
 from __future__ import annotations
@@ -9,32 +8,22 @@ from __future__ import annotations
 import logging
 import random
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
-from headrace.client.cluster_view import ClusterView, Node
+from headrace.client.cluster_view import ClusterView
 from headrace.client.configs import ConnectionConfig
-from headrace.client.connection_core import Call, Connection, Frame, OnDone, State, lost
-from headrace.errors import (
-    ErrorCode,
-    HeadraceError,
-    KafkaError,
-    NetworkError,
-    RequestTimedOutError,
-    RetriableError,
-    error_for,
-)
+from headrace.errors import ErrorCode, HeadraceError, NetworkError, RetriableError, error_for
+from headrace.net.authentication import REFUSALS
+from headrace.net.connection import Call, OnDone, State
+from headrace.net.connections import Connections, Transport
+from headrace.net.node import Node
 from headrace.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
-from headrace.protocol.wire import MalformedMessage
-from headrace.records.buffers import SHARED
 from headrace.runtime import Clock
 
 log = logging.getLogger("headrace.client")
 
 ANY_NODE = None
 _FOREVER = float("inf")
-_KEPT_BYTES = 32 * 1024 * 1024
-"""How much of the shared buffers stays for other clients, and for the next, when one is closed."""
 _COORDINATOR_KEY_MAX = 2_147_483_647
 _COORDINATOR_KEYS_FROM = 1 << 30
 
@@ -44,54 +33,27 @@ def coordinator_key(node_id: int) -> int:
     return _COORDINATOR_KEY_MAX - node_id
 
 
-class Transport(Protocol):
-    """What the core asks of a driver. None of these may call back into the core before they return."""
-
-    def open_connection(self, connection: Connection) -> None:
-        """Begin to connect; report `connected` or `disconnected` later."""
-        ...
-
-    def flush_connection(self, connection: Connection) -> None:
-        """There is something in `connection.outgoing`."""
-        ...
-
-    def close_connection(self, connection: Connection) -> None:
-        """Close the socket at once. No report is expected."""
-        ...
-
-
-@dataclass(slots=True)
-class _NodeState:
-    """What outlives a connection to a node."""
-
-    failures: int = 0
-    retry_at: float = 0.0
-    connection: Connection | None = None
-    waiting: list[Call] = field(default_factory=list)
-    last_error: HeadraceError | None = None
-
-
-class ClientCore:
+class ClientCore(Connections):
     """`topics` (None: all of them) says whose metadata is kept; `listeners` hear of every new answer."""
 
-    def __init__(self, config: ConnectionConfig, clock: Clock, rng: random.Random, transport: Transport) -> None:
+    def __init__(
+        self,
+        config: ConnectionConfig,
+        clock: Clock,
+        rng: random.Random,
+        transport: Transport,
+    ) -> None:
+        super().__init__(config, clock, rng, transport)
         self.config = config
-        self.clock = clock
-        self.rng = rng
-        self.transport = transport
         self.view = ClusterView()
         self.topics: set[str] | None = set()
         self.allow_auto_topic_creation = True
         self.listeners: list[Callable[[ClusterView], None]] = []
         self.metadata_error: HeadraceError | None = None
         """Why the last attempt at metadata failed; None after a success."""
-        self.failures = 0
-        """Counts lost connections and calls that ended without an answer: a driver that sees it grow does not wait."""
-        self.closed = False
         self._bootstrap = {-1 - i: Node(-1 - i, host, port) for i, (host, port) in enumerate(config.bootstrap)}
         self._bootstrapped = False
         self._learned: dict[int, Node] = {}
-        self._nodes: dict[int, _NodeState] = {}
         self._unrouted: list[Call] = []
         self._metadata_call: Call | None = None
         self._metadata_wanted = False
@@ -104,7 +66,7 @@ class ClientCore:
 
     def submit(
         self,
-        node_id: int | None,
+        key: int | None,
         request: Any,
         on_done: OnDone | None = None,
         *,
@@ -112,154 +74,28 @@ class ClientCore:
         expects_response: bool = True,
         version_max: int | None = None,
     ) -> Call:
-        """Send a request to a node, or to `ANY_NODE`, as soon as there is a connection to it.
-
-        `timeout_ms` (default `request.timeout.ms`) runs once until it is sent and once from then to the answer. The
-        call ends with an error when the node cannot be reached; a call to any node tries the others first.
-        """
-        timeout = self.config.request_timeout_ms if timeout_ms is None else timeout_ms
+        """`Connections.submit`, or to `ANY_NODE`: such a call tries other nodes before it ends with an error."""
         now = self.clock.monotonic()
-        call = Call(
-            request,
-            node_id,
-            now + timeout / 1000,
-            timeout,
-            on_done,
-            expects_response=expects_response,
-            version_max=version_max,
-        )
+        call = self._call(request, key, on_done, timeout_ms, expects_response, version_max, now)
         if self.closed:
-            call.finish(None, NetworkError(f"the client is closed; {call.name} was not sent"))
-        elif node_id is ANY_NODE:
+            return call
+        if key is ANY_NODE:
             self._unrouted.append(call)
             self._route(now)
-        elif self.node(node_id) is None:
-            call.finish(
-                None, NetworkError(f"node {node_id} is not in the cluster's metadata; {call.name} was not sent")
-            )
         else:
-            self._state(node_id).waiting.append(call)
-            self._pump(node_id, now)
+            self._submit(call, key, now)
         return call
 
-    def node(self, node_id: int) -> Node | None:
+    def node(self, key: int) -> Node | None:
         """Address of a node by its id, or by the key of its second connection (see `coordinator_key`)."""
-        if node_id < 0:
-            return self._bootstrap.get(node_id)
-        if node_id > _COORDINATOR_KEYS_FROM:
-            node_id = _COORDINATOR_KEY_MAX - node_id
+        if key < 0:
+            return self._bootstrap.get(key)
+        node_id = _COORDINATOR_KEY_MAX - key if key > _COORDINATOR_KEYS_FROM else key
         return self.view.nodes.get(node_id) or self._learned.get(node_id)
 
     def learn_node(self, node: Node) -> None:
         """A broker named a node (a coordinator) that the metadata may not have yet."""
         self._learned[node.id] = node
-
-    def connection(self, node_id: int) -> Connection | None:
-        """The open connection to a node, if it is ready for requests."""
-        state = self._nodes.get(node_id)
-        if state is None or state.connection is None or state.connection.state is not State.READY:
-            return None
-        return state.connection
-
-    def resting_connection(self, node_id: int) -> Connection | None:
-        """The open connection to a node, if it has nothing else to do."""
-        state = self._nodes.get(node_id)
-        connection = None if state is None or state.waiting else state.connection
-        if connection is None or connection.state is not State.READY or connection.in_flight or connection.outgoing:
-            return None
-        return connection if connection.throttled_until <= self.clock.monotonic() else None
-
-    def send_frame(self, connection: Connection, request: Any, frame: Frame, on_done: OnDone, now: float) -> Call:
-        """Send a request that is encoded already, at once, on a connection that rests."""
-        timeout_ms = self.config.request_timeout_ms
-        call = Call(request, connection.key, now + timeout_ms / 1000, timeout_ms, on_done)
-        connection.send_frame(call, *frame, now)
-        self.transport.flush_connection(connection)
-        return call
-
-    def ensure_connected(self, node_id: int) -> bool:
-        """Whether requests can be sent to a node now; if not, begin to connect to it (as its backoff allows)."""
-        if self.connection(node_id) is not None:
-            return True
-        now = self.clock.monotonic()
-        state = self._state(node_id)
-        if state.connection is None and state.retry_at <= now and not self.closed:
-            self._connect(node_id, now)
-        return False
-
-    def in_flight(self, node_id: int) -> int:
-        """Calls that were submitted to a node and have no answer yet."""
-        state = self._nodes.get(node_id)
-        if state is None:
-            return 0
-        return len(state.waiting) + (len(state.connection.in_flight) if state.connection is not None else 0)
-
-    def is_sending(self, node_id: int) -> bool:
-        """Whether bytes of earlier calls still wait for room in the node's socket."""
-        connection = self.connection(node_id)
-        return connection is not None and bool(connection.outgoing)
-
-    def is_reachable(self, node_id: int) -> bool:
-        """Whether a call to that node would be sent or connected for now, rather than wait out a backoff."""
-        state = self._nodes.get(node_id)
-        return state is None or state.connection is not None or state.retry_at <= self.clock.monotonic()
-
-    def retry_at(self, node_id: int) -> float:
-        """When the backoff of a node that could not be reached ends."""
-        state = self._nodes.get(node_id)
-        return 0.0 if state is None else state.retry_at
-
-    def connected_nodes(self) -> list[int]:
-        """The nodes that there is a connection to, or one being made."""
-        return [node_id for node_id, state in self._nodes.items() if state.connection is not None]
-
-    def disconnect(self, node_id: int, error: HeadraceError) -> None:
-        """Drop the connection to a node; its calls end with this error."""
-        state = self._nodes.get(node_id)
-        if state is not None and state.connection is not None:
-            self._drop(state.connection, error, self.clock.monotonic())
-
-    def _state(self, node_id: int) -> _NodeState:
-        return self._nodes.setdefault(node_id, _NodeState())
-
-    def _pump(self, node_id: int, now: float) -> None:
-        """Move what waits for a node as far as it goes: connect, or send."""
-        state = self._state(node_id)
-        connection = state.connection
-        if connection is None:
-            if state.waiting and state.retry_at <= now:
-                self._connect(node_id, now)
-            return
-        if connection.state is not State.READY or connection.throttled_until > now:
-            return
-        flushed = False
-        while state.waiting and len(connection.in_flight) < self.config.in_flight_max:
-            call = state.waiting.pop(0)
-            try:
-                connection.send(call, now)
-            except HeadraceError as error:
-                self.failures += 1
-                call.finish(None, error)
-                continue
-            except Exception as error:  # noqa: BLE001 - it cannot be encoded: this call fails, and no other does
-                self.failures += 1
-                call.finish(None, KafkaError(f"{call.name} cannot be encoded, and was not sent: {error!r}"))
-                continue
-            flushed = True
-        if flushed:
-            self.transport.flush_connection(connection)
-
-    def _connect(self, node_id: int, now: float) -> Connection | None:
-        node = self.node(node_id)
-        state = self._state(node_id)
-        if node is None:
-            self._fail_waiting(state, NetworkError(f"node {node_id} has left the cluster"))
-            return None
-        setup_ms = self.config.setup_backoff.wait_ms(state.failures, self.rng)
-        connection = Connection(node, self.config.client_id or None, now, now + setup_ms / 1000, key=node_id)
-        state.connection = connection
-        self.transport.open_connection(connection)
-        return connection
 
     def _route(self, now: float) -> None:
         """Give calls that go to any node to the least loaded one; connect to one when none is ready."""
@@ -326,98 +162,37 @@ class ClientCore:
         self._unreachable_since = None
         self._metadata_wanted = True
 
-    # --- what the driver reports --------------------------------------------------------------------------------------
+    # --- what happens to connections, and time ------------------------------------------------------------------------
 
-    def connected(self, connection: Connection) -> None:
-        now = self.clock.monotonic()
-        connection.connected(now, self.config.request_timeout_ms)
-        self.transport.flush_connection(connection)
-
-    def received(self, connection: Connection, frame: memoryview) -> None:
-        """One whole frame arrived."""
-        if connection.state is State.CLOSED:
-            return
-        now = self.clock.monotonic()
-        negotiating = connection.state is State.NEGOTIATING
-        try:
-            call = connection.received(frame, now)
-        except (MalformedMessage, HeadraceError) as error:
-            self._drop(connection, error, now)
-            return
-        if negotiating:
-            if connection.state is State.READY:
-                state = self._state(connection.key)
-                state.failures, state.retry_at, state.last_error = 0, 0.0, None
-                self._route(now)
-            self.transport.flush_connection(connection)
-        elif call is not None:
-            call.finish(call.response, None)
-        self._pump(connection.key, now)
-        self._route(now)
-
-    def disconnected(self, connection: Connection, error: BaseException | None) -> None:
-        """The connection could not be made, or is gone."""
-        if connection.state is not State.CLOSED:
-            self._drop(connection, error, self.clock.monotonic(), close=False)
-
-    def _drop(self, connection: Connection, error: BaseException | None, now: float, *, close: bool = True) -> None:
-        self.failures += 1
-        never_ready = connection.state in (State.CONNECTING, State.NEGOTIATING)
-        calls = connection.closed()
-        if close:
-            self.transport.close_connection(connection)
-        node_id = connection.key
-        state = self._state(node_id)
-        if state.connection is connection:
-            state.connection = None
-        state.retry_at = now + self.config.reconnect_backoff.wait_ms(state.failures, self.rng) / 1000
-        state.failures += 1
-        failure = (
-            error
-            if isinstance(error, HeadraceError)
-            else NetworkError(f"the connection to {connection.node} is gone: {error}")
-        )
-        state.last_error = failure
-        level = logging.WARNING if never_ready and not self.closed else logging.INFO
-        log.log(level, "connection to %s %s: %s", connection.node, "failed" if never_ready else "closed", error)
-        self._metadata_wanted = self._metadata_wanted or not self.closed
-        if never_ready:
-            # Calls to any node are still unrouted; those to this one learn that it cannot be reached.
-            calls = []
-            self._fail_waiting(state, NetworkError(f"{connection.node} cannot be reached: {error}"))
-        for call in calls:
-            call.finish(None, lost(call, connection.node, error))
-        if not self.closed:
+    def _became_ready(self, now: float) -> None:
+        if self._unrouted:
             self._route(now)
 
-    def _fail_waiting(self, state: _NodeState, error: HeadraceError) -> None:
-        waiting, state.waiting = state.waiting, []
-        for call in waiting:
+    def _was_dropped(self, error: HeadraceError, now: float) -> None:
+        if self.closed:
+            return
+        self._metadata_wanted = True
+        if isinstance(error, REFUSALS):
+            # Every broker would refuse the same credentials: nobody has to wait for that.
+            self._fail_unrouted(error)
+        self._route(now)
+
+    def _fail_unrouted(self, error: HeadraceError) -> None:
+        unrouted, self._unrouted = self._unrouted, []
+        for call in unrouted:
             self.failures += 1
             call.finish(None, error)
 
-    # --- time ---------------------------------------------------------------------------------------------------------
-
-    def tick(self) -> float:
-        """Do what is due; seconds until something is due again (at most a minute, so that a clock may jump)."""
-        if self.closed:
-            return 60.0
-        now = self.clock.monotonic()
-        self._expire(now)
+    def _expire(self, now: float) -> None:
+        for call in [call for call in self._unrouted if call.deadline <= now]:
+            self._unrouted.remove(call)
+            self.failures += 1
+            call.finish(None, self._never_sent(call))
+        super()._expire(now)
         self._refresh_if_due(now)
-        SHARED.trim(now)
-        due = now + 60.0
-        for node_id, state in list(self._nodes.items()):
-            self._pump(node_id, now)
-            connection = state.connection
-            if connection is None:
-                if state.waiting:
-                    due = min(due, state.retry_at)
-            else:
-                due = min(due, connection.next_deadline())
-                if connection.throttled_until > now and state.waiting:
-                    due = min(due, connection.throttled_until)
-            due = min(due, min((call.deadline for call in state.waiting), default=_FOREVER))
+
+    def _move_on(self, now: float) -> float:
+        due = super()._move_on(now)
         self._route(now)
         if self._unrouted:
             due = min(due, min(call.deadline for call in self._unrouted))
@@ -427,55 +202,9 @@ class ClientCore:
                     (s.retry_at for s in self._nodes.values() if s.connection is None and s.retry_at > now), default=due
                 ),
             )
-        if self._metadata_call is None and self._metadata_due() < due:
-            due = self._metadata_due()
-        return max(0.0, due - now)
-
-    def _expire(self, now: float) -> None:
-        for call in [call for call in self._unrouted if call.deadline <= now]:
-            self._unrouted.remove(call)
-            self.failures += 1
-            call.finish(None, self._never_sent(call))
-        for state in list(self._nodes.values()):
-            for call in [call for call in state.waiting if call.deadline <= now]:
-                state.waiting.remove(call)
-                self.failures += 1
-                call.finish(None, self._never_sent(call))
-            connection = state.connection
-            if connection is None:
-                continue
-            late = connection.overdue(now)
-            if late is not None:
-                self._drop(
-                    connection,
-                    RequestTimedOutError(
-                        f"{connection.node} did not answer {late.name} within {late.timeout_ms:.0f} ms"
-                    ),
-                    now,
-                )
-            elif connection.state is State.CONNECTING and connection.setup_deadline <= now:
-                self._drop(
-                    connection,
-                    NetworkError(f"connecting to {connection.node} took too long (socket.connection.setup.timeout.ms)"),
-                    now,
-                )
-            elif self._is_idle(connection, now):
-                log.debug("closing the idle connection to %s", connection.node)
-                connection.closed()
-                self.transport.close_connection(connection)
-                state.connection = None
-
-    def _is_idle(self, connection: Connection, now: float) -> bool:
-        limit_ms = self.config.idle_max_ms
-        return limit_ms >= 0 and not connection.in_flight and connection.last_used + limit_ms / 1000 <= now
-
-    def _never_sent(self, call: Call) -> HeadraceError:
-        reasons = {str(state.last_error) for state in self._nodes.values() if state.last_error is not None}
-        why = f" Last: {'; '.join(sorted(reasons))}." if reasons else ""
-        return RequestTimedOutError(
-            f"{call.name} could not be sent within {call.timeout_ms:.0f} ms: no broker could be reached.{why} "
-            "Check bootstrap.servers and that the brokers' advertised listeners can be reached from here"
-        )
+        if self._metadata_call is None:
+            due = min(due, self._metadata_due())
+        return due
 
     # --- metadata -----------------------------------------------------------------------------------------------------
 
@@ -588,15 +317,5 @@ class ClientCore:
 
     def close(self) -> None:
         """Close every connection; calls that have no answer end with an error. Idempotent."""
-        if self.closed:
-            return
-        self.closed = True
-        error = NetworkError("the client was closed")
-        for state in self._nodes.values():
-            if state.connection is not None:
-                self._drop(state.connection, error, self.clock.monotonic())
-            self._fail_waiting(state, error)
-        unrouted, self._unrouted = self._unrouted, []
-        for call in unrouted:
-            call.finish(None, error)
-        SHARED.shrink(_KEPT_BYTES)
+        super().close()
+        self._fail_unrouted(NetworkError("the client was closed"))

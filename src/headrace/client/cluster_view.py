@@ -6,26 +6,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from headrace.errors import ErrorCode
+from headrace.net.node import Node
 from headrace.protocol.messages.metadata import MetadataResponse, MetadataResponsePartition, MetadataResponseTopic
 from headrace.protocol.schema import ZERO_UUID
 from headrace.topics import TopicPartition
 
 NO_NODE = -1
 NO_EPOCH = -1
-
-
-@dataclass(frozen=True, slots=True)
-class Node:
-    """A broker's address. Ids below zero are bootstrap servers, whose real ids are not known yet."""
-
-    id: int
-    host: str
-    port: int
-    rack: str | None = None
-
-    def __str__(self) -> str:
-        where = f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
-        return f"bootstrap server {where}" if self.id < 0 else f"broker {self.id} ({where})"
 
 
 @dataclass(frozen=True, slots=True)

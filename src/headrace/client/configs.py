@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
-from headrace.client.backoff import Backoff
 from headrace.config import (
     ConfigDefinition,
     ConfigError,
@@ -23,6 +22,9 @@ from headrace.config import (
     list_matching,
     one_of,
 )
+from headrace.net.backoff import Backoff
+from headrace.net.security import client_security
+from headrace.net.settings import ConnectionSettings
 
 _ADDRESS = r"(?:[A-Za-z0-9_+]+://)?(?:\[[0-9A-Fa-f:%.]+\]|[^\s:/,\[\]]+):\d{1,5}"
 
@@ -170,24 +172,16 @@ def _is_object(definition: ConfigDefinition, name: str, value: Any) -> bool:
     return found.type is _LIST and isinstance(value, (list, tuple)) and any(not isinstance(v, str) for v in value)
 
 
-@dataclass(frozen=True, slots=True)
-class ConnectionConfig:
-    """What the common core needs to know, in its own types."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectionConfig(ConnectionSettings):
+    """What the common core of every client needs to know, in its own types."""
 
     bootstrap: tuple[tuple[str, int], ...]
-    client_id: str
-    reconnect_backoff: Backoff
     retry_backoff: Backoff
-    setup_backoff: Backoff
-    request_timeout_ms: int
     metadata_max_age_ms: int
-    idle_max_ms: int
     rebootstrap: bool
     rebootstrap_trigger_ms: int
     canonical_bootstrap: bool
-    send_buffer_bytes: int
-    receive_buffer_bytes: int
-    in_flight_max: int = 100
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> ConnectionConfig:
@@ -208,6 +202,7 @@ class ConnectionConfig:
             canonical_bootstrap=values["client.dns.lookup"] == "resolve_canonical_bootstrap_servers_only",
             send_buffer_bytes=values["send.buffer.bytes"],
             receive_buffer_bytes=values["receive.buffer.bytes"],
+            security=client_security(values),
             in_flight_max=values.get("max.in.flight.requests.per.connection", 100),
         )
 

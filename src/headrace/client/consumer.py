@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 
 from headrace.assignors import settle
-from headrace.client.blocking import BlockingClient
 from headrace.client.cluster_view import PartitionView
 from headrace.client.compiled import begin_loading
 from headrace.client.consumer_base import ConsumerBase, Guard, Progress, Setup, to_arrow
@@ -25,6 +24,7 @@ from headrace.client.consumer_records import (
     OffsetAndTimestamp,
     PartitionColumns,
 )
+from headrace.client.drivers import BlockingClient
 from headrace.client.flows import Flow, Task, UserCode
 from headrace.client.forks import ignore_forks, watch_forks
 from headrace.client.heartbeat_thread import HeartbeatThread
@@ -354,7 +354,7 @@ class Consumer(ConsumerBase):
 
     def _start(self) -> ConsumerCore:
         setup = self._setup
-        client = BlockingClient(setup.connection, tls=setup.tls, clock=self._clock)
+        client = BlockingClient(setup.connection, clock=self._clock)
         core = ConsumerCore(
             client.core, setup.settings, setup.assignors, setup.deserializers, self._news, setup.on_commit
         )
@@ -367,7 +367,7 @@ class Consumer(ConsumerBase):
         if self._heartbeat_thread is None and self._core is not None and self._client is not None:
             assert self._core.heartbeats is not None
             self._heartbeat_thread = HeartbeatThread(
-                self._core.heartbeats, self._setup.connection, self._clock, self._setup.tls, self._heartbeat_news
+                self._core.heartbeats, self._setup.connection, self._clock, self._heartbeat_news
             )
             self._heartbeat_thread.start()
 

@@ -28,7 +28,6 @@ from headrace.client.consumer_records import (
 from headrace.client.errors import ClientClosed
 from headrace.client.membership_core import rebalance_protocol
 from headrace.client.offset_commits import CommitCallback, Offsets
-from headrace.client.security import tls_context
 from headrace.client.serializers import load, make_deserializer
 from headrace.client.subscription_state import PartitionState, RebalanceListener
 from headrace.config import ConfigError
@@ -51,7 +50,6 @@ class Setup:
             self.values["client.id"] = f"consumer-{group}-{number}" if group is not None else f"consumer-{number}"
         self.settings = ConsumerSettings.of(self.values)
         self.connection = ConnectionConfig.of(self.values)
-        self.tls = tls_context(self.values)
         whole = {**given, **self.values}
         self.key_deserializer = make_deserializer(self.values["key.deserializer"], whole, is_key=True)
         self.value_deserializer = make_deserializer(self.values["value.deserializer"], whole, is_key=False)

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from headrace.client.backoff import Backoff
 from headrace.client.configs import COMMON_KEYS, key, read_config
 from headrace.config import (
     Check,
@@ -18,6 +17,7 @@ from headrace.config import (
     non_empty,
     one_of,
 )
+from headrace.net.backoff import Backoff
 
 _STRING, _INT, _LIST = ConfigType.STRING, ConfigType.INT, ConfigType.LIST
 _BOOLEAN, _CLASS = ConfigType.BOOLEAN, ConfigType.CLASS

@@ -6,11 +6,11 @@ import logging
 from collections.abc import Callable
 
 from headrace.client.client_core import ANY_NODE, ClientCore, coordinator_key
-from headrace.client.cluster_view import Node
-from headrace.client.connection_core import Call
 from headrace.client.consumer_errors import say
 from headrace.client.flows import Flow, Pause
 from headrace.errors import ErrorCode, GroupAuthorizationFailedError, HeadraceError, RetriableError, error_for
+from headrace.net.connection import Call
+from headrace.net.node import Node
 from headrace.protocol.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
 
 log = logging.getLogger("headrace.client.consumer")

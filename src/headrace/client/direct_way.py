@@ -10,13 +10,14 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 
-from headrace.client.blocking import BlockingClient, Events
 from headrace.client.compiled import note_rows
-from headrace.client.connection_core import Call
 from headrace.client.delivery import CALLBACK, OWNER, TOPIC, Delivery
+from headrace.client.drivers import BlockingClient
 from headrace.client.one_record import OneRecord
 from headrace.client.producer_core import ProducerCore
 from headrace.errors import KafkaError
+from headrace.net.blocking import Events
+from headrace.net.connection import Call
 from headrace.runtime import Clock
 
 _NEAR_S = 0.02

@@ -11,14 +11,15 @@ from collections.abc import Callable
 
 from headrace.client.chunks import Chunk
 from headrace.client.client_core import ClientCore
-from headrace.client.cluster_view import NO_NODE, Node, PartitionView
-from headrace.client.connection_core import Call
+from headrace.client.cluster_view import NO_NODE, PartitionView
 from headrace.client.consumer_config import READ_COMMITTED, ConsumerSettings
 from headrace.client.consumer_errors import OffsetsOutOfRangeError, say
 from headrace.client.consumer_records import PartitionColumns
 from headrace.client.fetch_session import FetchSession, Wanted
 from headrace.client.subscription_state import NO_EPOCH, PartitionState, Subscriptions
 from headrace.errors import ErrorCode, HeadraceError, error_for
+from headrace.net.connection import Call
+from headrace.net.node import Node
 from headrace.protocol.api import ApiKey
 from headrace.protocol.messages.fetch import FetchRequest, FetchResponse, PartitionData
 from headrace.topics import TopicPartition

@@ -12,7 +12,7 @@ from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeAlias, TypeVar
 
-from headrace.client.connection_core import Call
+from headrace.net.connection import Call
 
 T = TypeVar("T")
 

@@ -6,17 +6,16 @@ It shares no socket with the caller's thread, so a heartbeat never waits for a p
 from __future__ import annotations
 
 import logging
-import ssl
 import threading
 from collections.abc import Callable
 from typing import Any
 
-from headrace.client.blocking import BlockingClient
-from headrace.client.cluster_view import Node
 from headrace.client.configs import ConnectionConfig
-from headrace.client.connection_core import Call
+from headrace.client.drivers import BlockingClient
 from headrace.client.heartbeats import Heartbeats
 from headrace.client.offset_commits import Identity
+from headrace.net.connection import Call
+from headrace.net.node import Node
 from headrace.runtime import Clock
 
 log = logging.getLogger("headrace.client.consumer")
@@ -33,13 +32,11 @@ class HeartbeatThread:
         heartbeats: Heartbeats,
         config: ConnectionConfig,
         clock: Clock,
-        tls: ssl.SSLContext | None,
         on_news: Callable[[], None],
     ) -> None:
         self._heartbeats = heartbeats
         self._config = config
         self._clock = clock
-        self._tls = tls
         self._on_news = on_news
         self._stopping = False
         self._client: BlockingClient | None = None
@@ -70,7 +67,7 @@ class HeartbeatThread:
             client.wakeup()
 
     def _fresh(self) -> BlockingClient:
-        return BlockingClient(self._config, tls=self._tls, clock=self._clock)
+        return BlockingClient(self._config, clock=self._clock)
 
     def _run(self) -> None:
         client = self._client

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from headrace.client.cluster_view import Node
 from headrace.client.offset_commits import Identity
 from headrace.errors import ErrorCode, HeadraceError
+from headrace.net.node import Node
 from headrace.protocol.messages.heartbeat import HeartbeatRequest
 from headrace.protocol.messages.leave_group import LeaveGroupRequest, MemberIdentity
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 
 from headrace.client.client_core import ClientCore
-from headrace.client.connection_core import Call
 from headrace.client.consumer_errors import say
 from headrace.client.consumer_records import OffsetAndTimestamp
 from headrace.client.flows import All, Flow, Pause, When
@@ -17,6 +16,7 @@ from headrace.errors import (
     UnsupportedForMessageFormatError,
     error_for,
 )
+from headrace.net.connection import Call
 from headrace.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from headrace.topics import TopicPartition
 

@@ -21,7 +21,6 @@ from headrace.assignors import (
     encode_subscription,
 )
 from headrace.client.client_core import ClientCore
-from headrace.client.connection_core import Call
 from headrace.client.consumer_config import ConsumerSettings
 from headrace.client.consumer_errors import CommitFailedError, RebalanceListenerError, say
 from headrace.client.coordinator_link import NOT_THE_COORDINATOR, CoordinatorLink
@@ -39,6 +38,7 @@ from headrace.errors import (
     RetriableError,
     error_for,
 )
+from headrace.net.connection import Call
 from headrace.protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol, JoinGroupResponse
 from headrace.protocol.messages.leave_group import LeaveGroupRequest
 from headrace.protocol.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment, SyncGroupResponse

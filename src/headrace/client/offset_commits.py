@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from headrace.client.connection_core import Call
 from headrace.client.consumer_errors import CommitFailedError, IllegalStateError, RetriableCommitFailedError, say
 from headrace.client.consumer_records import OffsetAndMetadata
 from headrace.client.coordinator_link import NOT_THE_COORDINATOR, CoordinatorLink
@@ -27,6 +26,7 @@ from headrace.errors import (
     UnstableOffsetCommitError,
     error_for,
 )
+from headrace.net.connection import Call
 from headrace.protocol.messages.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,

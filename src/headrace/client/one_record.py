@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import struct
 
-from headrace.client.connection_core import Call, Connection
 from headrace.client.delivery import Delivery
 from headrace.client.producer_batch import ProducerBatch
 from headrace.client.producer_core import VERSION_BY_NAME_MAX, ProducerCore
 from headrace.client.rows import RECORD_OVERHEAD_BYTES
 from headrace.errors import UnsupportedVersionError
+from headrace.net.connection import Call, Connection
 from headrace.protocol.codec import Buffer, encode_parts, has_flexible_header
 from headrace.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from headrace.protocol.schema import ZERO_UUID

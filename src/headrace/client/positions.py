@@ -6,7 +6,6 @@ import logging
 from collections.abc import Callable
 
 from headrace.client.client_core import ClientCore
-from headrace.client.connection_core import Call
 from headrace.client.consumer_config import ConsumerSettings, OffsetReset
 from headrace.client.consumer_errors import LogTruncationError, NoOffsetForPartitionError, say
 from headrace.client.flows import All, Flow
@@ -21,6 +20,7 @@ from headrace.errors import (
     UnsupportedVersionError,
     error_for,
 )
+from headrace.net.connection import Call
 from headrace.protocol.messages.offset_for_leader_epoch import (
     EpochEndOffset,
     OffsetForLeaderEpochRequest,

@@ -8,12 +8,12 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from headrace.client.blocking import BlockingClient
 from headrace.client.cluster_view import PartitionView
 from headrace.client.compiled import count_rows, is_load_due, load_if_due, note_rows
 from headrace.client.configs import ConnectionConfig
 from headrace.client.delivery import BatchDelivery, Delivery, DeliveryCallback
 from headrace.client.direct_way import DirectWay
+from headrace.client.drivers import BlockingClient
 from headrace.client.errors import BufferExhausted, ClientClosed
 from headrace.client.flushes import FlushWait
 from headrace.client.forks import watch_forks
@@ -32,7 +32,6 @@ from headrace.client.producer_core import ProducerCore
 from headrace.client.producer_transaction_calls import NOTHING, TransactionCalls
 from headrace.client.producer_transactions import CLOSE_ABORT_S
 from headrace.client.rows import ColumnRows, Rows
-from headrace.client.security import tls_context
 from headrace.errors import RequestTimedOutError
 from headrace.runtime import Clock
 from headrace.runtime.real import RealClock
@@ -67,7 +66,6 @@ class Producer(TransactionCalls, DirectWay):
         self, config: Mapping[str, Any] | None = None, /, *, clock: Clock | None = None, **keywords: Any
     ) -> None:
         self._setup = Setup(config, keywords)
-        self._tls = tls_context(self._setup.values)
         self._connection_config = ConnectionConfig.of(self._setup.values)
         self._clock = clock or RealClock()
         self._settings = self._setup.settings
@@ -335,7 +333,7 @@ class Producer(TransactionCalls, DirectWay):
         if self._thread is not None:
             return
         preload(self._settings)
-        client = BlockingClient(self._connection_config, tls=self._tls, clock=self._clock)
+        client = BlockingClient(self._connection_config, clock=self._clock)
         core = ProducerCore(client.core, self._settings, self._setup.partitioner, self)
         self._client, self._core = client, core
         self._append = core.accumulator.pending.append

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from headrace.client.backoff import Backoff
 from headrace.client.configs import COMMON_KEYS, key, read_config
 from headrace.config import (
     NO_DEFAULT,
@@ -20,6 +19,7 @@ from headrace.config import (
     non_empty,
     one_of,
 )
+from headrace.net.backoff import Backoff
 from headrace.records import Codec
 
 _STRING, _INT, _LONG, _LIST = ConfigType.STRING, ConfigType.INT, ConfigType.LONG, ConfigType.LIST

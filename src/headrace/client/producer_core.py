@@ -12,8 +12,6 @@ from typing import Any
 
 from headrace.client.accumulator import Accumulator
 from headrace.client.client_core import ClientCore
-from headrace.client.cluster_view import Node
-from headrace.client.connection_core import Call
 from headrace.client.errors import ClientClosed
 from headrace.client.flushes import FlushWait, leave
 from headrace.client.partitioners import Partitioner
@@ -35,6 +33,8 @@ from headrace.errors import (
     RetriableError,
     error_for,
 )
+from headrace.net.connection import Call
+from headrace.net.node import Node
 from headrace.protocol.messages.produce import (
     PartitionProduceData,
     PartitionProduceResponse,

@@ -9,11 +9,11 @@ import logging
 
 from headrace.client.accumulator import Accumulator
 from headrace.client.client_core import ANY_NODE, ClientCore
-from headrace.client.connection_core import Call
 from headrace.client.producer_config import ProducerSettings
 from headrace.client.producer_queues import PartitionQueue
 from headrace.client.sequences import Identity
 from headrace.errors import HeadraceError, RetriableError, error_for
+from headrace.net.connection import Call
 from headrace.protocol.messages.init_producer_id import InitProducerIdRequest
 
 log = logging.getLogger("headrace.client.producer")

@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from headrace.client.client_core import ANY_NODE, ClientCore, coordinator_key
-from headrace.client.connection_core import Call
 from headrace.client.consumer_records import ConsumerGroupMetadata
 from headrace.client.errors import TransactionStateError, TransactionTimeout
 from headrace.client.offsets import OffsetAndMetadata
@@ -16,6 +15,7 @@ from headrace.client.rows import is_text
 from headrace.client.sequences import Identity
 from headrace.client.transaction_core import VERSION_2, Operation, TransactionCore, copy_of
 from headrace.client.transaction_requests import Step
+from headrace.net.connection import Call
 from headrace.topics import TopicPartition
 
 TRANSACTION_VERSION: Final = "transaction.version"

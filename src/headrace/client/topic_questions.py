@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 from headrace.client.client_core import ANY_NODE, ClientCore
 from headrace.client.cluster_view import ClusterView, PartitionView, TopicView
-from headrace.client.connection_core import Call
 from headrace.client.consumer_config import ConsumerSettings
 from headrace.client.flows import Flow, Pause
 from headrace.errors import ErrorCode, HeadraceError, InvalidTopicError, RetriableError, error_for
+from headrace.net.connection import Call
 from headrace.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 
 _UNKNOWN_TRIES_MAX = 3

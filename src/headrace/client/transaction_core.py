@@ -18,8 +18,6 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-from headrace.client.backoff import Backoff
-from headrace.client.cluster_view import Node
 from headrace.client.consumer_records import ConsumerGroupMetadata
 from headrace.client.errors import (
     AbortableTransactionError,
@@ -41,6 +39,8 @@ from headrace.client.transaction_requests import (
     read_codes,
 )
 from headrace.errors import ErrorCode, HeadraceError, RetriableError, error_for
+from headrace.net.backoff import Backoff
+from headrace.net.node import Node
 from headrace.topics import TopicPartition
 
 log = logging.getLogger("headrace.client.producer")

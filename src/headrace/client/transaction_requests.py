@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from headrace.client.cluster_view import Node
 from headrace.client.consumer_records import ConsumerGroupMetadata
 from headrace.client.offsets import OffsetAndMetadata
 from headrace.client.sequences import Identity
+from headrace.net.node import Node
 from headrace.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
 from headrace.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnTopic
 from headrace.protocol.messages.end_txn import EndTxnRequest

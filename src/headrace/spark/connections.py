@@ -11,9 +11,8 @@ from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from headrace.client.blocking import BlockingClient
 from headrace.client.configs import COMMON_KEYS, ConnectionConfig, read_config
-from headrace.client.security import tls_context
+from headrace.client.drivers import BlockingClient
 from headrace.config import ConfigDefinition
 from headrace.records import use_fast
 from headrace.runtime.real import RealClock
@@ -47,7 +46,7 @@ def make_client(kafka: Mapping[str, Any]) -> BlockingClient:
     """A client of one's own."""
     given = {**_TASK_DEFAULTS, **{name: value for name, value in kafka.items() if name in _COMMON}}
     values = read_config(_COMMON, given)
-    client = BlockingClient(ConnectionConfig.of(values), tls=tls_context(values))
+    client = BlockingClient(ConnectionConfig.of(values))
     # Only topics that are asked about matter; a task never creates one.
     client.core.allow_auto_topic_creation = False
     return client

@@ -13,8 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from headrace.client.blocking import BlockingClient
-from headrace.client.connection_core import Call
+from headrace.client.drivers import BlockingClient
 from headrace.client.producer_batch import slice_columns
 from headrace.client.producer_config import PRODUCER_CONFIGS
 from headrace.errors import (
@@ -26,6 +25,7 @@ from headrace.errors import (
     RetriableError,
     error_for,
 )
+from headrace.net.connection import Call
 from headrace.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from headrace.records import Batch, Codec, decode_columns
 from headrace.records.batch import increment_sequence

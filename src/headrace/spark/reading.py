@@ -15,13 +15,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from headrace.client.blocking import BlockingClient
 from headrace.client.chunks import Chunk
-from headrace.client.connection_core import Call
 from headrace.client.consumer_config import CONSUMER_CONFIGS
 from headrace.client.consumer_errors import RecordDeserializationError
 from headrace.client.consumer_records import PartitionColumns, slice_columns
+from headrace.client.drivers import BlockingClient
 from headrace.errors import ErrorCode, HeadraceError, RequestTimedOutError, RetriableError, error_for
+from headrace.net.connection import Call
 from headrace.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic, PartitionData
 from headrace.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from headrace.protocol.messages.offset_for_leader_epoch import (

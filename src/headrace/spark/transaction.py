@@ -11,9 +11,8 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from headrace.client.admin import NewTopic
-from headrace.client.blocking import BlockingClient
 from headrace.client.client_core import ANY_NODE, coordinator_key
-from headrace.client.cluster_view import Node
+from headrace.client.drivers import BlockingClient
 from headrace.client.offsets import OffsetAndMetadata
 from headrace.errors import (
     ErrorCode,
@@ -26,6 +25,7 @@ from headrace.errors import (
     UnknownTopicOrPartitionError,
     error_for,
 )
+from headrace.net.node import Node
 from headrace.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
 from headrace.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnTopic
 from headrace.protocol.messages.end_txn import EndTxnRequest

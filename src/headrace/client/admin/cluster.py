@@ -32,8 +32,8 @@ from headrace.client.admin.types import (
     ReplicaInfo,
 )
 from headrace.client.client_core import ANY_NODE
-from headrace.client.cluster_view import Node
 from headrace.errors import ErrorCode, HeadraceError, UnsupportedVersionError
+from headrace.net.node import Node
 from headrace.protocol.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
     ReassignablePartition,

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeAlias, TypeVar
 
 from headrace.client.client_core import ANY_NODE, ClientCore
-from headrace.client.cluster_view import Node
 from headrace.errors import (
     CoordinatorNotAvailableError,
     ErrorCode,
@@ -25,6 +24,7 @@ from headrace.errors import (
     UnknownTopicOrPartitionError,
     error_for,
 )
+from headrace.net.node import Node
 from headrace.protocol.messages.find_coordinator import FindCoordinatorRequest
 from headrace.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from headrace.topics import TopicPartition

@@ -14,15 +14,13 @@ from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 from headrace.client.admin.core import Ask, Context, Pause, Plan, Reply, Step
-from headrace.client.asyncio_driver import AsyncClient
-from headrace.client.blocking import BlockingClient
 from headrace.client.client_core import ClientCore
 from headrace.client.configs import COMMON_KEYS, ConnectionConfig, key, merge, read_config
-from headrace.client.connection_core import Call
+from headrace.client.drivers import AsyncClient, BlockingClient
 from headrace.client.errors import ClientClosed
-from headrace.client.security import tls_context
 from headrace.config import ConfigDefinition, ConfigType, at_least
 from headrace.errors import RequestTimedOutError
+from headrace.net.connection import Call
 from headrace.runtime import Runtime, real_runtime
 
 P = ParamSpec("P")
@@ -56,7 +54,7 @@ class BlockingRunner:
 
     def _connect(self) -> BlockingClient:
         self._pid = os.getpid()
-        client = BlockingClient(self._config, tls=tls_context(self._values))
+        client = BlockingClient(self._config)
         client.core.allow_auto_topic_creation = False
         return client
 
@@ -103,7 +101,7 @@ class AsyncRunner:
     def __init__(self, values: Mapping[str, Any], runtime: Runtime | None = None) -> None:
         self._own_runtime = runtime is None
         self._runtime = real_runtime() if runtime is None else runtime
-        self._client = AsyncClient(ConnectionConfig.of(values), self._runtime, tls=tls_context(values))
+        self._client = AsyncClient(ConnectionConfig.of(values), self._runtime)
         self._client.core.allow_auto_topic_creation = False
         self._closed = False
 

@@ -19,9 +19,9 @@ from headrace.client.admin.core import (
     single,
 )
 from headrace.client.admin.types import GroupDescription, GroupListing, MemberDescription
-from headrace.client.cluster_view import Node
 from headrace.client.offsets import OffsetAndMetadata
 from headrace.errors import GroupIdNotFoundError, HeadraceError
+from headrace.net.node import Node
 from headrace.protocol.messages.delete_groups import DeleteGroupsRequest
 from headrace.protocol.messages.describe_groups import DescribedGroup, DescribedGroupMember, DescribeGroupsRequest
 from headrace.protocol.messages.leave_group import LeaveGroupRequest, MemberIdentity

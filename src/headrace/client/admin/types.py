@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import NamedTuple
 
-from headrace.client.cluster_view import Node
 from headrace.config import ConfigType
 from headrace.errors import HeadraceError
+from headrace.net.node import Node
 from headrace.topics import TopicPartition
 
 # --- topics -----------------------------------------------------------------------------------------------------------

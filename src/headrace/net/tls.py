@@ -1,4 +1,4 @@
-"""What `security.protocol` asks for: a TLS context, or a clear word that something is not there yet."""
+"""TLS contexts from Kafka's `ssl.*` keys."""
 
 from __future__ import annotations
 
@@ -6,30 +6,11 @@ import ssl
 from collections.abc import Mapping
 from typing import Any
 
-from headrace.config import ConfigError
-
 _VERSIONS = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
 
 
-def tls_context(values: Mapping[str, Any]) -> ssl.SSLContext | None:
-    """The context that connections are wrapped in; None for plain text."""
-    protocol = values["security.protocol"].upper()
-    if protocol.startswith("SASL_"):
-        raise ConfigError(
-            {
-                "security.protocol": f"security.protocol={protocol} asks for SASL, which this version of Headrace "
-                "does not speak yet; use PLAINTEXT or SSL (client certificates work)"
-            }
-        )
-    if protocol == "PLAINTEXT":
-        return None
-    try:
-        return _context(values)
-    except (OSError, ValueError) as error:
-        raise ConfigError({"security.protocol": f"the TLS settings (ssl.*) cannot be used: {error}"}) from error
-
-
-def _context(values: Mapping[str, Any]) -> ssl.SSLContext:
+def client_context(values: Mapping[str, Any]) -> ssl.SSLContext:
+    """The context that a client's connections are wrapped in; ValueError or OSError when `ssl.*` cannot be used."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     versions = [_VERSIONS[name] for name in values["ssl.enabled.protocols"] if name in _VERSIONS]
     if not versions:

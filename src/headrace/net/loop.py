@@ -1,17 +1,13 @@
-"""The asyncio driver: connections of `runtime.network`, on the loop that runs when it is first used."""
+"""The driver for asyncio: connections of `runtime.network`, on the loop that runs when it is first used."""
 
 from __future__ import annotations
 
 import asyncio
-import ssl
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Generic, TypeVar
 
-from headrace.client.blocking import canonical_bootstrap
-from headrace.client.client_core import ClientCore
-from headrace.client.configs import ConnectionConfig
-from headrace.client.connection_core import Call, Connection, OnDone, State
-from headrace.errors import RequestTimedOutError
+from headrace.net.connection import Connection, State
+from headrace.net.connections import Connections, Transport
 from headrace.net.frames import FrameRefused
 from headrace.runtime import Runtime
 from headrace.runtime.errors import NetworkError as RuntimeNetworkError
@@ -22,8 +18,8 @@ _CLOSE_WAIT_S = 0.25
 class _Protocol(asyncio.BufferedProtocol):
     """Receives straight into the connection's frame reader."""
 
-    def __init__(self, client: AsyncClient, connection: Connection) -> None:
-        self._client = client
+    def __init__(self, driver: LoopDriver[Any], connection: Connection) -> None:
+        self._driver = driver
         self._connection = connection
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -33,26 +29,29 @@ class _Protocol(asyncio.BufferedProtocol):
         try:
             frames = self._connection.reader.received(nbytes)
         except FrameRefused as error:
-            self._client.close_connection(self._connection)
-            self._client.core.disconnected(self._connection, error)
+            self._driver.close_connection(self._connection)
+            self._driver.core.disconnected(self._connection, error)
         else:
             for frame in frames:
-                self._client.core.received(self._connection, frame)
-        self._client.schedule()
+                self._driver.core.received(self._connection, frame)
+        self._driver.schedule()
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._connection.state is not State.CLOSED:
-            self._client.core.disconnected(self._connection, exc or OSError("the broker closed the connection"))
-            self._client.schedule()
+            self._driver.core.disconnected(self._connection, exc or OSError("the broker closed the connection"))
+            self._driver.schedule()
 
 
-class AsyncClient:
-    """A `ClientCore` on an event loop. It has no task while nothing connects: events and one timer drive it."""
+Core = TypeVar("Core", bound=Connections)
 
-    def __init__(self, config: ConnectionConfig, runtime: Runtime, *, tls: ssl.SSLContext | None = None) -> None:
-        self.core = ClientCore(canonical_bootstrap(config), runtime.clock, runtime.rng, self)
+
+class LoopDriver(Generic[Core]):
+    """`Connections` on an event loop. It has no task while nothing connects: events and one timer drive it."""
+
+    def __init__(self, make_core: Callable[[Transport], Core], runtime: Runtime) -> None:
+        self.core = make_core(self)
         self._runtime = runtime
-        self._tls = tls
+        self._tls = self.core.settings.security.tls
         self._loop: asyncio.AbstractEventLoop | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = float("inf")
@@ -66,51 +65,6 @@ class AsyncClient:
         if self._loop is None:
             self._loop = asyncio.get_running_loop()
         return self._loop
-
-    # --- calls --------------------------------------------------------------------------------------------------------
-
-    def submit(self, node_id: int | None, request: Any, on_done: OnDone | None = None, **options: Any) -> Call:
-        """`ClientCore.submit`, from the loop; `on_done` is called on the loop."""
-        call = self.core.submit(node_id, request, on_done, **options)
-        self.schedule()
-        return call
-
-    async def request(
-        self, node_id: int | None, request: Any, *, timeout_ms: float | None = None, **options: Any
-    ) -> Any:
-        """Send a request and wait for its answer; raises the call's error. Many may be awaited at once (pipelining)."""
-        future: asyncio.Future[Call] = self.loop.create_future()
-
-        def done(call: Call) -> None:
-            if not future.done():
-                future.set_result(call)
-
-        call = self.submit(node_id, request, done, timeout_ms=timeout_ms, **options)
-        await future
-        if call.error is not None:
-            raise call.error
-        return call.response
-
-    async def ensure_metadata(self, timeout_ms: float) -> None:
-        """Wait for one answer to a metadata request made from now on."""
-        version = self.core.view.version
-        arrived = asyncio.Event()
-
-        def heard(_: Any) -> None:
-            if self.core.view.version > version:
-                arrived.set()
-
-        self.core.listeners.append(heard)
-        self.core.refresh_metadata()
-        self.schedule()
-        try:
-            async with asyncio.timeout(timeout_ms / 1000):
-                await arrived.wait()
-        except TimeoutError:
-            cause = self.core.metadata_error or "no broker answered"
-            raise RequestTimedOutError(f"no metadata came within {timeout_ms:.0f} ms: {cause}") from None
-        finally:
-            self.core.listeners.remove(heard)
 
     def schedule(self) -> None:
         """Let the core look at the time soon. Cheap when that is arranged already."""
@@ -167,7 +121,7 @@ class AsyncClient:
     async def _connect(self, connection: Connection) -> None:
         node = connection.node
         # The core's own deadline comes first; this one only makes sure that nothing is left behind.
-        timeout_s = self.core.config.setup_backoff.max_ms / 1000 * 2
+        timeout_s = self.core.settings.setup_backoff.max_ms / 1000 * 2
         try:
             transport, _ = await self._runtime.network.connect(
                 lambda: _Protocol(self, connection),

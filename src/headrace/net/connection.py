@@ -1,4 +1,4 @@
-"""One connection to one broker, without I/O: version negotiation, correlation, what is in flight, what is to be sent.
+"""One connection to one broker, without I/O: versions, authentication, correlation, what is in flight and to be sent.
 
 A driver makes the socket, tells `connected`, moves the bytes of `outgoing` out and those that arrive into `reader`, and
 tells `closed`. Everything else is decided here.
@@ -13,9 +13,10 @@ from enum import Enum
 from typing import Any
 
 from headrace._version import __version__
-from headrace.client.cluster_view import Node
 from headrace.errors import ErrorCode, HeadraceError, KafkaError, NetworkError, UnsupportedVersionError, error_for
+from headrace.net.authentication import Authenticate, Flow, renewal_s
 from headrace.net.frames import FrameReader, up_to
+from headrace.net.node import Node
 from headrace.protocol.api import ApiKey, api
 from headrace.protocol.codec import Buffer, decode, decode_response, encode_request
 from headrace.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
@@ -27,6 +28,7 @@ RECEIVE_CHUNK_BYTES = 64 * 1024
 _CORRELATION_MAX = 2_147_483_647
 _INT32 = struct.Struct(">i")
 _INT16 = struct.Struct(">h")
+_FOREVER = float("inf")
 
 OnDone = Callable[["Call"], None]
 Frame = tuple[int, int, list[Buffer]]
@@ -101,15 +103,27 @@ class Call:
 class State(Enum):
     CONNECTING = "connecting"
     NEGOTIATING = "negotiating"
+    AUTHENTICATING = "authenticating"
     READY = "ready"
     CLOSED = "closed"
+
+
+SETTING_UP = (State.CONNECTING, State.NEGOTIATING, State.AUTHENTICATING)
 
 
 class Connection:
     """Per-connection state. `versions` is what the broker serves (api key → lowest, highest), once it told."""
 
     def __init__(
-        self, node: Node, client_id: str | None, now: float, setup_deadline: float, *, key: int | None = None
+        self,
+        node: Node,
+        client_id: str | None,
+        now: float,
+        setup_deadline: float,
+        *,
+        key: int | None = None,
+        authenticate: Authenticate | None = None,
+        renewal_spread: float = 0.0,
     ) -> None:
         self.node = node
         self.key = node.id if key is None else key
@@ -128,6 +142,10 @@ class Connection:
         self.driver: Any = None
         """Whatever the driver keeps for this connection (its socket or transport)."""
         self._next_correlation_id = 0
+        self._authenticate = authenticate
+        self._renewal_spread = renewal_spread
+        self._flow: Flow | None = None
+        self._authenticate_at = _FOREVER
 
     def __repr__(self) -> str:
         return f"<Connection to {self.node}: {self.state.value}, {len(self.in_flight)} in flight>"
@@ -196,8 +214,12 @@ class Connection:
             count -= len(part)
             self.outgoing.popleft()
 
+    def may_send(self, now: float) -> bool:
+        """Whether requests may go out now: set up, not throttled, and with a session that is not about to end."""
+        return self.state is State.READY and self.throttled_until <= now < self._authenticate_at
+
     def received(self, frame: memoryview, now: float) -> Call | None:
-        """One whole answer. The finished call to report, or None when it was about the versions.
+        """One whole answer. The finished call to report, or None when it belongs to the connection's setup.
 
         Raises `MalformedMessage` for what cannot be an answer to the oldest request: the connection has to be closed.
         """
@@ -216,6 +238,9 @@ class Connection:
             return None
         _, call.response = decode_response(api(call.request.SCHEMA.api_key).response, call.version, frame)
         self.in_flight.popleft()
+        if self.state is State.AUTHENTICATING:
+            self._go_on(call.response, now, call.timeout_ms)
+            return None
         throttle_ms = getattr(call.response, "throttle_time_ms", 0)
         if throttle_ms > 0:
             self.throttled_until = now + throttle_ms / 1000
@@ -236,7 +261,36 @@ class Connection:
             raise error_for(response.error_code, f"{self.node} refused to tell its versions: {name}")
         self.versions = {key.api_key: (key.min_version, key.max_version) for key in response.api_keys}
         self.features = {feature.name: feature.max_version_level for feature in response.finalized_features}
-        self.state = State.READY
+        if self._authenticate is None:
+            self.state = State.READY
+        else:
+            self._begin_authentication(now, call.timeout_ms)
+
+    def begin_reauthentication(self, now: float, timeout_ms: float) -> bool:
+        """Prove once more who this is when the session is about to end and nothing is in flight; whether it began."""
+        if self.state is not State.READY or now < self._authenticate_at or self.in_flight:
+            return False
+        self._begin_authentication(now, timeout_ms)
+        return True
+
+    def _begin_authentication(self, now: float, timeout_ms: float) -> None:
+        assert self._authenticate is not None
+        self.state = State.AUTHENTICATING
+        self._flow = self._authenticate(self.node)
+        self._go_on(None, now, timeout_ms)
+
+    def _go_on(self, answer: Any, now: float, timeout_ms: float) -> None:
+        """Give the flow an answer (None: begin) and send what it asks for next."""
+        assert self._flow is not None
+        try:
+            request = self._flow.send(answer)
+        except StopIteration as finished:
+            lifetime_ms: int = finished.value
+            self._flow = None
+            self._authenticate_at = now + renewal_s(lifetime_ms, self._renewal_spread) if lifetime_ms > 0 else _FOREVER
+            self.state = State.READY
+            return
+        self.send(Call(request, self.node.id, now + timeout_ms / 1000, timeout_ms), now)
 
     def overdue(self, now: float) -> Call | None:
         """The first call in flight whose time is over, if any."""
@@ -244,7 +298,7 @@ class Connection:
 
     def next_deadline(self) -> float:
         """When something here is due (infinity: nothing)."""
-        due = min((call.deadline for call in self.in_flight), default=float("inf"))
+        due = min((call.deadline for call in self.in_flight), default=_FOREVER)
         return min(due, self.setup_deadline) if self.state is State.CONNECTING else due
 
     def closed(self) -> list[Call]:

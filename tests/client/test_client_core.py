@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import random
 import struct
 from itertools import pairwise
 
 import pytest
 
-from headrace.client.backoff import Backoff
 from headrace.client.client_core import ANY_NODE, coordinator_key
-from headrace.client.connection_core import State
 from headrace.errors import ErrorCode, NetworkError, RequestTimedOutError, UnsupportedVersionError
-from headrace.net.frames import FrameReader, FrameRefused, up_to
+from headrace.net.connection import State
 from headrace.protocol.api import ApiKey
 from headrace.protocol.messages.list_groups import ListGroupsRequest, ListGroupsResponse
 from headrace.protocol.messages.metadata import MetadataRequest
@@ -30,40 +27,6 @@ def ready(world: World) -> World:
     world.core.refresh_metadata()
     world.run_until(lambda: world.core.view.version > 0)
     return world
-
-
-def test_frames_come_out_whole_however_the_bytes_arrive() -> None:
-    rng = random.Random(5)
-    frames = [rng.randbytes(rng.choice([0, 1, 3, 60, 64, 65, 200, 5000])) for _ in range(300)]
-    stream = b"".join(struct.pack(">i", len(frame)) + frame for frame in frames)
-    reader = FrameReader(up_to(10_000), chunk_bytes=64)
-    got, at = [], 0
-    while at < len(stream):
-        target = reader.buffer()
-        count = min(rng.randint(1, 400), len(target), len(stream) - at)
-        target[:count] = stream[at : at + count]
-        at += count
-        got += [bytes(frame) for frame in reader.received(count)]
-    assert got == frames
-
-
-@pytest.mark.parametrize("length", [-1, 10_001, 2**31 - 1])
-def test_a_frame_over_the_limit_is_refused(length: int) -> None:
-    reader = FrameReader(up_to(10_000))
-    reader.buffer()[:4] = struct.pack(">i", length)
-    with pytest.raises(FrameRefused):
-        reader.received(4)
-
-
-def test_backoff_doubles_with_jitter_and_never_passes_its_maximum() -> None:
-    rng = random.Random(1)
-    backoff = Backoff(50, 1000)
-    for failures, middle in [(0, 50), (1, 100), (3, 400), (4, 800)]:
-        waits = [backoff.wait_ms(failures, rng) for _ in range(200)]
-        assert all(middle * 0.8 <= wait <= middle * 1.2 for wait in waits)
-        assert max(waits) - min(waits) > middle * 0.1
-    assert all(backoff.wait_ms(1000, rng) <= 1000 for _ in range(200))
-    assert Backoff(100, 100).wait_ms(9, rng) == 100
 
 
 def test_the_highest_version_that_both_ends_know_is_used(clock: VirtualClock) -> None:

@@ -1,6 +1,6 @@
 """The blocking driver: sockets and a selector, on whatever thread calls `poll` or `request`. No thread of its own.
 
-It is one of the two places in the client that touch sockets (the other goes through `runtime.network`).
+It is one of the two places that open sockets (the other, `loop`, goes through `runtime.network`).
 """
 
 from __future__ import annotations
@@ -8,23 +8,18 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import random
 import select
 import selectors
 import socket
 import ssl
 import threading
-from collections.abc import Callable
-from dataclasses import replace
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import Any, Generic, TypeVar
 
-from headrace.client.client_core import ClientCore
-from headrace.client.configs import ConnectionConfig
-from headrace.client.connection_core import Call, Connection, OnDone, State
 from headrace.errors import HeadraceError, NetworkError, RequestTimedOutError
+from headrace.net.connection import Call, Connection, State
+from headrace.net.connections import Connections, Transport
 from headrace.net.frames import FrameRefused
-from headrace.runtime import Clock
-from headrace.runtime.real import RealClock
 
 _PARTS_MAX = 64
 _READS_PER_TURN_MAX = 16
@@ -48,7 +43,7 @@ class _Link:
 
 
 class Watch:
-    """A connection that one thread waits for by itself (see `BlockingClient.watch_alone`)."""
+    """A connection that one thread waits for by itself (see `BlockingDriver.watch_alone`)."""
 
     __slots__ = ("connection", "link")
 
@@ -61,22 +56,20 @@ class Watch:
         return bool(self.link.poller.poll(timeout_s * 1000))
 
 
-class BlockingClient:
-    """A `ClientCore` with sockets. Not for several threads at once, but for `wakeup`."""
+Core = TypeVar("Core", bound=Connections)
+
+
+class BlockingDriver(Generic[Core]):
+    """`Connections` with sockets. Not for several threads at once, but for `wakeup`."""
 
     def __init__(
         self,
-        config: ConnectionConfig,
+        make_core: Callable[[Transport], Core],
         *,
-        tls: ssl.SSLContext | None = None,
-        clock: Clock | None = None,
-        rng: random.Random | None = None,
         resolve: Callable[[str, int], list[Address]] | None = None,
     ) -> None:
-        self.core = ClientCore(
-            canonical_bootstrap(config), clock or RealClock(), rng or random.Random(os.urandom(16)), self
-        )
-        self._tls = tls
+        self.core = make_core(self)
+        self._tls = self.core.settings.security.tls
         self._resolve = resolve or resolve_addresses
         self._addresses: dict[tuple[str, int], list[Address]] = {}
         self._selector = selectors.DefaultSelector()
@@ -94,19 +87,6 @@ class BlockingClient:
 
     # --- calls --------------------------------------------------------------------------------------------------------
 
-    def submit(self, node_id: int | None, request: Any, on_done: OnDone | None = None, **options: Any) -> Call:
-        """`ClientCore.submit`: returns at once; `poll` moves it on. Several may be under way (pipelining)."""
-        return self.core.submit(node_id, request, on_done, **options)
-
-    def request(self, node_id: int | None, request: Any, *, timeout_ms: float | None = None, **options: Any) -> Any:
-        """Send a request and wait for its answer; raises the call's error, or `RequestTimedOutError`."""
-        timeout = self.core.config.request_timeout_ms if timeout_ms is None else timeout_ms
-        call = self.submit(node_id, request, timeout_ms=timeout, **options)
-        self.wait(call, timeout_ms=timeout * 2)
-        if call.error is not None:
-            raise call.error
-        return call.response
-
     def wait(self, *calls: Call, timeout_ms: float) -> None:
         """Poll until every call is done; `RequestTimedOutError` when the time is over (the calls go on)."""
         deadline = self.core.clock.monotonic() + timeout_ms / 1000
@@ -122,14 +102,6 @@ class BlockingClient:
                 return False
             self.poll(left)
         return True
-
-    def ensure_metadata(self, deadline: float) -> None:
-        """Wait for one answer to a metadata request made from now on."""
-        version = self.core.view.version
-        self.core.refresh_metadata()
-        if not self.poll_until(lambda: self.core.view.version > version, deadline):
-            cause = self.core.metadata_error
-            raise RequestTimedOutError(f"no metadata came in time: {cause or 'no broker answered'}")
 
     def poll(self, timeout_s: float) -> None:
         """Do what is due and move bytes, for at most that long; returns after the first events."""
@@ -327,8 +299,8 @@ class BlockingClient:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             for option, size in (
-                (socket.SO_SNDBUF, self.core.config.send_buffer_bytes),
-                (socket.SO_RCVBUF, self.core.config.receive_buffer_bytes),
+                (socket.SO_SNDBUF, self.core.settings.send_buffer_bytes),
+                (socket.SO_RCVBUF, self.core.settings.receive_buffer_bytes),
             ):
                 if size > 0:
                     sock.setsockopt(socket.SOL_SOCKET, option, size)
@@ -463,22 +435,20 @@ def _readable(connection: Connection, error: BaseException) -> HeadraceError | B
     return error
 
 
-def canonical_bootstrap(config: ConnectionConfig) -> ConnectionConfig:
-    """With `client.dns.lookup=resolve_canonical_bootstrap_servers_only`: the full name of every address of a host."""
-    if not config.canonical_bootstrap:
-        return config
+def resolve_addresses(host: str, port: int) -> list[Address]:
+    """Every address of a host, in the system's order (`client.dns.lookup=use_all_dns_ips`)."""
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return list(dict.fromkeys((entry[0], entry[4]) for entry in found))
+
+
+def canonical_addresses(addresses: Iterable[tuple[str, int]]) -> tuple[tuple[str, int], ...]:
+    """The full name of every address that each host has."""
     names: dict[tuple[str, int], None] = {}
-    for host, port in config.bootstrap:
+    for host, port in addresses:
         try:
             for _, address in resolve_addresses(host, port):
                 names[(socket.getfqdn(address[0]), port)] = None
         except OSError:
             # It may be known to the name server later: connecting to it will say so.
             names[(host, port)] = None
-    return replace(config, bootstrap=tuple(names))
-
-
-def resolve_addresses(host: str, port: int) -> list[Address]:
-    """Every address of a host, in the system's order (`client.dns.lookup=use_all_dns_ips`)."""
-    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    return list(dict.fromkeys((entry[0], entry[4]) for entry in found))
+    return tuple(names)

@@ -1,0 +1,417 @@
+"""Connections to many brokers, without I/O: which calls wait for which, when to connect, what is late, what is idle.
+
+A driver implements `Transport` and reports what happens (`connected`, `received`, `disconnected`); whoever builds on it
+says where brokers are (`node`), calls `submit`, and lets the driver call `tick`. All of it runs on one thread.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from headrace.errors import HeadraceError, KafkaError, NetworkError, RequestTimedOutError
+from headrace.net.authentication import REFUSALS
+from headrace.net.connection import SETTING_UP, Call, Connection, Frame, OnDone, State, lost
+from headrace.net.node import Node
+from headrace.net.settings import ConnectionSettings
+from headrace.protocol.wire import MalformedMessage
+from headrace.records.buffers import SHARED
+from headrace.runtime import Clock
+
+log = logging.getLogger("headrace.net")
+
+_FOREVER = float("inf")
+_TICK_S_MAX = 60.0
+_KEPT_BYTES = 32 * 1024 * 1024
+"""How much of the shared buffers stays for other clients, and for the next, when one is closed."""
+
+
+class Transport(Protocol):
+    """What the core asks of a driver. None of these may call back into the core before they return."""
+
+    def open_connection(self, connection: Connection) -> None:
+        """Begin to connect; report `connected` or `disconnected` later."""
+        ...
+
+    def flush_connection(self, connection: Connection) -> None:
+        """There is something in `connection.outgoing`."""
+        ...
+
+    def close_connection(self, connection: Connection) -> None:
+        """Close the socket at once. No report is expected."""
+        ...
+
+
+@dataclass(slots=True)
+class NodeState:
+    """What outlives a connection to a node."""
+
+    failures: int = 0
+    retry_at: float = 0.0
+    connection: Connection | None = None
+    waiting: list[Call] = field(default_factory=list)
+    last_error: HeadraceError | None = None
+
+
+class Connections:
+    """One connection per key: a node's id, or a number that `node` resolves to one for a second connection to it."""
+
+    def __init__(
+        self,
+        settings: ConnectionSettings,
+        clock: Clock,
+        rng: random.Random,
+        transport: Transport,
+    ) -> None:
+        self.settings = settings
+        self.clock = clock
+        self.rng = rng
+        self.transport = transport
+        self.failures = 0
+        """Counts lost connections and calls that ended without an answer: a driver that sees it grow does not wait."""
+        self.closed = False
+        self._nodes: dict[int, NodeState] = {}
+
+    # --- what whoever builds on it says -------------------------------------------------------------------------------
+
+    def node(self, key: int) -> Node | None:
+        """Where the broker of that key is; None when it is not known (any more)."""
+        raise NotImplementedError
+
+    def _became_ready(self, now: float) -> None:
+        """A connection can be used from now on, or has room again."""
+
+    def _was_dropped(self, error: HeadraceError, now: float) -> None:
+        """A connection could not be made, or is gone."""
+
+    # --- calls --------------------------------------------------------------------------------------------------------
+
+    def submit(
+        self,
+        key: int,
+        request: Any,
+        on_done: OnDone | None = None,
+        *,
+        timeout_ms: float | None = None,
+        expects_response: bool = True,
+        version_max: int | None = None,
+    ) -> Call:
+        """Send a request to a node as soon as there is a connection to it.
+
+        `timeout_ms` (default: the request time-out) runs once until it is sent and once from then to the answer. The
+        call ends with an error when the node cannot be reached.
+        """
+        now = self.clock.monotonic()
+        call = self._call(request, key, on_done, timeout_ms, expects_response, version_max, now)
+        if not self.closed:
+            self._submit(call, key, now)
+        return call
+
+    def _call(
+        self,
+        request: Any,
+        key: int | None,
+        on_done: OnDone | None,
+        timeout_ms: float | None,
+        expects_response: bool,
+        version_max: int | None,
+        now: float,
+    ) -> Call:
+        timeout = self.settings.request_timeout_ms if timeout_ms is None else timeout_ms
+        call = Call(
+            request,
+            key,
+            now + timeout / 1000,
+            timeout,
+            on_done,
+            expects_response=expects_response,
+            version_max=version_max,
+        )
+        if self.closed:
+            call.finish(None, NetworkError(f"the client is closed; {call.name} was not sent"))
+        return call
+
+    def _submit(self, call: Call, key: int, now: float) -> None:
+        if self.node(key) is None:
+            call.finish(None, NetworkError(f"node {key} is not in the cluster's metadata; {call.name} was not sent"))
+        else:
+            self._state(key).waiting.append(call)
+            self._pump(key, now)
+
+    def connection(self, key: int) -> Connection | None:
+        """The open connection to a node, if it is ready for requests."""
+        state = self._nodes.get(key)
+        if state is None or state.connection is None or state.connection.state is not State.READY:
+            return None
+        return state.connection
+
+    def resting_connection(self, key: int) -> Connection | None:
+        """The open connection to a node, if it has nothing else to do."""
+        state = self._nodes.get(key)
+        connection = None if state is None or state.waiting else state.connection
+        if connection is None or connection.in_flight or connection.outgoing:
+            return None
+        return connection if connection.may_send(self.clock.monotonic()) else None
+
+    def send_frame(self, connection: Connection, request: Any, frame: Frame, on_done: OnDone, now: float) -> Call:
+        """Send a request that is encoded already, at once, on a connection that rests."""
+        timeout_ms = self.settings.request_timeout_ms
+        call = Call(request, connection.key, now + timeout_ms / 1000, timeout_ms, on_done)
+        connection.send_frame(call, *frame, now)
+        self.transport.flush_connection(connection)
+        return call
+
+    def ensure_connected(self, key: int) -> bool:
+        """Whether requests can be sent to a node now; if not, begin to connect to it (as its backoff allows)."""
+        if self.connection(key) is not None:
+            return True
+        now = self.clock.monotonic()
+        state = self._state(key)
+        if state.connection is None and state.retry_at <= now and not self.closed:
+            self._connect(key, now)
+        return False
+
+    def in_flight(self, key: int) -> int:
+        """Calls that were submitted to a node and have no answer yet."""
+        state = self._nodes.get(key)
+        if state is None:
+            return 0
+        return len(state.waiting) + (len(state.connection.in_flight) if state.connection is not None else 0)
+
+    def is_sending(self, key: int) -> bool:
+        """Whether bytes of earlier calls still wait for room in the node's socket."""
+        connection = self.connection(key)
+        return connection is not None and bool(connection.outgoing)
+
+    def is_reachable(self, key: int) -> bool:
+        """Whether a call to that node would be sent or connected for now, rather than wait out a backoff."""
+        state = self._nodes.get(key)
+        return state is None or state.connection is not None or state.retry_at <= self.clock.monotonic()
+
+    def retry_at(self, key: int) -> float:
+        """When the backoff of a node that could not be reached ends."""
+        state = self._nodes.get(key)
+        return 0.0 if state is None else state.retry_at
+
+    def connected_nodes(self) -> list[int]:
+        """The keys that there is a connection for, or one being made."""
+        return [key for key, state in self._nodes.items() if state.connection is not None]
+
+    def disconnect(self, key: int, error: HeadraceError) -> None:
+        """Drop the connection to a node; its calls end with this error."""
+        state = self._nodes.get(key)
+        if state is not None and state.connection is not None:
+            self._drop(state.connection, error, self.clock.monotonic())
+
+    def _state(self, key: int) -> NodeState:
+        return self._nodes.setdefault(key, NodeState())
+
+    def _pump(self, key: int, now: float) -> None:
+        """Move what waits for a node as far as it goes: connect, or send."""
+        state = self._state(key)
+        connection = state.connection
+        if connection is None:
+            if state.waiting and state.retry_at <= now:
+                self._connect(key, now)
+            return
+        if not connection.may_send(now):
+            if state.waiting:
+                self._reauthenticate(connection, now)
+            return
+        flushed = False
+        while state.waiting and len(connection.in_flight) < self.settings.in_flight_max:
+            call = state.waiting.pop(0)
+            try:
+                connection.send(call, now)
+            except HeadraceError as error:
+                self.failures += 1
+                call.finish(None, error)
+                continue
+            except Exception as error:  # noqa: BLE001 - it cannot be encoded: this call fails, and no other does
+                self.failures += 1
+                call.finish(None, KafkaError(f"{call.name} cannot be encoded, and was not sent: {error!r}"))
+                continue
+            flushed = True
+        if flushed:
+            self.transport.flush_connection(connection)
+
+    def _reauthenticate(self, connection: Connection, now: float) -> None:
+        try:
+            if connection.begin_reauthentication(now, self.settings.request_timeout_ms):
+                self.transport.flush_connection(connection)
+        except HeadraceError as error:
+            self._drop(connection, error, now)
+
+    def _connect(self, key: int, now: float) -> Connection | None:
+        node = self.node(key)
+        state = self._state(key)
+        if node is None:
+            self._fail_waiting(state, NetworkError(f"node {key} has left the cluster"))
+            return None
+        setup_ms = self.settings.setup_backoff.wait_ms(state.failures, self.rng)
+        connection = Connection(
+            node,
+            self.settings.client_id or None,
+            now,
+            now + setup_ms / 1000,
+            key=key,
+            authenticate=self.settings.security.authenticate,
+            renewal_spread=self.rng.random(),
+        )
+        state.connection = connection
+        self.transport.open_connection(connection)
+        return connection
+
+    # --- what the driver reports --------------------------------------------------------------------------------------
+
+    def connected(self, connection: Connection) -> None:
+        connection.connected(self.clock.monotonic(), self.settings.request_timeout_ms)
+        self.transport.flush_connection(connection)
+
+    def received(self, connection: Connection, frame: memoryview) -> None:
+        """One whole frame arrived."""
+        if connection.state is State.CLOSED:
+            return
+        now = self.clock.monotonic()
+        setting_up = connection.state is not State.READY
+        try:
+            call = connection.received(frame, now)
+        except (MalformedMessage, HeadraceError) as error:
+            self._drop(connection, error, now)
+            return
+        if setting_up:
+            if connection.state is State.READY:
+                state = self._state(connection.key)
+                state.failures, state.retry_at, state.last_error = 0, 0.0, None
+            self.transport.flush_connection(connection)
+        elif call is not None:
+            call.finish(call.response, None)
+        self._pump(connection.key, now)
+        self._became_ready(now)
+
+    def disconnected(self, connection: Connection, error: BaseException | None) -> None:
+        """The connection could not be made, or is gone."""
+        if connection.state is not State.CLOSED:
+            self._drop(connection, error, self.clock.monotonic(), close=False)
+
+    def _drop(self, connection: Connection, error: BaseException | None, now: float, *, close: bool = True) -> None:
+        self.failures += 1
+        never_ready = connection.state in SETTING_UP
+        calls = connection.closed()
+        if close:
+            self.transport.close_connection(connection)
+        state = self._state(connection.key)
+        if state.connection is connection:
+            state.connection = None
+        state.retry_at = now + self.settings.reconnect_backoff.wait_ms(state.failures, self.rng) / 1000
+        state.failures += 1
+        failure = (
+            error
+            if isinstance(error, HeadraceError)
+            else NetworkError(f"the connection to {connection.node} is gone: {error}")
+        )
+        state.last_error = failure
+        level = logging.WARNING if never_ready and not self.closed else logging.INFO
+        log.log(level, "connection to %s %s: %s", connection.node, "failed" if never_ready else "closed", error)
+        if never_ready:
+            # Those that wait for this node learn that it cannot be reached; what was in flight was only the setup.
+            calls = []
+            self._fail_waiting(state, _unreachable(connection.node, error))
+        for call in calls:
+            call.finish(None, lost(call, connection.node, error))
+        self._was_dropped(failure, now)
+
+    def _fail_waiting(self, state: NodeState, error: HeadraceError) -> None:
+        waiting, state.waiting = state.waiting, []
+        for call in waiting:
+            self.failures += 1
+            call.finish(None, error)
+
+    # --- time ---------------------------------------------------------------------------------------------------------
+
+    def tick(self) -> float:
+        """Do what is due; seconds until something is due again (at most a minute, so that a clock may jump)."""
+        if self.closed:
+            return _TICK_S_MAX
+        now = self.clock.monotonic()
+        self._expire(now)
+        return max(0.0, self._move_on(now) - now)
+
+    def _move_on(self, now: float) -> float:
+        """Send and connect what may go now; when something is due again."""
+        SHARED.trim(now)
+        due = now + _TICK_S_MAX
+        for key, state in list(self._nodes.items()):
+            self._pump(key, now)
+            connection = state.connection
+            if connection is None:
+                if state.waiting:
+                    due = min(due, state.retry_at)
+            else:
+                due = min(due, connection.next_deadline())
+                if connection.throttled_until > now and state.waiting:
+                    due = min(due, connection.throttled_until)
+            due = min(due, min((call.deadline for call in state.waiting), default=_FOREVER))
+        return due
+
+    def _expire(self, now: float) -> None:
+        for state in list(self._nodes.values()):
+            for call in [call for call in state.waiting if call.deadline <= now]:
+                state.waiting.remove(call)
+                self.failures += 1
+                call.finish(None, self._never_sent(call))
+            connection = state.connection
+            if connection is None:
+                continue
+            late = connection.overdue(now)
+            if late is not None:
+                self._drop(
+                    connection,
+                    RequestTimedOutError(
+                        f"{connection.node} did not answer {late.name} within {late.timeout_ms:.0f} ms"
+                    ),
+                    now,
+                )
+            elif connection.state is State.CONNECTING and connection.setup_deadline <= now:
+                self._drop(
+                    connection,
+                    NetworkError(f"connecting to {connection.node} took too long (socket.connection.setup.timeout.ms)"),
+                    now,
+                )
+            elif self._is_idle(connection, now):
+                log.debug("closing the idle connection to %s", connection.node)
+                connection.closed()
+                self.transport.close_connection(connection)
+                state.connection = None
+
+    def _is_idle(self, connection: Connection, now: float) -> bool:
+        limit_ms = self.settings.idle_max_ms
+        return limit_ms >= 0 and not connection.in_flight and connection.last_used + limit_ms / 1000 <= now
+
+    def _never_sent(self, call: Call) -> HeadraceError:
+        reasons = {str(state.last_error) for state in self._nodes.values() if state.last_error is not None}
+        why = f" Last: {'; '.join(sorted(reasons))}." if reasons else ""
+        return RequestTimedOutError(
+            f"{call.name} could not be sent within {call.timeout_ms:.0f} ms: no broker could be reached.{why} "
+            "Check bootstrap.servers and that the brokers' advertised listeners can be reached from here"
+        )
+
+    def close(self) -> None:
+        """Close every connection; calls that have no answer end with an error. Idempotent."""
+        if self.closed:
+            return
+        self.closed = True
+        error = NetworkError("the client was closed")
+        for state in self._nodes.values():
+            if state.connection is not None:
+                self._drop(state.connection, error, self.clock.monotonic())
+            self._fail_waiting(state, error)
+        SHARED.shrink(_KEPT_BYTES)
+
+
+def _unreachable(node: Node, error: BaseException | None) -> HeadraceError:
+    if isinstance(error, REFUSALS):
+        return error
+    return NetworkError(f"{node} cannot be reached: {error}")

@@ -167,7 +167,7 @@ def _answers(address: str) -> None:
     AdminClient({"bootstrap.servers": address}).list_topics(timeout=60)
 
 
-def _make_topic(address: str, topic: str) -> None:
+def make_topic(address: str, topic: str) -> None:
     from confluent_kafka.admin import AdminClient, NewTopic
 
     admin = AdminClient({"bootstrap.servers": address})
@@ -210,7 +210,7 @@ class _Measured:
             self._note(f"round trip {name} µs", value)
 
     def _make_topic(self, topic: str) -> None:
-        _make_topic(self._address, topic)
+        make_topic(self._address, topic)
         self._records[topic] = 0
 
     def produce(self, size: int, seconds: float) -> None:

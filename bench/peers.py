@@ -285,4 +285,5 @@ class ApacheKafka:
 
 if __name__ == "__main__":
     fetched = fetch(), fetch_spark()
+    fetch_old_clients()
     sys.exit(0 if all(fetched) else 1)

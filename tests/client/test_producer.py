@@ -110,7 +110,7 @@ def test_an_unknown_key_is_warned_of_with_the_nearest_name() -> None:
         ({"enable.idempotence": True, "acks": "1"}, "enable.idempotence"),
         ({"max.in.flight.requests.per.connection": 6}, "max.in.flight"),
         ({"delivery.timeout.ms": 100}, "delivery.timeout.ms"),
-        ({"security.protocol": "SASL_SSL"}, "SASL"),
+        ({"security.protocol": "SASL_SSL"}, "sasl.mechanism"),
         ({"value.serializer": "nonsense"}, "value.serializer"),
         ({"value.serializer": "no.such.Thing"}, "value.serializer"),
         ({"partitioner.class": "no.such.Thing"}, "partitioner.class"),

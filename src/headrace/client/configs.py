@@ -61,6 +61,14 @@ SSL_KEYS = (
 SASL_KEYS = (
     key("sasl.mechanism", _STRING, "GSSAPI"),
     key("sasl.jaas.config", _PASSWORD, None),
+    key("sasl.username", _STRING, None, doc="For PLAIN and SCRAM; librdkafka's name. Java's is in sasl.jaas.config."),
+    key("sasl.password", _PASSWORD, None),
+    key(
+        "sasl.oauthbearer.token.callback",
+        _CLASS,
+        None,
+        doc="A function without arguments, or its dotted name: returns a token, or (token, seconds since 1970).",
+    ),
     key("sasl.login.connect.timeout.ms", _INT, None),
     key("sasl.login.read.timeout.ms", _INT, None),
     key("sasl.login.retry.backoff.max.ms", _LONG, 10_000),

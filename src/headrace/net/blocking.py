@@ -285,6 +285,17 @@ class BlockingDriver(Generic[Core]):
                 self._selector.unregister(link.sock)
             link.sock.close()
 
+    def prepare_authentication(self, connection: Connection, prepare: Callable[[], None]) -> None:
+        self._reports.append(lambda: self._prepare(connection, prepare))
+
+    def _prepare(self, connection: Connection, prepare: Callable[[], None]) -> None:
+        failed: HeadraceError | None = None
+        try:
+            prepare()
+        except HeadraceError as error:
+            failed = error
+        self.core.prepared(connection, failed)
+
     # --- sockets ------------------------------------------------------------------------------------------------------
 
     def _connect(self, connection: Connection) -> _Link:

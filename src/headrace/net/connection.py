@@ -261,21 +261,19 @@ class Connection:
             raise error_for(response.error_code, f"{self.node} refused to tell its versions: {name}")
         self.versions = {key.api_key: (key.min_version, key.max_version) for key in response.api_keys}
         self.features = {feature.name: feature.max_version_level for feature in response.finalized_features}
-        if self._authenticate is None:
-            self.state = State.READY
-        else:
-            self._begin_authentication(now, call.timeout_ms)
+        self.state = State.READY if self._authenticate is None else State.AUTHENTICATING
 
-    def begin_reauthentication(self, now: float, timeout_ms: float) -> bool:
-        """Prove once more who this is when the session is about to end and nothing is in flight; whether it began."""
+    def renew_authentication(self, now: float) -> bool:
+        """Go back to authenticating when the session is about to end and nothing is in flight; whether that is so."""
         if self.state is not State.READY or now < self._authenticate_at or self.in_flight:
             return False
-        self._begin_authentication(now, timeout_ms)
+        self.state = State.AUTHENTICATING
         return True
 
-    def _begin_authentication(self, now: float, timeout_ms: float) -> None:
+    def authenticate(self, now: float, timeout_ms: float) -> None:
+        """Begin to prove who this is."""
         assert self._authenticate is not None
-        self.state = State.AUTHENTICATING
+        assert self.state is State.AUTHENTICATING
         self._flow = self._authenticate(self.node)
         self._go_on(None, now, timeout_ms)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import random
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -41,6 +42,10 @@ class Transport(Protocol):
 
     def close_connection(self, connection: Connection) -> None:
         """Close the socket at once. No report is expected."""
+        ...
+
+    def prepare_authentication(self, connection: Connection, prepare: Callable[[], None]) -> None:
+        """Call this, which may block; report `prepared` later."""
         ...
 
 
@@ -217,8 +222,8 @@ class Connections:
                 self._connect(key, now)
             return
         if not connection.may_send(now):
-            if state.waiting:
-                self._reauthenticate(connection, now)
+            if state.waiting and connection.renew_authentication(now):
+                self._authenticate(connection, now)
             return
         flushed = False
         while state.waiting and len(connection.in_flight) < self.settings.in_flight_max:
@@ -237,12 +242,20 @@ class Connections:
         if flushed:
             self.transport.flush_connection(connection)
 
-    def _reauthenticate(self, connection: Connection, now: float) -> None:
+    def _authenticate(self, connection: Connection, now: float) -> None:
+        prepare = self.settings.security.prepare
+        if prepare is not None:
+            self.transport.prepare_authentication(connection, prepare)
+        else:
+            self._begin_flow(connection, now)
+
+    def _begin_flow(self, connection: Connection, now: float) -> None:
         try:
-            if connection.begin_reauthentication(now, self.settings.request_timeout_ms):
-                self.transport.flush_connection(connection)
+            connection.authenticate(now, self.settings.request_timeout_ms)
         except HeadraceError as error:
             self._drop(connection, error, now)
+        else:
+            self.transport.flush_connection(connection)
 
     def _connect(self, key: int, now: float) -> Connection | None:
         node = self.node(key)
@@ -276,12 +289,16 @@ class Connections:
             return
         now = self.clock.monotonic()
         setting_up = connection.state is not State.READY
+        negotiating = connection.state is State.NEGOTIATING
         try:
             call = connection.received(frame, now)
         except (MalformedMessage, HeadraceError) as error:
             self._drop(connection, error, now)
             return
         if setting_up:
+            if negotiating and connection.state is State.AUTHENTICATING:
+                self._authenticate(connection, now)
+                return
             if connection.state is State.READY:
                 state = self._state(connection.key)
                 state.failures, state.retry_at, state.last_error = 0, 0.0, None
@@ -290,6 +307,16 @@ class Connections:
             call.finish(call.response, None)
         self._pump(connection.key, now)
         self._became_ready(now)
+
+    def prepared(self, connection: Connection, error: HeadraceError | None) -> None:
+        """What had to be done before an authentication is done, or failed."""
+        now = self.clock.monotonic()
+        if connection.state is not State.AUTHENTICATING:
+            return
+        if error is not None:
+            self._drop(connection, error, now)
+        else:
+            self._begin_flow(connection, now)
 
     def disconnected(self, connection: Connection, error: BaseException | None) -> None:
         """The connection could not be made, or is gone."""

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
+from headrace.errors import HeadraceError
 from headrace.net.connection import Connection, State
 from headrace.net.connections import Connections, Transport
 from headrace.net.frames import FrameRefused
@@ -141,6 +142,20 @@ class LoopDriver(Generic[Core]):
             return
         connection.driver = transport
         self.core.connected(connection)
+        self.schedule()
+
+    def prepare_authentication(self, connection: Connection, prepare: Callable[[], None]) -> None:
+        task = self.loop.create_task(self._prepare(connection, prepare))
+        self._connecting.add(task)
+        task.add_done_callback(self._connecting.discard)
+
+    async def _prepare(self, connection: Connection, prepare: Callable[[], None]) -> None:
+        failed: HeadraceError | None = None
+        try:
+            await self._runtime.offload(prepare)
+        except HeadraceError as error:
+            failed = error
+        self.core.prepared(connection, failed)
         self.schedule()
 
     def flush_connection(self, connection: Connection) -> None:

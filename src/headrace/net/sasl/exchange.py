@@ -1,0 +1,47 @@
+"""The messages around every SASL mechanism: choose it, then send its tokens back and forth (KIP-43, KIP-152)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+
+from headrace.errors import UnsupportedSaslMechanismError, error_for
+from headrace.net.authentication import Authenticate, Flow
+from headrace.net.node import Node
+from headrace.protocol.messages.sasl_authenticate import SaslAuthenticateRequest
+from headrace.protocol.messages.sasl_handshake import SaslHandshakeRequest
+
+Exchange = Generator[bytes, bytes, None]
+"""A mechanism: yields what the client says, is sent what the server says, ends when both are content."""
+
+HANDSHAKE_VERSION = 1
+"""The first after which tokens travel in messages of their own; brokers older than 1.0 have none."""
+
+
+def authenticate_by(mechanism: str, exchange: Callable[[], Exchange]) -> Authenticate:
+    """A flow for connections: `exchange` makes a new conversation for each."""
+
+    def flow(node: Node) -> Flow:
+        chosen = yield SaslHandshakeRequest(mechanism=mechanism)
+        if chosen.error_code:
+            offered = ", ".join(chosen.mechanisms) or "none"
+            raise UnsupportedSaslMechanismError(
+                f"{node} does not take the SASL mechanism {mechanism}; it offers {offered}: set sasl.mechanism"
+            )
+        conversation = exchange()
+        token = next(conversation)
+        while True:
+            answer = yield SaslAuthenticateRequest(auth_bytes=token)
+            if answer.error_code:
+                raise error_for(answer.error_code, _refusal(node, mechanism, answer.error_message))
+            try:
+                token = conversation.send(bytes(answer.auth_bytes))
+            except StopIteration:
+                lifetime_ms: int = answer.session_lifetime_ms
+                return lifetime_ms
+
+    return flow
+
+
+def _refusal(node: Node, mechanism: str, reason: str | None) -> str:
+    said = f": {reason}" if reason else ""
+    return f"{node} refused the credentials ({mechanism}){said}. Check the user name and password, or the token"

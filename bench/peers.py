@@ -13,6 +13,8 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
+import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -283,7 +285,30 @@ class ApacheKafka:
         self.stop()
 
 
-if __name__ == "__main__":
+def serve(address_file: Path) -> None:
+    """Run one Apache Kafka until SIGTERM or Ctrl-C; its address is in the file once it can be used."""
+    ended = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: ended.set())
+    with tempfile.TemporaryDirectory(prefix="kafka-") as directory, ApacheKafka(Path(directory) / "kafka") as kafka:
+        unfinished = address_file.with_suffix(".new")
+        unfinished.write_text(kafka.address)
+        unfinished.rename(address_file)
+        ended.wait()
+
+
+def main() -> int:
+    """Fetch every peer; or `serve FILE`, see there."""
+    if sys.argv[1:2] == ["serve"]:
+        if kafka_libs() is None:
+            print(f"peers: {why_no_kafka()}")
+            return 1
+        serve(Path(sys.argv[2]))
+        return 0
     fetched = fetch(), fetch_spark()
     fetch_old_clients()
-    sys.exit(0 if all(fetched) else 1)
+    return 0 if all(fetched) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -23,8 +23,8 @@ RESULT_S = 60.0
 
 @pytest.fixture(scope="module")
 def broker_address() -> Iterator[str]:
-    """The broker that HEADRACE_TEST_KAFKA names, or one of our own."""
-    address = os.environ.get("HEADRACE_TEST_KAFKA")
+    """The broker that HEADRACE_TEST_ON names, or one of our own."""
+    address = os.environ.get("HEADRACE_TEST_ON")
     if address:
         yield address
         return

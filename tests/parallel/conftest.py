@@ -1,4 +1,4 @@
-"""One broker for all tests of parallel consuming (or the Kafka that HEADRACE_TEST_KAFKA names); topics for each."""
+"""One broker for all tests of parallel consuming (or the Kafka that HEADRACE_TEST_ON names); topics for each."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from headrace.testing import broker
 
 @pytest.fixture(scope="session")
 def address() -> Iterator[str]:
-    given = os.environ.get("HEADRACE_TEST_KAFKA")
+    given = os.environ.get("HEADRACE_TEST_ON")
     if given:
         yield given
         return
@@ -27,7 +27,7 @@ def address() -> Iterator[str]:
 @pytest.fixture(scope="session")
 def session_ms() -> int:
     """A short session: of a Kafka that is given, the shortest that it allows unless it is told otherwise."""
-    return 6_000 if os.environ.get("HEADRACE_TEST_KAFKA") else 1_000
+    return 6_000 if os.environ.get("HEADRACE_TEST_ON") else 1_000
 
 
 @pytest.fixture

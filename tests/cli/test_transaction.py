@@ -90,8 +90,7 @@ def test_a_hanging_transaction_is_found_and_ended(headrace: Command, kafka: Embe
         rows = [(int(time.time() * 1000), None, b"hangs", [])]
         batch = build_batch(rows, producer_id=987_654, producer_epoch=3, base_sequence=0, transactional=True)
         partition = broker.partition(topic, 2)
-        partition.log.append(batch, leader_epoch=partition.log.leader_epoch)
-        partition.log.update_high_watermark(partition.log.end_offset)
+        partition.append(batch)
 
     kafka.call(leave_open)
     assert readable(kafka, topic, 2) == 0

@@ -13,6 +13,9 @@
 
 Code without asyncio needs no loop: `host = simulated_host(seed)`, then `host.runtime`, `host.kill()`, `host.restart()`.
 
+With `run_simulation(main, seed, interleaving=Interleaving(...))` disk work is not done in one go, but interleaved with
+the loop's own work at points that the seed chooses.
+
 What must not happen inside, because it would not repeat: threads, real sockets or files, time and random modules,
 iteration over sets of strings or of objects, decisions by `id()` or `hash()`.
 """
@@ -20,6 +23,7 @@ iteration over sets of strings or of objects, decisions by `id()` or `hash()`.
 from headrace.runtime.simulated.clock import EPOCH_MS, SimulatedClock
 from headrace.runtime.simulated.disk import Fault, SimulatedDisk, SimulatedFile
 from headrace.runtime.simulated.errors import HostDied, SimulatedCrash, SimulationFailed, SimulationStuck
+from headrace.runtime.simulated.interleaving import Interleaver, Interleaving
 from headrace.runtime.simulated.loop import SimulatedLoop
 from headrace.runtime.simulated.network import Fabric, NetworkModel, SimulatedNetwork
 from headrace.runtime.simulated.simulation import (
@@ -44,6 +48,8 @@ __all__ = [
     "Fault",
     "Host",
     "HostDied",
+    "Interleaver",
+    "Interleaving",
     "NetworkModel",
     "SimulatedClock",
     "SimulatedCrash",

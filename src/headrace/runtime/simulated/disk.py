@@ -127,7 +127,10 @@ class SimulatedFile:
                 self._sync_error = error
                 self._node.fail_sync(self._disk.rng)
             raise
-        self._node.sync()
+        # What is written while the device is at work is not covered.
+        covered = self._node.changed
+        self._disk.pause(self._disk.on_sync)
+        self._node.sync(covered)
 
     def close(self) -> None:
         if not self._closed:
@@ -199,6 +202,9 @@ class SimulatedDisk:
         self._room = Room()
         #: Called when `crash_after` strikes, before SimulatedCrash is raised.
         self.on_crash: Callable[[], None] | None = None
+        #: Called at every operation, and while the device is at work on a sync: others may go on there.
+        self.on_operation: Callable[[], None] | None = None
+        self.on_sync: Callable[[], None] | None = None
         self._operations_left: int | None = None
 
     # What a test does to the disk.
@@ -236,6 +242,7 @@ class SimulatedDisk:
         if not self.alive:
             raise SimulatedCrash(f"{operation} of {path!r} by a process that is dead")
         self.trace.record(operation, path, *details)
+        self.pause(self.on_operation)
         if self._operations_left is not None:
             self._operations_left -= 1
             if self._operations_left < 0:
@@ -246,6 +253,12 @@ class SimulatedDisk:
         for fault in self.faults:
             if fault.strikes(operation, path):
                 raise DiskError(operation, path, fault.errno)
+
+    def pause(self, hook: Callable[[], None] | None) -> None:
+        if hook is not None:
+            hook()
+            if not self.alive:
+                raise SimulatedCrash("power was lost, or the process killed, while this operation waited")
 
     def take_space(self, node: FileNode, end: int, operation: str, path: str) -> None:
         if end - len(node.data) > max(0, self.storage.capacity_bytes - self.storage.used_bytes):

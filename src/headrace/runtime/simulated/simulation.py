@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import random
 from collections.abc import Awaitable, Callable, Coroutine
@@ -14,6 +15,7 @@ from headrace.runtime.interface import Runtime
 from headrace.runtime.simulated.clock import SimulatedClock
 from headrace.runtime.simulated.disk import SimulatedDisk
 from headrace.runtime.simulated.errors import HostDied, SimulationFailed, SimulationStuck
+from headrace.runtime.simulated.interleaving import Interleaver, Interleaving
 from headrace.runtime.simulated.loop import Incarnation, SimulatedLoop, incarnation
 from headrace.runtime.simulated.network import Fabric, NetworkModel, SimulatedNetwork
 from headrace.runtime.simulated.storage import CrashModel, Storage
@@ -50,6 +52,9 @@ class Host:
         self.context.run(incarnation.set, self.life)
         simulation.network.add_host(self.name)
         self.disk.on_crash = self.kill
+        if simulation.interleaver is not None:
+            self.disk.on_operation = simulation.interleaver.point
+            self.disk.on_sync = simulation.interleaver.wait
         rng = simulation.random_for(f"{self.name}, life {self._lives}")
         self.runtime = Runtime(
             clock=self.clock,
@@ -61,6 +66,7 @@ class Host:
                 simulation.random_for(f"threads of {self.name}, life {self._lives}"),
                 8,
                 simulation.work,
+                simulation.interleaver,
             ),
         )
 
@@ -128,6 +134,7 @@ class Simulation:
         shuffle: bool = True,
         network: NetworkModel | None = None,
         work: WorkModel | None = None,
+        interleaving: Interleaving | None = None,
         steps_max: int = 50_000_000,
         time_max_s: float = 30 * 86_400.0,
     ):
@@ -135,6 +142,9 @@ class Simulation:
         self.trace = Trace()
         self.work = work
         self.rng = self.random_for("test")
+        self.interleaver = None
+        if interleaving is not None:
+            self.interleaver = Interleaver(self.random_for("interleaving"), interleaving)
         self.loop = SimulatedLoop(
             self.random_for("loop"), self.trace, shuffle=shuffle, steps_max=steps_max, time_max_s=time_max_s
         )
@@ -151,13 +161,14 @@ class Simulation:
         return self._hosts[name]
 
     def run(self, main: Awaitable[T]) -> T:
-        """Run until `main` is done, then cancel what is left. May be called again."""
+        """Run until `main` is done, then cancel what is left. May be called again, unless it is interleaved."""
         collecting = gc.isenabled()
         # Finalizers must not run at a moment that depends on what the process did before.
         gc.disable()
         try:
             try:
-                value = self.loop.run_until_complete(main)
+                with contextlib.nullcontext() if self.interleaver is None else self.interleaver.tracing():
+                    value = self.loop.run_until_complete(main)
             except SimulationStuck:
                 raise
             except BaseException:
@@ -169,6 +180,8 @@ class Simulation:
             self.loop.abandon()  # what cannot go on cannot be cancelled either
             raise
         finally:
+            if self.interleaver is not None:
+                self.interleaver.close()
             if collecting:
                 gc.enable()
 

@@ -48,26 +48,31 @@ class FileNode:
     pending: list[Change] = field(default_factory=list)
     mtime_ms: int = 0
     resident: set[int] = field(default_factory=set)  # pages that a read finds in memory
+    changed: int = 0  # how many changes there were
 
     def write(self, position: int, data: bytes) -> None:
         if data:
             change = Write(position, data)
             _apply(self.data, change)
             self.pending.append(change)
+            self.changed += 1
             self.resident.update(_pages(position, len(data)))
 
     def truncate(self, size: int) -> None:
         change = Truncate(size)
         _apply(self.data, change)
         self.pending.append(change)
+        self.changed += 1
 
-    def sync(self) -> None:
-        if self.pending:
+    def sync(self, covered: int | None = None) -> None:
+        """Make durable what was changed up to the change of number `covered`, or all."""
+        count = len(self.pending) - (0 if covered is None else self.changed - covered)
+        if count > 0:
             content = bytearray(self.durable)
-            for change in self.pending:
+            for change in self.pending[:count]:
                 _apply(content, change)
             self.durable = bytes(content)
-            self.pending.clear()
+            del self.pending[:count]
 
     def fail_sync(self, rng: random.Random) -> None:
         """A failed fsync, as on Linux: some pages got there; the others are marked clean and never written again."""

@@ -1,4 +1,7 @@
-"""Simulated threads: blocking work is done inline, after a virtual delay, in an order that threads could have had."""
+"""Simulated threads: blocking work is done after a virtual delay, in an order that threads could have had.
+
+Each piece of it in one go, or interleaved with the loop and with each other (`interleaving.py`).
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,7 @@ from typing import Any
 
 from headrace.runtime.errors import Overloaded
 from headrace.runtime.interface import T, Ts
+from headrace.runtime.simulated.interleaving import Interleaver, Strand
 from headrace.runtime.simulated.loop import SimulatedLoop
 
 _OFFLOAD_QUEUED_MAX = 100_000
@@ -32,13 +36,22 @@ class SimulatedPool:
     """Takes effect some time after it was started, and is known to be finished some time after that."""
 
     def __init__(
-        self, loop: SimulatedLoop, rng: random.Random, model: WorkModel, name: str, threads: int, *, queued_max: int
+        self,
+        loop: SimulatedLoop,
+        rng: random.Random,
+        model: WorkModel,
+        name: str,
+        threads: int,
+        *,
+        queued_max: int,
+        interleaver: Interleaver | None = None,
     ):
         if threads < 1:
             raise ValueError(f"pool {name!r} needs at least one thread, not {threads}")
         self._loop = loop
         self._rng = rng
         self._model = model
+        self._interleaver = interleaver
         self._name = name
         self._free = threads
         self._queued_max = queued_max
@@ -70,6 +83,9 @@ class SimulatedPool:
             self._loop.call_later(self._model.draw(self._rng), self._do, *self._queue.popleft())
 
     def _do(self, future: asyncio.Future[Any], fn: Callable[..., Any], args: tuple[Any, ...]) -> None:
+        if self._interleaver is not None:
+            self._step(future, self._interleaver.start(fn, args))
+            return
         result: Any = None
         error: BaseException | None = None
         try:
@@ -77,6 +93,16 @@ class SimulatedPool:
         except BaseException as raised:  # noqa: BLE001 - handed to the future, as a thread would
             error = raised
         self._loop.call_later(self._model.draw(self._rng), self._finish, future, result, error)
+
+    def _step(self, future: asyncio.Future[Any], strand: Strand) -> None:
+        if not strand.done:
+            strand.step()
+        delay_s = self._model.draw(self._rng)
+        if strand.done:
+            self._loop.call_later(delay_s, self._finish, future, strand.result, strand.error)
+        else:
+            assert self._interleaver is not None
+            self._loop.call_later(delay_s * self._interleaver.pace_of(strand), self._step, future, strand)
 
     def _finish(self, future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
         self._free += 1
@@ -92,8 +118,16 @@ class SimulatedPool:
 
 
 class SimulatedWorkers:
-    def __init__(self, loop: SimulatedLoop, rng: random.Random, io_threads: int, model: WorkModel | None = None):
+    def __init__(
+        self,
+        loop: SimulatedLoop,
+        rng: random.Random,
+        io_threads: int,
+        model: WorkModel | None = None,
+        interleaver: Interleaver | None = None,
+    ):
         self._loop = loop
+        self._interleaver = interleaver
         self._rng = rng
         self._model = model or WorkModel()
         self._pools: list[SimulatedPool] = []
@@ -103,7 +137,15 @@ class SimulatedWorkers:
         return self._io.submit(fn, *args)
 
     def pool(self, name: str, threads: int, *, queued_max: int = 10_000) -> SimulatedPool:
-        made = SimulatedPool(self._loop, self._rng, self._model, name, threads, queued_max=queued_max)
+        made = SimulatedPool(
+            self._loop,
+            self._rng,
+            self._model,
+            name,
+            threads,
+            queued_max=queued_max,
+            interleaver=self._interleaver,
+        )
         self._pools.append(made)
         return made
 

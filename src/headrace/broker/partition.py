@@ -29,6 +29,8 @@ from headrace.log import UNVERIFIED, Appended, Log, Origin, Verification
 from headrace.runtime import BUSY, Buffer, DirectoryWriter, DiskError, Overloaded
 from headrace.topics import TopicPartition
 
+_CLIENT = Origin.CLIENT
+
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
@@ -177,7 +179,7 @@ class Partition:
                 raise NotEnoughReplicasError(
                     f"{self.key}: {len(self.leadership.isr)} in-sync replicas, min.insync.replicas={needed}"
                 )
-        if verification is None and origin is Origin.CLIENT:
+        if verification is None and origin is _CLIENT:
             # Its transaction was open here when we looked, which by the writer's turn it may no longer be.
             verification = UNVERIFIED
         work = (records, self.leadership.leader_epoch, origin, None, verification, transaction_version)

@@ -176,7 +176,9 @@ class Log(LogState):
         last_offset = base_offset + header.last_offset_delta
         max_timestamp_ms, flush_messages = checked.max_timestamp_ms, config.flush_messages
         try:
-            rolled = self._roll_for(size, last_offset, max_timestamp_ms, now_ms, config)
+            rolled = self.files.active.full_for(size, last_offset, max_timestamp_ms, now_ms, config)
+            if rolled:
+                self._roll(now_ms)
             assign(data, base_offset, leader_epoch)
             self.files.active.write((data,))
         except DiskError as error:
@@ -307,7 +309,9 @@ class Log(LogState):
         config = self.config
         marker = read_marker(batch) if header.is_control and header.producer_id >= 0 else None
         timestamp_ms = indexed_timestamp(header)
-        rolled = self._roll_for(size, header.last_offset, header.max_timestamp, now_ms, config)
+        rolled = self.active.full_for(size, header.last_offset, header.max_timestamp, now_ms, config)
+        if rolled:
+            self._roll(now_ms)
         self.active.write((batch.buffer,))
         self._note(
             header, header.base_offset, size, timestamp_ms, header.leader_epoch, marker, config.index_interval_bytes
@@ -327,13 +331,6 @@ class Log(LogState):
             self._publish(epochs=epochs)
 
     # ---- segments ------------------------------------------------------------------------------------------------
-
-    def _roll_for(self, size: int, last_offset: int, max_timestamp_ms: int, now_ms: int, config: LogConfig) -> bool:
-        if not self.files.active.full_for(size, last_offset, max_timestamp_ms, now_ms, config):
-            return False
-        # At the log's end also where a compacted leader's batch leaves a gap: segments then follow one another.
-        self._roll(now_ms)
-        return True
 
     @by_writer
     def roll(self) -> None:
@@ -355,6 +352,7 @@ class Log(LogState):
         return True
 
     def _roll(self, now_ms: int) -> None:
+        # At the log's end also where a compacted leader's batch leaves a gap: segments then follow one another.
         self.files.roll(self.view.end_offset, now_ms, self.producers, self.config.jitter_ms(self._rng))
         self._publish()
 

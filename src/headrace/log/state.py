@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from headrace.log.leader_epochs import LeaderEpochs
 from headrace.log.log_files import LogFiles
@@ -12,6 +12,12 @@ from headrace.log.segment import Caches, Segment
 from headrace.log.view import NEVER, Mark, View
 from headrace.runtime import DirectoryWriter, DiskError
 from headrace.topics import TopicPartition
+
+
+class Offsets(NamedTuple):
+    start: int
+    last_stable: int
+    high_watermark: int
 
 
 class LogState:
@@ -117,6 +123,15 @@ class LogState:
         if high_watermark <= view.undecided and not view.ended:
             return high_watermark  # as nearly always
         return view.stable_at(high_watermark)
+
+    def offsets(self) -> Offsets:
+        """What readers are told, all of one moment."""
+        mark = self.watermark
+        view = self.view
+        high_watermark = view.valid(mark)
+        if high_watermark <= view.undecided and not view.ended:
+            return Offsets(view.start_offset, high_watermark, high_watermark)
+        return Offsets(view.start_offset, view.stable_at(high_watermark), high_watermark)
 
     @property
     def recovery_point(self) -> int:

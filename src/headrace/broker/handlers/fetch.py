@@ -240,13 +240,14 @@ class _Fetching:
             partition.check_leader(wanted.current_leader_epoch)
             log = partition.log
             read.partition = partition
-            # Noted before the look: off the loop they may move meanwhile, and then a wait has to look again.
-            high_watermark, stable, start = log.high_watermark, log.last_stable_offset, log.start_offset
+            # Taken once, before the look: what is told belongs to what is read, and where the offsets move meanwhile (off
+            # the loop they may) a wait has to look again.
+            offsets = log.offsets()
             if wanted.last_fetched_epoch < 0 or not self._diverges(partition, wanted, data):
                 read.slice = log.locate(
                     wanted.fetch_offset,
                     min(wanted.partition_max_bytes, left),
-                    limit=high_watermark if self.isolation is Isolation.READ_UNCOMMITTED else stable,
+                    limit=offsets.last_stable if self.isolation else offsets.high_watermark,
                     at_least_one=at_least_one,
                     nowait=nowait,
                 )
@@ -259,7 +260,7 @@ class _Fetching:
         except (DiskError, CorruptBatch) as error:
             _cannot_be_read(read, error)
             return read
-        data.high_watermark, data.last_stable_offset, data.log_start_offset = high_watermark, stable, start
+        data.log_start_offset, data.last_stable_offset, data.high_watermark = offsets
         return read
 
     @property

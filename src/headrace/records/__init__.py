@@ -32,6 +32,7 @@ from headrace.records.compression import DEFAULT_LIMIT_BYTES, LEVELS, check_leve
 from headrace.records.errors import CorruptBatch, InvalidRecord, TooLarge
 from headrace.records.filter import Keep, Retention, filter_batch, keep_offsets
 from headrace.records.kernels import use_fast
+from headrace.records.legacy import check_legacy, decode_legacy, is_legacy, is_wrapper, legacy_timestamp_type
 from headrace.records.murmur2 import murmur2, partition_for_key
 from headrace.records.read import (
     ControlMarker,
@@ -72,18 +73,23 @@ __all__ = [
     "build_batch_of",
     "bytes_column",
     "check",
+    "check_legacy",
     "check_level",
     "compress",
     "control_batch",
     "decode_columns",
+    "decode_legacy",
     "decode_spans",
     "decode_stretch",
     "decompress",
     "empty_batch",
     "filter_batch",
     "increment_sequence",
+    "is_legacy",
+    "is_wrapper",
     "iter_records",
     "keep_offsets",
+    "legacy_timestamp_type",
     "murmur2",
     "partition_for_key",
     "read_control",

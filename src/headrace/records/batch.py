@@ -66,8 +66,9 @@ class Codec(IntEnum):
 
 
 class TimestampType(IntEnum):
-    """Who gave the records their timestamps: the producer, or the broker on append."""
+    """Who gave the records their timestamps: the producer, or the broker on append; nobody in message format 0."""
 
+    NO_TIMESTAMP_TYPE = -1
     CREATE_TIME = 0
     LOG_APPEND_TIME = 1
 

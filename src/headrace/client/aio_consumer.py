@@ -12,9 +12,9 @@ from typing import Any, TypeVar
 from headrace.client.client_core import coordinator_key
 from headrace.client.cluster_view import PartitionView
 from headrace.client.compiled import begin_loading
-from headrace.client.consumer_base import ConsumerBase, Guard, Progress, Setup, to_arrow
+from headrace.client.consumer_base import ConsumerBase, Progress, Setup, exclusive_async, to_arrow
 from headrace.client.consumer_core import COLUMNS_ROWS_MAX, ConsumerCore
-from headrace.client.consumer_errors import ConsumerForkedError, WakeupError
+from headrace.client.consumer_errors import CallbackInterruptedError, ConsumerForkedError, WakeupError
 from headrace.client.consumer_records import (
     EMPTY,
     ConsumerRecord,
@@ -52,13 +52,16 @@ class Consumer(ConsumerBase):
     The same as `headrace.Consumer`, with `await` where it may take time. Listeners and assignors may be coroutines.
     """
 
+    _identify = staticmethod(asyncio.current_task)
+    _kind = "task"
+
     def __init__(
         self, config: Mapping[str, Any] | None = None, /, *, runtime: Runtime | None = None, **keywords: Any
     ) -> None:
         self._setup = Setup(config, keywords)
         self._own_runtime = runtime is None
         self._runtime = runtime or real_runtime(io_threads=1)
-        self._guard = Guard(asyncio.current_task, "task")
+        self._user: asyncio.Task[Any] | None = None
         self._client: AsyncClient | None = None
         self._core: ConsumerCore | None = None
         self._changed: asyncio.Event | None = None
@@ -74,28 +77,66 @@ class Consumer(ConsumerBase):
     async def poll(self, timeout: float = 1.0, max_records: int | None = None) -> ConsumerRecords:
         """Records that are there, or come within that many seconds; see `headrace.Consumer.poll`."""
         rows_max = self._setup.settings.max_poll_records if max_records is None else max_records
-        with self._guard:
-            records = await self._poll(timeout, lambda core: core.collect(rows_max), EMPTY)
-            return self._setup.on_consume(records) if records and self._setup.interceptors else records
+        me = asyncio.current_task()
+        user = self._user
+        if user is not None and user != me:
+            raise self._refusal()
+        self._user = me
+        try:
+            core = self._enter_poll(user)
+            records = await self._poll(core, timeout, lambda core: core.collect(rows_max), EMPTY)
+            if records and self._setup.interceptors:
+                records = self._setup.on_consume(records)
+        finally:
+            self._user = user
+        # Now they count as handed out: nothing that could raise, or wait, stands between this and the caller.
+        core.fetcher.marks = None
+        return records
 
     async def poll_columns(self, timeout: float = 1.0, max_records: int | None = None) -> list[PartitionColumns]:
         """Like `poll`, but as columns, without an object per record: all that was fetched, or `max_records`."""
-        # Who asks for columns wants many: the kernels are there when the first records are, or soon after.
-        begin_loading()
-        rows_max = COLUMNS_ROWS_MAX if max_records is None else max_records
-        with self._guard:
-            return await self._poll(timeout, lambda core: core.collect_columns(rows_max), [])
+        core, pieces = await self._poll_pieces(timeout, max_records)
+        core.fetcher.marks = None
+        return pieces
 
     async def poll_arrow(self, timeout: float = 1.0, max_records: int | None = None, *, headers: bool = False) -> Any:
         """Like `poll_columns`, as one Arrow record batch. Needs `headrace[fast]`."""
-        return to_arrow(await self.poll_columns(timeout, max_records), headers=headers)
+        core, pieces = await self._poll_pieces(timeout, max_records)
+        made = to_arrow(pieces, headers=headers)
+        core.fetcher.marks = None
+        return made
 
-    async def _poll(self, timeout: float, collect: Callable[[ConsumerCore], T], nothing: T) -> T:
-        core = self._use()
-        self._settle_iteration()
+    async def _poll_pieces(
+        self, timeout: float, max_records: int | None
+    ) -> tuple[ConsumerCore, list[PartitionColumns]]:
+        """What a poll found; the caller says when it is handed out (see `Fetcher.marks`)."""
+        # Who asks for columns wants many: the kernels are there when the first records are, or soon after.
+        begin_loading()
+        rows_max = COLUMNS_ROWS_MAX if max_records is None else max_records
+        me = asyncio.current_task()
+        user = self._user
+        if user is not None and user != me:
+            raise self._refusal()
+        self._user = me
+        try:
+            core = self._enter_poll(user)
+            return core, await self._poll(core, timeout, lambda core: core.collect_columns(rows_max), [])
+        finally:
+            self._user = user
+
+    def _enter_poll(self, user: Any) -> ConsumerCore:
+        if user is None:
+            self._settle()
+        self._progress = None
+        return self._use()
+
+    async def _poll(self, core: ConsumerCore, timeout: float, collect: Callable[[ConsumerCore], T], nothing: T) -> T:
         now = self._runtime.clock.monotonic
         deadline = now() + max(0.0, timeout)
         core.polled()
+        # Others on the loop have their turn, however fast records come. Here, and not when there are records: a poll
+        # that is cancelled while it waits has taken none.
+        await asyncio.sleep(0)
         is_first = True
         while True:
             self._check_wakeup()
@@ -105,14 +146,13 @@ class Consumer(ConsumerBase):
             if found:
                 core.prefetch()
                 self._schedule()
-                # Others on the loop have their turn, however fast records come.
-                await asyncio.sleep(0)
                 return found
             left = deadline - now()
             if left <= 0 and not is_first:
                 return nothing
             is_first = False
             await self._wait(max(0.0, min(left, core.due_s())))
+            core.is_alive()
 
     async def _wait(self, seconds: float) -> None:
         """Until something changes, or the time is over."""
@@ -138,82 +178,92 @@ class Consumer(ConsumerBase):
                 result = await result
         except Exception as error:  # noqa: BLE001 - the flow decides what becomes of it
             task.resume(error=error)
+        except BaseException as error:
+            # Whatever it was about is not done again from the start, nor left half done: it goes on as after an error.
+            task.resume(error=CallbackInterruptedError(f"{code.name} was interrupted by {error!r}"))
+            raise
         else:
             task.resume(result)
 
     async def __aiter__(self) -> AsyncIterator[ConsumerRecord]:
         """Records one by one, without end (until close); a record counts as read when it is handed out."""
         while not self._closed:
-            with self._guard:
-                found = await self._poll(_ITERATION_POLL_S, lambda core: core.next_for_iteration(), None)
-                if found is None:
-                    continue
-                progress, records, version = self._begin_iteration(found)
-            subscriptions = self._use().subscriptions
-            state = progress.state
+            found = await self._next_records()
+            if found is None:
+                continue
+            progress, records, version = found
+            core = self._core
+            assert core is not None
+            subscriptions = core.subscriptions
             for record in records:
-                state.position = record[2] + 1
+                # Counted when the application comes in again (see `_settle`).
                 progress.taken += 1
                 yield record
                 if self._progress is not progress or subscriptions.version != version:
                     break
 
+    @exclusive_async
+    async def _next_records(self) -> tuple[Progress, list[ConsumerRecord], int] | None:
+        core = self._enter_poll(self._user)
+        found = await self._poll(core, _ITERATION_POLL_S, lambda core: core.next_for_iteration(), None)
+        return None if found is None else self._begin_iteration(found)
+
     # --- commits and offsets ------------------------------------------------------------------------------------------
 
+    @exclusive_async
     async def commit_sync(self, offsets: Mapping[Any, Any] | None = None, timeout: float | None = None) -> None:
         """Commit what was handed out so far, or the given offsets, and wait for it."""
-        with self._guard:
-            core = self._use()
-            await self._run(core.commit(offsets), timeout, "the commit")
+        core = self._use()
+        await self._run(core.commit(offsets), timeout, "the commit")
 
+    @exclusive_async
     async def committed(
         self, partitions: Iterable[TopicPartition | tuple[str, int]], timeout: float | None = None
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
         """The offsets that the group has committed; None where there is none."""
-        with self._guard:
-            return await self._run(self._use().committed(partitions), timeout, "reading committed offsets")
+        return await self._run(self._use().committed(partitions), timeout, "reading committed offsets")
 
+    @exclusive_async
     async def position(self, partition: TopicPartition | tuple[str, int], timeout: float | None = None) -> int:
         """The offset of the next record that will be handed out."""
-        with self._guard:
-            return await self._run(self._use().position(partition), timeout, "looking up the position")
+        return await self._run(self._use().position(partition), timeout, "looking up the position")
 
+    @exclusive_async
     async def offsets_for_times(
         self, timestamps: Mapping[Any, int], timeout: float | None = None
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
         """Per partition, the first record at or after a time (milliseconds since 1970); None if there is none."""
-        with self._guard:
-            return await self._run(self._use().offsets_for_times(timestamps), timeout, "looking up offsets by time")
+        return await self._run(self._use().offsets_for_times(timestamps), timeout, "looking up offsets by time")
 
+    @exclusive_async
     async def beginning_offsets(
         self, partitions: Iterable[TopicPartition | tuple[str, int]], timeout: float | None = None
     ) -> dict[TopicPartition, int]:
         """The first offset there is."""
-        with self._guard:
-            return await self._run(self._use().bounds(partitions, beginning=True), timeout, "looking up offsets")
+        return await self._run(self._use().bounds(partitions, beginning=True), timeout, "looking up offsets")
 
+    @exclusive_async
     async def end_offsets(
         self, partitions: Iterable[TopicPartition | tuple[str, int]], timeout: float | None = None
     ) -> dict[TopicPartition, int]:
         """The end of what this consumer may read: the high watermark, or the last stable offset for read_committed."""
-        with self._guard:
-            return await self._run(self._use().bounds(partitions, beginning=False), timeout, "looking up offsets")
+        return await self._run(self._use().bounds(partitions, beginning=False), timeout, "looking up offsets")
 
+    @exclusive_async
     async def partitions_for(self, topic: str, timeout: float | None = None) -> list[PartitionView]:
         """The partitions of a topic with their leaders; none if there is no such topic."""
-        with self._guard:
-            return await self._run(self._use().topics.partitions_for(topic), timeout, f"asking for topic {topic}")
+        return await self._run(self._use().topics.partitions_for(topic), timeout, f"asking for topic {topic}")
 
+    @exclusive_async
     async def list_topics(self, timeout: float | None = None) -> dict[str, list[PartitionView]]:
         """Every topic that this consumer may see, with its partitions."""
-        with self._guard:
-            return await self._run(self._use().topics.list_topics(), timeout, "asking for topics")
+        return await self._run(self._use().topics.list_topics(), timeout, "asking for topics")
 
+    @exclusive_async
     async def unsubscribe(self, timeout: float | None = None) -> None:
         """Give up what is subscribed or assigned; leaves the group."""
-        with self._guard:
-            self._settle_iteration()
-            await self._run(self._use().unsubscribe(), timeout, "unsubscribing")
+        self._progress = None
+        await self._run(self._use().unsubscribe(), timeout, "unsubscribing")
 
     async def _run(self, flow: Flow[T], timeout: float | None, what: str) -> T:
         """Run a flow to its end, on this task."""
@@ -260,26 +310,26 @@ class Consumer(ConsumerBase):
         if self._changed is not None:
             self._changed.set()
 
+    @exclusive_async
     async def close(self, timeout: float = CLOSE_TIMEOUT_S, *, leave_group: bool | None = None) -> None:
         """Commit (if that is automatic), leave the group at once, close every connection. Idempotent."""
         if self._closed:
             return
-        with self._guard:
-            self._settle_iteration()
-            core, client = self._core, self._client
-            try:
-                if core is not None and client is not None:
-                    await self._close_core(core, timeout, leave_group)
-            finally:
-                self._closed = True
-                if self._heartbeat_task is not None:
-                    self._heartbeat_task.cancel()
-                    await asyncio.gather(self._heartbeat_task, return_exceptions=True)
-                if client is not None:
-                    await client.close()
-                if self._own_runtime:
-                    await self._runtime.close()
-                self._setup.close()
+        self._progress = None
+        core, client = self._core, self._client
+        try:
+            if core is not None and client is not None:
+                await self._close_core(core, timeout, leave_group)
+        finally:
+            self._closed = True
+            if self._heartbeat_task is not None:
+                self._heartbeat_task.cancel()
+                await asyncio.gather(self._heartbeat_task, return_exceptions=True)
+            if client is not None:
+                await client.close()
+            if self._own_runtime:
+                await self._runtime.close()
+            self._setup.close()
 
     async def _close_core(self, core: ConsumerCore, timeout: float, leave_group: bool | None) -> None:
         self._wakeup_asked = False

@@ -79,11 +79,13 @@ class ClientCore(Connections):
         call = self._call(request, key, on_done, timeout_ms, expects_response, version_max, now)
         if self.closed:
             return call
+        was_moving, self.is_moving = self.is_moving, True
         if key is ANY_NODE:
             self._unrouted.append(call)
             self._route(now)
         else:
             self._submit(call, key, now)
+        self.is_moving = was_moving
         return call
 
     def node(self, key: int) -> Node | None:
@@ -183,6 +185,12 @@ class ClientCore(Connections):
             self.failures += 1
             call.finish(None, error)
 
+    def start_over(self) -> None:
+        self._unrouted = []
+        self._metadata_call = None
+        self._metadata_wanted = True
+        super().start_over()
+
     def _expire(self, now: float) -> None:
         for call in [call for call in self._unrouted if call.deadline <= now]:
             self._unrouted.remove(call)
@@ -239,6 +247,7 @@ class ClientCore(Connections):
         self._metadata_call = call = Call(
             request, ANY_NODE, now + self.config.request_timeout_ms / 1000, self.config.request_timeout_ms
         )
+        self._open.append(call)
         call.on_done = self._metadata_done
         self._unrouted.insert(0, call)
         self._route(now)

@@ -6,16 +6,16 @@ import asyncio
 import inspect
 import logging
 import os
-import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from threading import get_ident
 from typing import Any, TypeVar
 
 from headrace.assignors import settle
 from headrace.client.cluster_view import PartitionView
 from headrace.client.compiled import begin_loading
-from headrace.client.consumer_base import ConsumerBase, Guard, Progress, Setup, to_arrow
+from headrace.client.consumer_base import ConsumerBase, Progress, Setup, exclusive, to_arrow
 from headrace.client.consumer_core import COLUMNS_ROWS_MAX, ConsumerCore
-from headrace.client.consumer_errors import ConsumerForkedError, WakeupError
+from headrace.client.consumer_errors import CallbackInterruptedError, ConsumerForkedError, WakeupError
 from headrace.client.consumer_records import (
     EMPTY,
     ConsumerRecord,
@@ -56,12 +56,15 @@ class Consumer(ConsumerBase):
     leaves the group at once. After a fork, a consumer that was in use belongs to the parent: the child makes its own.
     """
 
+    _identify = staticmethod(get_ident)
+    _kind = "thread"
+
     def __init__(
         self, config: Mapping[str, Any] | None = None, /, *, clock: Clock | None = None, **keywords: Any
     ) -> None:
         self._setup = Setup(config, keywords)
         self._clock = clock or RealClock()
-        self._guard = Guard(threading.get_ident, "thread")
+        self._user: int | None = None
         self._client: BlockingClient | None = None
         self._core: ConsumerCore | None = None
         self._heartbeat_thread: HeartbeatThread | None = None
@@ -83,34 +86,70 @@ class Consumer(ConsumerBase):
         what is due: call it at least every `max.poll.interval.ms`. `WakeupError` after `wakeup()`.
         """
         rows_max = self._setup.settings.max_poll_records if max_records is None else max_records
-        with self._guard:
-            records = self._poll(timeout, lambda core: core.collect(rows_max), EMPTY)
-            return self._setup.on_consume(records) if records and self._setup.interceptors else records
+        me = get_ident()
+        user = self._user
+        if user is not None and user != me:
+            raise self._refusal()
+        self._user = me
+        try:
+            core = self._enter_poll(user)
+            records = self._poll(core, timeout, lambda core: core.collect(rows_max), EMPTY)
+            if records and self._setup.interceptors:
+                records = self._setup.on_consume(records)
+        finally:
+            self._user = user
+        # Now they count as handed out. No call stands between this and the caller, so nothing that could raise.
+        core.fetcher.marks = None
+        return records
 
     def poll_columns(self, timeout: float = 1.0, max_records: int | None = None) -> list[PartitionColumns]:
         """Like `poll`, but as columns, without an object per record: all that was fetched, or `max_records`.
 
         Keys and values are bytes: deserializers and interceptors are not used.
         """
-        # Who asks for columns wants many: the kernels are there when the first records are, or soon after.
-        begin_loading()
-        rows_max = COLUMNS_ROWS_MAX if max_records is None else max_records
-        with self._guard:
-            return self._poll(timeout, lambda core: core.collect_columns(rows_max), [])
+        core, pieces = self._poll_pieces(timeout, max_records)
+        core.fetcher.marks = None
+        return pieces
 
     def poll_arrow(self, timeout: float = 1.0, max_records: int | None = None, *, headers: bool = False) -> Any:
         """Like `poll_columns`, as one Arrow record batch: topic, partition, leader_epoch, timestamp_type, offset,
         timestamp, key, value, and headers if asked for. Needs `headrace[fast]`."""
-        return to_arrow(self.poll_columns(timeout, max_records), headers=headers)
+        core, pieces = self._poll_pieces(timeout, max_records)
+        made = to_arrow(pieces, headers=headers)
+        core.fetcher.marks = None
+        return made
 
-    def _poll(self, timeout: float, collect: Callable[[ConsumerCore], T], nothing: T) -> T:
-        # A poll that hands out what was fetched before moves no bytes. If the last one was such, and no other method
-        # was called since (they all go through `_use`), there is nothing to move on, unless its time has come.
+    def _poll_pieces(self, timeout: float, max_records: int | None) -> tuple[ConsumerCore, list[PartitionColumns]]:
+        """What a poll found; the caller says when it is handed out (see `Fetcher.marks`)."""
+        # Who asks for columns wants many: the kernels are there when the first records are, or soon after.
+        begin_loading()
+        rows_max = COLUMNS_ROWS_MAX if max_records is None else max_records
+        me = get_ident()
+        user = self._user
+        if user is not None and user != me:
+            raise self._refusal()
+        self._user = me
+        try:
+            core = self._enter_poll(user)
+            return core, self._poll(core, timeout, lambda core: core.collect_columns(rows_max), [])
+        finally:
+            self._user = user
+
+    def _enter_poll(self, user: int | None) -> ConsumerCore:
+        if user is None:
+            self._settle()
+        self._progress = None
         is_quiet = self._is_quiet
         core = self._use()
+        self._is_quiet = is_quiet
+        return core
+
+    def _poll(self, core: ConsumerCore, timeout: float, collect: Callable[[ConsumerCore], T], nothing: T) -> T:
+        # A poll that hands out what was fetched before moves no bytes. If the last one was such, and no other method
+        # was called since (they all go through `_use`), there is nothing to move on, unless its time has come.
+        is_quiet, self._is_quiet = self._is_quiet, False
         client = self._client
         assert client is not None
-        self._settle_iteration()
         deadline = self._clock.monotonic() + max(0.0, timeout)
         core.polled()
         is_first = True
@@ -129,6 +168,7 @@ class Consumer(ConsumerBase):
                 return nothing
             is_first = False
             self._wait(client, min(left, core.due_s()))
+            core.is_alive()
 
     def _wait(self, client: BlockingClient, seconds: float) -> None:
         """Move bytes until something has changed: a large answer arrives in many pieces, and only its end is news."""
@@ -162,6 +202,10 @@ class Consumer(ConsumerBase):
                 result = asyncio.run(settle(result))
         except Exception as error:  # noqa: BLE001 - the flow decides what becomes of it
             task.resume(error=error)
+        except BaseException as error:
+            # Whatever it was about is not done again from the start, nor left half done: it goes on as after an error.
+            task.resume(error=CallbackInterruptedError(f"{code.name} was interrupted by {error!r}"))
+            raise
         else:
             task.resume(result)
 
@@ -169,89 +213,89 @@ class Consumer(ConsumerBase):
         """Records one by one, without end (until close). A record counts as read when it is handed out, so a commit in
         the loop never covers records that have not been seen."""
         while not self._closed:
-            with self._guard:
-                found = self._next_records()
+            found = self._next_records()
             if found is None:
                 continue
             progress, records, version = found
             core = self._core
             assert core is not None
             subscriptions = core.subscriptions
-            state = progress.state
             for record in records:
-                state.position = record[2] + 1
+                # Counted when the application comes in again (see `_settle`).
                 progress.taken += 1
                 yield record
                 if self._progress is not progress or subscriptions.version != version:
                     # A poll, a seek or a rebalance in the loop's body: what is left of these is not ours any more.
                     break
 
+    @exclusive
     def _next_records(self) -> tuple[Progress, list[ConsumerRecord], int] | None:
-        found = self._poll(_ITERATION_POLL_S, lambda core: core.next_for_iteration(), None)
+        core = self._enter_poll(get_ident())
+        found = self._poll(core, _ITERATION_POLL_S, lambda core: core.next_for_iteration(), None)
         if found is None:
             return None
         return self._begin_iteration(found)
 
     # --- commits and offsets ----------------------------------------------------------------------------------------
 
+    @exclusive
     def commit_sync(self, offsets: Mapping[Any, Any] | None = None, timeout: float | None = None) -> None:
         """Commit what was handed out so far, or given offsets ({partition: offset or OffsetAndMetadata}), and wait.
 
         The offset committed is the next to read. Errors that may pass are tried again until the time-out
         (`default.api.timeout.ms`); `CommitFailedError` when the group gave the partitions to others.
         """
-        with self._guard:
-            core = self._use()
-            self._run(core.commit(offsets), timeout, "the commit")
+        core = self._use()
+        self._run(core.commit(offsets), timeout, "the commit")
 
+    @exclusive
     def committed(
         self, partitions: Iterable[TopicPartition | tuple[str, int]], timeout: float | None = None
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
         """The offsets that the group has committed; None where there is none."""
-        with self._guard:
-            return self._run(self._use().committed(partitions), timeout, "reading committed offsets")
+        return self._run(self._use().committed(partitions), timeout, "reading committed offsets")
 
+    @exclusive
     def position(self, partition: TopicPartition | tuple[str, int], timeout: float | None = None) -> int:
         """The offset of the next record that will be handed out."""
-        with self._guard:
-            return self._run(self._use().position(partition), timeout, "looking up the position")
+        return self._run(self._use().position(partition), timeout, "looking up the position")
 
+    @exclusive
     def offsets_for_times(
         self, timestamps: Mapping[Any, int], timeout: float | None = None
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
         """Per partition, the first record at or after a time (milliseconds since 1970); None if there is none."""
-        with self._guard:
-            return self._run(self._use().offsets_for_times(timestamps), timeout, "looking up offsets by time")
+        return self._run(self._use().offsets_for_times(timestamps), timeout, "looking up offsets by time")
 
+    @exclusive
     def beginning_offsets(
         self, partitions: Iterable[TopicPartition | tuple[str, int]], timeout: float | None = None
     ) -> dict[TopicPartition, int]:
         """The first offset there is."""
-        with self._guard:
-            return self._run(self._use().bounds(partitions, beginning=True), timeout, "looking up offsets")
+        return self._run(self._use().bounds(partitions, beginning=True), timeout, "looking up offsets")
 
+    @exclusive
     def end_offsets(
         self, partitions: Iterable[TopicPartition | tuple[str, int]], timeout: float | None = None
     ) -> dict[TopicPartition, int]:
         """The end of what this consumer may read: the high watermark, or the last stable offset for read_committed."""
-        with self._guard:
-            return self._run(self._use().bounds(partitions, beginning=False), timeout, "looking up offsets")
+        return self._run(self._use().bounds(partitions, beginning=False), timeout, "looking up offsets")
 
+    @exclusive
     def partitions_for(self, topic: str, timeout: float | None = None) -> list[PartitionView]:
         """The partitions of a topic with their leaders; none if there is no such topic."""
-        with self._guard:
-            return self._run(self._use().topics.partitions_for(topic), timeout, f"asking for topic {topic}")
+        return self._run(self._use().topics.partitions_for(topic), timeout, f"asking for topic {topic}")
 
+    @exclusive
     def list_topics(self, timeout: float | None = None) -> dict[str, list[PartitionView]]:
         """Every topic that this consumer may see, with its partitions."""
-        with self._guard:
-            return self._run(self._use().topics.list_topics(), timeout, "asking for topics")
+        return self._run(self._use().topics.list_topics(), timeout, "asking for topics")
 
+    @exclusive
     def unsubscribe(self, timeout: float | None = None) -> None:
         """Give up what is subscribed or assigned; leaves the group."""
-        with self._guard:
-            self._settle_iteration()
-            self._run(self._use().unsubscribe(), timeout, "unsubscribing")
+        self._progress = None
+        self._run(self._use().unsubscribe(), timeout, "unsubscribing")
 
     def _run(self, flow: Flow[T], timeout: float | None, what: str) -> T:
         """Run a flow to its end, on this thread."""
@@ -296,6 +340,7 @@ class Consumer(ConsumerBase):
             self._wakeup_asked = False
             raise WakeupError("wakeup() was called")
 
+    @exclusive
     def close(self, timeout: float = CLOSE_TIMEOUT_S, *, leave_group: bool | None = None) -> None:
         """Commit (if that is automatic), leave the group at once, close every connection. Idempotent.
 
@@ -306,20 +351,19 @@ class Consumer(ConsumerBase):
         if self._pid != os.getpid():
             self._closed = True
             return
-        with self._guard:
-            self._settle_iteration()
-            core, client = self._core, self._client
-            try:
-                if core is not None and client is not None:
-                    self._close_core(core, client, timeout, leave_group)
-            finally:
-                self._closed = True
-                if self._heartbeat_thread is not None:
-                    self._heartbeat_thread.stop()
-                if client is not None:
-                    client.close()
-                self._setup.close()
-                ignore_forks(self)
+        self._progress = None
+        core, client = self._core, self._client
+        try:
+            if core is not None and client is not None:
+                self._close_core(core, client, timeout, leave_group)
+        finally:
+            self._closed = True
+            if self._heartbeat_thread is not None:
+                self._heartbeat_thread.stop()
+            if client is not None:
+                client.close()
+            self._setup.close()
+            ignore_forks(self)
 
     def _close_core(self, core: ConsumerCore, client: BlockingClient, timeout: float, leave_group: bool | None) -> None:
         self._wakeup_asked = False
@@ -375,9 +419,9 @@ class Consumer(ConsumerBase):
         """In a child: nothing that was in use is ours. What was not used yet is."""
         if self._client is None:
             self._pid = os.getpid()
-            self._guard = Guard(threading.get_ident, "thread")
+            self._user = None
             return
         self._client.abandon()
         if self._heartbeat_thread is not None:
             self._heartbeat_thread.abandon()
-        self._guard = Guard(threading.get_ident, "thread")
+        self._user = None

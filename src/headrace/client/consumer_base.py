@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import logging
 import re
-import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import Any
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Mapping
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from headrace.assignors import Assignor, AssignorError, resolve
 from headrace.client.chunks import Chunk
@@ -36,6 +36,10 @@ from headrace.topics import TopicPartition
 log = logging.getLogger("headrace.client.consumer")
 
 _numbers = itertools.count(1)
+
+P = ParamSpec("P")
+T = TypeVar("T")
+C = TypeVar("C", bound="ConsumerBase")
 
 
 class Setup:
@@ -78,8 +82,12 @@ class Setup:
     def close(self) -> None:
         for made in (self.key_deserializer, self.value_deserializer, *self.interceptors):
             end = getattr(made, "close", None)
-            if end is not None:
+            if end is None:
+                continue
+            try:
                 end()
+            except Exception:
+                log.exception("%s.close raised", type(made).__name__)
 
 
 def _assignors(given: Iterable[Any]) -> list[Assignor]:
@@ -107,72 +115,127 @@ def _interceptor(given: Any, config: Mapping[str, Any]) -> Any:
     return made
 
 
-class Guard:
-    """One user at a time: whoever is inside may come in again (from a listener), anybody else is refused at once."""
+def exclusive(
+    method: Callable[Concatenate[C, P], T],
+) -> Callable[Concatenate[C, P], T]:
+    """One user at a time: whoever is inside may come in again (from a listener), anybody else is refused at once.
 
-    def __init__(self, identify: Callable[[], Any], kind: str) -> None:
-        self._identify = identify
-        self._kind = kind
-        self._lock = threading.Lock()
-        self._owner: Any = None
-        self._depth = 0
+    Between the look at who is inside and the assignment there is no call, and on the way out there is none at all: so
+    there is no place where the interpreter lets another thread in, or a signal's handler that raises.
+    """
 
-    def __enter__(self) -> None:
+    @functools.wraps(method)
+    def guarded(self: C, /, *args: P.args, **kwargs: P.kwargs) -> T:
         me = self._identify()
-        if self._owner == me and self._depth:
-            self._depth += 1
-            return
-        if not self._lock.acquire(blocking=False):
-            raise ConcurrentAccessError(
-                f"this consumer is in use by another {self._kind}: a consumer is not safe for several. Give each "
-                f"{self._kind} its own, or hand records over; only wakeup() may be called from anywhere"
-            )
-        self._owner, self._depth = me, 1
+        user = self._user
+        if user is not None and user != me:
+            raise self._refusal()
+        self._user = me
+        try:
+            if user is None:
+                self._settle()
+            return method(self, *args, **kwargs)
+        finally:
+            self._user = user
 
-    def __exit__(self, *_: Any) -> None:
-        self._depth -= 1
-        if self._depth == 0:
-            self._owner = None
-            self._lock.release()
+    return guarded
+
+
+def exclusive_async(
+    method: Callable[Concatenate[C, P], Awaitable[T]],
+) -> Callable[Concatenate[C, P], Coroutine[Any, Any, T]]:
+    """`exclusive`, for what is awaited."""
+
+    @functools.wraps(method)
+    async def guarded(self: C, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        me = self._identify()
+        user = self._user
+        if user is not None and user != me:
+            raise self._refusal()
+        self._user = me
+        try:
+            if user is None:
+                self._settle()
+            return await method(self, *args, **kwargs)
+        finally:
+            self._user = user
+
+    return guarded
 
 
 class Progress:
-    """How far an iteration has come in a piece of records."""
+    """How far an iteration has come in a piece of records: `taken` of them were handed out."""
 
-    __slots__ = ("chunk", "state", "taken")
+    __slots__ = ("chunk", "columns", "row", "state", "steps", "taken")
 
-    def __init__(self, state: PartitionState, chunk: Chunk) -> None:
+    def __init__(self, state: PartitionState, chunk: Chunk, steps: list[int] | None) -> None:
         self.state, self.chunk, self.taken = state, chunk, 0
+        self.columns, self.row = chunk.place
+        self.steps = steps
+        """How many rows count as read after so many records; None: as many, since no interceptor changed them."""
+
+    @property
+    def rows(self) -> int:
+        return self.taken if self.steps is None else self.steps[self.taken]
+
+
+def _steps(given: list[ConsumerRecord], left: list[ConsumerRecord]) -> list[int]:
+    """What an interceptor took out counts as read with the record before it; what it left, when it is handed out, in
+    whatever order. So a commit never covers a record that is still to come."""
+    place = {record.offset: row for row, record in enumerate(given)}
+    steps = [len(given)]
+    for record in reversed(left):
+        steps.append(min(steps[-1], place.get(record.offset, len(given))))
+    steps.reverse()
+    return steps
 
 
 class ConsumerBase(ABC):
     """What needs no waiting, the same for both. Subclasses give `_use()`: the core, when it may be used."""
 
-    _guard: Guard
     _setup: Setup
     _core: ConsumerCore | None
     _progress: Progress | None
     _closed: bool = False
+    _user: Any = None
+    """The thread or task that is inside."""
+    _identify: Callable[[], Any]
+    _kind: str
+    """What is identified: a thread or a task."""
+
+    def _refusal(self) -> ConcurrentAccessError:
+        return ConcurrentAccessError(
+            f"this consumer is in use by another {self._kind}: a consumer is not safe for several. Give each "
+            f"{self._kind} its own, or hand records over; only wakeup() may be called from anywhere"
+        )
 
     def _begin_iteration(
         self, found: tuple[PartitionState, Chunk, list[ConsumerRecord]]
     ) -> tuple[Progress, list[ConsumerRecord], int]:
         state, chunk, records = found
+        steps = None
         if self._setup.interceptors:
-            records = list(self._setup.on_consume(ConsumerRecords.of(records)))
-        self._progress = progress = Progress(state, chunk)
+            given = records
+            records = list(self._setup.on_consume(ConsumerRecords.of(given)))
+            steps = _steps(given, records)
+        self._progress = progress = Progress(state, chunk, steps)
         core = self._core
         assert core is not None
         return progress, records, core.subscriptions.version
 
-    def _settle_iteration(self) -> None:
-        """Tell the core how far an iteration came, before anything else reads on."""
-        progress, self._progress = self._progress, None
+    def _settle(self) -> None:
+        """Whenever the application comes in: what it was given counts as read, and nothing but that."""
         core = self._core
-        if progress is not None and core is not None and progress.taken:
-            state = progress.state
-            if state.chunks and state.chunks[0] is progress.chunk:
-                core.fetcher.take(state, progress.chunk, progress.taken)
+        if core is None:
+            return
+        core.fetcher.take_back()
+        progress = self._progress
+        if progress is None or progress.columns is None:
+            return
+        state = progress.state
+        rows = progress.rows
+        if rows and state.chunks and state.chunks[0] is progress.chunk:
+            core.fetcher.take_to(state, progress.chunk, progress.columns, progress.row + rows)
 
     @abstractmethod
     def _use(self) -> ConsumerCore:
@@ -182,38 +245,38 @@ class ConsumerBase(ABC):
         if self._closed:
             raise ClientClosed("the consumer is closed: make a new one")
 
+    @exclusive
     def subscribe(self, topics: Collection[str] | re.Pattern[str], listener: RebalanceListener | None = None) -> None:
         """Read topics as a member of the group: a list of names, or a compiled pattern that a whole name must match.
 
         With a pattern, topics created later are picked up within `metadata.max.age.ms`. The
         listener hears of partitions that come and go, from within poll.
         """
-        with self._guard:
-            core = self._use()
-            if isinstance(topics, re.Pattern):
-                core.subscribe_pattern(topics, listener)
-            else:
-                core.subscribe(topics, listener)
+        core = self._use()
+        if isinstance(topics, re.Pattern):
+            core.subscribe_pattern(topics, listener)
+        else:
+            core.subscribe(topics, listener)
 
+    @exclusive
     def assign(self, partitions: Iterable[TopicPartition | tuple[str, int]]) -> None:
         """Read these partitions, without a group deciding. Replaces an earlier assign."""
-        with self._guard:
-            self._use().assign(partitions)
+        self._use().assign(partitions)
 
+    @exclusive
     def seek(self, partition: TopicPartition | tuple[str, int], offset: int | OffsetAndMetadata) -> None:
         """Go on at this offset with the next poll."""
-        with self._guard:
-            self._use().seek(partition, offset)
+        self._use().seek(partition, offset)
 
+    @exclusive
     def seek_to_beginning(self, partitions: Iterable[TopicPartition | tuple[str, int]] | None = None) -> None:
         """Go on at the first offset there is; looked up when needed. Without partitions: all that are assigned."""
-        with self._guard:
-            self._use().seek_to(partitions, beginning=True)
+        self._use().seek_to(partitions, beginning=True)
 
+    @exclusive
     def seek_to_end(self, partitions: Iterable[TopicPartition | tuple[str, int]] | None = None) -> None:
         """Go on at the end; looked up when needed. Without partitions: all that are assigned."""
-        with self._guard:
-            self._use().seek_to(partitions, beginning=False)
+        self._use().seek_to(partitions, beginning=False)
 
     def pause(self, partitions: Iterable[TopicPartition | tuple[str, int]]) -> None:
         """Hand out no records of these until resumed. They stay assigned; a rebalance that moves one ends its pause."""
@@ -222,62 +285,62 @@ class ConsumerBase(ABC):
     def resume(self, partitions: Iterable[TopicPartition | tuple[str, int]]) -> None:
         self._set_paused(partitions, False)
 
+    @exclusive
     def _set_paused(self, partitions: Iterable[TopicPartition | tuple[str, int]], paused: bool) -> None:
-        with self._guard:
-            core = self._use()
-            states = [core.subscriptions.state(partition) for partition in partitions]
-            for state in states:
-                state.paused = paused
-            core.subscriptions.version += 1
+        core = self._use()
+        states = [core.subscriptions.state(partition) for partition in partitions]
+        for state in states:
+            state.paused = paused
+        core.subscriptions.version += 1
 
+    @exclusive
     def paused(self) -> set[TopicPartition]:
-        with self._guard:
-            return {state.partition for state in self._use().subscriptions.states() if state.paused}
+        return {state.partition for state in self._use().subscriptions.states() if state.paused}
 
+    @exclusive
     def assignment(self) -> set[TopicPartition]:
         """The partitions this consumer has now."""
-        with self._guard:
-            return set(self._use().subscriptions.assigned())
+        return set(self._use().subscriptions.assigned())
 
+    @exclusive
     def subscription(self) -> set[str]:
         """The topics subscribed to, or those that the pattern matches now."""
-        with self._guard:
-            subscriptions = self._use().subscriptions
-            return set(subscriptions.topics) if subscriptions.uses_group else set()
+        subscriptions = self._use().subscriptions
+        return set(subscriptions.topics) if subscriptions.uses_group else set()
 
+    @exclusive
     def commit_async(self, offsets: Mapping[Any, Any] | None = None, callback: CommitCallback | None = None) -> None:
         """Commit without waiting; it is not tried again. `callback(error, offsets)` is called from a later poll,
         commit_sync or close, in the order of the commits."""
-        with self._guard:
-            self._use().commit_async(offsets, callback)
+        self._use().commit_async(offsets, callback)
 
+    @exclusive
     def current_lag(self, partition: TopicPartition | tuple[str, int]) -> int | None:
         """How many records are left to read, as of the last fetch; None while that is not known."""
-        with self._guard:
-            return self._use().current_lag(partition)
+        return self._use().current_lag(partition)
 
+    @exclusive
     def highwater(self, partition: TopicPartition | tuple[str, int]) -> int | None:
         """The high watermark, as of the last fetch; None while it is not known."""
-        with self._guard:
-            return self._use().subscriptions.state(partition).high_watermark
+        return self._use().subscriptions.state(partition).high_watermark
 
+    @exclusive
     def group_metadata(self) -> ConsumerGroupMetadata:
         """Who this consumer is in its group, for a transactional producer."""
-        with self._guard:
-            return self._use().group_metadata()
+        return self._use().group_metadata()
 
+    @exclusive
     def enforce_rebalance(self, reason: str = "enforce_rebalance() was called") -> None:
         """Have the group rebalance with the next poll."""
-        with self._guard:
-            core = self._use()
-            core.need_commits("enforce_rebalance")
-            assert core.membership is not None
-            core.membership.request_rejoin(reason)
+        core = self._use()
+        core.need_commits("enforce_rebalance")
+        assert core.membership is not None
+        core.membership.request_rejoin(reason)
 
+    @exclusive
     def metrics(self) -> dict[str, float]:
         """Counters, under Kafka's names."""
-        with self._guard:
-            return self._use().metrics()
+        return self._use().metrics()
 
 
 def to_arrow(pieces: list[PartitionColumns], *, headers: bool) -> Any:
@@ -287,4 +350,4 @@ def to_arrow(pieces: list[PartitionColumns], *, headers: bool) -> Any:
     return pieces_to_arrow(pieces, headers=headers)
 
 
-__all__ = ["EMPTY", "ConsumerBase", "Guard", "Setup", "to_arrow"]
+__all__ = ["EMPTY", "ConsumerBase", "Progress", "Setup", "exclusive", "exclusive_async", "to_arrow"]

@@ -91,6 +91,8 @@ class ConsumerCore:
         self._finding: Task[int] | None = None
         self._auto_commit_at = _FOREVER
         self._due = _FOREVER
+        # A poll that waits says so in time: several times in every max.poll.interval.ms.
+        self._alive_s = _FOREVER if settings.group_id is None else settings.max_poll_interval_ms / 4000
         self._held: HeadraceError | None = None
         core.topics = set()
         core.allow_auto_topic_creation = settings.allow_auto_create_topics
@@ -189,6 +191,10 @@ class ConsumerCore:
         """The application called poll: it is alive."""
         if self.subscriptions.kind is SubscriptionKind.NONE:
             raise IllegalStateError("nothing to read: subscribe() to topics, or assign() partitions, before polling")
+        self.is_alive()
+
+    def is_alive(self) -> None:
+        """The application is in poll, however long that takes: `max.poll.interval.ms` is about when it is not."""
         if self.heartbeats is not None:
             self.heartbeats.polled(self.core.clock.monotonic())
 
@@ -237,11 +243,12 @@ class ConsumerCore:
 
     def due_s(self) -> float:
         """Seconds until `advance` has something to do, if nothing arrives before."""
-        due = min(self._due, self._auto_commit_at)
+        # A commit that is due waits for the end of a rebalance: until then there is nothing to come back for.
+        due = self._due if self._rebalance is not None else min(self._due, self._auto_commit_at)
         for task in (self._rebalance, self._round, self._finding):
             if task is not None and not task.done:
                 due = min(due, task.due())
-        return max(0.0, due - self.core.clock.monotonic())
+        return max(0.0, min(due - self.core.clock.monotonic(), self._alive_s))
 
     def _advance_group(self, now: float) -> tuple[Task[Any], UserCode] | None:
         membership, link = self.membership, self.link
@@ -308,6 +315,9 @@ class ConsumerCore:
         self._auto_commit_at = now + self.settings.auto_commit_interval_s
         membership = self.membership
         if self.subscriptions.uses_group and (membership is None or membership.state is not MemberState.STABLE):
+            return
+        # One at a time: while the coordinator cannot be reached, they would only pile up.
+        if self.commits.has_one_for(self._auto_committed):
             return
         offsets = self.commits.consumed()
         if offsets:
@@ -444,9 +454,11 @@ class ConsumerCore:
     # --- records ----------------------------------------------------------------------------------------------------
 
     def collect(self, rows_max: int) -> ConsumerRecords:
-        """Up to that many records, from as many partitions as it takes. The position moves behind them."""
+        """Up to that many records, from as many partitions as it takes. The position moves behind them; whoever hands
+        them out tells the fetcher when that is done (see `Fetcher.marks`)."""
         pieces: list[tuple[TopicPartition, PartitionColumns | list[ConsumerRecord]]] = []
         left = rows_max
+        self.fetcher.marks = []
         try:
             self.fetcher.raise_errors()
             while left > 0:
@@ -478,9 +490,10 @@ class ConsumerCore:
         return len(made)
 
     def collect_columns(self, rows_max: int) -> list[PartitionColumns]:
-        """What is there, as columns."""
+        """What is there, as columns; handed out as those of `collect` are."""
         pieces: list[PartitionColumns] = []
         left = rows_max
+        self.fetcher.marks = []
         try:
             self.fetcher.raise_errors()
             while left > 0:
@@ -498,6 +511,7 @@ class ConsumerCore:
 
     def next_for_iteration(self) -> tuple[PartitionState, Chunk, list[ConsumerRecord]] | None:
         """Records to be handed out one by one; each is taken when it is given to the application."""
+        self.fetcher.marks = None
         self.fetcher.raise_errors()
         found = self.fetcher.next_piece(self.settings.max_poll_records)
         if found is None:
@@ -516,7 +530,7 @@ class ConsumerCore:
         self._need_group("group_metadata")
         assert self.membership is not None
         assert self.settings.group_id is not None
-        identity = self.membership.identity
+        identity = self.membership.last_identity
         return ConsumerGroupMetadata(
             self.settings.group_id, identity.generation_id, identity.member_id, identity.instance_id
         )
@@ -547,13 +561,20 @@ class ConsumerCore:
             self._rebalance = None
         membership, commits = self.membership, self.commits
         if commits is not None and membership is not None:
+            membership.is_closing = True
             if self.settings.auto_commit and (membership.is_member or not self.subscriptions.uses_group):
                 try:
                     yield from commits.commit(commits.consumed())
                 except HeadraceError as failed:
                     log.warning("the automatic commit on close failed (records may be read twice): %s", failed)
-            yield from commits.drain()
-            error = yield from membership.give_up_partitions()
+                except Exception as failed:  # noqa: BLE001 - a callback's; what is left to do is done before it is raised
+                    error = failed
+            while not commits.is_idle:
+                try:
+                    yield from commits.drain()
+                except Exception as failed:  # noqa: BLE001 - a callback's; the others are called, and the group is left
+                    error = error or failed
+            error = (yield from membership.give_up_partitions()) or error
             self.fetcher.close_sessions()
             if leave_group is not False:
                 yield from self._leave(membership, even_static=leave_group is True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from headrace.errors import HeadraceError, KafkaError, OffsetOutOfRangeError, error_for
+from headrace.errors import HeadraceError, KafkaError, OffsetOutOfRangeError, RetriableError, error_for
 from headrace.topics import TopicPartition
 
 
@@ -99,8 +99,17 @@ class RecordDeserializationError(HeadraceError):
         )
 
 
+class CallbackInterruptedError(HeadraceError):
+    """A listener or assignor was ended from outside: its task was cancelled, or a signal's handler raised."""
+
+
 class RebalanceListenerError(HeadraceError):
     """A rebalance listener raised; the rebalance itself went on."""
+
+
+def is_retriable(code: int) -> bool:
+    """Whether what an error code says may pass. One of a newer Kafka, which nobody here knows, may not."""
+    return isinstance(error_for(code), RetriableError)
 
 
 def say(error: KafkaError, what: str) -> KafkaError:

@@ -58,6 +58,8 @@ class PartitionColumns:
     timestamp_type: TimestampType
     next_offset: int
     """The position after these records: higher than the last offset + 1 where the log has gaps."""
+    next_epoch: int = -1
+    """The leader epoch to commit beside `next_offset`: of the last batch before it, which may hold no records."""
 
     @property
     def topic(self) -> str:
@@ -200,9 +202,9 @@ class ConsumerRecords(Sequence[ConsumerRecord]):
         found: dict[TopicPartition, OffsetAndMetadata] = {}
         for partition, piece in self._pieces:
             if isinstance(piece, PartitionColumns):
-                found[partition] = OffsetAndMetadata(piece.next_offset, "", piece.leader_epoch)
+                found[partition] = OffsetAndMetadata(piece.next_offset, "", _known(piece.next_epoch))
             elif piece:
-                found[partition] = OffsetAndMetadata(piece[-1].offset + 1, "", piece[-1].leader_epoch)
+                found[partition] = OffsetAndMetadata(piece[-1].offset + 1, "", _known(piece[-1].leader_epoch))
         return found
 
     def __repr__(self) -> str:
@@ -211,6 +213,11 @@ class ConsumerRecords(Sequence[ConsumerRecord]):
 
 
 EMPTY = ConsumerRecords([])
+
+
+def _known(epoch: int) -> int | None:
+    """A leader epoch, if there is one: batches of before Kafka 0.11 have none."""
+    return epoch if epoch >= 0 else None
 
 
 def _listed(piece: PartitionColumns | list[ConsumerRecord]) -> list[ConsumerRecord]:

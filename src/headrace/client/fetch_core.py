@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from typing import Any, NamedTuple
 
 from headrace.client.chunks import Chunk
 from headrace.client.client_core import ClientCore
@@ -22,6 +23,7 @@ from headrace.net.connection import Call
 from headrace.net.node import Node
 from headrace.protocol.api import ApiKey
 from headrace.protocol.messages.fetch import FetchRequest, FetchResponse, PartitionData
+from headrace.records import Columns
 from headrace.topics import TopicPartition
 
 log = logging.getLogger("headrace.client.consumer")
@@ -57,6 +59,18 @@ class FetchMetrics:
         self.fetches = 0
 
 
+class _Mark(NamedTuple):
+    """A partition and the chunk that is handed out of it, as they were before."""
+
+    state: PartitionState
+    chunk: Chunk
+    place: tuple[Any, ...]
+    position: int | None
+    offset_epoch: int
+    current_epoch: int
+    metrics: tuple[int, int]
+
+
 class Fetcher:
     """Keeps data coming for the partitions that can be fetched."""
 
@@ -69,10 +83,14 @@ class Fetcher:
         self._settings = settings
         self._notify = notify
         self._sessions: dict[int, FetchSession] = {}
-        self._in_flight: dict[int, dict[TopicPartition, PartitionState]] = {}
+        self._in_flight: dict[int, Call] = {}
         self._seen_version = -1
         self._errors: dict[TopicPartition, tuple[PartitionState, int, HeadraceError]] = {}
         self._current: PartitionState | None = None
+        self.marks: list[_Mark] | None = None
+        """How things were before records were taken that are not with the application yet. Whoever gives them to it
+        forgets this as the very last thing, with a plain assignment: whatever ends a poll before that, `take_back` has
+        the next one give them."""
         self.has_room = False
         """Whether something was handed out to its end since brokers were last asked, so that more may be asked for."""
 
@@ -99,13 +117,18 @@ class Fetcher:
                 full.add(node_id)
             wanted.setdefault(node_id, {})[state.partition] = state
         for node_id, states in wanted.items():
-            if node_id in self._in_flight or node_id in full:
+            if node_id in full or self._is_asking(node_id):
                 continue
             if not self._core.is_reachable(node_id):
                 due = min(due, self._core.retry_at(node_id))
                 continue
             self._send_to(node_id, states)
         return due
+
+    def _is_asking(self, node_id: int) -> bool:
+        # The call itself knows: what is done when it ends may have been interrupted.
+        call = self._in_flight.get(node_id)
+        return call is not None and not call.done
 
     def _send_to(self, node_id: int, states: dict[TopicPartition, PartitionState]) -> None:
         session = self._sessions.setdefault(node_id, FetchSession())
@@ -131,24 +154,28 @@ class Fetcher:
             forgotten_topics_data=forgotten,
             rack_id=self._settings.rack,
         )
-        for state in states.values():
-            state.in_flight = True
-        self._in_flight[node_id] = states
-        self._core.submit(
+        call = self._core.submit(
             node_id,
             request,
             lambda call: self._done(node_id, session, states, wanted, call),
             version_max=None if by_id else _VERSION_WITHOUT_TOPIC_IDS,
         )
+        self._in_flight[node_id] = call
+        for state in states.values():
+            state.fetch_call = call
 
     def _node_for(self, state: PartitionState, now: float) -> int | None:
         """The replica to read from: the one the leader prefers for us (KIP-392), else the leader."""
         if state.preferred_replica is not None:
-            if state.preferred_until > now and state.preferred_replica in self._core.view.nodes:
+            if state.preferred_until > now and self._is_online(state.partition, state.preferred_replica):
                 return state.preferred_replica
             state.preferred_replica = None
         leader = self._core.view.leader_of(*state.partition)
         return None if leader is None else leader.id
+
+    def _is_online(self, partition: TopicPartition, node_id: int) -> bool:
+        found = self._view_of(partition)
+        return node_id in self._core.view.nodes and (found is None or node_id not in found.offline_replicas)
 
     def _check_leaders(self) -> None:
         """After news of the cluster: positions with a known epoch are to be held against a new leader first."""
@@ -158,15 +185,24 @@ class Fetcher:
                 if state.current_epoch == NO_EPOCH and state.has_position:
                     self._check_leader(state)
             return
-        self._seen_version = view.version
         for state in self._subscriptions.states():
             if state.has_position:
                 self._check_leader(state)
+        self._seen_version = view.version
 
     def _check_leader(self, state: PartitionState) -> None:
         found = self._view_of(state.partition)
-        if found is None or found.leader == NO_NODE or found.leader_epoch <= state.current_epoch:
+        if found is None or found.leader == NO_NODE:
             return
+        if state.is_in_another(self._core.view.topics[state.partition.topic].topic_id):
+            # Deleted and created again: what was fetched, and the position itself, are of a log that is gone.
+            state.validating = True
+            state.drop_fetched()
+            return
+        if found.leader_epoch == state.current_epoch:
+            return
+        # It is the position that is held against the new leader. What was fetched beyond it may be cut off by now.
+        state.drop_fetched()
         if state.offset_epoch != NO_EPOCH and self._can_validate(found.leader):
             if not state.validating:
                 state.validating = True
@@ -194,9 +230,6 @@ class Fetcher:
         wanted: dict[TopicPartition, Wanted],
         call: Call,
     ) -> None:
-        self._in_flight.pop(node_id, None)
-        for state in states.values():
-            state.in_flight = False
         now = self._core.clock.monotonic()
         if call.error is not None:
             self._lost(session, states, call.error, now)
@@ -205,10 +238,10 @@ class Fetcher:
             self.metrics.fetches += 1
             session.answered(response)
             if response.error_code:
-                log.info("broker %s refused the fetch session: %s", node_id, ErrorCode(response.error_code).name)
+                log.info("broker %s refused the fetch session: %s", node_id, error_for(response.error_code))
                 if response.error_code == ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR:
                     self._core.refresh_metadata()
-            self._take(session, states, wanted, response, now)
+            self._take(node_id, session, states, wanted, response, now)
         self._notify()
 
     def _lost(
@@ -223,6 +256,7 @@ class Fetcher:
 
     def _take(
         self,
+        node_id: int,
         session: FetchSession,
         states: dict[TopicPartition, PartitionState],
         wanted: dict[TopicPartition, Wanted],
@@ -242,14 +276,17 @@ class Fetcher:
                 # A seek, a reset or a pause since then makes the answer one to a question that nobody asks any more.
                 if not state.has_position or state.validating or state.fetch_offset != asked.fetch_offset:
                     continue
-                self._take_partition(state, asked, data, response, now)
+                # And so does a new leader: what the one before it had beyond the position may be cut off by now.
+                if state.current_epoch != asked.leader_epoch:
+                    continue
+                if state.is_in_another(asked.topic_id):
+                    continue
+                if data.error_code:
+                    self._refused(node_id, state, asked, data, response, now)
+                else:
+                    self._take_partition(state, asked, data, now)
 
-    def _take_partition(
-        self, state: PartitionState, asked: Wanted, data: PartitionData, response: FetchResponse, now: float
-    ) -> None:
-        if data.error_code:
-            self._refused(state, asked, data, response, now)
-            return
+    def _take_partition(self, state: PartitionState, asked: Wanted, data: PartitionData, now: float) -> None:
         state.clear_backoff()
         state.high_watermark = data.high_watermark
         state.last_stable_offset = data.last_stable_offset if data.last_stable_offset >= 0 else None
@@ -268,14 +305,20 @@ class Fetcher:
             read_committed=self._settings.isolation == READ_COMMITTED,
             check_crcs=self._settings.check_crcs,
         )
-        state.fetch_offset = chunk.next_offset
-        state.chunks.append(chunk)
+        state.append(chunk)
 
     def _refused(
-        self, state: PartitionState, asked: Wanted, data: PartitionData, response: FetchResponse, now: float
+        self,
+        node_id: int,
+        state: PartitionState,
+        asked: Wanted,
+        data: PartitionData,
+        response: FetchResponse,
+        now: float,
     ) -> None:
         code = data.error_code
-        was_preferred = state.preferred_replica is not None
+        leader = self._core.view.leader_of(*state.partition)
+        is_leader = leader is not None and leader.id == node_id
         state.preferred_replica = None
         self._back_off(state, now)
         if code in _ASK_METADATA:
@@ -284,10 +327,9 @@ class Fetcher:
         elif code in _TRY_AGAIN:
             log.debug("fetching %s: %s", state.partition, ErrorCode(code).name)
         elif code == ErrorCode.OFFSET_OUT_OF_RANGE:
-            state.clear_backoff()
-            if was_preferred or state.chunks:
+            if not is_leader or state.chunks:
                 # A follower may lag behind; what is buffered is handed out before the position is in question.
-                self._back_off(state, now)
+                log.debug("fetching %s: out of range at broker %s", state.partition, node_id)
             elif self._settings.reset is not None:
                 log.info("position %s of %s is out of range: resetting", asked.fetch_offset, state.partition)
                 state.request_reset(self._settings.reset)
@@ -324,7 +366,9 @@ class Fetcher:
     def raise_errors(self) -> None:
         """Raise what fetching ran into, one at a time, unless a seek or a rebalance has settled it."""
         while self._errors:
-            _, (state, offset, error) = self._errors.popitem()
+            name = next(iter(self._errors))
+            state, offset, error = self._errors[name]
+            del self._errors[name]
             if self._subscriptions.get(state.partition) is state and state.has_position and state.position == offset:
                 raise error
 
@@ -338,6 +382,12 @@ class Fetcher:
             if state is None:
                 return None
             chunk = state.chunks[0]
+            marks = self.marks
+            if marks is not None and (not marks or marks[-1].chunk is not chunk):
+                counted = (self.metrics.records_consumed, self.metrics.bytes_consumed)
+                marks.append(
+                    _Mark(state, chunk, chunk.mark, state.position, state.offset_epoch, state.current_epoch, counted)
+                )
             piece = chunk.peek(rows_max)
             if piece is not None:
                 return state, chunk, piece
@@ -345,11 +395,15 @@ class Fetcher:
             self._drop(state, chunk)
 
     def take(self, state: PartitionState, chunk: Chunk, rows: int) -> None:
-        """That many records of a piece were handed out."""
-        chunk.advance(rows)
-        state.position = chunk.position
-        state.offset_epoch = chunk.leader_epoch
-        self.metrics.records_consumed += rows
+        """That many records of a piece were handed out (or will be, and `marks` says how it was before)."""
+        columns, row = chunk.place
+        if columns is not None:
+            self.take_to(state, chunk, columns, row + rows)
+
+    def take_to(self, state: PartitionState, chunk: Chunk, columns: Columns, row: int) -> None:
+        """Rows of these columns (see `Chunk.place`) before `row` were handed out. To say so twice changes nothing."""
+        self.metrics.records_consumed += chunk.advance_to(columns, row)
+        state.position, state.offset_epoch = chunk.position, chunk.leader_epoch
         if chunk.is_done:
             self._drop(state, chunk)
 
@@ -359,10 +413,31 @@ class Fetcher:
             state.offset_epoch = chunk.leader_epoch
         self.metrics.bytes_consumed += chunk.byte_count
         # While its broker is being asked for more, the answer is what everybody waits for.
-        self.has_room = self.has_room or not state.in_flight
+        self.has_room = self.has_room or not state.is_asked_for
         if state.chunks and state.chunks[0] is chunk:
             state.chunks.popleft()
         self._subscriptions.move_to_end(state)
+        self._current = None
+
+    def take_back(self) -> None:
+        """A poll took records and did not give them to the application: the next one does."""
+        marks = self.marks
+        if marks is None:
+            return
+        for mark in reversed(marks):
+            state: PartitionState = mark.state
+            chunk = mark.chunk
+            if self._subscriptions.get(state.partition) is not state:
+                continue
+            chunk.rewind(mark.place)
+            state.position, state.offset_epoch = mark.position, mark.offset_epoch
+            if mark.current_epoch != state.current_epoch or state.validating:
+                # There is a new leader since: fetched again, from there.
+                state.drop_fetched()
+            elif not state.chunks or state.chunks[0] is not chunk:
+                state.chunks.appendleft(chunk)
+            self.metrics.records_consumed, self.metrics.bytes_consumed = mark.metrics
+        self.marks = None
         self._current = None
 
     def _pick(self) -> PartitionState | None:
@@ -384,7 +459,7 @@ class Fetcher:
         calls: list[Call] = []
         for node_id, session in self._sessions.items():
             final = session.final
-            if final is None or node_id in self._in_flight or self._core.connection(node_id) is None:
+            if final is None or self._is_asking(node_id) or self._core.connection(node_id) is None:
                 continue
             request = FetchRequest(
                 max_wait_ms=0,

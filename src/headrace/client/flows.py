@@ -7,7 +7,6 @@ the loop. So a rebalance is written once for both drivers, and may span as many 
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeAlias, TypeVar
@@ -51,20 +50,33 @@ class UserCode:
     def run(self) -> Any:
         return self.function(*self.arguments)
 
+    @property
+    def name(self) -> str:
+        return getattr(self.function, "__qualname__", repr(self.function))
 
-Effect: TypeAlias = Call | All | Pause | When | UserCode
+
+class _Moving:
+    """What a flow waits for while it moves. Found by a driver, it says that the move was interrupted."""
+
+
+_MOVING = _Moving()
+
+Effect: TypeAlias = Call | All | Pause | When | UserCode | _Moving
 Flow: TypeAlias = Generator[Effect, Any, T]
 
 
 class Task(Generic[T]):
-    """A flow under way. `advance` moves it; then it is `done`, with a `result` or an `error`."""
+    """A flow under way. `advance` moves it; then it is `done`, with a `result` or an `error`.
 
-    __slots__ = ("_effect", "_flow", "_started", "done", "error", "result")
+    A flow that a signal's handler interrupted (it may raise anywhere) cannot go on: how far it came is not known. It is
+    done then, without a result; whoever wants its work done looks at what is still to do, and begins another.
+    """
+
+    __slots__ = ("_effect", "_flow", "done", "error", "result")
 
     def __init__(self, flow: Flow[T]) -> None:
         self._flow = flow
         self._effect: Effect | None = None
-        self._started = False
         self.done = False
         self.result: T | None = None
         self.error: BaseException | None = None
@@ -75,29 +87,31 @@ class Task(Generic[T]):
             effect = self._effect
             if isinstance(effect, UserCode):
                 return effect
+            if effect is _MOVING:
+                self.cancel()
+                return None
             if effect is not None and not _is_over(effect, now):
                 return None
-            answer = _answer(effect, now)
-            self._step(functools.partial(self._flow.send, answer))
+            self._step(_answer(effect, now), None)
         return None
 
     def resume(self, value: Any = None, error: BaseException | None = None) -> None:
         """The user's code has run."""
-        if self.done:
-            return
-        self._effect = None
-        if error is not None:
-            self._step(lambda: self._flow.throw(error))
-        else:
-            self._step(lambda: self._flow.send(value))
+        if not self.done:
+            self._step(value, error)
 
-    def _step(self, move: Callable[[], Effect]) -> None:
+    def _step(self, value: Any, thrown: BaseException | None) -> None:
+        self._effect = _MOVING
         try:
-            self._effect = move()
+            effect = self._flow.send(value) if thrown is None else self._flow.throw(thrown)
         except StopIteration as stop:
-            self.done, self.result, self._effect = True, stop.value, None
+            self.result = stop.value
+            self.done, self._effect = True, None
         except Exception as error:  # noqa: BLE001 - kept and raised to whoever asked for the flow
-            self.done, self.error, self._effect = True, error, None
+            self.error = error
+            self.done, self._effect = True, None
+        else:
+            self._effect = effect
 
     def is_ready(self, now: float) -> bool:
         """Whether `advance` would move it."""

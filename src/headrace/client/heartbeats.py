@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
+from headrace.client.consumer_errors import is_retriable
 from headrace.client.offset_commits import Identity
 from headrace.errors import ErrorCode, HeadraceError
 from headrace.net.node import Node
@@ -69,8 +70,9 @@ class Heartbeats:
         """Send heartbeats for this member from now on, to this coordinator."""
         with self._lock:
             self._identity, self._node = identity, node
-            self._heard_at = now
+            self._heard_at = self._polled_at = now
             self._next_at = now + self._interval_s
+            self._in_flight = False
             self._news = None
         self.on_change()
 
@@ -87,6 +89,7 @@ class Heartbeats:
                 return
             self._node = node
             self._next_at = self._heard_at = now
+            self._in_flight = False
             if self._news is not None and self._news.verdict is Verdict.COORDINATOR_UNKNOWN:
                 self._news = None
         self.on_change()
@@ -177,7 +180,7 @@ class Heartbeats:
                 self._heard_at = now
                 return False
             verdict = _VERDICTS.get(code, Verdict.FAILED)
-            if code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
+            if verdict is Verdict.FAILED and is_retriable(code):
                 self._next_at = min(self._next_at, now + _RETRY_S)
                 return False
             if verdict is Verdict.REJOIN:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 
 from headrace.client.client_core import ClientCore
-from headrace.client.consumer_errors import say
+from headrace.client.consumer_errors import is_retriable, say
 from headrace.client.consumer_records import OffsetAndTimestamp
 from headrace.client.flows import All, Flow, Pause, When
 from headrace.errors import (
@@ -73,7 +73,7 @@ class OffsetLookup:
         yield When(lambda: self._core.view.version > version, self._core.clock.monotonic() + _ROUND_S_MAX)
         for partition in partitions:
             topic_view = self._core.view.topics.get(partition.topic)
-            if topic_view is not None and topic_view.error_code and not ErrorCode(topic_view.error_code).retriable:
+            if topic_view is not None and topic_view.error_code and not is_retriable(topic_view.error_code):
                 raise say(error_for(topic_view.error_code), f"topic {partition.topic}")
 
     def round(self, wanted: Mapping[TopicPartition, int]) -> Flow[tuple[Found, dict[TopicPartition, HeadraceError]]]:

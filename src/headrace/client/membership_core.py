@@ -77,6 +77,7 @@ class GroupMembership:
         self.rejoin_needed = True
         self.rebalances = 0
         self.fatal: HeadraceError | None = None
+        self.is_closing = False
         self.before_rejoin: Callable[[], Flow[None]] | None = None
         """Commits what was read, before partitions may go to others."""
         self.on_heartbeats_begin: Callable[[], None] = lambda: None
@@ -88,7 +89,12 @@ class GroupMembership:
         self._protocol = rebalance_protocol(assignors)
         self._heartbeats = heartbeats
         self._leader = leader
+        self._refused: HeadraceError | None = None
+        """What the coordinator said to a heartbeat, if the application has to know."""
         self._prepared = False
+        self._unfinished = False
+        """Whether an assignment came and was not put into effect, because the rebalance was interrupted there."""
+        self._joined = Identity(instance_id=settings.group_instance_id)
         self._reason = "the consumer joins for the first time"
         self._joined_topics: set[str] | None = None
         self._seen_finds = 0
@@ -106,12 +112,25 @@ class GroupMembership:
     @property
     def is_settled(self) -> bool:
         """Whether this is a member with nothing to do but to send heartbeats."""
-        return self.state is MemberState.STABLE and not self.rejoin_needed and self.fatal is None
+        return (
+            self.state is MemberState.STABLE
+            and not self.rejoin_needed
+            and not self._unfinished
+            and self._refused is None
+            and self.fatal is None
+        )
+
+    @property
+    def last_identity(self) -> Identity:
+        """As whom this consumer was last given partitions. Kept when the membership is lost: a transaction that commits
+        the offsets of what was read then is to be refused, and who is nobody is not."""
+        return self._joined
 
     def identity_for_commit(self) -> Identity:
         if not self._subscriptions.uses_group:
             return Identity()
-        if self.state is MemberState.STABLE and self.is_member:
+        if self.is_member and (self.state is MemberState.STABLE or self.is_closing):
+            # Who is about to go commits what it read as long as the group takes it, be it in a rebalance.
             return self.identity
         if self.state in (MemberState.PREPARING, MemberState.COMPLETING):
             raise RebalanceInProgressError(
@@ -146,6 +165,9 @@ class GroupMembership:
             self._take_news(news)
         if self.fatal is not None:
             raise self.fatal
+        if self._refused is not None:
+            refused, self._refused = self._refused, None
+            raise refused
         if self._link.finds != self._seen_finds and self._link.node is not None:
             self._seen_finds = self._link.finds
             if self.is_member:
@@ -155,7 +177,7 @@ class GroupMembership:
                 self.request_rejoin("the subscription changed")
             elif self._leader.has_changed():
                 self.request_rejoin("partitions were added, or topics came or went")
-        return self.rejoin_needed
+        return self.rejoin_needed or self._unfinished
 
     def _take_news(self, news: News) -> None:
         if news.identity != self.identity:
@@ -180,12 +202,17 @@ class GroupMembership:
             # A static member's place is kept for it: it comes back under the same id.
             self._lose("poll() was not called in time", keep_member_id=False)
         else:
-            self.fatal = say(error_for(news.code), f"heartbeat of group {self._link.group_id}")
+            # Told once for each: it may pass (rights are given, a broker recovers), and heartbeats go on.
+            self._refused = say(error_for(news.code), f"heartbeat of group {self._link.group_id}")
 
     def _lose(self, why: str, *, keep_member_id: bool) -> None:
         """Not a member of this generation any more: its partitions are lost, not revoked."""
         log.info("group %s: this consumer lost its membership (%s)", self._link.group_id, why)
         self._heartbeats.stop()
+        if self._subscriptions.uses_group:
+            for state in self._subscriptions.states():
+                # Others may read them by now: nothing more is handed out, before the listener hears of it.
+                state.is_revoked = True
         self.generation_id = -1
         if not keep_member_id:
             self.member_id = ""
@@ -206,7 +233,10 @@ class GroupMembership:
     def rebalance(self) -> Flow[None]:
         """From "a rejoin is needed" to a stable membership. Raises what will not pass by itself."""
         listener_error: BaseException | None = None
-        while self.rejoin_needed or self.state is not MemberState.STABLE:
+        while self.rejoin_needed or self._unfinished or self.state is not MemberState.STABLE:
+            if self.generation_id < 0:
+                # They are gone whether the coordinator can be found or not.
+                listener_error = (yield from self._give_up_lost()) or listener_error
             yield from self._link.find()
             if not self._prepared:
                 listener_error = (yield from self._prepare()) or listener_error
@@ -224,10 +254,14 @@ class GroupMembership:
                 self.rejoin_needed = True
                 continue
             self._link.succeeded()
+            assignment = decode_assignment(synced)
+            self._unfinished = True
             self.state = MemberState.STABLE
             self._prepared = False
+            self._joined = self.identity
             self.rebalances += 1
-            listener_error = (yield from self._complete(decode_assignment(synced))) or listener_error
+            listener_error = (yield from self._complete(assignment)) or listener_error
+            self._unfinished = False
         if listener_error is not None:
             failed = RebalanceListenerError(f"the rebalance listener raised {listener_error!r}; the rebalance went on")
             raise failed from listener_error
@@ -236,6 +270,14 @@ class GroupMembership:
         if self._link.node is not None:
             self._heartbeats.start(self.identity, self._link.node, self._core.clock.monotonic())
             self.on_heartbeats_begin()
+
+    def _give_up_lost(self) -> Flow[BaseException | None]:
+        owned = self._subscriptions.assigned()
+        if not owned:
+            return None
+        error = yield from self._tell("lost", owned)
+        self._subscriptions.assign([])
+        return error
 
     def _prepare(self) -> Flow[BaseException | None]:
         """Before joining: commit, and give up what has to be given up."""
@@ -250,9 +292,7 @@ class GroupMembership:
         owned = subscriptions.assigned()
         error: BaseException | None = None
         if self.generation_id < 0:
-            if owned:
-                error = yield from self._tell("lost", owned)
-                subscriptions.assign([])
+            error = yield from self._give_up_lost()
         elif self._protocol is RebalanceProtocol.EAGER:
             error = yield from self._tell("revoked", owned)
             subscriptions.assign([])
@@ -429,7 +469,11 @@ class GroupMembership:
                 # A pattern: others may have seen new topics first.
                 subscriptions.topics |= {partition.topic for partition in given}
                 self._joined_topics = set(subscriptions.topics)
-        self._assignors[str(self.protocol_name)].on_assignment(assignment, self.generation_id)
+        try:
+            self._assignors[str(self.protocol_name)].on_assignment(assignment, self.generation_id)
+        except Exception as raised:
+            log.exception("the assignor raised in on_assignment")
+            error = raised
         if self._protocol is RebalanceProtocol.COOPERATIVE:
             kept = set(given)
             revoked = [partition for partition in subscriptions.assigned() if partition not in kept]
@@ -438,7 +482,10 @@ class GroupMembership:
                     subscriptions.state(partition).is_revoked = True
                 if self.before_rejoin is not None:
                     yield from self.before_rejoin()
-                error = yield from self._tell("revoked", revoked)
+                if not self.is_member:
+                    # The commit brought to light that all of it is lost.
+                    return error
+                error = (yield from self._tell("revoked", revoked)) or error
                 self.request_rejoin("partitions were given up, so that others can have them")
         added = subscriptions.assign(given, in_callback=True)
         for topic in subscriptions.topics:
@@ -504,7 +551,7 @@ class GroupMembership:
         self._heartbeats.stop()
         self.generation_id, self.member_id = -1, ""
         self.state = MemberState.UNJOINED
-        self.rejoin_needed, self._prepared = True, False
+        self.rejoin_needed, self._prepared, self._unfinished = True, False, False
         self._reason = f"the consumer {reason} before"
         self._joined_topics = None
         self._leader.reset()

@@ -80,7 +80,7 @@ class Membership(Protocol):
 class _Pending:
     """An asynchronous commit: waiting for the coordinator, under way, or done and waiting for its callback's turn."""
 
-    __slots__ = ("call", "callback", "done", "error", "identity", "offsets")
+    __slots__ = ("call", "callback", "done", "error", "identity", "is_told", "offsets")
 
     def __init__(self, offsets: Offsets, callback: CommitCallback | None) -> None:
         self.offsets = offsets
@@ -89,6 +89,8 @@ class _Pending:
         self.call: Call | None = None
         self.done = False
         self.error: HeadraceError | None = None
+        self.is_told = False
+        """Whether its callback was called, which is done once, whatever it does."""
 
 
 class OffsetCommits:
@@ -165,6 +167,10 @@ class OffsetCommits:
     def is_idle(self) -> bool:
         return not self._queue
 
+    def has_one_for(self, callback: CommitCallback) -> bool:
+        """Whether an asynchronous commit with this callback is not done yet."""
+        return any(one.callback == callback for one in self._queue)
+
     def drain(self) -> Flow[None]:
         """Until every asynchronous commit is done and its callback has been called."""
         while self._queue:
@@ -197,22 +203,30 @@ class OffsetCommits:
         """Call back for every commit that is done, in order. Call this only on the user's thread."""
         self._send_queued()
         while self._queue and _is_done(self._queue[0]):
-            one = self._queue.popleft()
-            error = one.error
-            if error is None and one.call is not None:
-                error = self._judge(one.call, one.identity)
-            if error is None:
-                self.commits += 1
-                if one.offsets:
-                    self._on_commit(one.offsets)
-            elif isinstance(error, RetriableError):
-                failed = RetriableCommitFailedError(f"the commit failed and is not tried again by itself: {error}")
-                failed.__cause__ = error
-                error = failed
-            if one.callback is not None:
-                one.callback(error, one.offsets)
-            elif error is not None:
-                log.warning("an asynchronous commit of %s partitions failed: %s", len(one.offsets), error)
+            one = self._queue[0]
+            if not one.is_told:
+                self._call_back(one)
+            # A callback may commit, and so have come by here itself; one that raises is not called again.
+            if self._queue and self._queue[0] is one:
+                self._queue.popleft()
+
+    def _call_back(self, one: _Pending) -> None:
+        error = one.error
+        if error is None and one.call is not None:
+            error = self._judge(one.call, one.identity)
+        if error is None:
+            self.commits += 1
+            if one.offsets:
+                self._on_commit(one.offsets)
+        elif isinstance(error, RetriableError):
+            failed = RetriableCommitFailedError(f"the commit failed and is not tried again by itself: {error}")
+            failed.__cause__ = error
+            error = failed
+        one.is_told = True
+        if one.callback is not None:
+            one.callback(error, one.offsets)
+        elif error is not None:
+            log.warning("an asynchronous commit of %s partitions failed: %s", len(one.offsets), error)
 
     def _judge(self, call: Call, identity: Identity) -> HeadraceError | None:
         if call.error is not None:

@@ -7,13 +7,12 @@ from collections.abc import Callable
 
 from headrace.client.client_core import ClientCore
 from headrace.client.consumer_config import ConsumerSettings, OffsetReset
-from headrace.client.consumer_errors import LogTruncationError, NoOffsetForPartitionError, say
+from headrace.client.consumer_errors import LogTruncationError, NoOffsetForPartitionError, is_retriable, say
 from headrace.client.flows import All, Flow
 from headrace.client.list_offsets import OffsetLookup
 from headrace.client.offset_commits import OffsetCommits
 from headrace.client.subscription_state import NO_EPOCH, PartitionState, Subscriptions
 from headrace.errors import (
-    ErrorCode,
     HeadraceError,
     RetriableError,
     TopicAuthorizationFailedError,
@@ -128,7 +127,8 @@ class Positions:
         timestamps = {partition: policy.resolve(now_ms) for partition, policy in asked.items()}
         found, errors = yield from self._lookup.round(timestamps)
         # No record is young enough for a time in the past: the end is where the next ones will be.
-        late = {partition: _LATEST for partition, one in found.items() if one is None}
+        # (Of a start or an end that was asked for, it would be the wrong one: that is asked for again.)
+        late = {partition: _LATEST for partition, one in found.items() if one is None and timestamps[partition] >= 0}
         if late:
             ends, late_errors = yield from self._lookup.round(late)
             found.update(ends)
@@ -166,7 +166,11 @@ class Positions:
 
     def _validate(self, states: list[PartitionState]) -> Flow[None]:
         by_node: dict[int, list[tuple[PartitionState, int, int, int]]] = {}
+        gone = [state for state in states if self._is_recreated(state)]
+        self._give_up(gone)
         for state in states:
+            if state in gone:
+                continue
             leader = self._core.view.leader_of(*state.partition)
             if leader is None:
                 self._failed(state, None)
@@ -201,6 +205,22 @@ class Positions:
         if truncated:
             raise LogTruncationError(truncated, divergent)
 
+    def _is_recreated(self, state: PartitionState) -> bool:
+        topic = self._core.view.topics.get(state.partition.topic)
+        return topic is not None and state.is_in_another(topic.topic_id)
+
+    def _give_up(self, states: list[PartitionState]) -> None:
+        """Positions in topics that were deleted and created again: offsets of one log mean nothing in the other."""
+        for state in states:
+            log.warning("%s was deleted and created again: position %s is void", state.partition, state.position)
+            if self._settings.reset is not None:
+                state.request_reset(self._settings.reset)
+            else:
+                # The position stays in question until the user decides.
+                self._back_off(state)
+        if states and self._settings.reset is None:
+            raise LogTruncationError({state.partition: state.position or 0 for state in states}, {})
+
     def _ask(self, node_id: int, asked: list[tuple[PartitionState, int, int, int]]) -> Call:
         topics: dict[str, OffsetForLeaderTopic] = {}
         for state, _, offset_epoch, epoch in asked:
@@ -221,7 +241,7 @@ class Positions:
         divergent: dict[TopicPartition, int],
     ) -> None:
         if answer is None or answer.error_code:
-            if answer is not None and answer.error_code and not ErrorCode(answer.error_code).retriable:
+            if answer is not None and answer.error_code and not is_retriable(answer.error_code):
                 raise say(error_for(answer.error_code), f"checking the position in {state.partition}")
             self._failed(state, None)
             return

@@ -5,7 +5,8 @@
             ...
 
 A range is [start, end). Offsets in it that hold no record (transaction markers, aborted records for read_committed,
-what compaction removed) are passed over; offsets that the log does not have any more, or not yet, are an error.
+what compaction removed) are passed over; offsets that the log does not have any more are an error. What it does not
+have yet is waited for: after an election, a leader may not know for a while how much is committed.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Any
 
 from headrace.client.consumer import Consumer
 from headrace.client.consumer_base import to_arrow
-from headrace.client.consumer_errors import OffsetsOutOfRangeError
+from headrace.client.consumer_errors import LogTruncationError, OffsetsOutOfRangeError, RecordDeserializationError
 from headrace.client.consumer_records import ConsumerRecord, PartitionColumns, make_records, slice_columns
 from headrace.config import ConfigError
 from headrace.errors import RequestTimedOutError
@@ -62,10 +63,14 @@ class RangeReader:
             self._consumer.seek(partition, start)
         wait_s = self._consumer._setup.settings.api_timeout_s if timeout is None else timeout
         states = self._consumer._use().subscriptions
+        now = self._consumer._clock.monotonic
+        deadline = now() + wait_s
+        missing: OffsetsOutOfRangeError | None = None
         try:
             while left:
                 before = {partition: states.state(partition).position for partition in left}
-                pieces = self._poll(wait_s, left, fail_on_data_loss)
+                pieces, out_of_range = self._poll(max(0.0, deadline - now()), left, fail_on_data_loss)
+                missing = out_of_range or missing
                 for piece in pieces:
                     cut = _cut(piece, left[piece.topic_partition][1])
                     if cut is not None:
@@ -75,8 +80,10 @@ class RangeReader:
                     for partition in done:
                         del left[partition]
                     states.assign_by_hand(left)
-                elif not pieces and before == {name: states.state(name).position for name in left}:
-                    raise RequestTimedOutError(self._why_nothing(left, wait_s))
+                if done or pieces or before != {name: states.state(name).position for name in left}:
+                    deadline, missing = now() + wait_s, None
+                elif now() >= deadline:
+                    raise missing or RequestTimedOutError(self._why_nothing(left, wait_s))
         finally:
             self._consumer.assign([])
 
@@ -122,22 +129,40 @@ class RangeReader:
 
     def _poll(
         self, wait_s: float, left: dict[TopicPartition, tuple[int, int]], fail_on_data_loss: bool
-    ) -> list[PartitionColumns]:
+    ) -> tuple[list[PartitionColumns], OffsetsOutOfRangeError | None]:
+        """What came; or what is to be raised if nothing comes any more."""
         try:
-            return self._consumer.poll_columns(wait_s)
-        except OffsetsOutOfRangeError as error:
-            if fail_on_data_loss:
+            return self._consumer.poll_columns(wait_s), None
+        except RecordDeserializationError as error:
+            end = left[error.partition][1]
+            if error.offset < end:
                 raise
-            lost = [partition for partition in error.offsets if partition in left]
-            begins = self._consumer.beginning_offsets(lost)
-            for partition in lost:
-                start, end = left[partition]
-                if not start <= begins[partition]:
-                    # Not deleted but never written, or truncated: skipping forward would not find it.
-                    raise
-                log.warning("%s has lost offsets %s to %s", partition, start, min(begins[partition], end) - 1)
-                self._consumer.seek(partition, begins[partition])
-            return []
+            # Behind what is asked for: that this cannot be read is for those to know who want it.
+            self._consumer.seek(error.partition, end)
+            return [], None
+        except LogTruncationError:
+            raise
+        except OffsetsOutOfRangeError as error:
+            return [], self._pass_over(error, left, fail_on_data_loss)
+
+    def _pass_over(
+        self, error: OffsetsOutOfRangeError, left: dict[TopicPartition, tuple[int, int]], fail_on_data_loss: bool
+    ) -> OffsetsOutOfRangeError | None:
+        """Go on behind what the log has deleted. What it ends before (an error is given back then) may come: the leader
+        is new and does not know yet how much is committed, or another broker is about to lead."""
+        lost = [partition for partition in error.offsets if partition in left]
+        begins = self._consumer.beginning_offsets(lost)
+        missing: OffsetsOutOfRangeError | None = None
+        for partition in lost:
+            position, begin, end = error.offsets[partition], begins[partition], left[partition][1]
+            if position >= begin:
+                missing = error
+            elif fail_on_data_loss:
+                raise error
+            else:
+                log.warning("%s has lost offsets %s to %s", partition, position, min(begin, end) - 1)
+                self._consumer.seek(partition, begin)
+        return missing
 
     def _why_nothing(self, left: dict[TopicPartition, tuple[int, int]], wait_s: float) -> str:
         what = []
@@ -165,5 +190,7 @@ def _cut(piece: PartitionColumns, end: int) -> PartitionColumns | None:
     if count and offsets[count - 1] >= end:
         count = bisect_left(offsets, end)
         columns = slice_columns(piece.columns, 0, count)
-        piece = PartitionColumns(piece.topic_partition, columns, piece.leader_epoch, piece.timestamp_type, end)
+        piece = PartitionColumns(
+            piece.topic_partition, columns, piece.leader_epoch, piece.timestamp_type, end, piece.leader_epoch
+        )
     return piece if count else None

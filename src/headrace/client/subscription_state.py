@@ -11,6 +11,8 @@ from typing import Any, Protocol
 from headrace.client.chunks import Chunk
 from headrace.client.consumer_config import OffsetReset
 from headrace.client.consumer_errors import IllegalStateError
+from headrace.net.connection import Call
+from headrace.protocol.schema import ZERO_UUID
 from headrace.topics import TopicPartition
 
 NO_EPOCH = -1
@@ -42,10 +44,10 @@ class PartitionState:
         "chunks",
         "current_epoch",
         "failures",
+        "fetch_call",
         "fetch_offset",
         "high_watermark",
         "in_callback",
-        "in_flight",
         "is_revoked",
         "last_stable_offset",
         "log_start_offset",
@@ -57,6 +59,7 @@ class PartitionState:
         "preferred_until",
         "reset",
         "retry_at",
+        "topic_id",
         "validating",
     )
 
@@ -82,7 +85,10 @@ class PartitionState:
         self.chunks: deque[Chunk] = deque()
         self.fetch_offset = 0
         """Where the next fetch begins: after all that is buffered."""
-        self.in_flight = False
+        self.fetch_call: Call | None = None
+        """The last fetch that asked for it."""
+        self.topic_id = ZERO_UUID
+        """Of the topic that the position is in: another one of the same name is another log."""
         self.high_watermark: int | None = None
         self.last_stable_offset: int | None = None
         self.log_start_offset: int | None = None
@@ -102,6 +108,30 @@ class PartitionState:
             and not (self.validating or self.paused or self.in_callback or self.is_revoked)
         )
 
+    @property
+    def is_asked_for(self) -> bool:
+        """Whether a fetch of it is under way."""
+        return self.fetch_call is not None and not self.fetch_call.done
+
+    def append(self, chunk: Chunk) -> None:
+        """Keep what a fetch brought."""
+        # Where this was interrupted in the middle, the same was fetched again.
+        if not self.chunks or chunk.position >= self.chunks[-1].next_offset:
+            self.chunks.append(chunk)
+        self.fetch_offset = self.chunks[-1].next_offset
+
+    def drop_fetched(self) -> None:
+        """Fetch again from the position on."""
+        if self.position is not None:
+            self.fetch_offset = self.position
+        self.chunks.clear()
+
+    def is_in_another(self, topic_id: bytes) -> bool:
+        """Whether the position is in another topic of this name, of before it was deleted and created again."""
+        if self.topic_id == ZERO_UUID:
+            self.topic_id = topic_id
+        return topic_id not in (ZERO_UUID, self.topic_id)
+
     def seek(self, offset: int, leader_epoch: int = NO_EPOCH) -> None:
         """Go on from there; whatever was fetched is dropped. A known epoch is held against the leader's log first."""
         self.position = self.fetch_offset = offset
@@ -110,6 +140,7 @@ class PartitionState:
         self.reset = None
         self.validating = False
         self.preferred_replica = None
+        self.topic_id = ZERO_UUID
         self.chunks.clear()
         self.clear_backoff()
 
@@ -204,6 +235,8 @@ class Subscriptions:
                 state = PartitionState(partition)
                 state.in_callback = in_callback
                 added.append(partition)
+            # Given up in a rebalance that was interrupted, and given back.
+            state.is_revoked = False
             self._assigned[partition] = state
         self.version += 1
         return added

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from headrace.client.client_core import ANY_NODE, ClientCore
 from headrace.client.cluster_view import ClusterView, PartitionView, TopicView
 from headrace.client.consumer_config import ConsumerSettings
+from headrace.client.consumer_errors import is_retriable
 from headrace.client.flows import Flow, Pause
 from headrace.errors import ErrorCode, HeadraceError, InvalidTopicError, RetriableError, error_for
 from headrace.net.connection import Call
@@ -58,7 +59,7 @@ class TopicQuestions:
         """Whether to ask no further: a topic that does not exist may be about to be created by the question."""
         faulty = [topic for topic in view.topics.values() if topic.error_code]
         for topic in faulty:
-            if not ErrorCode(topic.error_code).retriable:
+            if not is_retriable(topic.error_code):
                 raise about_topic(topic)
         if any(topic.error_code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION for topic in faulty):
             return False

@@ -142,6 +142,8 @@ class BlockingDriver(Generic[Core]):
     def _serve_all(self, events: Events) -> bool:
         """Whether there was news among these events."""
         is_news = False
+        # Whoever finds this set when there is nobody here knows that reading or writing was interrupted in the middle.
+        was_moving, self.core.is_moving = self.core.is_moving, True
         for selected, mask in events:
             connection = selected.data
             if connection is None:
@@ -149,6 +151,7 @@ class BlockingDriver(Generic[Core]):
                 is_news = True
             elif connection.state is not State.CLOSED and self._serve(connection, mask):
                 is_news = True
+        self.core.is_moving = was_moving
         return is_news
 
     def wrote(self, events: Events) -> bool:
@@ -431,8 +434,12 @@ class BlockingDriver(Generic[Core]):
             self.core.disconnected(connection, _readable(connection, error))
 
     def _run_reports(self) -> None:
+        if not self._reports:
+            return
+        was_moving, self.core.is_moving = self.core.is_moving, True
         while self._reports:
             self._reports.pop(0)()
+        self.core.is_moving = was_moving
 
 
 def _readable(connection: Connection, error: BaseException) -> HeadraceError | BaseException:

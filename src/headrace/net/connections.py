@@ -25,6 +25,7 @@ log = logging.getLogger("headrace.net")
 
 _FOREVER = float("inf")
 _TICK_S_MAX = 60.0
+_OPEN_CALLS_LOOKED_AT = 64
 _KEPT_BYTES = 32 * 1024 * 1024
 """How much of the shared buffers stays for other clients, and for the next, when one is closed."""
 
@@ -77,6 +78,11 @@ class Connections:
         self.failures = 0
         """Counts lost connections and calls that ended without an answer: a driver that sees it grow does not wait."""
         self.closed = False
+        self.is_moving = False
+        """Whether something is done here right now. Found by who has just come in, it says that the last who was here
+        was interrupted (a signal's handler may raise anywhere): nothing is known for certain then, see `start_over`."""
+        self._open: list[Call] = []
+        """Calls without an answer, and some that have one."""
         self._nodes: dict[int, NodeState] = {}
 
     # --- what whoever builds on it says -------------------------------------------------------------------------------
@@ -111,7 +117,9 @@ class Connections:
         now = self.clock.monotonic()
         call = self._call(request, key, on_done, timeout_ms, expects_response, version_max, now)
         if not self.closed:
+            was_moving, self.is_moving = self.is_moving, True
             self._submit(call, key, now)
+            self.is_moving = was_moving
         return call
 
     def _call(
@@ -136,6 +144,8 @@ class Connections:
         )
         if self.closed:
             call.finish(None, NetworkError(f"the client is closed; {call.name} was not sent"))
+        else:
+            self._open.append(call)
         return call
 
     def _submit(self, call: Call, key: int, now: float) -> None:
@@ -280,13 +290,20 @@ class Connections:
     # --- what the driver reports --------------------------------------------------------------------------------------
 
     def connected(self, connection: Connection) -> None:
+        was_moving, self.is_moving = self.is_moving, True
         connection.connected(self.clock.monotonic(), self.settings.request_timeout_ms)
         self.transport.flush_connection(connection)
+        self.is_moving = was_moving
 
     def received(self, connection: Connection, frame: memoryview) -> None:
         """One whole frame arrived."""
         if connection.state is State.CLOSED:
             return
+        was_moving, self.is_moving = self.is_moving, True
+        self._received(connection, frame)
+        self.is_moving = was_moving
+
+    def _received(self, connection: Connection, frame: memoryview) -> None:
         now = self.clock.monotonic()
         setting_up = connection.state is not State.READY
         negotiating = connection.state is State.NEGOTIATING
@@ -310,18 +327,21 @@ class Connections:
 
     def prepared(self, connection: Connection, error: HeadraceError | None) -> None:
         """What had to be done before an authentication is done, or failed."""
-        now = self.clock.monotonic()
         if connection.state is not State.AUTHENTICATING:
             return
+        was_moving, self.is_moving = self.is_moving, True
         if error is not None:
-            self._drop(connection, error, now)
+            self._drop(connection, error, self.clock.monotonic())
         else:
-            self._begin_flow(connection, now)
+            self._begin_flow(connection, self.clock.monotonic())
+        self.is_moving = was_moving
 
     def disconnected(self, connection: Connection, error: BaseException | None) -> None:
         """The connection could not be made, or is gone."""
         if connection.state is not State.CLOSED:
+            was_moving, self.is_moving = self.is_moving, True
             self._drop(connection, error, self.clock.monotonic(), close=False)
+            self.is_moving = was_moving
 
     def _drop(self, connection: Connection, error: BaseException | None, now: float, *, close: bool = True) -> None:
         self.failures += 1
@@ -363,8 +383,29 @@ class Connections:
         if self.closed:
             return _TICK_S_MAX
         now = self.clock.monotonic()
+        if self.is_moving:
+            self.start_over()
+        self.is_moving = True
+        if len(self._open) > _OPEN_CALLS_LOOKED_AT:
+            self._open = [call for call in self._open if not call.done]
         self._expire(now)
-        return max(0.0, self._move_on(now) - now)
+        due = self._move_on(now)
+        self.is_moving = False
+        return max(0.0, due - now)
+
+    def start_over(self) -> None:
+        """After an interruption: drop every connection and end every call, so that all of it is asked anew."""
+        error = NetworkError("the client was interrupted in the middle of its work, and starts over")
+        now = self.clock.monotonic()
+        for state in list(self._nodes.values()):
+            if state.connection is not None:
+                self._drop(state.connection, error, now)
+            state.waiting = []
+            state.failures, state.retry_at = 0, 0.0
+        for call in list(self._open):
+            self.failures += 1
+            call.finish(None, error)
+        self.is_moving = False
 
     def _move_on(self, now: float) -> float:
         """Send and connect what may go now; when something is due again."""

@@ -75,7 +75,8 @@ class FakeGroupCluster(FakeCluster):
         self.epoch_ends: dict[tuple[str, int], tuple[int, int]] = {}
         self.aborted: dict[tuple[str, int], list[Any]] = {}
         self.sessions = 0
-        self.session: dict[tuple[str, int], Any] = {}
+        self.session: dict[int, dict[tuple[Any, int], Any]] = {}
+        """By node."""
         self.held: dict[int, tuple[float, list[Callable[[], None]]]] = {}
         """Connections whose fetch waits for data, as brokers do: until when, and the answers that wait behind it."""
 
@@ -213,21 +214,31 @@ class FakeGroupCluster(FakeCluster):
         names = {topic_id: name for name, topic_id in self.topic_ids.items()}
         if request.session_epoch == 0:
             self.sessions += 1
-            self.session = {}
+            self.session[node] = {}
+        elif node not in self.session:
+            return FetchResponse(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND, session_id=0, responses=[])
+        session = self.session.setdefault(node, {})
         for topic in request.topics:
-            name = names[topic.topic_id] if version >= 13 else topic.topic
             for part in topic.partitions:
-                self.session[(name, part.partition)] = part
+                # By what names the topic: another one of the same name is not in the session.
+                named = topic.topic_id if version >= 13 else topic.topic
+                session[(named, part.partition)] = part
         for topic in request.forgotten_topics_data:
             for index in topic.partitions:
-                self.session.pop((names[topic.topic_id] if version >= 13 else topic.topic, index), None)
+                session.pop((topic.topic_id if version >= 13 else topic.topic, index), None)
         responses = []
-        for key, part in self.session.items():
-            data = self._read(node, key, part)
-            if data is not None or request.session_epoch == 0:
-                topic_id = self.topic_ids[key[0]]
-                answer = data or PartitionData(partition_index=key[1], high_watermark=self.end(*key))
-                responses.append(FetchableTopicResponse(topic=key[0], topic_id=topic_id, partitions=[answer]))
+        for (named, index), part in session.items():
+            name = names.get(named) if version >= 13 else named
+            topic_id = named if version >= 13 else bytes(16)
+            if name not in self.topic_ids:
+                code = ErrorCode.UNKNOWN_TOPIC_ID if version >= 13 else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                data: PartitionData | None = PartitionData(partition_index=index, error_code=code)
+            else:
+                data = self._read(node, (name, index), part)
+                if data is None and request.session_epoch == 0:
+                    data = PartitionData(partition_index=index, high_watermark=self.end(name, index))
+            if data is not None:
+                responses.append(FetchableTopicResponse(topic=name or "", topic_id=topic_id, partitions=[data]))
         return FetchResponse(session_id=77, responses=responses)
 
     def _read(self, node: int, key: tuple[str, int], part: Any) -> PartitionData | None:
@@ -255,6 +266,30 @@ class FakeGroupCluster(FakeCluster):
 def _has_news(answer: FetchResponse) -> bool:
     parts = [part for topic in answer.responses for part in topic.partitions]
     return any(part.records or part.error_code or part.preferred_read_replica >= 0 for part in parts)
+
+
+def prefers_broker_2(cluster: FakeGroupCluster) -> list[int]:
+    """Broker 1 leads, and sends consumers on to broker 2, which has the same log. Gives who was fetched from."""
+    name = ("t", 0)
+    cluster.leaders[name] = (1, 0)
+    asked: list[int] = []
+
+    def script(node: int, kind: str, request: Any) -> Any:
+        if kind != "Fetch":
+            return None
+        asked.append(node)
+        if node == 2:
+            cluster.leaders[name] = (2, 0)
+            try:
+                return cluster._do_Fetch(2, request, 13)
+            finally:
+                cluster.leaders[name] = (1, 0)
+        data = PartitionData(partition_index=0, high_watermark=cluster.end(*name), preferred_read_replica=2)
+        topic = FetchableTopicResponse(topic="t", topic_id=cluster.topic_ids["t"], partitions=[data])
+        return FetchResponse(session_id=0, responses=[topic])
+
+    cluster.script = script
+    return asked
 
 
 class ConsumerWorld:

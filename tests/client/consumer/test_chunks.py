@@ -7,10 +7,21 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from tests.records.legacy_messages import message, wrapper
 
 from headrace.client.chunks import Chunk
 from headrace.client.consumer_errors import RecordDeserializationError
-from headrace.records import Codec, TimestampType, build_batch, kernels, set_max_timestamp, survey_stretch, use_fast
+from headrace.records import (
+    Codec,
+    ControlType,
+    TimestampType,
+    build_batch,
+    control_batch,
+    kernels,
+    set_max_timestamp,
+    survey_stretch,
+    use_fast,
+)
 from headrace.records.batch import seal
 from headrace.topics import TopicPartition
 
@@ -205,3 +216,100 @@ def test_a_usual_fetch_is_seen_together(fast: Any) -> None:
     for make in (compressed, compressed_otherwise):
         assert survey_stretch(make(), 0, 1 << 30).record_count == 120
     assert survey_stretch(many_small_ones(), 0, 1 << 30).record_count == 700
+
+
+# --- formats 0 and 1 --------------------------------------------------------------------------------------------------
+
+
+def chunk_rows(data: bytes, position: int = 0) -> tuple[list[Any], Chunk]:
+    chunk = Chunk(PART, position, data, None, read_committed=True, check_crcs=True)
+    rows: list[Any] = []
+    while (piece := chunk.peek(2)) is not None:
+        rows += [(offset, piece.timestamp_type, piece.leader_epoch) for offset in piece.columns.offsets]
+        chunk.advance(len(piece))
+    return rows, chunk
+
+
+def test_old_messages_and_batches_of_one_log_come_in_order() -> None:
+    old = message(0, b"a", magic=0) + wrapper(4, [message(n, b"b") for n in range(4)], Codec.GZIP)
+    new = build_batch([(1, None, b"c", ())] * 2, base_offset=5, leader_epoch=3)
+    rows, chunk = chunk_rows(old + bytes(new))
+    kinds = [TimestampType.NO_TIMESTAMP_TYPE, *[TimestampType.CREATE_TIME] * 6]
+    assert rows == [(n, kind, -1 if n < 5 else 3) for n, kind in enumerate(kinds)]
+    assert (chunk.position, chunk.next_offset, chunk.leader_epoch) == (7, 7, 3)
+
+
+def test_a_fetch_from_the_middle_of_a_wrapper_begins_there() -> None:
+    data = wrapper(4, [message(n, b"b") for n in range(5)], Codec.SNAPPY) + message(5, b"c")
+    rows, chunk = chunk_rows(data, position=3)
+    assert [row[0] for row in rows] == [3, 4, 5]
+    assert chunk.next_offset == 6
+
+
+@pytest.mark.parametrize("fast", [True, False])
+def test_random_timestamps_of_old_messages_are_never_taken_for_a_batch(
+    fast: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert use_fast()
+    monkeypatch.setattr(kernels, "_fast", kernels._fast if fast else None)
+    rng = random.Random(3)
+    for _ in range(200):
+        time = rng.randrange(1_450_000_000_000, 1_600_000_000_000)
+        data = b"".join(message(100 + n, b"v" * 60, key=b"key", timestamp=time + n) for n in range(3))
+        rows, chunk = chunk_rows(data, position=100)
+        assert [row[0] for row in rows] == [100, 101, 102]
+        assert chunk.next_offset == 103
+
+
+def test_a_damaged_old_message_stands_where_it_is() -> None:
+    bad = bytearray(wrapper(6, [message(n, b"b" * 40) for n in range(4)], Codec.GZIP))
+    bad[-3] ^= 1
+    data = message(0, b"a") + message(2, b"a") + bytes(bad) + message(7, b"c")
+    chunk = Chunk(PART, 0, data, None, read_committed=True, check_crcs=True)
+    piece = chunk.peek(10)
+    assert piece is not None
+    assert piece.columns.offsets.tolist() == [0, 2]
+    chunk.advance(2)
+    with pytest.raises(RecordDeserializationError) as raised:
+        chunk.peek(10)
+    assert (raised.value.offset, raised.value.last_offset) == (3, 6)
+
+
+# --- where a chunk ends -----------------------------------------------------------------------------------------------
+
+
+def test_the_position_behind_a_marker_is_of_the_markers_leader() -> None:
+    options: dict[str, Any] = {"producer_id": 5, "producer_epoch": 0}
+    data = build_batch(
+        [(1, None, b"v", ())], base_offset=99, base_sequence=0, transactional=True, leader_epoch=0, **options
+    )
+    marker = control_batch(
+        ControlType.COMMIT, coordinator_epoch=0, timestamp=1, base_offset=100, leader_epoch=1, **options
+    )
+    chunk = Chunk(PART, 99, bytes(data + marker), [], read_committed=True, check_crcs=True)
+    piece = chunk.peek(10)
+    assert piece is not None
+    assert (piece.next_offset, piece.next_epoch, piece.leader_epoch) == (101, 1, 0)
+    chunk.advance(1)
+    assert (chunk.position, chunk.leader_epoch) == (101, 1)
+
+
+def test_what_was_taken_and_not_handed_out_comes_again() -> None:
+    made = batches(4)
+    made[2][15] = 4
+    chunk = Chunk(PART, 0, b"".join(made), None, read_committed=True, check_crcs=True)
+    first = chunk.peek(10)
+    assert first is not None
+    chunk.advance(10)
+    mark, seen = chunk.mark, []
+    for _ in range(2):
+        rows = []
+        while (piece := chunk.peek(17)) is not None:
+            rows += [(offset, piece.leader_epoch) for offset in piece.columns.offsets]
+            chunk.advance(len(piece))
+        assert chunk.is_done
+        seen.append(rows)
+        chunk.rewind(mark)
+        assert chunk.position == 10
+    assert seen[0] == seen[1]
+    assert [offset for offset, _ in seen[0]] == list(range(10, 80))

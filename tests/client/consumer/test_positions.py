@@ -1,0 +1,529 @@
+"""Positions when leaders change, topics are created again, followers are read from, and memberships are lost."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from tests.client.consumer.fake_driver import blocking_consumer
+from tests.client.consumer.fake_group import ConsumerWorld, FakeGroupCluster, prefers_broker_2
+from tests.client.fake import SILENCE, VirtualClock
+
+from headrace.client.consumer_errors import (
+    CommitFailedError,
+    LogTruncationError,
+    RebalanceListenerError,
+)
+from headrace.client.offsets import OffsetAndMetadata
+from headrace.errors import ErrorCode, UnknownServerError
+from headrace.protocol.messages.fetch import FetchableTopicResponse, FetchResponse, PartitionData
+from headrace.protocol.messages.find_coordinator import Coordinator, FindCoordinatorResponse
+from headrace.protocol.messages.heartbeat import HeartbeatResponse
+from headrace.protocol.messages.list_offsets import (
+    ListOffsetsPartitionResponse,
+    ListOffsetsResponse,
+    ListOffsetsTopicResponse,
+)
+from headrace.protocol.messages.metadata import MetadataResponse, MetadataResponseBroker, MetadataResponseTopic
+from headrace.protocol.messages.offset_for_leader_epoch import (
+    EpochEndOffset,
+    OffsetForLeaderEpochResponse,
+    OffsetForLeaderTopicResult,
+)
+from headrace.records import ControlType, control_batch
+from headrace.topics import TopicPartition
+
+T0 = TopicPartition("t", 0)
+
+
+def make(brokers: int = 1, **config: Any) -> ConsumerWorld:
+    cluster = FakeGroupCluster(VirtualClock(), brokers, {"t": 1})
+    config.setdefault("auto_offset_reset", "earliest")
+    return ConsumerWorld(cluster, **config)
+
+
+def offsets(world: ConsumerWorld) -> list[int]:
+    return [record.offset for record in world.records]
+
+
+# --- epochs -----------------------------------------------------------------------------------------------------------
+
+
+def epochs_end_where_the_log_says(cluster: FakeGroupCluster) -> None:
+    """Answer as a leader does: where the last epoch that is not younger than the one asked for ends, if it has one."""
+
+    def answer(node: int, name: str, request: Any) -> Any:
+        if name != "OffsetForLeaderEpoch":
+            return None
+        asked = request.topics[0].partitions[0].leader_epoch
+        ends: dict[int, int] = {}
+        for _, end, data in cluster.batches[T0]:
+            ends[int.from_bytes(data[12:16], "big")] = end
+        known = [epoch for epoch in ends if epoch <= asked <= max(ends)]
+        part = (
+            EpochEndOffset(partition=0, leader_epoch=max(known), end_offset=ends[max(known)])
+            if known
+            else EpochEndOffset(partition=0, leader_epoch=-1, end_offset=-1)
+        )
+        return OffsetForLeaderEpochResponse(topics=[OffsetForLeaderTopicResult(topic="t", partitions=[part])])
+
+    cluster.script = answer
+
+
+def test_a_position_behind_a_marker_of_a_new_leader_is_no_truncation() -> None:
+    world = make(auto_offset_reset="none")
+    cluster = world.cluster
+    cluster.write("t", 0, 5, epoch=0, transactional=True, producer_id=5, producer_epoch=0, base_sequence=0)
+    marker = control_batch(
+        ControlType.COMMIT,
+        producer_id=5,
+        producer_epoch=0,
+        coordinator_epoch=0,
+        timestamp=1,
+        base_offset=5,
+        leader_epoch=1,
+    )
+    cluster.batches[T0].append((5, 6, bytes(marker)))
+    cluster.leaders[T0] = (1, 1)
+    epochs_end_where_the_log_says(cluster)
+    world.consumer.assign([T0])
+    world.consumer.seek(T0, 0)
+    world.run_until(lambda: len(world.records) == 5)
+    cluster.leaders[T0] = (1, 2)
+    cluster.write("t", 0, 5, epoch=2)
+    world.core.refresh_metadata()
+    world.run_until(lambda: len(world.records) == 10)
+    assert offsets(world) == [0, 1, 2, 3, 4, 6, 7, 8, 9, 10]
+    assert cluster.names("OffsetForLeaderEpoch")
+
+
+def test_next_offsets_have_the_epoch_of_the_marker_they_are_behind() -> None:
+    world = make(isolation_level="read_committed")
+    cluster = world.cluster
+    cluster.write("t", 0, 5, epoch=0, transactional=True, producer_id=5, producer_epoch=0, base_sequence=0)
+    marker = control_batch(
+        ControlType.COMMIT,
+        producer_id=5,
+        producer_epoch=0,
+        coordinator_epoch=0,
+        timestamp=1,
+        base_offset=5,
+        leader_epoch=1,
+    )
+    cluster.batches[T0].append((5, 6, bytes(marker)))
+    cluster.leaders[T0] = (1, 1)
+    with blocking_consumer(cluster) as consumer:
+        consumer.assign([T0])
+        records = consumer.poll(5)
+        [(_, found)] = records.next_offsets().items()
+        assert (found.offset, found.leader_epoch) == (6, 1)
+
+
+# --- topics that are created again ------------------------------------------------------------------------------------
+
+
+def recreate(cluster: FakeGroupCluster, count: int) -> None:
+    cluster.topic_ids["t"] = b"another topic id"
+    cluster.leaders[T0] = (1, 0)
+    cluster.batches.clear()
+    if count:
+        cluster.write("t", 0, count)
+
+
+def reader_of_epoch_3(reset: str, metadata_max_age_ms: int = 1000) -> ConsumerWorld:
+    world = make(auto_offset_reset=reset, metadata_max_age_ms=metadata_max_age_ms)
+    world.cluster.leaders[T0] = (1, 3)
+    world.cluster.write("t", 0, 5, epoch=3)
+    world.consumer.assign([T0])
+    world.consumer.seek(T0, 0)
+    world.run_until(lambda: len(world.records) == 5)
+    return world
+
+
+@pytest.mark.parametrize("count", [2, 5, 9])
+def test_a_topic_that_was_created_again_is_read_from_where_the_policy_says(count: int) -> None:
+    world = reader_of_epoch_3("earliest")
+    recreate(world.cluster, count)
+    world.run_until(lambda: len(world.records) == 5 + count)
+    assert offsets(world) == [*range(5), *range(count)]
+
+
+def test_a_topic_that_was_created_again_goes_on_with_what_comes_with_policy_latest() -> None:
+    world = reader_of_epoch_3("latest")
+    recreate(world.cluster, 3)
+    world.run_until(lambda: world.consumer.subscriptions.state(T0).position == 3)
+    world.cluster.write("t", 0, 2)
+    world.run_until(lambda: len(world.records) == 7)
+    assert offsets(world)[5:] == [3, 4]
+
+
+def test_without_a_policy_a_topic_that_was_created_again_is_an_error_until_it_is_settled() -> None:
+    world = reader_of_epoch_3("none")
+    recreate(world.cluster, 9)
+    for _ in range(2):
+        with pytest.raises(LogTruncationError):
+            world.run_until(lambda: len(world.records) > 5)
+    world.consumer.seek(T0, 0)
+    world.run_until(lambda: len(world.records) == 14)
+    assert offsets(world)[5:] == list(range(9))
+
+
+def test_brokers_without_topic_ids_may_create_a_topic_again() -> None:
+    world = make(metadata_max_age_ms=1000)
+    cluster = world.cluster
+    cluster.topic_ids["t"] = bytes(16)
+    cluster.leaders[T0] = (1, 3)
+    cluster.write("t", 0, 5, epoch=3)
+    epochs_end_where_the_log_says(cluster)
+    world.consumer.assign([T0])
+    world.run_until(lambda: len(world.records) == 5)
+    gone = cluster.topic_ids.pop("t")
+    world.core.refresh_metadata()
+    world.run_until(lambda: not world.core.view.topics["t"].partitions)
+    cluster.topic_ids["t"] = gone
+    cluster.leaders[T0] = (1, 0)
+    cluster.batches.clear()
+    cluster.write("t", 0, 3)
+    world.run_until(lambda: len(world.records) == 8)
+    assert offsets(world)[5:] == [0, 1, 2]
+
+
+# --- the membership ---------------------------------------------------------------------------------------------------
+
+
+class Listener:
+    def __init__(self) -> None:
+        self.events: list[str] = []
+
+    def on_partitions_revoked(self, partitions: Any) -> None:
+        self.events.append("revoked")
+
+    def on_partitions_assigned(self, partitions: Any) -> None:
+        self.events.append("assigned")
+
+    def on_partitions_lost(self, partitions: Any) -> None:
+        self.events.append("lost")
+
+
+def test_a_poll_longer_than_the_poll_interval_keeps_its_place() -> None:
+    cluster = FakeGroupCluster(VirtualClock(), 1, {"t": 1})
+    listener = Listener()
+    config = {"max_poll_interval_ms": 2000, "session_timeout_ms": 6000, "heartbeat_interval_ms": 500}
+    with blocking_consumer(cluster, group_id="g", **config) as consumer:
+        consumer.subscribe(["t"], listener)
+        assert not consumer.poll(30)
+        assert listener.events == ["assigned"]
+        assert len(cluster.names("LeaveGroup")) == 0
+        # An application that is gone for longer is out, as ever.
+        client = consumer._client
+        assert client is not None
+        for _ in range(100):
+            client.poll(0.1)
+        consumer.poll(1)
+        assert listener.events == ["assigned", "lost", "assigned"]
+
+
+def test_a_member_that_is_lost_hands_out_nothing_more_though_the_coordinator_cannot_be_found() -> None:
+    world = make(group_id="g", enable_auto_commit=False, max_poll_records=1)
+    listener = Listener()
+    world.consumer.subscribe(["t"], listener)
+    world.cluster.write("t", 0, 50)
+    world.run_until(lambda: len(world.records) >= 10)
+    metadata = world.consumer.group_metadata()
+    # What was fetched before is there to be handed out.
+    state = world.consumer.subscriptions.state(T0)
+    world.consumer.seek(T0, 0)
+    world.is_polling = False
+
+    def is_fetched() -> bool:
+        world.consumer.fetcher.send(world.clock.now)
+        return bool(state.chunks)
+
+    world.run_until(is_fetched)
+    unknown = Coordinator(key="g", error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE, host="", error_message=None)
+
+    def script(node: int, name: str, request: Any) -> Any:
+        if name == "Heartbeat":
+            return HeartbeatResponse(error_code=ErrorCode.UNKNOWN_MEMBER_ID)
+        return FindCoordinatorResponse(coordinators=[unknown]) if name == "FindCoordinator" else None
+
+    world.cluster.script = script
+    assert world.consumer.heartbeats is not None
+    assert world.consumer.link is not None
+    assert world.consumer.membership is not None
+    world.run_until(lambda: world.consumer.heartbeats.has_news)
+    world.consumer.link.forget("a request failed")
+    seen = len(world.records)
+    world.is_polling = True
+    world.settle()
+    assert len(world.records) == seen
+    assert listener.events == ["assigned", "lost"]
+    with pytest.raises(CommitFailedError):
+        world.consumer.membership.identity_for_commit()
+    # A transaction with these offsets is fenced: it is known whose they are.
+    assert world.consumer.group_metadata() == metadata
+    assert metadata.generation_id >= 1
+
+
+def test_a_rebalance_that_is_interrupted_before_the_listener_was_told_is_done_again() -> None:
+    cluster = FakeGroupCluster(VirtualClock(), 1, {"t": 1})
+    cluster.write("t", 0, 5)
+
+    class Interrupted(Listener):
+        def on_partitions_assigned(self, partitions: Any) -> None:
+            super().on_partitions_assigned(partitions)
+            if len(self.events) == 1:
+                raise KeyboardInterrupt
+
+    listener = Interrupted()
+    with blocking_consumer(cluster, group_id="g") as consumer:
+        consumer.subscribe(["t"], listener)
+        with pytest.raises(KeyboardInterrupt):
+            consumer.poll(5)
+        # Told once that the listener did not end.
+        with pytest.raises(RebalanceListenerError, match="interrupted"):
+            consumer.poll(1)
+        assert [record.offset for record in consumer.poll(1)] == [0, 1, 2, 3, 4]
+
+
+# --- followers --------------------------------------------------------------------------------------------------------
+
+
+def test_the_replica_that_the_leader_prefers_is_read_from_until_its_time_is_over() -> None:
+    world = make(brokers=2, client_rack="a", metadata_max_age_ms=10_000)
+    world.cluster.write("t", 0, 5)
+    asked = prefers_broker_2(world.cluster)
+    world.consumer.assign([T0])
+    world.run_until(lambda: len(world.records) == 5)
+    assert asked[:2] == [1, 2]
+    count = len(asked)
+    until = world.clock.now + 30
+    world.run_until(lambda: world.clock.now > until)
+    # The leader is asked again now and then: it may prefer another by now.
+    assert 1 in asked[count:]
+    assert asked[count:].count(2) > asked[count:].count(1)
+
+
+def test_a_follower_that_lags_behind_does_not_reset_the_position() -> None:
+    world = make(brokers=2, client_rack="a")
+    world.cluster.write("t", 0, 5)
+    asked = prefers_broker_2(world.cluster)
+    usual = world.cluster.script
+    lagging = [3]
+
+    def script(node: int, name: str, request: Any) -> Any:
+        if name == "Fetch" and node == 2 and lagging[0]:
+            lagging[0] -= 1
+            asked.append(2)
+            data = PartitionData(partition_index=0, error_code=ErrorCode.OFFSET_OUT_OF_RANGE, high_watermark=-1)
+            topic = FetchableTopicResponse(topic="t", topic_id=world.cluster.topic_ids["t"], partitions=[data])
+            return FetchResponse(session_id=0, responses=[topic])
+        return usual(node, name, request)
+
+    world.cluster.script = script
+    world.consumer.assign([T0])
+    world.consumer.seek(T0, 3)
+    world.run_until(lambda: len(world.records) == 2)
+    assert offsets(world) == [3, 4]
+    assert asked[:6] == [1, 2, 1, 2, 1, 2]
+    assert len(world.cluster.names("ListOffsets")) == 0
+
+
+def test_a_follower_that_is_gone_is_left_for_the_leader() -> None:
+    world = make(brokers=2, client_rack="a", request_timeout_ms=1000)
+    world.cluster.write("t", 0, 5)
+    prefers_broker_2(world.cluster)
+    usual = world.cluster.script
+    fetches = [0]
+
+    def script(node: int, name: str, request: Any) -> Any:
+        if node == 2:
+            return SILENCE
+        fetches[0] += name == "Fetch"
+        return usual(node, name, request) if fetches[0] == 1 else None
+
+    world.cluster.script = script
+    world.consumer.assign([T0])
+    world.run_until(lambda: len(world.records) == 5)
+
+
+# --- found by the model -----------------------------------------------------------------------------------------------
+
+
+def test_what_was_fetched_beyond_the_position_is_fetched_again_from_a_new_leader() -> None:
+    world = make(metadata_max_age_ms=1000)
+    cluster = world.cluster
+    epochs_end_where_the_log_says(cluster)
+    cluster.write("t", 0, 10, epoch=0)
+    world.consumer.assign([T0])
+    world.is_polling = False
+    world.consumer.seek(T0, 0)
+
+    def is_fetched() -> bool:
+        world.consumer.fetcher.send(world.clock.now)
+        return bool(world.consumer.subscriptions.state(T0).chunks)
+
+    world.run_until(is_fetched)
+    first = world.consumer.collect(2)
+    world.consumer.fetcher.marks = None
+    assert [record.offset for record in first] == [0, 1]
+    # An unclean election: what was fetched is not what the log has from offset 4 on.
+    cluster.batches[T0] = []
+    cluster.write("t", 0, 4, epoch=0)
+    base = cluster.end(*T0)
+    cluster.write("t", 0, 8, epoch=1)
+    cluster.leaders[T0] = (1, 1)
+    version = world.core.view.version
+    world.core.refresh_metadata()
+    world.run_until(lambda: world.core.view.version > version)
+    world.is_polling = True
+    world.run_until(lambda: len(world.records) == 10)
+    assert offsets(world) == list(range(2, 12))
+    assert [record.leader_epoch for record in world.records] == [0] * (base - 2) + [1] * 8
+
+
+def test_an_answer_of_the_leader_before_is_not_taken_for_one_of_the_new() -> None:
+    world = make()
+    cluster = world.cluster
+    cluster.write("t", 0, 4, epoch=0)
+    world.consumer.assign([T0])
+    world.consumer.seek(T0, 0)
+    world.run_until(lambda: len(world.records) == 4)
+    state = world.consumer.subscriptions.state(T0)
+    asked = state.fetch_call
+    assert asked is not None
+    state.current_epoch = 7
+    world.clock.now += 1
+    world.is_polling = False
+    cluster.held.clear()
+    data = PartitionData(partition_index=0, high_watermark=5, records=cluster.batches[T0][0][2])
+    topic = FetchableTopicResponse(topic="t", topic_id=cluster.topic_ids["t"], partitions=[data])
+    asked.finish(FetchResponse(session_id=0, responses=[topic]), None)
+    assert not state.chunks
+
+
+def test_earliest_never_becomes_latest_because_of_an_odd_answer() -> None:
+    world = make()
+    world.cluster.write("t", 0, 5)
+    answers = [
+        ListOffsetsPartitionResponse(partition_index=0, error_code=ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT),
+        ListOffsetsPartitionResponse(partition_index=0, offset=-1),
+    ]
+
+    def script(node: int, name: str, request: Any) -> Any:
+        if name == "ListOffsets" and answers and request.topics[0].partitions[0].timestamp == -2:
+            return ListOffsetsResponse(topics=[ListOffsetsTopicResponse(name="t", partitions=[answers.pop()])])
+        return None
+
+    world.cluster.script = script
+    world.consumer.assign([T0])
+    world.run_until(lambda: len(world.records) == 5)
+    assert offsets(world) == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("code", [ErrorCode.REQUEST_TIMED_OUT, ErrorCode.TOPIC_AUTHORIZATION_FAILED, 999])
+def test_an_odd_answer_to_a_heartbeat_does_not_end_the_consumer(code: int) -> None:
+    world = make(group_id="g", enable_auto_commit=False)
+    world.consumer.subscribe(["t"], None)
+    world.cluster.write("t", 0, 5)
+    world.run_until(lambda: len(world.records) == 5)
+    answers = [HeartbeatResponse(error_code=code)]
+    world.cluster.script = lambda node, name, request: answers.pop() if name == "Heartbeat" and answers else None
+    raised: list[Exception] = []
+    until = world.clock.now + 30
+    while world.clock.now < until:
+        try:
+            world.run_until(lambda: world.clock.now >= until)
+        except Exception as error:  # noqa: BLE001 - counted below
+            raised.append(error)
+    assert len(raised) == (0 if code == ErrorCode.REQUEST_TIMED_OUT else 1)
+    world.cluster.write("t", 0, 5)
+    world.run_until(lambda: len(world.records) == 10)
+    assert len(world.cluster.names("JoinGroup")) == 2
+
+
+def test_an_automatic_commit_that_is_due_does_not_keep_a_rebalance_busy() -> None:
+    world = make(group_id="g", auto_commit_interval_ms=10)
+    world.consumer.subscribe(["t"], None)
+    world.run_until(lambda: world.assigned() == {T0})
+    world.cluster.script = lambda node, name, request: SILENCE if name == "JoinGroup" else None
+    assert world.consumer.membership is not None
+    world.consumer.membership.request_rejoin("a test wants it")
+    until = world.clock.now + 1
+    world.run_until(lambda: world.clock.now > until)
+    assert world.consumer.due_s() > 1
+
+
+@pytest.mark.parametrize("name", ["Fetch", "ListOffsets", "OffsetForLeaderEpoch", "Metadata"])
+def test_error_codes_of_a_newer_kafka_are_errors_like_others(name: str) -> None:
+    world = make()
+    world.cluster.write("t", 0, 5)
+    topic_id = world.cluster.topic_ids["t"]
+    part = PartitionData(partition_index=0, error_code=999)
+    odd: dict[str, Any] = {
+        "Fetch": FetchResponse(
+            session_id=0, responses=[FetchableTopicResponse(topic="t", topic_id=topic_id, partitions=[part])]
+        ),
+        "ListOffsets": ListOffsetsResponse(
+            topics=[
+                ListOffsetsTopicResponse(
+                    name="t", partitions=[ListOffsetsPartitionResponse(partition_index=0, error_code=999)]
+                )
+            ]
+        ),
+        "OffsetForLeaderEpoch": OffsetForLeaderEpochResponse(
+            topics=[OffsetForLeaderTopicResult(topic="t", partitions=[EpochEndOffset(partition=0, error_code=999)])]
+        ),
+        "Metadata": MetadataResponse(
+            brokers=[MetadataResponseBroker(node_id=1, host="fake", port=9001)],
+            topics=[MetadataResponseTopic(error_code=999, name="t")],
+        ),
+    }
+    answers = [odd[name]]
+    world.cluster.script = lambda node, asked, request: answers.pop() if asked == name and answers else None
+    world.consumer.assign([T0])
+    if name == "OffsetForLeaderEpoch":
+        world.consumer.seek(T0, OffsetAndMetadata(0, "", 0))
+    for _ in range(3):
+        try:
+            world.run_until(lambda: len(world.records) == 5)
+        except UnknownServerError:
+            continue
+        break
+    assert offsets(world) == [0, 1, 2, 3, 4]
+    assert not answers
+
+
+def test_automatic_commits_do_not_pile_up_while_there_is_no_coordinator() -> None:
+    world = make(group_id="g", auto_commit_interval_ms=10)
+    world.cluster.write("t", 0, 5)
+    world.consumer.assign([T0])
+    world.run_until(lambda: len(world.records) == 5)
+    unknown = Coordinator(key="g", error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE, host="", error_message=None)
+    world.cluster.script = lambda node, name, request: (
+        FindCoordinatorResponse(coordinators=[unknown]) if name == "FindCoordinator" else None
+    )
+    assert world.consumer.link is not None
+    assert world.consumer.commits is not None
+    world.consumer.link.forget("a test wants it")
+    until = world.clock.now + 5
+    world.run_until(lambda: world.clock.now > until)
+    assert len(world.consumer.commits._queue) <= 1
+    world.cluster.script = lambda node, name, request: None
+    world.run_until(lambda: world.cluster.committed.get(T0) == 5)
+
+
+def test_a_member_that_is_closed_in_a_rebalance_commits_what_it_read() -> None:
+    world = make(group_id="g", auto_commit_interval_ms=100_000, partition_assignment_strategy="cooperative-sticky")
+    world.cluster.write("t", 0, 5)
+    world.consumer.subscribe(["t"], None)
+    world.run_until(lambda: len(world.records) == 5)
+    world.cluster.script = lambda node, name, request: SILENCE if name == "JoinGroup" else None
+    assert world.consumer.membership is not None
+    world.consumer.membership.request_rejoin("a test wants it")
+    world.run_until(lambda: len(world.cluster.names("JoinGroup")) == 3)
+    # What is read while the others join, the cooperative way.
+    world.cluster.write("t", 0, 5)
+    world.run_until(lambda: len(world.records) == 10)
+    world.run(world.consumer.close(leave_group=None))
+    assert world.cluster.committed[T0] == 10

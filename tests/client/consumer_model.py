@@ -1,0 +1,532 @@
+"""A model of the consumer: the real cores and drivers against a cluster that does everything wrong, under a seed.
+
+    python -m tests.client.consumer_model [SEEDS] [--from SEED] [--processes 2]
+
+An application polls, iterates, commits, seeks and pauses; its calls are interrupted (`headrace.Consumer`) or cancelled
+(`headrace.aio.Consumer`) anywhere, its callbacks raise. Whatever happens: of each partition, records come one after the
+other, none left out and none twice, unless a seek, a rebalance, a reset or a truncation that took place says so; what
+is committed was handed out; when the cluster is well again, everything there is comes, and every callback was called.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import logging
+import multiprocessing
+import random
+import selectors
+import sys
+import traceback
+from collections.abc import Callable, Coroutine
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import patch
+
+from tests.client.consumer.fake_driver import FakeClient, blocking_consumer
+from tests.client.consumer.interrupts import Interrupted, Interruption
+from tests.client.consumer.model_cluster import ModelCluster
+
+import headrace.client.aio_consumer as aio_module
+from headrace.client.client_core import ClientCore
+from headrace.client.connection_core import Call
+from headrace.client.consumer_errors import IllegalStateError, RecordDeserializationError
+from headrace.errors import HeadraceError
+from headrace.topics import TopicPartition
+
+_STEPS = 60
+_END_S = 900.0
+
+
+class Broken(AssertionError):
+    """What must not happen did."""
+
+
+class RaisedByCallback(Exception):
+    """What callbacks of the application raise."""
+
+
+class Oracle:
+    """What the application was given, and what it may be given next."""
+
+    def __init__(self, rng: random.Random) -> None:
+        self.rng = rng
+        self.cluster = ModelCluster(rng, rng.randint(1, 3), self.commit_limit)
+        self.next: dict[TopicPartition, int | None] = {}
+        """The next offset of each partition; None: wherever a rebalance or a reset puts it."""
+        self.handed: dict[TopicPartition, int] = {}
+        """The highest position that the application had, of which commits may speak."""
+        self.has_epoch: set[TopicPartition] = set()
+        """Partitions whose position was read, and not sought: the consumer knows its leader epoch."""
+        self.expected_callbacks = 0
+        self.callbacks: list[int] = []
+        self.uncertain: set[int] = set()
+        self.log: list[str] = []
+
+    def commit_limit(self, name: TopicPartition) -> int:
+        limit = self.handed.get(name, 0)
+        # Markers behind the last record hold none.
+        values = self.cluster.values[name]
+        while (name, limit) in self.cluster.markers or (limit < self.cluster.end(*name) and limit not in values):
+            limit += 1
+        if limit:
+            self.handed[name] = limit
+        return limit
+
+    def say(self, what: str) -> None:
+        self.log.append(f"{self.cluster.clock.now:9.3f} {what}")
+
+    def forget(self, name: TopicPartition) -> None:
+        self.next[name] = None
+
+    def sought(self, name: TopicPartition, offset: int) -> None:
+        self.next[name] = offset
+        self.has_epoch.discard(name)
+        self.handed[name] = max(offset, self.handed.get(name, 0))
+
+    def handed_out(self, name: TopicPartition, offset: int, value: bytes, epoch: int) -> None:
+        cluster = self.cluster
+        self.say(f"{name} {offset} {value!r}")
+        if (offset, value) not in cluster.history[name]:
+            raise Broken(f"{name} {offset}: {value!r} was never written there")
+        expected = self.next.get(name)
+        # Records that were fetched before the log was cut back, or deleted, may come for a while.
+        new = [(cut, number) for cut, number in cluster.cuts[name] if int(value) >= number]
+        if expected is None:
+            limit = max(self.commit_limit(name), self.first(name))
+            if offset > limit and not self._is_gap(name, limit, offset):
+                raise Broken(f"{name} begins at {offset}, but was handed out only up to {limit}")
+        elif expected <= offset and self._is_gap(name, expected, offset):
+            if any(cut < expected for cut, _ in new) and name in self.has_epoch:
+                raise Broken(f"{name} goes on at {offset}, though the log was cut back to {min(new)[0]}")
+        elif not self._may_jump(name, offset):
+            raise Broken(f"{name}: {offset} was handed out where {expected} comes next (cut: {cluster.cuts[name]})")
+        if new:
+            cluster.cuts[name] = [one for one in cluster.cuts[name] if one not in new]
+        self.next[name] = offset + 1
+        # Messages of before format 2 have none.
+        (self.has_epoch.add if epoch >= 0 else self.has_epoch.discard)(name)
+        self.handed[name] = max(offset + 1, self.handed.get(name, 0))
+
+    def handed_out_record(self, record: Any) -> None:
+        name = TopicPartition(record.topic, record.partition)
+        self.handed_out(name, record.offset, record.value, record.leader_epoch)
+
+    def first(self, name: TopicPartition) -> int:
+        return min(self.cluster.values[name], default=self.cluster.end(*name))
+
+    def _is_gap(self, name: TopicPartition, start: int, end: int) -> bool:
+        """Whether there are only markers there."""
+        values = self.cluster.values[name]
+        return all(
+            (name, offset) in self.cluster.markers or (offset not in values and offset < self.cluster.end(*name))
+            for offset in range(start, end)
+        )
+
+    def _may_jump(self, name: TopicPartition, offset: int) -> bool:
+        """Whether something has happened that puts the position there."""
+        cuts = self.cluster.cuts[name]
+        if name in self.cluster.resets or cuts:
+            if self._is_gap(name, 0, offset) or (cuts and name not in self.has_epoch):
+                return True
+            return any(cut <= offset and self._is_gap(name, cut, offset) for cut, _ in cuts)
+        return False
+
+    def check_commits(self) -> None:
+        if self.cluster.failures:
+            raise Broken("; ".join(self.cluster.failures))
+
+    # --- callbacks ----------------------------------------------------------------------------------------------------
+
+    def may_raise(self, chance: float) -> None:
+        if self.rng.random() < chance and self.cluster.hostility:
+            raise RaisedByCallback
+
+    def deserialize(self, value: bytes) -> bytes:
+        self.may_raise(0.003)
+        return value
+
+    def commit_callback(self) -> Callable[[Any, Any], None]:
+        number = self.expected_callbacks
+        self.expected_callbacks += 1
+
+        def called(error: Any, offsets: Any) -> None:
+            self.callbacks.append(number)
+            self.may_raise(0.2)
+
+        return called
+
+    def on_partitions_assigned(self, partitions: list[TopicPartition]) -> None:
+        self.say(f"assigned {[name.partition for name in partitions]}")
+        for name in partitions:
+            self.forget(name)
+        self.may_raise(0.1)
+
+    def on_partitions_revoked(self, partitions: list[TopicPartition]) -> None:
+        self.say(f"revoked {[name.partition for name in partitions]}")
+        for name in partitions:
+            self.forget(name)
+        self.may_raise(0.1)
+
+    def on_partitions_lost(self, partitions: list[TopicPartition]) -> None:
+        self.on_partitions_revoked(partitions)
+
+    def config(self) -> dict[str, Any]:
+        rng = self.rng
+        return {
+            "group_id": "g",
+            "auto_offset_reset": "earliest",
+            "enable_auto_commit": rng.random() < 0.5,
+            "auto_commit_interval_ms": rng.choice([10, 500, 5000]),
+            "max_poll_records": rng.choice([1, 7, 500]),
+            "partition_assignment_strategy": rng.choice(["range", "cooperative-sticky"]),
+            "request_timeout_ms": 2000,
+            "default_api_timeout_ms": 5000,
+            "session_timeout_ms": 10000,
+            "max_poll_interval_ms": rng.choice([4000, 300000]),
+            "metadata_max_age_ms": rng.choice([1000, 300000]),
+            "value_deserializer": self.deserialize if rng.random() < 0.7 else None,
+            "bootstrap_servers": ",".join(f"fake:{9000 + b}" for b in self.cluster.brokers),
+        }
+
+
+# --- the application --------------------------------------------------------------------------------------------------
+
+Do = Callable[..., Any]
+
+
+async def application(oracle: Oracle, consumer: Any, call: Do, uses_group: bool) -> None:
+    """`call(method, *arguments)` does something of the consumer's, and may be ended from outside."""
+    rng, cluster = oracle.rng, oracle.cluster
+    if uses_group:
+        consumer.subscribe(["t"], oracle)
+    else:
+        consumer.assign(cluster.partitions)
+    for _ in range(_STEPS):
+        for _ in range(rng.randint(0, 2)):
+            cluster.grow()
+        if rng.random() < 0.3:
+            cluster.happen()
+            oracle.say("the cluster changed")
+        await _do_something(oracle, consumer, call)
+        oracle.check_commits()
+    cluster.be_nice()
+    oracle.say("nice from now on")
+    await _read_the_rest(oracle, call)
+    with contextlib.suppress(HeadraceError, RaisedByCallback):
+        await call("commit_sync", is_hostile=False)
+    with contextlib.suppress(RaisedByCallback):
+        await call("close", is_hostile=False)
+    oracle.check_commits()
+    called = set(oracle.callbacks)
+    missing = set(range(oracle.expected_callbacks)) - called - oracle.uncertain
+    if missing or len(called) != len(oracle.callbacks):
+        raise Broken(f"of {oracle.expected_callbacks} callbacks {oracle.callbacks} were called")
+
+
+async def _do_something(oracle: Oracle, consumer: Any, call: Do) -> None:
+    rng = oracle.rng
+    what = rng.random()
+    try:
+        if what < 0.55:
+            await _poll(oracle, call, rng.choice([0, 0.1, 2.0]))
+        elif what < 0.65:
+            await _iterate(oracle, consumer, call)
+        elif what < 0.75:
+            await call("commit_sync", timeout=3)
+        elif what < 0.8:
+            number = oracle.expected_callbacks
+            try:
+                await call("commit_async", callback=oracle.commit_callback())
+            except BaseException:
+                # Whether it was taken is not known.
+                oracle.uncertain.add(number)
+                raise
+        elif what < 0.87:
+            await _seek(oracle, consumer, call)
+        elif what < 0.92:
+            names = list(consumer.assignment())
+            await call(rng.choice(["pause", "resume"]), names)
+        elif what < 0.96:
+            await call("committed", oracle.cluster.partitions, timeout=3)
+        else:
+            for name in consumer.assignment():
+                await call("position", name, timeout=3)
+    except (Interrupted, asyncio.CancelledError, TimeoutError, RaisedByCallback, IllegalStateError) as error:
+        oracle.say(f"ended by {error!r}")
+    except HeadraceError as error:
+        oracle.say(f"failed: {error!r}")
+
+
+async def _poll(oracle: Oracle, call: Do, timeout: float) -> int:
+    columns = oracle.rng.random() < 0.2
+    found = await call("poll_columns" if columns else "poll", timeout)
+    count = 0
+    if columns:
+        for piece in found:
+            for offset, value in zip(piece.columns.offsets, piece.columns.values.to_list()):
+                oracle.handed_out(piece.topic_partition, offset, value, piece.leader_epoch)
+                count += 1
+    else:
+        for record in found:
+            oracle.handed_out_record(record)
+            count += 1
+    return count
+
+
+async def _iterate(oracle: Oracle, consumer: Any, call: Do) -> None:
+    await call("iterate", oracle.rng.randint(1, 20))
+
+
+async def _seek(oracle: Oracle, consumer: Any, call: Do) -> None:
+    for name in consumer.assignment():
+        offset = oracle.rng.randint(0, max(0, oracle.handed.get(name, 0)))
+        offset = min(offset, oracle.cluster.end(*name))
+        try:
+            await call("seek", name, offset)
+        except BaseException:
+            # Before or after: both may be.
+            oracle.sought(name, offset)
+            oracle.forget(name)
+            raise
+        oracle.say(f"sought {name} {offset}")
+        oracle.sought(name, offset)
+        return
+
+
+async def _read_the_rest(oracle: Oracle, call: Do) -> None:
+    cluster = oracle.cluster
+    until = cluster.clock.now + _END_S
+    while True:
+        try:
+            names = await call("assignment", is_hostile=False)
+            await call("resume", list(names), is_hostile=False)
+            ends = {
+                name: await call("position", name, timeout=30, is_hostile=False) == cluster.end(*name) for name in names
+            }
+            if len(names) == len(cluster.partitions) and all(ends.values()):
+                break
+            await _poll(oracle, _hospitable(call), 1.0)
+        except RaisedByCallback:
+            pass
+        except RecordDeserializationError as error:
+            if error.__cause__ is None or not isinstance(error.__cause__, RaisedByCallback):
+                raise
+        except HeadraceError as error:
+            oracle.say(f"at the end: {error!r}")
+        if cluster.clock.now > until:
+            raise Broken(f"not all came within {_END_S} s: {names} {ends}, next {oracle.next}")
+    for name in cluster.partitions:
+        expected = oracle.next.get(name)
+        if expected is not None and not oracle._is_gap(name, expected, cluster.end(*name)):
+            raise Broken(f"{name}: everything from {expected} to {cluster.end(*name)} never came")
+
+
+def _hospitable(call: Do) -> Do:
+    return lambda *arguments, **options: call(*arguments, is_hostile=False, **options)
+
+
+# --- the drivers ------------------------------------------------------------------------------------------------------
+
+
+def run_blocking(oracle: Oracle) -> None:
+    rng = oracle.rng
+    with blocking_consumer(oracle.cluster, **oracle.config()) as consumer:
+
+        async def call(method: str, *arguments: Any, is_hostile: bool = True, **options: Any) -> Any:
+            at = int(rng.expovariate(1 / 700)) + 1 if is_hostile and rng.random() < 0.3 else 0
+            if method == "iterate":
+                return iterate(*arguments, at)
+            with Interruption(at) if at else contextlib.nullcontext():
+                return getattr(consumer, method)(*arguments, **options)
+
+        def iterate(wanted: int, at: int) -> None:
+            with Interruption(at) if at else contextlib.nullcontext():
+                for number, record in enumerate(consumer, 1):
+                    oracle.handed_out_record(record)
+                    if number >= wanted:
+                        break
+
+        # An endless topic: iterating ends when there is something, so there is.
+        original = type(consumer)._next_records
+        idle = 0
+
+        def next_records(self: Any) -> Any:
+            nonlocal idle
+            oracle.cluster.grow()
+            found = original(self)
+            idle = idle + 1 if found is None else 0
+            if idle > 20:
+                # All of it is paused, or somebody else's.
+                raise Interrupted
+            return found
+
+        with patch.object(type(consumer), "_next_records", next_records):
+            drive(application(oracle, consumer, call, rng.random() < 0.8))
+
+
+def drive(flow: Coroutine[Any, Any, None]) -> None:
+    """Nothing in it waits for a loop."""
+    try:
+        flow.send(None)
+    except StopIteration:
+        return
+    raise AssertionError("this was not to wait")
+
+
+class _VirtualSelector(selectors.BaseSelector):
+    """Nothing ever arrives; waiting moves the clock."""
+
+    def __init__(self, cluster: ModelCluster) -> None:
+        self.cluster = cluster
+        self._map: dict[Any, Any] = {}
+
+    def select(self, timeout: float | None = None) -> list[Any]:
+        if timeout is None or timeout > 3600:
+            raise Broken("nobody waits for anything")
+        # A little in any case: times that differ by less than a number can say would be waited for for ever.
+        self.cluster.clock.now += max(0.000001, timeout)
+        return []
+
+    def register(self, fileobj: Any, events: int, data: Any = None) -> Any:
+        self._map[fileobj] = key = selectors.SelectorKey(fileobj, 0, events, data)
+        return key
+
+    def unregister(self, fileobj: Any) -> Any:
+        return self._map.pop(fileobj)
+
+    def get_map(self) -> Any:
+        return self._map
+
+
+class FakeAsyncClient:
+    """What `headrace.aio.Consumer` asks of an `AsyncClient`."""
+
+    def __init__(self, cluster: ModelCluster, config: Any) -> None:
+        self.cluster = cluster
+        self.core = ClientCore(config, cluster.clock, random.Random(5), cluster)
+        cluster.client = self.core
+        self._timer: asyncio.TimerHandle | None = None
+        self._closed = False
+
+    def submit(self, node_id: int | None, request: Any, on_done: Any = None, **options: Any) -> Call:
+        call = self.core.submit(node_id, request, on_done, **options)
+        self.schedule()
+        return call
+
+    def schedule(self) -> None:
+        self._at(0.0)
+
+    def _at(self, seconds: float) -> None:
+        if self._closed:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = asyncio.get_running_loop().call_later(seconds, self._tick)
+
+    def _tick(self) -> None:
+        due = self.core.tick()
+        due = min(due, self.cluster.release() - self.cluster.clock.now)
+        if self.cluster.events:
+            self.cluster.events.popleft()()
+            due = 0.0
+        self._at(max(0.0, due) + 0.0001)
+
+    async def close(self) -> None:
+        self._closed = True
+        self.core.close()
+        if self._timer is not None:
+            self._timer.cancel()
+
+
+def run_async(oracle: Oracle) -> None:
+    rng, cluster = oracle.rng, oracle.cluster
+    loop = asyncio.SelectorEventLoop(_VirtualSelector(cluster))
+    loop.time = cluster.clock.monotonic  # type: ignore[method-assign]  # the loop's time is the cluster's
+    runtime: Any = SimpleNamespace(clock=cluster.clock, rng=random.Random(7))
+
+    async def main() -> None:
+        consumer = aio_module.Consumer(runtime=runtime, **oracle.config())
+
+        async def call(method: str, *arguments: Any, is_hostile: bool = True, **options: Any) -> Any:
+            if method == "iterate":
+                made: Any = iterate(*arguments)
+            else:
+                made = getattr(consumer, method)(*arguments, **options)
+            if not asyncio.iscoroutine(made):
+                return made
+            if not is_hostile or rng.random() < 0.5:
+                return await made
+            task = asyncio.ensure_future(made)
+            for _ in range(int(rng.expovariate(1 / 6))):
+                await asyncio.sleep(0)
+            if rng.random() < 0.3:
+                await asyncio.sleep(rng.random())
+            if not task.done():
+                task.cancel()
+            return await task
+
+        async def iterate(wanted: int) -> None:
+            async with asyncio.timeout(30):
+                async for record in consumer:
+                    oracle.handed_out_record(record)
+                    wanted -= 1
+                    if wanted <= 0:
+                        break
+                    if wanted % 5 == 0:
+                        await asyncio.sleep(0)
+                    cluster.grow()
+
+        await application(oracle, consumer, call, rng.random() < 0.8)
+
+    with patch.object(aio_module, "AsyncClient", lambda config, *_, **__: FakeAsyncClient(cluster, config)):
+        try:
+            loop.run_until_complete(main())
+        finally:
+            loop.close()
+
+
+def run(seed: int, lines: int = 25) -> str | None:
+    """What went wrong with this seed, if anything did, and that many lines of what happened before."""
+    rng = random.Random(seed)
+    oracle = Oracle(rng)
+    try:
+        (run_blocking if seed % 2 else run_async)(oracle)
+    except Exception:  # noqa: BLE001 - whatever it was, it is the finding
+        tail = "\n".join(oracle.log[-lines:])
+        return f"seed {seed}:\n{tail}\n{traceback.format_exc(limit=-12)}"
+    return None
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("seeds", type=int, nargs="?", default=1000)
+    parser.add_argument("--from", dest="first", type=int, default=0)
+    parser.add_argument("--processes", type=int, default=1)
+    parser.add_argument("--stop", action="store_true", help="at the first seed that fails")
+    chosen = parser.parse_args()
+    logging.disable(logging.CRITICAL)
+    sys.setswitchinterval(1e-5)
+    seeds = range(chosen.first, chosen.first + chosen.seeds)
+    failed = 0
+    # An interruption while a generator is being closed is reported there, and goes no further.
+    sys.unraisablehook = lambda _: None
+    with multiprocessing.get_context("fork").Pool(chosen.processes) as pool:
+        for seed, found in zip(seeds, pool.imap(run, seeds, chunksize=4)):
+            if found is not None:
+                failed += 1
+                print(found, flush=True)
+                if chosen.stop:
+                    break
+            if (seed - chosen.first + 1) % 1000 == 0:
+                print(f"{seed - chosen.first + 1} seeds, {failed} failed", flush=True)
+    print(f"{chosen.seeds} seeds from {chosen.first}: {failed} failed")
+    sys.exit(1 if failed else 0)
+
+
+if __name__ == "__main__":
+    main()
+
+
+__all__ = ["FakeClient", "run"]

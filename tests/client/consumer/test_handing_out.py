@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import sys
 import threading
 from typing import Any
 
@@ -289,6 +291,34 @@ def test_a_second_thread_is_refused_and_the_first_goes_on() -> None:
         consumer.assign([("t", 0)])
         assert rest_of(consumer, 10) == list(range(10))
     assert len(refused) == 1
+
+
+def test_threads_that_meddle_are_refused_and_records_come_once_each() -> None:
+    cluster = cluster_with(600, batches=6)
+    given: list[list[int]] = [[] for _ in range(4)]
+    before = sys.getswitchinterval()
+    with blocking_consumer(cluster, max_poll_records=3) as consumer:
+        consumer.assign([("t", 0)])
+
+        def poll(mine: list[int]) -> None:
+            while sum(map(len, given)) < 600:
+                with contextlib.suppress(ConcurrentAccessError):
+                    records = consumer.poll(0.01)
+                    mine += [record.offset for record in records]
+
+        threads = [threading.Thread(target=poll, args=(mine,)) for mine in given]
+        sys.setswitchinterval(1e-5)
+        try:
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join(60)
+        finally:
+            sys.setswitchinterval(before)
+        assert not any(thread.is_alive() for thread in threads)
+        assert all(mine == sorted(mine) for mine in given)
+        assert sorted(offset for mine in given for offset in mine) == list(range(600))
+        assert consumer.position(T0) == 600
 
 
 # --- one by one -------------------------------------------------------------------------------------------------------

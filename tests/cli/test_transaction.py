@@ -13,6 +13,7 @@ from headrace.broker.broker import Broker
 from headrace.client.consumer import Consumer
 from headrace.client.errors import TransactionError
 from headrace.client.producer import Producer
+from headrace.log import Origin
 from headrace.records import build_batch
 from headrace.testing import EmbeddedBroker
 
@@ -90,7 +91,7 @@ def test_a_hanging_transaction_is_found_and_ended(headrace: Command, kafka: Embe
         rows = [(int(time.time() * 1000), None, b"hangs", [])]
         batch = build_batch(rows, producer_id=987_654, producer_epoch=3, base_sequence=0, transactional=True)
         partition = broker.partition(topic, 2)
-        partition.append(batch)
+        partition.append(batch, origin=Origin.COORDINATOR)
 
     kafka.call(leave_open)
     assert readable(kafka, topic, 2) == 0

@@ -240,8 +240,8 @@ class _Fetching:
             partition.check_leader(wanted.current_leader_epoch)
             log = partition.log
             read.partition = partition
-            # Taken once, before the look: what is told belongs to what is read. Off the loop they may move meanwhile: then
-            # a wait has to look again.
+            # Taken once, before the look: what is told belongs to what is read. Off the loop they may move meanwhile:
+            # then a wait has to look again.
             offsets = log.offsets()
             if wanted.last_fetched_epoch < 0 or not self._diverges(partition, wanted, data):
                 read.slice = log.locate(

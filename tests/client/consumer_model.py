@@ -24,7 +24,6 @@ from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
-from headrace.client.connection_core import Call
 from tests.client.consumer.fake_driver import FakeClient, blocking_consumer
 from tests.client.consumer.interrupts import Interrupted, Interruption
 from tests.client.consumer.model_cluster import ModelCluster
@@ -33,6 +32,7 @@ import headrace.client.aio_consumer as aio_module
 from headrace.client.client_core import ClientCore
 from headrace.client.consumer_errors import IllegalStateError, RecordDeserializationError
 from headrace.errors import HeadraceError
+from headrace.net.connection import Call
 from headrace.topics import TopicPartition
 
 _STEPS = 60

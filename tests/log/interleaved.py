@@ -108,7 +108,7 @@ class World:
     def _earlier_life(self) -> None:
         """Segments that were ended by another process: nothing of them is in memory."""
         log = self.log
-        for transaction in range(self.rng.randint(2, 5)):
+        for transaction in range(self.rng.randint(3, 9)):
             commit = self.rng.random() < 0.3
             name = f"5-{transaction}"
             self.outcomes[name.encode()] = commit
@@ -280,7 +280,7 @@ class World:
     async def _read(self, isolation: Isolation) -> None:
         offset = 0
         while not self.over:
-            if self.rng.random() < 0.1:
+            if self.rng.random() < 0.2:
                 offset = self.log.start_offset
             try:
                 offset = await self._fetch(offset, isolation)
@@ -298,7 +298,7 @@ class World:
         max_bytes = self.rng.choice([1, 500, 1 << 20])
         found = await self._nowait_or_off(lambda nowait: self._locate(offset, max_bytes, isolation, nowait))
         if self.rng.random() < 0.5:
-            await self._nap()
+            await self._nap(4.0)
         aborted: list[AbortedTransaction] = []
         if isolation is Isolation.READ_COMMITTED:
             log = self.log
@@ -346,6 +346,8 @@ class World:
         for record in read_records(batch):
             value = bytes(record.value)
             self._saw(record.offset, value)
+            if self.synced_acks:
+                self.durable.add(record.offset)  # nobody sees what may be lost
             if not header.is_transactional or isolation is Isolation.READ_UNCOMMITTED or is_skipped:
                 continue
             outcome = self.outcomes[value.split(b":")[0]]

@@ -445,6 +445,28 @@ def test_a_new_leader_epoch_waits_for_the_appends_before_it() -> None:
     run_simulation(main, 1)
 
 
+def test_what_waits_to_be_synced_is_not_seen_for_somebody_elses_sake() -> None:
+    async def main(simulation: Simulation) -> None:
+        log = open_log(simulation.host(), LogConfig(flush_messages=1))
+        partition = served(simulation, log)
+        known = batch(b"v", producer=(7, 0, 0))
+        first = partition.append(bytearray(known))
+        assert isinstance(first, asyncio.Future)
+        await first
+        waits = partition.append(batch(b"not yet"))
+        assert isinstance(waits, asyncio.Future)
+        assert log.end_offset == 2
+        again = partition.append(known)  # a duplicate of what is durable
+        again = await again if isinstance(again, asyncio.Future) else again
+        partition.lead(Leadership(1, 1, [1], [1]))
+        assert log.high_watermark == 1 or waits.done()
+        await waits
+        assert log.high_watermark == 2
+        await partition.writer.close()
+
+    run_simulation(main, 1)
+
+
 def test_a_log_that_is_served_is_changed_by_its_writer_and_the_watermark_by_the_loop() -> None:
     async def main(simulation: Simulation) -> None:
         log = open_log(simulation.host())

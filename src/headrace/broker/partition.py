@@ -69,7 +69,7 @@ class Partition:
         self._under_way: dict[asyncio.Task[Any], None] = {}
         self._held: deque[Callable[[], None]] | None = None
         self._begin_epoch()
-        self._advance()
+        self._advance(log.end_offset)
 
     # --- state
 
@@ -103,7 +103,9 @@ class Partition:
         """Take over what the metadata says; whoever waits here looks again."""
         self.leadership = leadership
         self._begin_epoch()
-        self._advance()
+        # What waits to be synced becomes visible with its own acknowledgement.
+        log = self.log
+        self._advance(log.end_offset if log.unsynced < log.config.flush_messages else log.recovery_point)
         self.watchers.wake_all()
 
     def _begin_epoch(self) -> None:
@@ -192,7 +194,7 @@ class Partition:
             return self._begin(self._append_later(log, self._writer.submit(log.append, *work), len(records)))
         if appended.sync_due or (appended.duplicate and _is_volatile(log, appended)):
             return self._begin(self._sync_then(log, appended, len(records)))
-        self._advance()
+        self._advance(appended.last_offset + 1)
         self._after(appended, len(records))
         return appended
 
@@ -203,15 +205,14 @@ class Partition:
             raise self._failed(error) from error
         if appended.sync_due or (appended.duplicate and _is_volatile(log, appended)):
             return await self._sync_then(log, appended, nbytes)
-        self._advance()
+        self._advance(appended.last_offset + 1)
         self._after(appended, nbytes)
         return appended
 
     async def _sync_then(self, log: Log, appended: Appended, nbytes: int) -> Appended:
         """The topic wants records on the disk before they are acknowledged, or seen (`flush.messages`)."""
         await self._sync(log)
-        if len(self.leadership.replicas) <= 1 and log.high_watermark <= appended.last_offset:
-            log.update_high_watermark(appended.last_offset + 1)
+        self._advance(appended.last_offset + 1)
         self._after(appended, nbytes)
         return appended
 
@@ -285,9 +286,10 @@ class Partition:
             self.go_offline(str(error))
         return KafkaStorageError(f"{self.key}: {error}")
 
-    def _advance(self) -> None:
-        if len(self.leadership.replicas) <= 1:
-            self.log.update_high_watermark(self.log.end_offset)
+    def _advance(self, end_offset: int) -> None:
+        """Everything below is in the log, and as durable as its topic wants; never back, never further than that."""
+        if len(self.leadership.replicas) <= 1 and end_offset > self.log.high_watermark:
+            self.log.update_high_watermark(end_offset)
 
     def _after(self, appended: Appended, nbytes: int) -> None:
         if appended.duplicate:

@@ -140,7 +140,7 @@ class Interleaver:
         self._left -= 1
         if self._left > 0:
             return
-        if any(lock.locked() for lock in self.locks()):
+        if any(map(_is_held, self.locks())):
             return  # whoever wants it would wait for ever: the next point will do
         self._left = self._rng.randint(1, 2 * self._how.points)
         if self._running is not None:
@@ -154,7 +154,7 @@ class Interleaver:
     def wait(self) -> None:
         """Here the thread that runs waits for a device: others go on, unless it is the loop, or holds a lock."""
         thread = self._running
-        if thread is not None and thread.strand is not None and not any(lock.locked() for lock in self.locks()):
+        if thread is not None and thread.strand is not None and not any(map(_is_held, self.locks())):
             thread.strand.waits_for_device = True
             self._hand_over(thread)
             thread.strand.waits_for_device = False
@@ -211,3 +211,8 @@ class Interleaver:
 
 def _is_in(file_name: str, ends: Collection[str]) -> bool:
     return any(file_name.endswith(end) for end in ends)
+
+
+def _is_held(lock: Any) -> bool:
+    """Whether a lock is taken. A thread that has one is never paused, so it is the one that asks who has an RLock."""
+    return bool(lock.locked() if hasattr(lock, "locked") else lock._is_owned())

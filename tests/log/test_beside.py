@@ -320,6 +320,22 @@ def test_what_is_appended_to_a_segment_while_it_is_synced_is_synced_later(monkey
         assert read_all(open_log(host, SMALL, recovery_point=end)) == list(range(end))
 
 
+def test_a_power_loss_while_segments_are_deleted_loses_nothing_that_stays() -> None:
+    for seed in range(40):
+        host = make_host(seed)
+        log = open_log(host, SMALL)
+        for _ in range(12):
+            append(log)
+        log.sync()
+        log.update_high_watermark(12)
+        log.delete_records(8)
+        assert len(log.apply_retention(NOW_MS)) > 2
+        host.kill(power_loss=True, model=CrashModel.HARSH)
+        host.restart()
+        # The recovery point is written down from time to time only.
+        assert read_all(open_log(host, SMALL, recovery_point=0))[-4:] == [8, 9, 10, 11]
+
+
 @pytest.mark.parametrize("delay_ms", [0, 60_000])
 def test_a_segment_that_is_removed_before_its_sync_comes_to_it_does_no_harm(
     monkeypatch: pytest.MonkeyPatch, delay_ms: int

@@ -501,9 +501,7 @@ class Log(LogState):
             dropped = self.files.drop_first(len(doomed))
             # Before their files are renamed, so that nobody begins to read them any more.
             self._advance_start(self.files.bases[0])
-            self.files.discard(dropped, self._clock.now_ms() + self.config.file_delete_delay_ms)
-            for segment in dropped:
-                self.files.snapshots.drop(segment.base_offset)
+            self.files.discard_first(dropped, self._clock.now_ms() + self.config.file_delete_delay_ms)
         return doomed
 
     @by_writer

@@ -124,6 +124,17 @@ class LogFiles:
             self.discarded.append((due_ms, segment))
             self.changed = self.directory_changed = True
 
+    def discard_first(self, segments: Sequence[Segment], due_ms: int) -> None:
+        """Discard what `drop_first` took out, each when the one before is gone for good: a power loss leaves no gap.
+
+        Recovery takes what follows a gap for the rest of something lost, and it must not be there to be found.
+        """
+        for place, segment in enumerate(segments):
+            if place:
+                self.sync_directory()
+            self.discard((segment,), due_ms)
+            self.snapshots.drop(segment.base_offset)
+
     def remove_discarded(self, now_ms: int) -> int:
         due = [segment for due_ms, segment in self.discarded if due_ms <= now_ms]
         self.discarded = [entry for entry in self.discarded if entry[0] > now_ms]

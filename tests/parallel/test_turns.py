@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 from collections import Counter
 from itertools import cycle
 
@@ -12,6 +13,7 @@ from headrace.client.consumer_records import ConsumerRecord
 from headrace.parallel.core import ParallelCore
 from headrace.parallel.options import CoreSettings, Limits, Model, Order, Pool, Retry, Window
 from headrace.parallel.retries import DUE_MS
+from headrace.parallel.work import Chunk
 from headrace.topics import TopicPartition
 
 PARTITIONS = [TopicPartition("orders", number) for number in range(4)]
@@ -231,3 +233,29 @@ def test_what_a_worker_gives_back_is_not_counted_as_served() -> None:
     assert chunk is not None
     core.complete(chunk, 1.0)
     assert {name: tracker.line.served for name, tracker in core.trackers.items()} == before
+
+
+def test_the_longest_lane_is_not_held_up_by_the_turns_of_a_hundred_partitions() -> None:
+    """All there is has been read: what takes longest goes on without a pause, or all would wait for it in the end."""
+    names = [TopicPartition("orders", number) for number in range(100)]
+    core = ParallelCore(CoreSettings.of(Pool(), Order.KEY, Retry(), Limits(), None, 10))
+    for name in names:
+        core.assign(name, 0)
+        count = 200 if name is names[7] else 20
+        keys = [b"long" if name is names[7] and n % 10 else b"k%d" % n for n in range(count)]
+        core.add(name, [record(n, key, name) for n, key in enumerate(keys)], 0.0, 0)
+    core.pauses()
+    ends: list[tuple[float, int, Chunk]] = []
+    now, last, left = 0.0, 0.0, 99 * 20 + 200
+    while left:
+        while len(ends) < 10 and (chunk := core.take(now)) is not None:
+            heapq.heappush(ends, (now + sum(len(run.entries) for run in chunk.todo), id(chunk), chunk))
+        now, _, chunk = heapq.heappop(ends)
+        if any(entry.record.key == b"long" for run in chunk.todo for entry in run.entries):
+            last = now
+        left -= sum(len(run.entries) for run in chunk.todo)
+        do(chunk)
+        core.complete(chunk, now)
+    # 180 records of it take 180 s at best, all others together 200.
+    assert last < 200
+    assert now < 240

@@ -140,8 +140,9 @@ class Turns:
             if line.due and can_afford:
                 self._is_free = False
                 return line, line.due
-            is_hot = line.hot and (line.hot_in_a_row < _AHEAD_IN_A_ROW or not line.ready)
-            if is_hot and (can_afford or self.is_end_near):
+            # What is not free comes out of the partition's turns, of which its other lanes are to have some.
+            can_afford = can_afford and (line.hot_in_a_row < _AHEAD_IN_A_ROW or not line.ready)
+            if line.hot and (can_afford or self.is_end_near):
                 self._is_free = self.is_end_near
                 line.hot_in_a_row += 1
                 return line, line.hot

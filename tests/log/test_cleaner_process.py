@@ -110,10 +110,11 @@ def test_one_process_does_many_jobs_and_is_replaced_when_it_is_old(tmp_path: Pat
 
 def test_an_idle_process_ends(tmp_path: Path) -> None:
     async def main() -> None:
-        async with in_process(tmp_path, idle_s=0.05) as (log, cleaner, workshop):
+        async with in_process(tmp_path, idle_s=3600.0) as (log, cleaner, workshop):
             assert await cleaner.clean_once([log]) is not None
             pid = workshop.pid
             assert pid is not None
+            workshop._end_soon()  # as the timer does
             await becomes(lambda: workshop.pid is None, "the end of the idle process")
             eventually(lambda: gone(pid), "the end of the process")
 

@@ -18,12 +18,13 @@ def test_nothing_is_lost_doubled_or_committed_too_early(driver: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("first", range(100, 400, 50))
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("first", range(100, 250, 25))
 def test_nothing_is_lost_doubled_or_committed_too_early_with_more_seeds(first: int) -> None:
     before = sys.getswitchinterval()
     sys.setswitchinterval(1e-5)
     try:
-        for seed in range(first, first + 50):
+        for seed in range(first, first + 25):
             found = run(seed)
             assert found is None, found
     finally:

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 from tests.waiting import eventually
 
+from headrace.broker import fetching
 from headrace.broker.connection import REQUESTS_PER_TURN, Connection
-from headrace.broker.handlers import fetch
 from headrace.errors import ErrorCode
 from headrace.protocol.messages.api_versions import ApiVersionsRequest
 from headrace.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
@@ -229,11 +229,11 @@ def test_many_cold_partitions_are_not_read_ahead_of_a_slow_reader(tmp_path: Path
         wanted = [FetchPartition(partition=index, partition_max_bytes=MIB) for index in range(60)]
         request = FetchRequest(max_bytes=50 * MIB, topics=[FetchTopic(topic="t", partitions=wanted)])
         with pytest.MonkeyPatch.context() as patch:
-            unread = fetch._unread
-            patch.setattr(fetch, "_unread", lambda found: read.append(found.length) or unread(found))
+            unread = fetching._unread
+            patch.setattr(fetching, "_unread", lambda found: read.append(found.length) or unread(found))
             answer = client.request(request, raw.FETCH_VERSION)
         assert sum(len(part.records or b"") for part in answer.responses[0].partitions) > 60 * 30_000
-        assert 60 * 30_000 - sum(read) <= fetch.READ_AHEAD_ALL_BYTES
+        assert 60 * 30_000 - sum(read) <= fetching.READ_AHEAD_ALL_BYTES
 
 
 # --- floods -----------------------------------------------------------------------------------------------------------

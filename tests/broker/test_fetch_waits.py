@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import functools
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
 from tests.log import making
 
-from headrace.broker.handlers import fetch as fetching
+from headrace.broker import fetching
+from headrace.broker.broker import Broker
 from headrace.broker.handlers.produce import MAGIC_AT
-from headrace.errors import ErrorCode
+from headrace.broker.partition import Partition
+from headrace.broker.replicas import Replicas
+from headrace.errors import ErrorCode, NotLeaderOrFollowerError
 from headrace.log import Origin, WouldBlock
 from headrace.protocol.messages.delete_topics import DeleteTopicsRequest
 from headrace.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
@@ -277,7 +281,8 @@ def test_what_happens_while_a_fetch_looks_at_the_disk_is_not_missed(
             return result
 
         def offload_slowly(work: Callable[..., Any], *arguments: Any) -> Any:
-            if "look" not in work.__qualname__ and "_Fetching" not in work.__qualname__:
+            called = work.func.__name__ if isinstance(work, functools.partial) else ""
+            if called != fetching.Fetching.locate.__name__:
                 return offload(work, *arguments)
             return asyncio.ensure_future(slowly(work))
 
@@ -295,17 +300,67 @@ def test_what_happens_while_a_fetch_looks_at_the_disk_is_not_missed(
 
 def cold_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first looks of each fetch, on the loop, find that they need the disk."""
-    look = fetching._Fetching.look
+    locate = fetching.Fetching.locate
     looked: dict[int, tuple[Any, int]] = {}  # with the request itself, so that no other gets its number
 
-    def cold(self: Any, *, nowait: bool) -> Any:
+    def cold(self: Any, reads: list[fetching.Read], *, nowait: bool) -> None:
         _, times = looked.get(id(self.request), (None, 0))
         if nowait and times < 2:
             looked[id(self.request)] = (self.request, times + 1)
             raise WouldBlock
-        return look(self, nowait=nowait)
+        locate(self, reads, nowait=nowait)
 
-    monkeypatch.setattr(fetching._Fetching, "look", cold)
+    monkeypatch.setattr(fetching.Fetching, "locate", cold)
+
+
+def test_a_disk_thread_reads_nothing_of_the_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who leads and what is configured changes on the event loop, so only there it is read."""
+    cold_once(monkeypatch)
+    off_loop: list[str] = []
+    reads = False
+    locate = fetching.Fetching.locate
+
+    def noting(self: Any, found: list[fetching.Read], *, nowait: bool) -> None:
+        nonlocal reads
+        reads = not nowait
+        try:
+            locate(self, found, nowait=nowait)
+        finally:
+            reads = False
+
+    def watched(owner: type, name: str) -> None:
+        original = getattr(owner, name)
+
+        def look(*args: Any, **options: Any) -> Any:
+            if reads:
+                off_loop.append(name)
+            return original(*args, **options)
+
+        monkeypatch.setattr(owner, name, look)
+
+    monkeypatch.setattr(fetching.Fetching, "locate", noting)
+    watched(Replicas, "get")
+    watched(Partition, "check_leader")
+    watched(Broker, "log_config")
+
+    @run("t")
+    async def scenario(world: World) -> None:
+        await world.write("t", 100)
+        answer, _ = await world.fetch(raw.fetch_request("t", 0, 0, max_wait_ms=MAX_WAIT_MS))
+        assert raw.fetched(answer).error_code == 0
+        assert off_loop == []
+
+
+def test_a_partition_that_is_led_elsewhere_is_an_error_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    def elsewhere(*_: Any) -> Any:
+        raise NotLeaderOrFollowerError("another broker leads it, and there is no replica here")
+
+    @run("t")
+    async def scenario(world: World) -> None:
+        assert world.broker.broker is not None
+        monkeypatch.setattr(world.broker.broker.replicas, "get", elsewhere)
+        answer, _ = await world.fetch(raw.fetch_request("t", 0, 0, max_wait_ms=MAX_WAIT_MS))
+        assert raw.fetched(answer).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
 def test_damaged_records_are_an_error_of_their_partition(failures: list[str]) -> None:

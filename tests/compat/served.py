@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from headrace.broker.dispatch import Call
+from headrace.broker.dispatch import RequestContext
+from headrace.broker.pipeline import Pipeline
 from headrace.protocol.api import ApiKey
 
 # Client ids that the tests give; anything else is what Apache Kafka's tools call themselves.
@@ -27,12 +28,12 @@ class Served:
         self._lock = threading.Lock()
         self.counts: Counter[tuple[str, ApiKey, int]] = Counter()
 
-    def note(self, call: Call) -> None:
-        client_id = call.context.client_id or ""
+    def note(self, context: RequestContext) -> None:
+        client_id = context.client_id or ""
         given = "confluent-kafka" if client_id == RDKAFKA else client_id
         client = next((name for name in CLIENT_IDS if given.startswith(name)), JAVA)
         with self._lock:
-            self.counts[client, call.handler.api_key, call.context.api_version] += 1
+            self.counts[client, context.api_key, context.api_version] += 1
 
     def versions(self, client: str, api_key: ApiKey) -> set[int]:
         with self._lock:
@@ -43,12 +44,12 @@ class Served:
 def counting() -> Iterator[Served]:
     """Count every answer of every broker of this process."""
     served = Served()
-    encode = Call.encode
+    encode = Pipeline.encode
 
-    def encode_and_note(call: Call, response: Any) -> Any:
-        served.note(call)
-        return encode(call, response)
+    def encode_and_note(pipeline: Pipeline, context: RequestContext, response: Any, done: float) -> Any:
+        served.note(context)
+        return encode(pipeline, context, response, done)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Call, "encode", encode_and_note)
+        patch.setattr(Pipeline, "encode", encode_and_note)
         yield served

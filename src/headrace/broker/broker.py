@@ -5,19 +5,19 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import TypeVar
 
 from headrace.broker import startup
 from headrace.broker.acceptor import Acceptor, ConnectionLimits
 from headrace.broker.descriptors import share_out
-from headrace.broker.dispatch import load_handlers
 from headrace.broker.fetch_sessions import FetchSessions
 from headrace.broker.group_service import GroupService
 from headrace.broker.listeners import ListenerSetting, parse_listeners
 from headrace.broker.maintenance import Maintenance
 from headrace.broker.metadata_service import MetadataService
 from headrace.broker.partition import Partition
+from headrace.broker.pipeline import Pipeline
 from headrace.broker.producer_ids import ProducerIds
 from headrace.broker.replicas import Replicas
 from headrace.broker.transaction_service import TransactionService
@@ -62,7 +62,7 @@ class Broker:
         self._workshop = workshop
         self.listener_settings: list[ListenerSetting] = parse_listeners(config)
         self.addresses: list[tuple[str, int]] = []
-        self.handlers = load_handlers()
+        self.pipeline = Pipeline(self)
         limits = ConnectionLimits(
             connections_max=config.get_int("max.connections"),
             connections_per_address_max=config.get_int("max.connections.per.ip"),
@@ -83,6 +83,8 @@ class Broker:
         self.groups: GroupService
         self.transactions: TransactionService
         self.maintenance: Maintenance
+        # What is open, in the order in which it was opened.
+        self._to_close: list[Callable[[], Awaitable[None]]] = []
         self._listeners: list[Listener] = []
         # The topic ids of what the coordinators have loaded, by name and partition.
         self._coordinated: dict[tuple[str, int], bytes] = {}
@@ -162,6 +164,7 @@ class Broker:
             self.controller = Controller(self.node_id, config, self.runtime.rng, self.runtime.uuid)
             self.replicas = Replicas(self.runtime, self.node_id, self.directories, self.log_config)
             self.metadata = MetadataService(self.runtime, store, self.controller, self.replicas)
+            self._to_close += [self.metadata.close, self.replicas.close]
             self.answers = Answers(self.metadata.image, self.cluster_id)
             self.answers.controller_id = self.node_id
             await self.metadata.open()
@@ -183,8 +186,12 @@ class Broker:
             )
             self.groups = GroupService(self, GroupCoordinator(self._group_config(), self.runtime.rng, self))
             self.transactions = TransactionService(self, self._transaction_coordinator())
+            self._to_close += [self.groups.close, self.transactions.close]
             self._load_coordinators()
+            self.metadata.follow(self._follow_with_coordinators)
             self.maintenance = Maintenance(self, self._workshop)
+            self._to_close.append(self.maintenance.stop)
+            self.metadata.follow(self._follow_with_cleaner)
             self.maintenance.start()
             self.acceptor.open()
         except BaseException:
@@ -247,15 +254,8 @@ class Broker:
         if self._waiting is not None:
             self._waiting.cancel()
             await asyncio.gather(self._waiting, return_exceptions=True)
-        if hasattr(self, "maintenance"):
-            await self.maintenance.stop()
-        if hasattr(self, "transactions"):
-            await self.transactions.close()
-            await self.groups.close()
-        if hasattr(self, "replicas"):
-            await self.replicas.close()
-        if hasattr(self, "metadata"):
-            await self.metadata.close()
+        while self._to_close:
+            await self._to_close.pop()()
         self.acceptor.abort_all("the broker is shutting down")
         if clean:
             await self.directories.close_logs_in_parallel()
@@ -290,19 +290,23 @@ class Broker:
         return values
 
     def _follow(self, records: list[MetadataRecord], deleted: list[TopicImage]) -> None:
-        """After a change of the metadata: new settings count, new groups' partitions are taken over."""
+        """After a change of the metadata: new settings count."""
         self._config = None
         self._make_waiting_later()
-        if hasattr(self, "transactions"):
-            self.transactions.coordinator.transaction_version = self._transaction_version
-            self._unload_coordinators(deleted)
-            self._load_coordinators()
-            if deleted:
-                self.groups.topics_deleted({topic.name: topic.topic_id for topic in deleted})
-        if hasattr(self, "maintenance"):
-            for topic in deleted:
-                for index in range(len(topic.partitions)):
-                    self.maintenance.cleaner.forget(TopicPartition(topic.name, index))
+
+    def _follow_with_coordinators(self, records: list[MetadataRecord], deleted: list[TopicImage]) -> None:
+        """After a change of the metadata: the coordinators take over new partitions, and forget deleted topics."""
+        self.transactions.coordinator.transaction_version = self._transaction_version
+        self._unload_coordinators(deleted)
+        self._load_coordinators()
+        if deleted:
+            self.groups.topics_deleted({topic.name: topic.topic_id for topic in deleted})
+
+    def _follow_with_cleaner(self, records: list[MetadataRecord], deleted: list[TopicImage]) -> None:
+        """After a change of the metadata: what was cleaned of deleted topics is forgotten."""
+        for topic in deleted:
+            for index in range(len(topic.partitions)):
+                self.maintenance.cleaner.forget(TopicPartition(topic.name, index))
 
     def _unload_coordinators(self, deleted: list[TopicImage]) -> None:
         """What was kept in an internal topic is gone with it, also where another of the same name is there already."""

@@ -13,13 +13,12 @@ import functools
 import inspect
 import logging
 from collections import deque
-from collections.abc import Awaitable, Coroutine
+from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any, cast
 
-from headrace.broker.dispatch import NO_RESPONSE, Call, CloseConnection, understand
+from headrace.broker.dispatch import CloseConnection, Pending, RequestContext
 from headrace.net.frames import FrameReader, FrameRefused
 from headrace.net.outbox import Outbox, Part
-from headrace.protocol.api import ApiKey
 from headrace.protocol.wire import MalformedMessage
 from headrace.runtime import DiskError, FileMissing
 
@@ -30,8 +29,6 @@ log = logging.getLogger("headrace.broker.connection")
 
 # How many requests of one connection are handled before the others have their turn.
 REQUESTS_PER_TURN = 32
-# Requests that may wait long for what others do, and change nothing when they are given up.
-WAITING_KINDS = frozenset({ApiKey.FETCH, ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP})
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -39,6 +36,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def __init__(self, acceptor: Acceptor, listener: str) -> None:
         self.acceptor = acceptor
+        self.pipeline = acceptor.broker.pipeline
         self.listener = listener
         self.peer_host = ""
         self.peer_port = 0
@@ -50,10 +48,13 @@ class Connection(asyncio.BufferedProtocol):
         self._reader = FrameReader(acceptor.check_size, self._check_growth)
         self._frames: deque[memoryview] = deque()
         self._task: asyncio.Task[None] | None = None
-        self._awaited: Awaitable[Any] | None = None
+        self._awaited: Pending[Any] | None = None
         self._handling: memoryview | None = None
         self._only_waits = False
         self._turn_due = False
+        self._arrived = 0.0  # when the frames that wait were read, which was at once
+        self._sending: tuple[RequestContext, float] | None = None  # an answer that the kernel has not all of
+        self._resting: asyncio.TimerHandle | None = None  # until then a client that sends too much is not heard
         self._reading_paused = False
         self._held_bytes = 0
         self._arriving_bytes = 0
@@ -75,10 +76,12 @@ class Connection(asyncio.BufferedProtocol):
         self._transport = None
         if self._task is not None and self._only_waits:
             self._task.cancel()
-            if inspect.iscoroutine(self._awaited):
+            if self._awaited is not None and inspect.iscoroutine(self._awaited.awaitable):
                 # A task that is cancelled before its first step never gets to what it would have awaited.
-                self._task.add_done_callback(functools.partial(_close, self._awaited))
+                self._task.add_done_callback(functools.partial(_close, self._awaited.awaitable))
             self._task = None
+        if self._resting is not None:
+            self._resting.cancel()
         if self._outbox is not None:
             self._outbox.clear()
         self._drop_frames()
@@ -102,9 +105,10 @@ class Connection(asyncio.BufferedProtocol):
         if frames or not was_mid_frame:
             self.frame_began = now
         self._count_arriving()
-        for frame in frames:
-            self._frames.append(frame)
-            self._hold(len(frame))
+        if frames:
+            self._arrived = now
+            self._frames.extend(frames)
+            self._hold(sum(map(len, frames)))
         self._handle_next()
 
     def eof_received(self) -> bool:
@@ -133,16 +137,12 @@ class Connection(asyncio.BufferedProtocol):
             turns_left -= 1
             frame = self._handling = self._frames.popleft()
             try:
-                call = understand(self, frame)
+                context = self.pipeline.begin(self, frame, self._arrived)
                 self.has_been_valid = True
-                result = call.run(self.acceptor.broker)
-                if hasattr(result, "__await__"):
-                    self._only_waits = call.handler.api_key in WAITING_KINDS
-                    self._task = asyncio.get_running_loop().create_task(self._finish_later(call, result))
-                    self.acceptor.keep(self._task)
-                    self._awaited = result
+                if isinstance(context.result, Pending):
+                    self._wait(context, context.result)
                 else:
-                    self._answer(call, result)
+                    self._answer(context, context.result, context.ran)
             except (MalformedMessage, CloseConnection) as error:
                 self.close(str(error))
                 return
@@ -150,6 +150,12 @@ class Connection(asyncio.BufferedProtocol):
                 self._fail(error)
                 return
         self._balance_reading()
+
+    def _wait(self, context: RequestContext, pending: Pending[Any]) -> None:
+        self._only_waits = context.route.handler.only_waits
+        self._task = asyncio.get_running_loop().create_task(self._finish_later(context, pending))
+        self.acceptor.keep(self._task)
+        self._awaited = pending
 
     def _go_on_next_turn(self) -> None:
         if not self._turn_due:
@@ -161,14 +167,17 @@ class Connection(asyncio.BufferedProtocol):
         self._handle_next()
 
     def _may_handle(self) -> bool:
-        return (
-            self.acceptor.is_open and self._outbox is not None and self._outbox.is_empty and self._transport is not None
-        )
+        if self._outbox is None or not self._outbox.is_empty:
+            return False
+        if self._sending is not None:
+            self._has_sent()
+        return self.acceptor.is_open and self._transport is not None and self._resting is None
 
-    async def _finish_later(self, call: Call, result: Awaitable[Any]) -> None:
+    async def _finish_later(self, context: RequestContext, pending: Pending[Any]) -> None:
         try:
-            response = await result
+            response = await pending
         except CloseConnection as error:
+            self.pipeline.failed(context)
             self.close(str(error))
             return
         except asyncio.CancelledError:
@@ -176,6 +185,7 @@ class Connection(asyncio.BufferedProtocol):
             self.abort("a request was given up")
             raise
         except Exception as error:  # noqa: BLE001 - as above
+            self.pipeline.failed(context)
             self._fail(error)
             return
         finally:
@@ -185,19 +195,44 @@ class Connection(asyncio.BufferedProtocol):
         if self._transport is None:
             return
         try:
-            self._answer(call, response)
+            self._answer(context, response, self.acceptor.now())
         except Exception as error:  # noqa: BLE001 - as above
             self._fail(error)
             return
         self._handle_next()
 
-    def _answer(self, call: Call, response: Any) -> None:
-        if self._outbox is not None and response is not NO_RESPONSE:
-            self._outbox.send(cast("list[Part]", call.encode(response)))
+    def _answer(self, context: RequestContext, response: Any, done: float) -> None:
+        """Send a response that was there at `done`."""
+        outbox = self._outbox
+        assert outbox is not None
+        parts = self.pipeline.encode(context, response, done)
+        if parts:
+            outbox.send(cast("list[Part]", parts))
         frame = self._release_frame()
         if frame is not None:
             self._reader.recycle(frame)
-        self.last_progress = self.acceptor.now()
+        now = self.last_progress = self.acceptor.now()
+        if outbox.is_empty:
+            self.pipeline.sent(context, now - done)
+        else:
+            self._sending = (context, done)
+        if context.throttle_s > 0:
+            self._rest(context.throttle_s)
+
+    def _has_sent(self) -> None:
+        assert self._sending is not None
+        context, done = self._sending
+        self._sending = None
+        self.pipeline.sent(context, self.acceptor.now() - done)
+
+    def _rest(self, seconds: float) -> None:
+        """Hear nothing of this client for a while. What it sends meanwhile waits in the kernel's buffers."""
+        self._resting = asyncio.get_running_loop().call_later(seconds, self._has_rested)
+        self._balance_reading()
+
+    def _has_rested(self) -> None:
+        self._resting = None
+        self._handle_next()
 
     def _release_frame(self) -> memoryview | None:
         frame, self._handling = self._handling, None
@@ -244,7 +279,11 @@ class Connection(asyncio.BufferedProtocol):
         transport = self._transport
         if transport is None or transport.is_closing():
             return
-        should_pause = bool(self._frames) or (self._arriving_bytes > 0 and not self.acceptor.may_go_on(self))
+        should_pause = (
+            bool(self._frames)
+            or self._resting is not None
+            or (self._arriving_bytes > 0 and not self.acceptor.may_go_on(self))
+        )
         if should_pause and not self._reading_paused:
             self._reading_paused = True
             transport.pause_reading()

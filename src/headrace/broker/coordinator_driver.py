@@ -16,7 +16,7 @@ from collections.abc import Callable, Coroutine, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from headrace.broker.dispatch import RequestContext
+from headrace.broker.dispatch import Pending, RequestContext
 from headrace.broker.write_order import Append, WriteOrder, batch_bytes_max, begin_append
 from headrace.coordination import BATCH_OVERHEAD_BYTES, Caller, CoordinatorRecord, Now, record_bytes
 from headrace.errors import ErrorCode
@@ -87,7 +87,7 @@ class CoordinatorDriver:
     # --- requests
 
     def call(self, method: Callable[[Caller, Any, Now], Any], context: RequestContext, request: Any) -> Any:
-        """Give a request to the coordinator: its answer at once, or something to wait for."""
+        """Give a request to the coordinator: its answer at once, or `Pending`."""
         token = next(self._tokens)
         caller = Caller(token, context.client_id, f"/{context.client_host}", context.api_version)
         outcome = method(caller, request, self.now())
@@ -98,7 +98,7 @@ class CoordinatorDriver:
         self._waiting[token] = future
         future.add_done_callback(lambda _: self._waiting.pop(token, None))
         self.apply(outcome)
-        return future.result() if future.done() and not future.cancelled() else future
+        return future.result() if future.done() and not future.cancelled() else Pending(future)
 
     def apply(self, outcome: Any) -> None:
         """Set its timers, write its records; when they are written, or if there are none, send its replies."""

@@ -1,26 +1,32 @@
-"""Which function answers which request: the registry of handlers, and the way from a frame to a response.
+"""Which function answers which request: the registry of handlers, and what goes between them and the pipeline.
 
-A handler registers itself for an API key and a range of versions. What is registered is what ApiVersions advertises,
-so a version that nobody covers is never offered.
+A handler registers itself for an API key and a range of versions, with the rights that its requests need. What is
+registered is what ApiVersions advertises, so a version that nobody covers is never offered. An `async def` handler is
+waited for; any other gives its response at once, or `Pending` where it has to wait after all.
 """
 
 from __future__ import annotations
 
+import functools
 import importlib
+import inspect
 import pkgutil
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Generator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
-from headrace.protocol import codec
+from headrace.broker.rights import Requirement
 from headrace.protocol.api import ApiKey, api
-from headrace.protocol.wire import MalformedMessage
 
 if TYPE_CHECKING:
     from headrace.broker.broker import Broker
     from headrace.broker.connection import Connection
+    from headrace.broker.pipeline import Route
 
+R = TypeVar("R")
+# Gives a response, `NO_RESPONSE`, or `Pending`; an `async def` one gives a coroutine of the first two.
 HandlerFunction = Callable[["Broker", "RequestContext", Any], Any]
+F = TypeVar("F", bound=HandlerFunction)
 
 
 class NoResponse:
@@ -30,19 +36,64 @@ class NoResponse:
 NO_RESPONSE: Final = NoResponse()
 
 
+class Pending(Generic[R]):
+    """A response that has to be waited for."""
+
+    __slots__ = ("awaitable",)
+
+    def __init__(self, awaitable: Awaitable[R]) -> None:
+        self.awaitable = awaitable
+
+    def __await__(self) -> Generator[Any, Any, R]:
+        return self.awaitable.__await__()
+
+
+async def settled(result: R | Pending[R]) -> R:
+    """What a handler or a coordinator gave, waited for where it has to be."""
+    return await result if isinstance(result, Pending) else result
+
+
 class CloseConnection(Exception):
     """Raised by a handler to answer by closing the connection, as Kafka does where no error can be sent."""
 
 
-@dataclass(slots=True)
 class RequestContext:
-    """Who asks, and how."""
+    """Who asks, and how: one request on its way through the pipeline."""
 
-    api_key: int
-    api_version: int
-    correlation_id: int
-    client_id: str | None
-    connection: Connection
+    __slots__ = (
+        "api_version",
+        "began",
+        "client_id",
+        "connection",
+        "correlation_id",
+        "principal",
+        "queue_s",
+        "ran",
+        "request_bytes",
+        "result",
+        "route",
+        "throttle_s",
+    )
+
+    def __init__(self, route: Route, correlation_id: int, client_id: str | None, connection: Connection) -> None:
+        self.route = route
+        self.api_version = route.api_version
+        self.correlation_id = correlation_id
+        self.client_id = client_id
+        self.connection = connection
+        self.principal = ANONYMOUS
+        #: What the handler gave: a response, `NO_RESPONSE` or `Pending`.
+        self.result: Any = None
+        self.request_bytes = 0
+        # By the monotonic clock: when it was taken up, and when its handler had done what it could without waiting.
+        self.began = self.ran = 0.0
+        self.queue_s = 0.0
+        #: How long the client is to be quiet after the answer.
+        self.throttle_s = 0.0
+
+    @property
+    def api_key(self) -> ApiKey:
+        return self.route.handler.api_key
 
     @property
     def client_host(self) -> str:
@@ -54,12 +105,20 @@ class RequestContext:
         return self.connection.listener
 
 
+# Whoever has not said who it is.
+ANONYMOUS: Final = "User:ANONYMOUS"
+
+
 @dataclass(frozen=True, slots=True)
 class Handler:
     api_key: ApiKey
     low: int
     high: int
     advertised_low: int
+    requires: tuple[Requirement, ...]
+    is_async: bool
+    #: It may wait long for what others do, and changes nothing when it is given up.
+    only_waits: bool
     function: HandlerFunction
     request_class: type
     response_class: type
@@ -69,11 +128,16 @@ _handlers: dict[int, Handler] = {}
 
 
 def handles(
-    api_key: ApiKey, versions: tuple[int, int], *, advertised_from: int | None = None
-) -> Callable[[HandlerFunction], HandlerFunction]:
+    api_key: ApiKey,
+    versions: tuple[int, int],
+    *,
+    requires: tuple[Requirement, ...],
+    advertised_from: int | None = None,
+    only_waits: bool = False,
+) -> Callable[[F], F]:
     """Register a function for an API key and an inclusive range of versions."""
 
-    def register(function: HandlerFunction) -> HandlerFunction:
+    def register(function: F) -> F:
         if api_key in _handlers:
             raise ValueError(f"{api_key.name} has a handler already")
         low, high = versions
@@ -83,6 +147,9 @@ def handles(
             low=low,
             high=high,
             advertised_low=low if advertised_from is None else advertised_from,
+            requires=requires,
+            is_async=inspect.iscoroutinefunction(function),
+            only_waits=only_waits,
             function=function,
             request_class=declared.request,
             response_class=declared.response,
@@ -92,54 +159,10 @@ def handles(
     return register
 
 
+@functools.cache
 def load_handlers() -> dict[int, Handler]:
-    """Import every module of `handlers/`, each of which registers itself, and give the whole table."""
+    """Import every module of `handlers/`, each of which registers itself, and give the whole table, by API key."""
     package = importlib.import_module("headrace.broker.handlers")
     for module in pkgutil.iter_modules(package.__path__):
         importlib.import_module(f"{package.__name__}.{module.name}")
-    return _handlers
-
-
-def _is_flexible(api_key: int, version: int) -> bool:
-    handler = _handlers.get(api_key)
-    return handler is not None and codec.has_flexible_header(handler.request_class, version)
-
-
-@dataclass(slots=True)
-class Call:
-    """A request that was understood: what to run, and how to encode what it gives."""
-
-    handler: Handler
-    context: RequestContext
-    request: Any
-
-    def run(self, broker: Broker) -> Any | Awaitable[Any]:
-        return self.handler.function(broker, self.context, self.request)
-
-    def encode(self, response: Any) -> list[codec.Buffer]:
-        version = self.context.api_version
-        if self.handler.api_key == ApiKey.API_VERSIONS and not self.handler.low <= version <= self.handler.high:
-            version = 0  # the one answer that a client from the future can read
-        return codec.encode_response(response, version, self.context.correlation_id)
-
-
-def understand(connection: Connection, frame: codec.Buffer) -> Call:
-    """Decode a frame into a call, or raise `MalformedMessage`, upon which the connection is closed.
-
-    ApiVersions of an unknown version is the exception: it is answered in version 0, body unread, so that a newer
-    client can find out what is spoken here.
-    """
-    header = codec.decode_request_header(frame, _is_flexible)
-    handler = _handlers.get(header.api_key)
-    if handler is None:
-        raise MalformedMessage(f"API key {header.api_key} is not served")
-    context = RequestContext(header.api_key, header.api_version, header.correlation_id, header.client_id, connection)
-    if handler.low <= header.api_version <= handler.high:
-        request: Any = codec.decode(handler.request_class, header.api_version, frame, header.body_position)
-    elif header.api_key == ApiKey.API_VERSIONS:
-        request = handler.request_class()
-    else:
-        raise MalformedMessage(
-            f"{handler.api_key.name} version {header.api_version} is not served (only {handler.low}-{handler.high})"
-        )
-    return Call(handler, context, request)
+    return dict(sorted(_handlers.items()))

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from headrace.broker.coordinator_driver import CoordinatorDriver, StoredRecord
-from headrace.broker.dispatch import RequestContext
+from headrace.broker.dispatch import Pending, RequestContext, settled
 from headrace.broker.group_service import MarkerAppend
 from headrace.broker.write_order import Append, begin_append
 from headrace.cluster.topic_names import CONSUMER_OFFSETS, TRANSACTION_STATE
@@ -41,15 +41,14 @@ class TransactionService(CoordinatorDriver):
     def call(self, method: Callable[[Caller, Any, Now], Any], context: RequestContext, request: Any) -> Any:
         """As the driver's; a call that found no producer id left is made again when there are some."""
         if self.broker.producer_ids.is_empty:
-            return self._call_with_ids(method, context, request)
+            return Pending(self._call_with_ids(method, context, request))
         return super().call(method, context, request)
 
     async def _call_with_ids(
         self, method: Callable[[Caller, Any, Now], Any], context: RequestContext, request: Any
     ) -> Any:
         await self.broker.producer_ids.fill()
-        result = super().call(method, context, request)
-        return await result if hasattr(result, "__await__") else result
+        return await settled(super().call(method, context, request))
 
     def apply(self, outcome: Any) -> None:
         if outcome.needs_producer_id:

@@ -9,12 +9,13 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, TypeVar
 
 from headrace.protocol.codegen import decoder, encoder
 from headrace.protocol.explain import explain
+from headrace.protocol.schema import RECORDS, Kind, Primitive, Schema
 from headrace.protocol.schema import Buffer as Buffer
-from headrace.protocol.schema import Kind, Schema
 from headrace.protocol.wire import MalformedMessage, pack_int32, skip_tags
 
 T = TypeVar("T")
@@ -23,6 +24,9 @@ API_VERSIONS_KEY = 18
 FRAME_BYTES_MAX = 2**31 - 1
 SMALL_PART_BYTES = 4096  # up to here a copy costs less than a buffer of its own for the socket
 _HEADER = struct.Struct(">hhih")
+# API key and version as one number, which says all about how to read the rest.
+_HEADER_BY_KIND = struct.Struct(">Iih")
+_HEADER_BYTES = _HEADER.size
 
 
 @dataclass(slots=True)
@@ -59,9 +63,17 @@ def encode_parts(message: Any, version: int) -> list[Buffer]:
     parts: list[Buffer] = []
     try:
         write(message, parts.append)
-    except (struct.error, TypeError, AttributeError, OverflowError, UnicodeEncodeError) as error:
-        raise ValueError(explain(message, version) or f"{type(message).__name__} v{version}: {error}") from error
+    except _MISFITS as error:
+        raise _misfit(message, version, error) from error
     return parts
+
+
+# What comes of a value that does not fit its field.
+_MISFITS = (struct.error, TypeError, AttributeError, OverflowError, UnicodeEncodeError)
+
+
+def _misfit(message: Any, version: int, error: Exception) -> ValueError:
+    return ValueError(explain(message, version) or f"{type(message).__name__} v{version}: {error}")
 
 
 def encode(message: Any, version: int) -> bytes:
@@ -110,10 +122,61 @@ def encode_request(message: Any, version: int, correlation_id: int, client_id: s
 
 def encode_response(message: Any, version: int, correlation_id: int) -> list[Buffer]:
     """A whole response frame."""
-    head = pack_int32(correlation_id)
-    if has_flexible_header(type(message), version):
-        head += b"\x00"
-    return frame([head, *encode_parts(message, version)])
+    cls: type = type(message)
+    return response_encoder(cls, version)(message, correlation_id)
+
+
+@cache
+def response_encoder(cls: type, version: int) -> Callable[[Any, int], list[Buffer]]:
+    """What makes whole frames of responses of one class and version, of a message and its correlation id."""
+    write = encoder(cls, version)
+    is_flexible = has_flexible_header(cls, version)
+    pack_head = struct.Struct(">iix" if is_flexible else ">ii").pack
+    head_bytes = 5 if is_flexible else 4
+
+    def encode_joined(message: Any, correlation_id: int) -> list[Buffer]:
+        parts: list[bytes] = []
+        try:
+            write(message, parts.append)
+            body = b"".join(parts)
+            return [pack_head(len(body) + head_bytes, correlation_id) + body]
+        except _MISFITS as error:
+            raise _misfit(message, version, error) from error
+
+    def encode_in_parts(message: Any, correlation_id: int) -> list[Buffer]:
+        head = pack_int32(correlation_id)
+        return frame([head + b"\x00" if is_flexible else head, *encode_parts(message, version)])
+
+    return encode_in_parts if _has_records(cls) else encode_joined
+
+
+def _has_records(cls: Any) -> bool:
+    """Whether a message can carry record data, which is sent as it is and not copied into a frame."""
+    for field in cls.SCHEMA.fields:
+        inner = getattr(field.type, "element", field.type)
+        if inner is RECORDS or (not isinstance(inner, Primitive) and _has_records(inner)):
+            return True
+    return False
+
+
+def read_request_header(buffer: Buffer) -> tuple[int, int, str | None, int]:
+    """What kind of request it is (see `split_kind`), its correlation id, the client's id, and where they end.
+
+    It raises `struct.error` when the header is cut. Tagged fields may follow, which depends on the kind.
+    """
+    kind, correlation_id, n = _HEADER_BY_KIND.unpack_from(buffer)
+    if n < 0:
+        return kind, correlation_id, None, _HEADER_BYTES
+    end = _HEADER_BYTES + n
+    if end > len(buffer):
+        raise MalformedMessage("the client id reaches beyond the request")
+    return kind, correlation_id, str(buffer[_HEADER_BYTES:end], "utf-8", "replace"), end
+
+
+def split_kind(kind: int) -> tuple[int, int]:
+    """The API key and the version of a kind of request."""
+    api_key, version = kind >> 16, kind & 0xFFFF
+    return api_key - 0x10000 if api_key > 0x7FFF else api_key, version - 0x10000 if version > 0x7FFF else version
 
 
 def decode_request_header(buffer: Buffer, flexible: Callable[[int, int], bool]) -> RequestHeader:
@@ -122,14 +185,8 @@ def decode_request_header(buffer: Buffer, flexible: Callable[[int, int], bool]) 
     It raises `MalformedMessage` when the header is cut; an unknown key is for the caller to refuse.
     """
     try:
-        api_key, version, correlation_id, n = _HEADER.unpack_from(buffer, 0)
-        position = _HEADER.size
-        client_id = None
-        if n >= 0:
-            if position + n > len(buffer):
-                raise MalformedMessage("the client id reaches beyond the request")
-            client_id = str(buffer[position : position + n], "utf-8", "replace")
-            position += n
+        kind, correlation_id, client_id, position = read_request_header(buffer)
+        api_key, version = split_kind(kind)
         if flexible(api_key, version):
             position = skip_tags(buffer, position)
     except (struct.error, IndexError) as error:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from headrace.broker.dispatch import RequestContext, handles
+from headrace.broker.rights import Operation, on_groups, on_transactional_ids
 from headrace.protocol.api import ApiKey
 from headrace.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
 
@@ -15,6 +16,10 @@ if TYPE_CHECKING:
     from headrace.broker.broker import Broker
 
 
-@handles(ApiKey.ADD_OFFSETS_TO_TXN, versions=(0, 4))
+@handles(
+    ApiKey.ADD_OFFSETS_TO_TXN,
+    versions=(0, 4),
+    requires=(on_transactional_ids(Operation.WRITE, "transactional_id"), on_groups(Operation.READ, "group_id")),
+)
 def add_offsets_to_txn(broker: Broker, context: RequestContext, request: AddOffsetsToTxnRequest) -> Any:
     return broker.transactions.call(broker.transactions.coordinator.add_offsets_to_txn, context, request)

@@ -8,13 +8,32 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from headrace.broker.dispatch import RequestContext, handles
+from headrace.broker.rights import Operation, on_cluster, on_topics, on_transactional_ids, when
 from headrace.protocol.api import ApiKey
 from headrace.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest
 
 if TYPE_CHECKING:
     from headrace.broker.broker import Broker
 
+BETWEEN_BROKERS_SINCE_VERSION = 4
 
-@handles(ApiKey.ADD_PARTITIONS_TO_TXN, versions=(0, 5))
+
+def _comes_from_a_client(request: AddPartitionsToTxnRequest, version: int) -> bool:
+    return version < BETWEEN_BROKERS_SINCE_VERSION
+
+
+def _comes_from_a_broker(request: AddPartitionsToTxnRequest, version: int) -> bool:
+    return version >= BETWEEN_BROKERS_SINCE_VERSION
+
+
+@handles(
+    ApiKey.ADD_PARTITIONS_TO_TXN,
+    versions=(0, 5),
+    requires=(
+        when(_comes_from_a_client, on_transactional_ids(Operation.WRITE, "v3_and_below_transactional_id")),
+        when(_comes_from_a_client, on_topics(Operation.WRITE, "v3_and_below_topics.name")),
+        when(_comes_from_a_broker, on_cluster(Operation.CLUSTER_ACTION)),
+    ),
+)
 def add_partitions_to_txn(broker: Broker, context: RequestContext, request: AddPartitionsToTxnRequest) -> Any:
     return broker.transactions.call(broker.transactions.coordinator.add_partitions_to_txn, context, request)

@@ -5,10 +5,10 @@ Serves versions 0-1.
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from headrace.broker.dispatch import RequestContext, handles
+from headrace.broker.rights import Operation, on_cluster
 from headrace.protocol.api import ApiKey
 from headrace.protocol.messages.alter_client_quotas import AlterClientQuotasRequest, AlterClientQuotasResponse
 
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from headrace.broker.broker import Broker
 
 
-@handles(ApiKey.ALTER_CLIENT_QUOTAS, versions=(0, 1))
-def alter_client_quotas(
+@handles(ApiKey.ALTER_CLIENT_QUOTAS, versions=(0, 1), requires=(on_cluster(Operation.ALTER_CONFIGS),))
+async def alter_client_quotas(
     broker: Broker, context: RequestContext, request: AlterClientQuotasRequest
-) -> Coroutine[Any, Any, AlterClientQuotasResponse]:
-    return broker.decide(broker.controller.alter_client_quotas, request)
+) -> AlterClientQuotasResponse:
+    return await broker.decide(broker.controller.alter_client_quotas, request)

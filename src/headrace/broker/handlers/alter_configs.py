@@ -5,10 +5,10 @@ Serves versions 0-2. IncrementalAlterConfigs is the better way: this one resets 
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from headrace.broker.dispatch import RequestContext, handles
+from headrace.broker.rights import Operation, of_configs
 from headrace.protocol.api import ApiKey
 from headrace.protocol.messages.alter_configs import AlterConfigsRequest, AlterConfigsResponse
 
@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from headrace.broker.broker import Broker
 
 
-@handles(ApiKey.ALTER_CONFIGS, versions=(0, 2))
-def alter_configs(
-    broker: Broker, context: RequestContext, request: AlterConfigsRequest
-) -> Coroutine[Any, Any, AlterConfigsResponse]:
-    return broker.decide(broker.controller.alter_configs, request)
+@handles(ApiKey.ALTER_CONFIGS, versions=(0, 2), requires=of_configs(Operation.ALTER_CONFIGS))
+async def alter_configs(broker: Broker, context: RequestContext, request: AlterConfigsRequest) -> AlterConfigsResponse:
+    return await broker.decide(broker.controller.alter_configs, request)

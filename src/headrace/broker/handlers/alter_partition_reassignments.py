@@ -5,10 +5,10 @@ Serves versions 0-1.
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from headrace.broker.dispatch import RequestContext, handles
+from headrace.broker.rights import Operation, on_cluster
 from headrace.protocol.api import ApiKey
 from headrace.protocol.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from headrace.broker.broker import Broker
 
 
-@handles(ApiKey.ALTER_PARTITION_REASSIGNMENTS, versions=(0, 1))
-def alter_partition_reassignments(
+@handles(ApiKey.ALTER_PARTITION_REASSIGNMENTS, versions=(0, 1), requires=(on_cluster(Operation.ALTER),))
+async def alter_partition_reassignments(
     broker: Broker, context: RequestContext, request: AlterPartitionReassignmentsRequest
-) -> Coroutine[Any, Any, AlterPartitionReassignmentsResponse]:
-    return broker.decide(broker.controller.alter_partition_reassignments, request)
+) -> AlterPartitionReassignmentsResponse:
+    return await broker.decide(broker.controller.alter_partition_reassignments, request)

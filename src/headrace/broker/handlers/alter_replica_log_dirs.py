@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from headrace.broker.dispatch import RequestContext, handles
+from headrace.broker.rights import Operation, on_cluster
 from headrace.errors import KafkaError
 from headrace.protocol.api import ApiKey
 from headrace.protocol.messages.alter_replica_log_dirs import (
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from headrace.broker.broker import Broker
 
 
-@handles(ApiKey.ALTER_REPLICA_LOG_DIRS, versions=(1, 2))
+@handles(ApiKey.ALTER_REPLICA_LOG_DIRS, versions=(1, 2), requires=(on_cluster(Operation.ALTER),))
 async def alter_replica_log_dirs(
     broker: Broker, context: RequestContext, request: AlterReplicaLogDirsRequest
 ) -> AlterReplicaLogDirsResponse:

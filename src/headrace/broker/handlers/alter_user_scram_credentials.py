@@ -5,10 +5,10 @@ Serves version 0.
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from headrace.broker.dispatch import RequestContext, handles
+from headrace.broker.rights import Operation, on_cluster
 from headrace.protocol.api import ApiKey
 from headrace.protocol.messages.alter_user_scram_credentials import (
     AlterUserScramCredentialsRequest,
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from headrace.broker.broker import Broker
 
 
-@handles(ApiKey.ALTER_USER_SCRAM_CREDENTIALS, versions=(0, 0))
-def alter_user_scram_credentials(
+@handles(ApiKey.ALTER_USER_SCRAM_CREDENTIALS, versions=(0, 0), requires=(on_cluster(Operation.ALTER),))
+async def alter_user_scram_credentials(
     broker: Broker, context: RequestContext, request: AlterUserScramCredentialsRequest
-) -> Coroutine[Any, Any, AlterUserScramCredentialsResponse]:
-    return broker.decide(broker.controller.alter_user_scram_credentials, request)
+) -> AlterUserScramCredentialsResponse:
+    return await broker.decide(broker.controller.alter_user_scram_credentials, request)

@@ -11,6 +11,7 @@ import re
 from typing import TYPE_CHECKING
 
 from headrace.broker.dispatch import RequestContext, handles, load_handlers
+from headrace.broker.rights import NOTHING
 from headrace.cluster.features import SUPPORTED_FEATURES
 from headrace.errors import ErrorCode
 from headrace.protocol.api import ApiKey
@@ -30,7 +31,7 @@ FEATURES_FROM_ZERO_VERSION = 4
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
 
-@handles(ApiKey.API_VERSIONS, versions=(0, VERSION_MAX))
+@handles(ApiKey.API_VERSIONS, versions=(0, VERSION_MAX), requires=NOTHING)
 def api_versions(broker: Broker, context: RequestContext, request: ApiVersionsRequest) -> ApiVersionsResponse:
     if not 0 <= context.api_version <= VERSION_MAX:
         own = ApiVersion(api_key=ApiKey.API_VERSIONS, min_version=0, max_version=VERSION_MAX)
@@ -42,7 +43,7 @@ def api_versions(broker: Broker, context: RequestContext, request: ApiVersionsRe
     response = ApiVersionsResponse(
         api_keys=[
             ApiVersion(api_key=handler.api_key, min_version=handler.advertised_low, max_version=handler.high)
-            for handler in sorted(load_handlers().values(), key=lambda handler: handler.api_key)
+            for handler in load_handlers().values()
         ]
     )
     response.supported_features = [

@@ -5,10 +5,10 @@ Serves versions 1-3.
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from headrace.broker.dispatch import RequestContext, handles
+from headrace.broker.rights import Operation, on_cluster
 from headrace.protocol.api import ApiKey
 from headrace.protocol.messages.create_acls import CreateAclsRequest, CreateAclsResponse
 
@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from headrace.broker.broker import Broker
 
 
-@handles(ApiKey.CREATE_ACLS, versions=(1, 3))
-def create_acls(
-    broker: Broker, context: RequestContext, request: CreateAclsRequest
-) -> Coroutine[Any, Any, CreateAclsResponse]:
-    return broker.decide(broker.controller.create_acls, request)
+@handles(ApiKey.CREATE_ACLS, versions=(1, 3), requires=(on_cluster(Operation.ALTER),))
+async def create_acls(broker: Broker, context: RequestContext, request: CreateAclsRequest) -> CreateAclsResponse:
+    return await broker.decide(broker.controller.create_acls, request)

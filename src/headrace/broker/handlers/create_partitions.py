@@ -5,10 +5,10 @@ Serves versions 0-3.
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from headrace.broker.dispatch import RequestContext, handles
+from headrace.broker.rights import Operation, on_topics
 from headrace.protocol.api import ApiKey
 from headrace.protocol.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsResponse
 
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from headrace.broker.broker import Broker
 
 
-@handles(ApiKey.CREATE_PARTITIONS, versions=(0, 3))
-def create_partitions(
+@handles(ApiKey.CREATE_PARTITIONS, versions=(0, 3), requires=(on_topics(Operation.ALTER, "topics.name"),))
+async def create_partitions(
     broker: Broker, context: RequestContext, request: CreatePartitionsRequest
-) -> Coroutine[Any, Any, CreatePartitionsResponse]:
-    return broker.decide(broker.controller.create_partitions, request)
+) -> CreatePartitionsResponse:
+    return await broker.decide(broker.controller.create_partitions, request)

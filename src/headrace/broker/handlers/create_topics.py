@@ -6,10 +6,10 @@ ids.
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from headrace.broker.dispatch import RequestContext, handles
+from headrace.broker.rights import Operation, any_of, on_cluster, on_topics
 from headrace.protocol.api import ApiKey
 from headrace.protocol.messages.create_topics import CreateTopicsRequest, CreateTopicsResponse
 
@@ -17,8 +17,13 @@ if TYPE_CHECKING:
     from headrace.broker.broker import Broker
 
 
-@handles(ApiKey.CREATE_TOPICS, versions=(2, 7))
-def create_topics(
-    broker: Broker, context: RequestContext, request: CreateTopicsRequest
-) -> Coroutine[Any, Any, CreateTopicsResponse]:
-    return broker.decide(broker.controller.create_topics, request)
+@handles(
+    ApiKey.CREATE_TOPICS,
+    versions=(2, 7),
+    requires=(
+        any_of(on_cluster(Operation.CREATE), on_topics(Operation.CREATE, "topics.name")),
+        on_topics(Operation.DESCRIBE_CONFIGS, "topics.name", conditional=True),
+    ),
+)
+async def create_topics(broker: Broker, context: RequestContext, request: CreateTopicsRequest) -> CreateTopicsResponse:
+    return await broker.decide(broker.controller.create_topics, request)

@@ -5,10 +5,10 @@ Serves versions 1-3.
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from headrace.broker.dispatch import RequestContext, handles
+from headrace.broker.rights import Operation, on_cluster
 from headrace.protocol.api import ApiKey
 from headrace.protocol.messages.delete_acls import DeleteAclsRequest, DeleteAclsResponse
 
@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from headrace.broker.broker import Broker
 
 
-@handles(ApiKey.DELETE_ACLS, versions=(1, 3))
-def delete_acls(
-    broker: Broker, context: RequestContext, request: DeleteAclsRequest
-) -> Coroutine[Any, Any, DeleteAclsResponse]:
-    return broker.decide(broker.controller.delete_acls, request)
+@handles(ApiKey.DELETE_ACLS, versions=(1, 3), requires=(on_cluster(Operation.ALTER),))
+async def delete_acls(broker: Broker, context: RequestContext, request: DeleteAclsRequest) -> DeleteAclsResponse:
+    return await broker.decide(broker.controller.delete_acls, request)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from headrace.broker.dispatch import RequestContext, handles
+from headrace.broker.rights import Operation, on_topics
 from headrace.errors import KafkaError, OffsetOutOfRangeError, PolicyViolationError
 from headrace.log import Log
 from headrace.protocol.api import ApiKey
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 UP_TO_HIGH_WATERMARK = -1
 
 
-@handles(ApiKey.DELETE_RECORDS, versions=(0, 2))
+@handles(ApiKey.DELETE_RECORDS, versions=(0, 2), requires=(on_topics(Operation.DELETE, "topics.name"),))
 async def delete_records(
     broker: Broker, context: RequestContext, request: DeleteRecordsRequest
 ) -> DeleteRecordsResponse:

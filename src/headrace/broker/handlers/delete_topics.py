@@ -5,10 +5,10 @@ Serves versions 1-6. From 6 on topics may be named by id.
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from headrace.broker.dispatch import RequestContext, handles
+from headrace.broker.rights import Operation, on_topics
 from headrace.protocol.api import ApiKey
 from headrace.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse
 
@@ -16,8 +16,13 @@ if TYPE_CHECKING:
     from headrace.broker.broker import Broker
 
 
-@handles(ApiKey.DELETE_TOPICS, versions=(1, 6))
-def delete_topics(
-    broker: Broker, context: RequestContext, request: DeleteTopicsRequest
-) -> Coroutine[Any, Any, DeleteTopicsResponse]:
-    return broker.decide(broker.controller.delete_topics, request, context.api_version)
+@handles(
+    ApiKey.DELETE_TOPICS,
+    versions=(1, 6),
+    requires=(
+        on_topics(Operation.DESCRIBE, "topics.name", "topics.topic_id", "topic_names"),
+        on_topics(Operation.DELETE, "topics.name", "topics.topic_id", "topic_names"),
+    ),
+)
+async def delete_topics(broker: Broker, context: RequestContext, request: DeleteTopicsRequest) -> DeleteTopicsResponse:
+    return await broker.decide(broker.controller.delete_topics, request, context.api_version)

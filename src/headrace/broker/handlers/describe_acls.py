@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from headrace.broker.dispatch import RequestContext, handles
+from headrace.broker.rights import Operation, on_cluster
 from headrace.protocol.api import ApiKey
 from headrace.protocol.messages.describe_acls import DescribeAclsRequest, DescribeAclsResponse
 
@@ -15,6 +16,6 @@ if TYPE_CHECKING:
     from headrace.broker.broker import Broker
 
 
-@handles(ApiKey.DESCRIBE_ACLS, versions=(1, 3))
+@handles(ApiKey.DESCRIBE_ACLS, versions=(1, 3), requires=(on_cluster(Operation.DESCRIBE),))
 def describe_acls(broker: Broker, context: RequestContext, request: DescribeAclsRequest) -> DescribeAclsResponse:
     return broker.controller.describe_acls(broker.image, request)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from headrace.broker.dispatch import RequestContext, handles
+from headrace.broker.rights import Operation, on_cluster
 from headrace.protocol.api import ApiKey
 from headrace.protocol.messages.describe_client_quotas import DescribeClientQuotasRequest, DescribeClientQuotasResponse
 
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from headrace.broker.broker import Broker
 
 
-@handles(ApiKey.DESCRIBE_CLIENT_QUOTAS, versions=(0, 1))
+@handles(ApiKey.DESCRIBE_CLIENT_QUOTAS, versions=(0, 1), requires=(on_cluster(Operation.DESCRIBE_CONFIGS),))
 def describe_client_quotas(
     broker: Broker, context: RequestContext, request: DescribeClientQuotasRequest
 ) -> DescribeClientQuotasResponse:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from headrace.broker.dispatch import RequestContext, handles
+from headrace.broker.rights import NOTHING
 from headrace.protocol.api import ApiKey
 from headrace.protocol.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
 
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from headrace.broker.broker import Broker
 
 
-@handles(ApiKey.DESCRIBE_CLUSTER, versions=(0, 2))
+@handles(ApiKey.DESCRIBE_CLUSTER, versions=(0, 2), requires=NOTHING)
 def describe_cluster(
     broker: Broker, context: RequestContext, request: DescribeClusterRequest
 ) -> DescribeClusterResponse:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from headrace.broker.dispatch import RequestContext, handles
+from headrace.broker.rights import Operation, of_configs
 from headrace.protocol.api import ApiKey
 from headrace.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResponse
 
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from headrace.broker.broker import Broker
 
 
-@handles(ApiKey.DESCRIBE_CONFIGS, versions=(1, 4))
+@handles(ApiKey.DESCRIBE_CONFIGS, versions=(1, 4), requires=of_configs(Operation.DESCRIBE_CONFIGS))
 def describe_configs(
     broker: Broker, context: RequestContext, request: DescribeConfigsRequest
 ) -> DescribeConfigsResponse:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from headrace.broker.dispatch import RequestContext, handles
+from headrace.broker.rights import Operation, on_groups
 from headrace.protocol.api import ApiKey
 from headrace.protocol.messages.describe_groups import DescribeGroupsRequest
 
@@ -15,6 +16,6 @@ if TYPE_CHECKING:
     from headrace.broker.broker import Broker
 
 
-@handles(ApiKey.DESCRIBE_GROUPS, versions=(0, 6))
+@handles(ApiKey.DESCRIBE_GROUPS, versions=(0, 6), requires=(on_groups(Operation.DESCRIBE, "groups"),))
 def describe_groups(broker: Broker, context: RequestContext, request: DescribeGroupsRequest) -> Any:
     return broker.groups.call(broker.groups.coordinator.describe_groups, context, request)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from headrace.broker.dispatch import RequestContext, handles
+from headrace.broker.rights import Operation, on_cluster
 from headrace.errors import ErrorCode
 from headrace.log import DirectoryInfo
 from headrace.protocol.api import ApiKey
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from headrace.broker.broker import Broker
 
 
-@handles(ApiKey.DESCRIBE_LOG_DIRS, versions=(1, 5))
+@handles(ApiKey.DESCRIBE_LOG_DIRS, versions=(1, 5), requires=(on_cluster(Operation.DESCRIBE),))
 async def describe_log_dirs(
     broker: Broker, context: RequestContext, request: DescribeLogDirsRequest
 ) -> DescribeLogDirsResponse:

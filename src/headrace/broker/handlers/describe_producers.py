@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from headrace.broker.dispatch import RequestContext, handles
+from headrace.broker.rights import Operation, on_topics
 from headrace.errors import KafkaError
 from headrace.protocol.api import ApiKey
 from headrace.protocol.messages.describe_producers import (
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from headrace.broker.broker import Broker
 
 
-@handles(ApiKey.DESCRIBE_PRODUCERS, versions=(0, 0))
+@handles(ApiKey.DESCRIBE_PRODUCERS, versions=(0, 0), requires=(on_topics(Operation.READ, "topics.name"),))
 def describe_producers(
     broker: Broker, context: RequestContext, request: DescribeProducersRequest
 ) -> DescribeProducersResponse:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from headrace.broker.dispatch import RequestContext, handles
+from headrace.broker.rights import Operation, on_topics
 from headrace.protocol.api import ApiKey
 from headrace.protocol.messages.describe_topic_partitions import (
     DescribeTopicPartitionsRequest,
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from headrace.broker.broker import Broker
 
 
-@handles(ApiKey.DESCRIBE_TOPIC_PARTITIONS, versions=(0, 0))
+@handles(ApiKey.DESCRIBE_TOPIC_PARTITIONS, versions=(0, 0), requires=(on_topics(Operation.DESCRIBE, "topics.name"),))
 def describe_topic_partitions(
     broker: Broker, context: RequestContext, request: DescribeTopicPartitionsRequest
 ) -> DescribeTopicPartitionsResponse:

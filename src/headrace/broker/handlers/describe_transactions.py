@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from headrace.broker.dispatch import RequestContext, handles
+from headrace.broker.rights import Operation, on_topics, on_transactional_ids
 from headrace.protocol.api import ApiKey
 from headrace.protocol.messages.describe_transactions import DescribeTransactionsRequest
 
@@ -15,6 +16,13 @@ if TYPE_CHECKING:
     from headrace.broker.broker import Broker
 
 
-@handles(ApiKey.DESCRIBE_TRANSACTIONS, versions=(0, 0))
+@handles(
+    ApiKey.DESCRIBE_TRANSACTIONS,
+    versions=(0, 0),
+    requires=(
+        on_transactional_ids(Operation.DESCRIBE, "transactional_ids"),
+        on_topics(Operation.DESCRIBE, conditional=True),
+    ),
+)
 def describe_transactions(broker: Broker, context: RequestContext, request: DescribeTransactionsRequest) -> Any:
     return broker.transactions.call(broker.transactions.coordinator.describe_transactions, context, request)

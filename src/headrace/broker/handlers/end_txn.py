@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from headrace.broker.dispatch import RequestContext, handles
+from headrace.broker.rights import Operation, on_transactional_ids
 from headrace.protocol.api import ApiKey
 from headrace.protocol.messages.end_txn import EndTxnRequest
 
@@ -15,6 +16,6 @@ if TYPE_CHECKING:
     from headrace.broker.broker import Broker
 
 
-@handles(ApiKey.END_TXN, versions=(0, 5))
+@handles(ApiKey.END_TXN, versions=(0, 5), requires=(on_transactional_ids(Operation.WRITE, "transactional_id"),))
 def end_txn(broker: Broker, context: RequestContext, request: EndTxnRequest) -> Any:
     return broker.transactions.call(broker.transactions.coordinator.end_txn, context, request)

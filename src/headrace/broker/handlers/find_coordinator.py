@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from headrace.broker.dispatch import RequestContext, handles
+from headrace.broker.rights import Operation, on_groups, on_transactional_ids, when
 from headrace.cluster.topic_names import CONSUMER_OFFSETS, TRANSACTION_STATE
 from headrace.errors import ErrorCode
 from headrace.protocol.api import ApiKey
@@ -19,10 +20,26 @@ if TYPE_CHECKING:
     from headrace.broker.broker import Broker
 
 BATCHED_SINCE_VERSION = 4
-_TOPIC_OF_KEY_TYPE = {0: CONSUMER_OFFSETS, 1: TRANSACTION_STATE}
+GROUP_KEY, TRANSACTION_KEY = 0, 1
+_TOPIC_OF_KEY_TYPE = {GROUP_KEY: CONSUMER_OFFSETS, TRANSACTION_KEY: TRANSACTION_STATE}
 
 
-@handles(ApiKey.FIND_COORDINATOR, versions=(0, 6))
+def _asks_for_groups(request: FindCoordinatorRequest, version: int) -> bool:
+    return request.key_type == GROUP_KEY
+
+
+def _asks_for_transactions(request: FindCoordinatorRequest, version: int) -> bool:
+    return request.key_type == TRANSACTION_KEY
+
+
+@handles(
+    ApiKey.FIND_COORDINATOR,
+    versions=(0, 6),
+    requires=(
+        when(_asks_for_groups, on_groups(Operation.DESCRIBE, "key", "coordinator_keys")),
+        when(_asks_for_transactions, on_transactional_ids(Operation.DESCRIBE, "key", "coordinator_keys")),
+    ),
+)
 async def find_coordinator(
     broker: Broker, context: RequestContext, request: FindCoordinatorRequest
 ) -> FindCoordinatorResponse:

@@ -5,10 +5,10 @@ Serves versions 0-1.
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from headrace.broker.dispatch import RequestContext, handles
+from headrace.broker.rights import Operation, of_configs
 from headrace.protocol.api import ApiKey
 from headrace.protocol.messages.incremental_alter_configs import (
     IncrementalAlterConfigsRequest,
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from headrace.broker.broker import Broker
 
 
-@handles(ApiKey.INCREMENTAL_ALTER_CONFIGS, versions=(0, 1))
-def incremental_alter_configs(
+@handles(ApiKey.INCREMENTAL_ALTER_CONFIGS, versions=(0, 1), requires=of_configs(Operation.ALTER_CONFIGS))
+async def incremental_alter_configs(
     broker: Broker, context: RequestContext, request: IncrementalAlterConfigsRequest
-) -> Coroutine[Any, Any, IncrementalAlterConfigsResponse]:
-    return broker.decide(broker.controller.incremental_alter_configs, request)
+) -> IncrementalAlterConfigsResponse:
+    return await broker.decide(broker.controller.incremental_alter_configs, request)

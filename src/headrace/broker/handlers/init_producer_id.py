@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from headrace.broker.dispatch import RequestContext, handles
+from headrace.broker.rights import Operation, any_of, on_cluster, on_topics, on_transactional_ids, when
 from headrace.protocol.api import ApiKey
 from headrace.protocol.messages.init_producer_id import InitProducerIdRequest
 
@@ -16,6 +17,20 @@ if TYPE_CHECKING:
     from headrace.broker.broker import Broker
 
 
-@handles(ApiKey.INIT_PRODUCER_ID, versions=(0, 5))
+def _is_idempotent_only(request: InitProducerIdRequest, version: int) -> bool:
+    return request.transactional_id is None
+
+
+@handles(
+    ApiKey.INIT_PRODUCER_ID,
+    versions=(0, 5),
+    requires=(
+        on_transactional_ids(Operation.WRITE, "transactional_id"),
+        any_of(
+            when(_is_idempotent_only, on_cluster(Operation.IDEMPOTENT_WRITE)),
+            on_topics(Operation.WRITE, conditional=True),
+        ),
+    ),
+)
 def init_producer_id(broker: Broker, context: RequestContext, request: InitProducerIdRequest) -> Any:
     return broker.transactions.call(broker.transactions.coordinator.init_producer_id, context, request)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from headrace.broker.dispatch import RequestContext, handles
+from headrace.broker.rights import Operation, on_groups
 from headrace.protocol.api import ApiKey
 from headrace.protocol.messages.join_group import JoinGroupRequest
 
@@ -15,6 +16,6 @@ if TYPE_CHECKING:
     from headrace.broker.broker import Broker
 
 
-@handles(ApiKey.JOIN_GROUP, versions=(0, 9))
+@handles(ApiKey.JOIN_GROUP, versions=(0, 9), requires=(on_groups(Operation.READ, "group_id"),), only_waits=True)
 def join_group(broker: Broker, context: RequestContext, request: JoinGroupRequest) -> Any:
     return broker.groups.call(broker.groups.coordinator.join_group, context, request)

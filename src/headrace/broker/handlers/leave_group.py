@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from headrace.broker.dispatch import RequestContext, handles
+from headrace.broker.rights import Operation, on_groups
 from headrace.protocol.api import ApiKey
 from headrace.protocol.messages.leave_group import LeaveGroupRequest
 
@@ -15,6 +16,6 @@ if TYPE_CHECKING:
     from headrace.broker.broker import Broker
 
 
-@handles(ApiKey.LEAVE_GROUP, versions=(0, 5))
+@handles(ApiKey.LEAVE_GROUP, versions=(0, 5), requires=(on_groups(Operation.READ, "group_id"),))
 def leave_group(broker: Broker, context: RequestContext, request: LeaveGroupRequest) -> Any:
     return broker.groups.call(broker.groups.coordinator.leave_group, context, request)

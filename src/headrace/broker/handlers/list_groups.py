@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from headrace.broker.dispatch import RequestContext, handles
+from headrace.broker.rights import Operation, any_of, on_cluster, on_groups
 from headrace.protocol.api import ApiKey
 from headrace.protocol.messages.list_groups import ListGroupsRequest
 
@@ -15,6 +16,12 @@ if TYPE_CHECKING:
     from headrace.broker.broker import Broker
 
 
-@handles(ApiKey.LIST_GROUPS, versions=(0, 5))
+@handles(
+    ApiKey.LIST_GROUPS,
+    versions=(0, 5),
+    requires=(
+        any_of(on_cluster(Operation.DESCRIBE, conditional=True), on_groups(Operation.DESCRIBE, conditional=True)),
+    ),
+)
 def list_groups(broker: Broker, context: RequestContext, request: ListGroupsRequest) -> Any:
     return broker.groups.call(broker.groups.coordinator.list_groups, context, request)

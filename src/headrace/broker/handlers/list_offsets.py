@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.broker.dispatch import RequestContext, handles
 from headrace.broker.partition import Isolation, Partition
+from headrace.broker.rights import Operation, on_topics
 from headrace.errors import CorruptMessageError, ErrorCode, KafkaError, KafkaStorageError, UnsupportedVersionError
 from headrace.log import TimeAndOffset
 from headrace.protocol.api import ApiKey
@@ -33,7 +34,7 @@ _SINCE_VERSION = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIES
 CONSUMER_REPLICA_ID = -1
 
 
-@handles(ApiKey.LIST_OFFSETS, versions=(1, 11))
+@handles(ApiKey.LIST_OFFSETS, versions=(1, 11), requires=(on_topics(Operation.DESCRIBE, "topics.name"),))
 async def list_offsets(broker: Broker, context: RequestContext, request: ListOffsetsRequest) -> ListOffsetsResponse:
     response = ListOffsetsResponse()
     for topic in request.topics:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from headrace.broker.dispatch import RequestContext, handles
+from headrace.broker.rights import Operation, on_cluster
 from headrace.protocol.api import ApiKey
 from headrace.protocol.messages.list_partition_reassignments import (
     ListPartitionReassignmentsRequest,
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from headrace.broker.broker import Broker
 
 
-@handles(ApiKey.LIST_PARTITION_REASSIGNMENTS, versions=(0, 0))
+@handles(ApiKey.LIST_PARTITION_REASSIGNMENTS, versions=(0, 0), requires=(on_cluster(Operation.DESCRIBE),))
 def list_partition_reassignments(
     broker: Broker, context: RequestContext, request: ListPartitionReassignmentsRequest
 ) -> ListPartitionReassignmentsResponse:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from headrace.broker.dispatch import RequestContext, handles
+from headrace.broker.rights import Operation, on_transactional_ids
 from headrace.protocol.api import ApiKey
 from headrace.protocol.messages.list_transactions import ListTransactionsRequest
 
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
     from headrace.broker.broker import Broker
 
 
-@handles(ApiKey.LIST_TRANSACTIONS, versions=(0, 2))
+@handles(
+    ApiKey.LIST_TRANSACTIONS, versions=(0, 2), requires=(on_transactional_ids(Operation.DESCRIBE, conditional=True),)
+)
 def list_transactions(broker: Broker, context: RequestContext, request: ListTransactionsRequest) -> Any:
     return broker.transactions.call(broker.transactions.coordinator.list_transactions, context, request)

@@ -7,9 +7,10 @@ again.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from headrace.broker.dispatch import RequestContext, handles
+from headrace.broker.dispatch import Pending, RequestContext, handles
+from headrace.broker.rights import Operation, any_of, on_cluster, on_topics
 from headrace.cluster.topic_names import INTERNAL_TOPICS, name_problem
 from headrace.errors import ErrorCode
 from headrace.protocol.api import ApiKey
@@ -22,14 +23,25 @@ if TYPE_CHECKING:
 AUTO_CREATE_CHOICE_SINCE_VERSION = 4
 
 
-@handles(ApiKey.METADATA, versions=(0, 13))
-def metadata(broker: Broker, context: RequestContext, request: MetadataRequest) -> Any:
+@handles(
+    ApiKey.METADATA,
+    versions=(0, 13),
+    requires=(
+        on_topics(Operation.DESCRIBE, "topics.name", "topics.topic_id"),
+        any_of(
+            on_topics(Operation.CREATE, "topics.name", conditional=True), on_cluster(Operation.CREATE, conditional=True)
+        ),
+    ),
+)
+def metadata(
+    broker: Broker, context: RequestContext, request: MetadataRequest
+) -> MetadataResponse | Pending[MetadataResponse]:
     may_create = context.api_version < AUTO_CREATE_CHOICE_SINCE_VERSION or request.allow_auto_topic_creation
     if may_create and request.topics and broker.config.get_bool("auto.create.topics.enable"):
         known = broker.image.topics
         new = {t.name for t in request.topics if t.name and t.name not in known and name_problem(t.name) is None}
         if new:
-            return _create_then_answer(broker, context, request, sorted(new))
+            return Pending(_create_then_answer(broker, context, request, sorted(new)))
     return broker.answers.metadata(request, context.api_version, context.listener)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from headrace.broker.dispatch import RequestContext, handles
+from headrace.broker.rights import Operation, on_groups, on_topics
 from headrace.protocol.api import ApiKey
 from headrace.protocol.messages.offset_commit import OffsetCommitRequest
 
@@ -15,6 +16,10 @@ if TYPE_CHECKING:
     from headrace.broker.broker import Broker
 
 
-@handles(ApiKey.OFFSET_COMMIT, versions=(2, 10))
+@handles(
+    ApiKey.OFFSET_COMMIT,
+    versions=(2, 10),
+    requires=(on_groups(Operation.READ, "group_id"), on_topics(Operation.READ, "topics.name", "topics.topic_id")),
+)
 def offset_commit(broker: Broker, context: RequestContext, request: OffsetCommitRequest) -> Any:
     return broker.groups.call(broker.groups.coordinator.offset_commit, context, request)

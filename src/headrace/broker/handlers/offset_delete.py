@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from headrace.broker.dispatch import RequestContext, handles
+from headrace.broker.rights import Operation, on_groups, on_topics
 from headrace.protocol.api import ApiKey
 from headrace.protocol.messages.offset_delete import OffsetDeleteRequest
 
@@ -15,6 +16,10 @@ if TYPE_CHECKING:
     from headrace.broker.broker import Broker
 
 
-@handles(ApiKey.OFFSET_DELETE, versions=(0, 0))
+@handles(
+    ApiKey.OFFSET_DELETE,
+    versions=(0, 0),
+    requires=(on_groups(Operation.DELETE, "group_id"), on_topics(Operation.READ, "topics.name")),
+)
 def offset_delete(broker: Broker, context: RequestContext, request: OffsetDeleteRequest) -> Any:
     return broker.groups.call(broker.groups.coordinator.offset_delete, context, request)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from headrace.broker.dispatch import RequestContext, handles
+from headrace.broker.rights import Operation, on_groups, on_topics
 from headrace.protocol.api import ApiKey
 from headrace.protocol.messages.offset_fetch import OffsetFetchRequest
 
@@ -15,6 +16,13 @@ if TYPE_CHECKING:
     from headrace.broker.broker import Broker
 
 
-@handles(ApiKey.OFFSET_FETCH, versions=(1, 10))
+@handles(
+    ApiKey.OFFSET_FETCH,
+    versions=(1, 10),
+    requires=(
+        on_groups(Operation.DESCRIBE, "group_id", "groups.group_id"),
+        on_topics(Operation.DESCRIBE, "topics.name", "groups.topics.name", "groups.topics.topic_id"),
+    ),
+)
 def offset_fetch(broker: Broker, context: RequestContext, request: OffsetFetchRequest) -> Any:
     return broker.groups.call(broker.groups.coordinator.offset_fetch, context, request)

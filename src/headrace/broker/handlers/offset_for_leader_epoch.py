@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from headrace.broker.dispatch import RequestContext, handles
+from headrace.broker.rights import Operation, any_of, on_cluster, on_topics
 from headrace.errors import KafkaError
 from headrace.protocol.api import ApiKey
 from headrace.protocol.messages.offset_for_leader_epoch import (
@@ -23,7 +24,11 @@ if TYPE_CHECKING:
     from headrace.broker.broker import Broker
 
 
-@handles(ApiKey.OFFSET_FOR_LEADER_EPOCH, versions=(2, 4))
+@handles(
+    ApiKey.OFFSET_FOR_LEADER_EPOCH,
+    versions=(2, 4),
+    requires=(any_of(on_topics(Operation.DESCRIBE, "topics.topic"), on_cluster(Operation.CLUSTER_ACTION)),),
+)
 def offset_for_leader_epoch(
     broker: Broker, context: RequestContext, request: OffsetForLeaderEpochRequest
 ) -> OffsetForLeaderEpochResponse:

@@ -8,10 +8,11 @@ by id from version 13 on. What is transactional needs a transactional id in the 
 from __future__ import annotations
 
 from collections.abc import Awaitable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from headrace.broker.dispatch import NO_RESPONSE, CloseConnection, NoResponse, RequestContext, handles
+from headrace.broker.dispatch import NO_RESPONSE, CloseConnection, NoResponse, Pending, RequestContext, handles, settled
 from headrace.broker.partition import Partition
+from headrace.broker.rights import Operation, on_topics, on_transactional_ids
 from headrace.cluster.topic_names import INTERNAL_TOPICS
 from headrace.errors import (
     CorruptMessageError,
@@ -71,20 +72,30 @@ _WITHOUT_LOG_START = (
 # What the coordinator said about the first batch of a transaction: the guard to write it with, or why it is refused.
 _Verified = Verification | ErrorCode
 _Pending = tuple[Partition, PartitionProduceResponse, Awaitable[Appended]]
+_Answer = ProduceResponse | NoResponse
+_Result = _Answer | Pending[_Answer]
 
 
-@handles(ApiKey.PRODUCE, versions=(3, 13), advertised_from=0)
-def produce(broker: Broker, context: RequestContext, request: ProduceRequest) -> Any:
+@handles(
+    ApiKey.PRODUCE,
+    versions=(3, 13),
+    advertised_from=0,
+    requires=(
+        on_transactional_ids(Operation.WRITE, "transactional_id"),
+        on_topics(Operation.WRITE, "topic_data.name", "topic_data.topic_id"),
+    ),
+)
+def produce(broker: Broker, context: RequestContext, request: ProduceRequest) -> _Result:
     if request.transactional_id is not None:
         unverified = _unverified(broker, context, request)
         if unverified:
-            return _join_then_append(broker, context, request, unverified)
+            return Pending(_join_then_append(broker, context, request, unverified))
     return _append_all(broker, context, request, {})
 
 
 def _append_all(
     broker: Broker, context: RequestContext, request: ProduceRequest, verified: dict[TopicPartition, _Verified]
-) -> Any:
+) -> _Result:
     """Append every batch; answer at once unless a disk or a replica has to be waited for."""
     response = ProduceResponse()
     pending: list[_Pending] = []
@@ -107,7 +118,7 @@ def _append_all(
                 _append_one(broker, context, request, key, data.records, result, pending, verified.get(key))
             failed = failed or bool(result.error_code)
     if pending:
-        return _finish(request, response, pending)
+        return Pending(_finish(request, response, pending))
     return _respond(request, response, failed)
 
 
@@ -172,7 +183,7 @@ async def _join_then_append(
     context: RequestContext,
     request: ProduceRequest,
     unverified: dict[TopicPartition, tuple[BatchHeader, Verification]],
-) -> Any:
+) -> _Answer:
     """Ask the coordinator first: nothing is written to a partition that is not part of the open transaction."""
     adds = context.api_version >= PRODUCE_ADDS_VERSION
     verified: dict[TopicPartition, _Verified] = {}
@@ -184,8 +195,7 @@ async def _join_then_append(
         for key in keys:
             error = produce_error(errors[key], context.api_version)
             verified[key] = error if error else unverified[key][1]
-    result = _append_all(broker, context, request, verified)
-    return await result if hasattr(result, "__await__") else result
+    return await settled(_append_all(broker, context, request, verified))
 
 
 def _refuse_all(request: ProduceRequest) -> ErrorCode:
@@ -245,7 +255,7 @@ def _fill_error(result: PartitionProduceResponse, error: HeadraceError, partitio
         ]
 
 
-async def _finish(request: ProduceRequest, response: ProduceResponse, pending: list[_Pending]) -> Any:
+async def _finish(request: ProduceRequest, response: ProduceResponse, pending: list[_Pending]) -> _Answer:
     for partition, result, awaitable in pending:
         try:
             _fill(result, await awaitable)
@@ -255,7 +265,7 @@ async def _finish(request: ProduceRequest, response: ProduceResponse, pending: l
     return _respond(request, response, failed)
 
 
-def _respond(request: ProduceRequest, response: ProduceResponse, failed: bool) -> ProduceResponse | NoResponse:
+def _respond(request: ProduceRequest, response: ProduceResponse, failed: bool) -> _Answer:
     if request.acks != 0:
         return response
     if failed:

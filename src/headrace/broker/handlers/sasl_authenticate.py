@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from headrace.broker.dispatch import RequestContext, handles
+from headrace.broker.rights import NOTHING
 from headrace.errors import ErrorCode
 from headrace.protocol.api import ApiKey
 from headrace.protocol.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from headrace.broker.broker import Broker
 
 
-@handles(ApiKey.SASL_AUTHENTICATE, versions=(0, 2))
+@handles(ApiKey.SASL_AUTHENTICATE, versions=(0, 2), requires=NOTHING)
 def sasl_authenticate(
     broker: Broker, context: RequestContext, request: SaslAuthenticateRequest
 ) -> SaslAuthenticateResponse:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from headrace.broker.dispatch import RequestContext, handles
+from headrace.broker.rights import Operation, on_groups
 from headrace.protocol.api import ApiKey
 from headrace.protocol.messages.sync_group import SyncGroupRequest
 
@@ -15,6 +16,6 @@ if TYPE_CHECKING:
     from headrace.broker.broker import Broker
 
 
-@handles(ApiKey.SYNC_GROUP, versions=(0, 5))
+@handles(ApiKey.SYNC_GROUP, versions=(0, 5), requires=(on_groups(Operation.READ, "group_id"),), only_waits=True)
 def sync_group(broker: Broker, context: RequestContext, request: SyncGroupRequest) -> Any:
     return broker.groups.call(broker.groups.coordinator.sync_group, context, request)

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from headrace.broker.dispatch import RequestContext, handles
+from headrace.broker.dispatch import RequestContext, handles, settled
+from headrace.broker.rights import Operation, on_groups, on_topics, on_transactional_ids
 from headrace.cluster.topic_names import CONSUMER_OFFSETS
 from headrace.errors import ErrorCode, HeadraceError
 from headrace.protocol.api import ApiKey
@@ -25,7 +26,15 @@ if TYPE_CHECKING:
     from headrace.broker.broker import Broker
 
 
-@handles(ApiKey.TXN_OFFSET_COMMIT, versions=(0, 5))
+@handles(
+    ApiKey.TXN_OFFSET_COMMIT,
+    versions=(0, 5),
+    requires=(
+        on_transactional_ids(Operation.WRITE, "transactional_id"),
+        on_groups(Operation.READ, "group_id"),
+        on_topics(Operation.READ, "topics.name"),
+    ),
+)
 async def txn_offset_commit(broker: Broker, context: RequestContext, request: TxnOffsetCommitRequest) -> Any:
     error = await _join(broker, context, request)
     if error:
@@ -41,8 +50,7 @@ async def txn_offset_commit(broker: Broker, context: RequestContext, request: Tx
                 for topic in request.topics
             ]
         )
-    result = broker.groups.call(broker.groups.coordinator.txn_offset_commit, context, request)
-    return await result if hasattr(result, "__await__") else result
+    return await settled(broker.groups.call(broker.groups.coordinator.txn_offset_commit, context, request))
 
 
 async def _join(broker: Broker, context: RequestContext, request: TxnOffsetCommitRequest) -> ErrorCode:

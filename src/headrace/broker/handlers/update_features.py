@@ -5,10 +5,10 @@ Serves versions 0-2.
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from headrace.broker.dispatch import RequestContext, handles
+from headrace.broker.rights import Operation, on_cluster
 from headrace.protocol.api import ApiKey
 from headrace.protocol.messages.update_features import UpdateFeaturesRequest, UpdateFeaturesResponse
 
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from headrace.broker.broker import Broker
 
 
-@handles(ApiKey.UPDATE_FEATURES, versions=(0, 2))
-def update_features(
+@handles(ApiKey.UPDATE_FEATURES, versions=(0, 2), requires=(on_cluster(Operation.ALTER),))
+async def update_features(
     broker: Broker, context: RequestContext, request: UpdateFeaturesRequest
-) -> Coroutine[Any, Any, UpdateFeaturesResponse]:
-    return broker.decide(broker.controller.update_features, request)
+) -> UpdateFeaturesResponse:
+    return await broker.decide(broker.controller.update_features, request)

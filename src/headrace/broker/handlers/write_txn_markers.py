@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from headrace.broker.dispatch import RequestContext, handles
+from headrace.broker.rights import Operation, any_of, on_cluster
 from headrace.protocol.api import ApiKey
 from headrace.protocol.messages.write_txn_markers import (
     WritableTxnMarker,
@@ -24,7 +25,11 @@ if TYPE_CHECKING:
     from headrace.broker.broker import Broker
 
 
-@handles(ApiKey.WRITE_TXN_MARKERS, versions=(1, 2))
+@handles(
+    ApiKey.WRITE_TXN_MARKERS,
+    versions=(1, 2),
+    requires=(any_of(on_cluster(Operation.CLUSTER_ACTION), on_cluster(Operation.ALTER)),),
+)
 async def write_txn_markers(
     broker: Broker, context: RequestContext, request: WriteTxnMarkersRequest
 ) -> WriteTxnMarkersResponse:

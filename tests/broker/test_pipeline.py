@@ -1,0 +1,269 @@
+"""The steps that every request passes: their order, what refuses it at each of them, and what is counted."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import pkgutil
+import struct
+from typing import Any
+
+import pytest
+
+from headrace.broker.dispatch import ANONYMOUS, CloseConnection, RequestContext
+from headrace.broker.request_metrics import ApiMetrics, Times
+from headrace.errors import ErrorCode
+from headrace.protocol import codec
+from headrace.protocol.api import ApiKey
+from headrace.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from headrace.protocol.messages.metadata import MetadataRequest, MetadataResponse
+
+from . import raw
+from .played import World, run
+from .sim import SmallSegmentsBroker
+
+METADATA_VERSION, API_VERSIONS_VERSION = 9, 2
+ASKING = (MetadataRequest(topics=None), METADATA_VERSION)
+WAITING = (raw.fetch_request("t", 0, 1, max_wait_ms=5_000), raw.FETCH_VERSION)
+
+
+@pytest.fixture(autouse=True)
+def room_for_the_first_record(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SmallSegmentsBroker, "segment_bytes", 1 << 20)
+
+
+def answers(world: World, cls: type, version: int) -> list[Any]:
+    """What has been written so far, as answers of one kind."""
+    found = []
+    data = bytes(world.transport.written)
+    while data:
+        size = struct.unpack_from(">i", data)[0]
+        found.append(codec.decode_response(cls, version, data[4 : 4 + size])[1])
+        data = data[4 + size :]
+    return found
+
+
+def metrics(world: World, api_key: ApiKey) -> ApiMetrics:
+    return world.broker.pipeline.metrics[api_key]
+
+
+def replace_handler(world: World, api_key: ApiKey, function: Any) -> None:
+    pipeline = world.broker.pipeline
+    pipeline.handlers = {**pipeline.handlers}
+    pipeline.handlers[api_key] = dataclasses.replace(pipeline.handlers[api_key], function=function)
+
+
+def test_the_steps_come_in_their_order() -> None:
+    async def scenario(world: World) -> None:
+        pipeline = world.broker.pipeline
+        steps: list[str] = []
+
+        def who(context: RequestContext, request: Any) -> None:
+            assert context.principal == ANONYMOUS
+            assert isinstance(request, MetadataRequest)
+            context.principal = "User:alice"
+            steps.append("who")
+
+        def may(context: RequestContext, request: Any) -> None:
+            steps.append(f"may {context.principal}")
+
+        def throttled(context: RequestContext, request: Any) -> float:
+            steps.append("throttled")
+            return 0.0
+
+        def handler(broker: Any, context: RequestContext, request: Any) -> MetadataResponse:
+            steps.append("run")
+            return MetadataResponse()
+
+        pipeline.who, pipeline.may, pipeline.throttled = who, may, throttled
+        replace_handler(world, ApiKey.METADATA, handler)
+        world.send(ASKING)
+        assert steps == ["who", "may User:alice", "throttled", "run"]
+        assert len(answers(world, MetadataResponse, METADATA_VERSION)) == 1
+
+    run(scenario)
+
+
+def test_what_cannot_be_decoded_closes_the_connection() -> None:
+    async def scenario(world: World) -> None:
+        frame = raw.frame(*ASKING)
+        for bad in (struct.pack(">i", 3) + b"abc", frame[:-3], b"\x00\x00\x00\x0a\x7f\xff" + bytes(8)):
+            world.send_bytes(struct.pack(">i", len(bad) - 4) + bad[4:])
+            assert world.transport.closed == "closed"
+            world.lose()
+            world.connect()
+        assert world.broker.pipeline.malformed == 3
+        assert metrics(world, ApiKey.METADATA).count == 0
+
+    run(scenario)
+
+
+def test_one_who_is_not_known_is_closed_without_an_answer() -> None:
+    async def scenario(world: World) -> None:
+        def who(context: RequestContext, request: Any) -> None:
+            raise CloseConnection("say first who you are")
+
+        world.broker.pipeline.who = who
+        world.send(ASKING)
+        assert world.transport.closed == "closed"
+        assert world.connection.close_reason == "say first who you are"
+        assert world.transport.written == b""
+        assert (metrics(world, ApiKey.METADATA).count, metrics(world, ApiKey.METADATA).errors) == (1, 1)
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("step", ["who", "may"])
+def test_a_request_that_is_refused_is_answered_and_not_run(step: str) -> None:
+    async def scenario(world: World) -> None:
+        def refuse(context: RequestContext, request: Any) -> ApiVersionsResponse:
+            return ApiVersionsResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+
+        def never(*_: Any) -> Any:
+            raise AssertionError("it was refused")
+
+        setattr(world.broker.pipeline, step, refuse)
+        if step == "who":
+            world.broker.pipeline.may = never
+        replace_handler(world, ApiKey.API_VERSIONS, never)
+        world.send((ApiVersionsRequest(), API_VERSIONS_VERSION))
+        (answer,) = answers(world, ApiVersionsResponse, API_VERSIONS_VERSION)
+        assert answer.error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+        assert (metrics(world, ApiKey.API_VERSIONS).count, metrics(world, ApiKey.API_VERSIONS).errors) == (1, 1)
+        assert world.transport.closed == ""
+
+    run(scenario)
+
+
+def test_a_client_that_is_throttled_is_answered_at_once_and_then_not_heard_for_a_while() -> None:
+    async def scenario(world: World) -> None:
+        world.broker.pipeline.throttled = lambda context, request: 3.0
+        world.send(ASKING)
+        (answer,) = answers(world, MetadataResponse, METADATA_VERSION)
+        assert answer.throttle_time_ms == 3000
+        assert world.connection.is_reading_paused
+        world.broker.pipeline.throttled = None
+        world.send(ASKING)
+        await asyncio.sleep(2.5)
+        assert len(answers(world, MetadataResponse, METADATA_VERSION)) == 1
+        await asyncio.sleep(1)
+        assert [one.throttle_time_ms for one in answers(world, MetadataResponse, METADATA_VERSION)] == [3000, 0]
+        assert not world.connection.is_reading_paused
+        assert metrics(world, ApiKey.METADATA).throttled == 1
+        assert 2.9 < metrics(world, ApiKey.METADATA).queue.total_s < 3.1
+
+    run(scenario)
+
+
+def test_a_connection_that_is_lost_while_its_client_is_throttled_leaves_nothing_behind() -> None:
+    async def scenario(world: World) -> None:
+        world.broker.pipeline.throttled = lambda context, request: 3.0
+        world.send(ASKING, ASKING)
+        world.lose()
+        await asyncio.sleep(4)
+        assert metrics(world, ApiKey.METADATA).count == 1
+
+    run(scenario)
+
+
+def test_a_defect_of_a_handler_costs_its_connection_and_is_counted(failures: list[str]) -> None:
+    async def scenario(world: World) -> None:
+        def broken(*_: Any) -> Any:
+            raise ZeroDivisionError("a defect")
+
+        replace_handler(world, ApiKey.METADATA, broken)
+        world.send(ASKING)
+        assert world.transport.closed == "aborted"
+        assert (metrics(world, ApiKey.METADATA).count, metrics(world, ApiKey.METADATA).errors) == (1, 1)
+
+    run(scenario)
+    (failure,) = failures
+    assert "a defect" in failure
+
+
+def test_what_is_counted_of_an_answer() -> None:
+    async def scenario(world: World) -> None:
+        found = metrics(world, ApiKey.PRODUCE)
+        count, errors = found.count, found.errors
+        request_bytes, response_bytes = found.request_bytes, found.response_bytes
+        good = raw.produce_request("t", 0, raw.batch([b"x"]))
+        world.send((good, raw.PRODUCE_VERSION))
+        assert (found.count - count, found.errors - errors) == (1, 0)
+        assert found.request_bytes - request_bytes == len(raw.frame(good, raw.PRODUCE_VERSION)) - 4
+        world.send((raw.produce_request("nowhere", 0, raw.batch([b"x"])), raw.PRODUCE_VERSION))
+        assert (found.count - count, found.errors - errors) == (2, 1)
+        silent = raw.produce_request("t", 0, raw.batch([b"x"]), acks=0)
+        assert found.response_bytes - response_bytes == len(world.transport.written)
+        world.send((silent, raw.PRODUCE_VERSION))
+        assert (found.count - count, found.errors - errors) == (3, 1)
+        assert found.response_bytes - response_bytes == len(world.transport.written)
+        # The simulated clock stands still while the loop works, so nothing took any time.
+        assert found.queue.total_s == found.local.total_s == 0
+
+    run(scenario)
+
+
+def test_what_a_request_waits_for_is_counted_apart_from_what_the_broker_does() -> None:
+    async def scenario(world: World) -> None:
+        world.send(WAITING, ASKING)
+        await asyncio.sleep(6)
+        waited, behind = metrics(world, ApiKey.FETCH), metrics(world, ApiKey.METADATA)
+        assert waited.count == behind.count == 1
+        assert 4.9 < waited.remote.total_s < 5.1
+        assert waited.local.total_s < 0.1
+        assert 4.9 < behind.queue.total_s < 5.1
+        assert behind.remote.total_s == 0
+        # 5 s are between 2**22 and 2**23 microseconds.
+        assert waited.remote.buckets[23] == sum(waited.remote.buckets) == 1
+
+    run(scenario)
+
+
+def test_the_time_to_send_ends_when_the_client_has_taken_the_answer() -> None:
+    async def scenario(world: World) -> None:
+        world.transport.is_full = True
+        world.send(ASKING)
+        await asyncio.sleep(2)
+        assert metrics(world, ApiKey.METADATA).send.total_s == 0
+        world.transport.is_full = False
+        world.connection.resume_writing()
+        world.send(ASKING)
+        assert 1.9 < metrics(world, ApiKey.METADATA).send.total_s < 2.1
+        assert sum(metrics(world, ApiKey.METADATA).send.buckets) == 2
+
+    run(scenario)
+
+
+def test_a_quantile_is_the_upper_end_of_its_bucket() -> None:
+    times = Times()
+    for microseconds in (1, 3, 3, 100):
+        times.add(microseconds / 1e6)
+    assert times.quantile_us(0.25, 4) == 2
+    assert times.quantile_us(0.75, 4) == 4
+    assert times.quantile_us(1.0, 4) == 128
+    assert times.quantile_us(0.5, 8) == 0, "half of them took no time at all"
+
+
+def test_api_versions_looks_for_no_modules(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(world: World) -> None:
+        def no_more(*_: Any) -> Any:
+            raise AssertionError("the handlers are loaded once, when the broker is made")
+
+        monkeypatch.setattr(pkgutil, "iter_modules", no_more)
+        world.send((ApiVersionsRequest(), API_VERSIONS_VERSION))
+        (answer,) = answers(world, ApiVersionsResponse, API_VERSIONS_VERSION)
+        assert len(answer.api_keys) == len(world.broker.pipeline.handlers)
+
+    run(scenario)
+
+
+def test_versions_that_a_client_makes_up_are_not_remembered() -> None:
+    async def scenario(world: World) -> None:
+        for version in range(100, 400):
+            header = struct.pack(">hhih", ApiKey.API_VERSIONS, version, 7, -1)
+            world.send_bytes(struct.pack(">i", len(header)) + header)
+        found = answers(world, ApiVersionsResponse, 0)
+        assert [one.error_code for one in found] == [ErrorCode.UNSUPPORTED_VERSION] * 300
+        assert len(world.broker.pipeline._routes) < 20
+
+    run(scenario)

@@ -11,12 +11,13 @@ from typing import Any
 import pytest
 
 from headrace.broker.dispatch import ANONYMOUS, CloseConnection, RequestContext
+from headrace.broker.kept_answers import KEPT_BYTES_MAX, REQUEST_BYTES_MAX, KeptAnswers
 from headrace.broker.request_metrics import ApiMetrics, Times
 from headrace.errors import ErrorCode
 from headrace.protocol import codec
 from headrace.protocol.api import ApiKey
 from headrace.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
-from headrace.protocol.messages.metadata import MetadataRequest, MetadataResponse
+from headrace.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 
 from . import raw
 from .played import World, run
@@ -61,7 +62,7 @@ def test_the_steps_come_in_their_order() -> None:
         def who(context: RequestContext, request: Any) -> None:
             assert context.principal == ANONYMOUS
             assert isinstance(request, MetadataRequest)
-            context.principal = "User:alice"
+            context.connection.principal = "User:alice"
             steps.append("who")
 
         def may(context: RequestContext, request: Any) -> None:
@@ -232,6 +233,72 @@ def test_the_time_to_send_ends_when_the_client_has_taken_the_answer() -> None:
         assert sum(metrics(world, ApiKey.METADATA).send.buckets) == 2
 
     run(scenario)
+
+
+def topics_told(world: World) -> list[list[str | None]]:
+    return [[topic.name for topic in one.topics] for one in answers(world, MetadataResponse, METADATA_VERSION)]
+
+
+def test_an_answer_that_follows_from_the_metadata_is_made_once() -> None:
+    async def scenario(world: World) -> None:
+        made = 0
+        handler = world.broker.pipeline.handlers[ApiKey.METADATA].function
+
+        def counting(*args: Any) -> Any:
+            nonlocal made
+            made += 1
+            return handler(*args)
+
+        replace_handler(world, ApiKey.METADATA, counting)
+        world.broker.pipeline._routes.clear()
+        world.send(ASKING, ASKING)
+        assert (made, topics_told(world)) == (1, [["t"], ["t"]])
+        ids = [
+            struct.unpack_from(">i", world.transport.written, at)[0]
+            for at in (4, len(world.transport.written) // 2 + 4)
+        ]
+        assert ids == [1, 1]
+        world.send((raw.create_topics_request({"u": 1}), raw.CREATE_TOPICS_VERSION))
+        await asyncio.sleep(1)
+        world.transport.written.clear()
+        world.send(ASKING, ASKING)
+        assert (made, topics_told(world)) == (2, [["t", "u"], ["t", "u"]])
+        assert metrics(world, ApiKey.METADATA).count == 4
+        # As soon as anyone looks at who asks, no answer is anyone else's.
+        world.broker.pipeline.may = lambda context, request: None
+        world.send(ASKING)
+        assert made == 3
+
+    run(scenario)
+
+
+def test_an_answer_that_tells_an_error_is_made_anew_each_time() -> None:
+    async def scenario(world: World) -> None:
+        unknown = MetadataRequest(topics=[MetadataRequestTopic(name="u")], allow_auto_topic_creation=False)
+        world.send((unknown, METADATA_VERSION), (unknown, METADATA_VERSION))
+        assert metrics(world, ApiKey.METADATA).errors == 2
+        route = world.broker.pipeline._routes[ApiKey.METADATA << 16 | METADATA_VERSION]
+        assert route.kept is not None
+        assert not route.kept._answers
+
+    run(scenario)
+
+
+def test_kept_answers_are_bounded_and_each_listener_has_its_own() -> None:
+    kept = KeptAnswers()
+    assert kept.find("A", b"q", 1) is None
+    kept.keep("A", b"q", bytes(8) + b"answer", 1)
+    assert kept.find("A", b"q", 1) == b"answer"
+    assert kept.find("B", b"q", 1) is None
+    kept.keep("A", bytes(REQUEST_BYTES_MAX + 1), bytes(8) + b"answer", 1)
+    assert kept.find("A", bytes(REQUEST_BYTES_MAX + 1), 1) is None
+    kept.keep("A", b"late", bytes(8) + b"of an earlier image", 0)
+    assert kept.find("A", b"late", 1) is None
+    for number in range(40):
+        kept.keep("A", b"%d" % number, bytes(KEPT_BYTES_MAX // 16), 1)
+        assert sum(map(len, kept._answers.values())) <= KEPT_BYTES_MAX
+    assert kept.find("A", b"39", 2) is None
+    assert not kept._answers
 
 
 def test_a_quantile_is_the_upper_end_of_its_bucket() -> None:

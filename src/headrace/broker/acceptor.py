@@ -48,6 +48,7 @@ class Acceptor:
 
     def __init__(self, broker: Broker, limits: ConnectionLimits, shares: DescriptorShares | None = None) -> None:
         self.broker = broker
+        self.now = broker.runtime.clock.monotonic
         self.limits = limits
         self.shares = shares or share_out(None)
         #: Told how many files may be kept open, as connections come and go.
@@ -65,9 +66,6 @@ class Acceptor:
     def connections_of(self, listener: str) -> Callable[[], Connection]:
         """Makes the connections of one listener."""
         return lambda: Connection(self, listener)
-
-    def now(self) -> float:
-        return self.broker.runtime.clock.monotonic()
 
     def admit(self, connection: Connection) -> str | None:
         """Count a new connection in; the reason when it may not stay."""
@@ -132,13 +130,13 @@ class Acceptor:
 
     def hold(self, nbytes: int) -> None:
         """Count memory that a request takes (or, negative, gives back)."""
-        was_over = self.is_over_budget
-        self.held_bytes += nbytes
-        if self.is_over_budget and not was_over:
+        before, limit = self.held_bytes, self.limits.held_bytes_max
+        after = self.held_bytes = before + nbytes
+        if before < limit <= after:
             for connection in list(self.connections):
                 if connection.is_large_frame_arriving:
                     connection.hold_back()
-        elif was_over and not self.is_over_budget:
+        elif after < limit <= before:
             self._favoured = None
             waiting, self._waiting = self._waiting, {}
             for connection in waiting:

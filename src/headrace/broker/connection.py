@@ -13,10 +13,10 @@ import functools
 import inspect
 import logging
 from collections import deque
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
-from headrace.broker.dispatch import CloseConnection, Pending, RequestContext
+from headrace.broker.dispatch import ANONYMOUS, CloseConnection, Pending, RequestContext
 from headrace.net.frames import FrameReader, FrameRefused
 from headrace.net.outbox import Outbox, Part
 from headrace.protocol.wire import MalformedMessage
@@ -38,6 +38,7 @@ class Connection(asyncio.BufferedProtocol):
         self.acceptor = acceptor
         self.pipeline = acceptor.broker.pipeline
         self.listener = listener
+        self.principal = ANONYMOUS
         self.peer_host = ""
         self.peer_port = 0
         self.last_progress = self.last_written = self.frame_began = acceptor.now()
@@ -53,10 +54,9 @@ class Connection(asyncio.BufferedProtocol):
         self._only_waits = False
         self._turn_due = False
         self._arrived = 0.0  # when the frames that wait were read, which was at once
-        self._sending: tuple[RequestContext, float] | None = None  # an answer that the kernel has not all of
+        self._sending: RequestContext | None = None  # an answer that the kernel has not all of
         self._resting: asyncio.TimerHandle | None = None  # until then a client that sends too much is not heard
         self._reading_paused = False
-        self._held_bytes = 0
         self._arriving_bytes = 0
 
     # --- asyncio's side
@@ -108,8 +108,8 @@ class Connection(asyncio.BufferedProtocol):
         if frames:
             self._arrived = now
             self._frames.extend(frames)
-            self._hold(sum(map(len, frames)))
-        self._handle_next()
+            self.acceptor.hold(sum(map(len, frames)))
+        self._handle_next(now)
 
     def eof_received(self) -> bool:
         return False
@@ -127,7 +127,7 @@ class Connection(asyncio.BufferedProtocol):
 
     # --- handling
 
-    def _handle_next(self) -> None:
+    def _handle_next(self, now: float | None = None) -> None:
         """Handle the frames that are there, until one has to wait, the client stops reading, or none is left."""
         turns_left = REQUESTS_PER_TURN
         while self._frames and self._handling is None and self._may_handle():
@@ -137,19 +137,21 @@ class Connection(asyncio.BufferedProtocol):
             turns_left -= 1
             frame = self._handling = self._frames.popleft()
             try:
-                context = self.pipeline.begin(self, frame, self._arrived)
+                # The end of one request is the beginning of the next: the clock is not read for both.
+                context = self.pipeline.begin(self, frame, self._arrived, self.acceptor.now() if now is None else now)
                 self.has_been_valid = True
                 if isinstance(context.result, Pending):
                     self._wait(context, context.result)
                 else:
-                    self._answer(context, context.result, context.ran)
+                    now = self._answer(context, context.result, context.ran)
             except (MalformedMessage, CloseConnection) as error:
                 self.close(str(error))
                 return
             except Exception as error:  # noqa: BLE001 - a defect of ours must cost one connection, not the broker
                 self._fail(error)
                 return
-        self._balance_reading()
+        if self._frames or self._reading_paused or self._arriving_bytes:
+            self._balance_reading()
 
     def _wait(self, context: RequestContext, pending: Pending[Any]) -> None:
         self._only_waits = context.route.handler.only_waits
@@ -170,7 +172,8 @@ class Connection(asyncio.BufferedProtocol):
         if self._outbox is None or not self._outbox.is_empty:
             return False
         if self._sending is not None:
-            self._has_sent()
+            self.pipeline.sent(self._sending, self.acceptor.now())
+            self._sending = None
         return self.acceptor.is_open and self._transport is not None and self._resting is None
 
     async def _finish_later(self, context: RequestContext, pending: Pending[Any]) -> None:
@@ -201,29 +204,24 @@ class Connection(asyncio.BufferedProtocol):
             return
         self._handle_next()
 
-    def _answer(self, context: RequestContext, response: Any, done: float) -> None:
-        """Send a response that was there at `done`."""
+    def _answer(self, context: RequestContext, response: Any, done: float) -> float:
+        """Send a response that was there at `done`; the time when that is over."""
         outbox = self._outbox
         assert outbox is not None
         parts = self.pipeline.encode(context, response, done)
         if parts:
-            outbox.send(cast("list[Part]", parts))
+            outbox.send(cast("Sequence[Part]", parts))
         frame = self._release_frame()
         if frame is not None:
             self._reader.recycle(frame)
         now = self.last_progress = self.acceptor.now()
         if outbox.is_empty:
-            self.pipeline.sent(context, now - done)
+            self.pipeline.sent(context, now)
         else:
-            self._sending = (context, done)
+            self._sending = context
         if context.throttle_s > 0:
             self._rest(context.throttle_s)
-
-    def _has_sent(self) -> None:
-        assert self._sending is not None
-        context, done = self._sending
-        self._sending = None
-        self.pipeline.sent(context, self.acceptor.now() - done)
+        return now
 
     def _rest(self, seconds: float) -> None:
         """Hear nothing of this client for a while. What it sends meanwhile waits in the kernel's buffers."""
@@ -237,7 +235,7 @@ class Connection(asyncio.BufferedProtocol):
     def _release_frame(self) -> memoryview | None:
         frame, self._handling = self._handling, None
         if frame is not None:
-            self._hold(-len(frame))
+            self.acceptor.hold(-len(frame))
         return frame
 
     def _fail(self, error: BaseException) -> None:
@@ -256,10 +254,6 @@ class Connection(asyncio.BufferedProtocol):
 
     # --- holding back
 
-    def _hold(self, nbytes: int) -> None:
-        self._held_bytes += nbytes
-        self.acceptor.hold(nbytes)
-
     def _check_growth(self, arrived: int) -> None:
         if not self.has_been_valid:
             self.acceptor.check_first_frame(arrived)
@@ -270,7 +264,7 @@ class Connection(asyncio.BufferedProtocol):
         if allocated != self._arriving_bytes:
             change = allocated - self._arriving_bytes
             self._arriving_bytes = allocated
-            self._hold(change)
+            self.acceptor.hold(change)
             if not allocated:
                 self.acceptor.has_arrived(self)
 
@@ -350,7 +344,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _drop_frames(self) -> None:
         for frame in self._frames:
-            self._hold(-len(frame))
+            self.acceptor.hold(-len(frame))
         self._frames.clear()
         self._reader.clear()
         self._count_arriving()

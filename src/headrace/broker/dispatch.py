@@ -66,30 +66,47 @@ class RequestContext:
         "client_id",
         "connection",
         "correlation_id",
-        "principal",
+        "done",
         "queue_s",
         "ran",
         "request_bytes",
         "result",
         "route",
         "throttle_s",
+        "to_keep",
     )
 
-    def __init__(self, route: Route, correlation_id: int, client_id: str | None, connection: Connection) -> None:
+    def __init__(
+        self,
+        route: Route,
+        correlation_id: int,
+        client_id: str | None,
+        connection: Connection,
+        request_bytes: int,
+        began: float,
+        queue_s: float,
+    ) -> None:
         self.route = route
         self.api_version = route.api_version
         self.correlation_id = correlation_id
         self.client_id = client_id
         self.connection = connection
-        self.principal = ANONYMOUS
         #: What the handler gave: a response, `NO_RESPONSE` or `Pending`.
         self.result: Any = None
-        self.request_bytes = 0
-        # By the monotonic clock: when it was taken up, and when its handler had done what it could without waiting.
-        self.began = self.ran = 0.0
-        self.queue_s = 0.0
         #: How long the client is to be quiet after the answer.
         self.throttle_s = 0.0
+        #: The request as it came, if its answer is to be kept.
+        self.to_keep: bytes | None = None
+        self.request_bytes = request_bytes
+        self.queue_s = queue_s
+        # By the monotonic clock: when it was taken up, when its handler had done what it could without waiting, and
+        # when the response was there.
+        self.began = self.ran = self.done = began
+
+    @property
+    def principal(self) -> str:
+        """Who asks, which is the same for all requests of a connection until it says otherwise."""
+        return self.connection.principal
 
     @property
     def api_key(self) -> ApiKey:
@@ -119,6 +136,8 @@ class Handler:
     is_async: bool
     #: It may wait long for what others do, and changes nothing when it is given up.
     only_waits: bool
+    #: Unless they tell an error, its answers follow from the request, the listener and the metadata, and nothing else.
+    keeps_answers: bool
     function: HandlerFunction
     request_class: type
     response_class: type
@@ -134,6 +153,7 @@ def handles(
     requires: tuple[Requirement, ...],
     advertised_from: int | None = None,
     only_waits: bool = False,
+    keeps_answers: bool = False,
 ) -> Callable[[F], F]:
     """Register a function for an API key and an inclusive range of versions."""
 
@@ -150,6 +170,7 @@ def handles(
             requires=requires,
             is_async=inspect.iscoroutinefunction(function),
             only_waits=only_waits,
+            keeps_answers=keeps_answers,
             function=function,
             request_class=declared.request,
             response_class=declared.response,

@@ -10,13 +10,15 @@ counted per API key.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from headrace.broker.dispatch import NO_RESPONSE, Handler, Pending, RequestContext, load_handlers
+from headrace.broker.kept_answers import KeptAnswers, whole
 from headrace.broker.request_metrics import ApiMetrics
 from headrace.protocol import codec
 from headrace.protocol.api import ApiKey
+from headrace.protocol.codec import read_request_header
 from headrace.protocol.codegen import decoder
 from headrace.protocol.error_finder import error_finder
 from headrace.protocol.wire import MalformedMessage, skip_tags
@@ -33,6 +35,15 @@ Throttle: TypeAlias = Callable[[RequestContext, Any], float]
 THROTTLE_FIELD = "throttle_time_ms"
 
 
+class KeptAnswer:
+    """In the place of a response: the answer as it was encoded for an equal request."""
+
+    __slots__ = ("answer",)
+
+    def __init__(self, answer: bytes) -> None:
+        self.answer = answer
+
+
 class Route:
     """All that is the same for every request of one API key and version."""
 
@@ -44,6 +55,7 @@ class Route:
         "handler",
         "has_tags",
         "is_async",
+        "kept",
         "metrics",
         "tells_error",
         "tells_throttle",
@@ -55,6 +67,7 @@ class Route:
         self.metrics = metrics
         self.function = handler.function
         self.is_async = handler.is_async
+        self.kept = KeptAnswers() if handler.keeps_answers else None
         self.tells_error = error_finder(handler.response_class)
         self.tells_throttle = THROTTLE_FIELD in handler.response_class.__slots__  # type: ignore[attr-defined]  # made so by `schema`
         is_served = handler.low <= api_version <= handler.high
@@ -80,21 +93,30 @@ class Pipeline:
         self._routes: dict[int, Route] = {}
         self._now = broker.runtime.clock.monotonic
 
-    def begin(self, connection: Connection, frame: memoryview, arrived: float) -> RequestContext:
-        """Take a request as far as it goes without waiting; `context.result` is what came of it.
+    def begin(self, connection: Connection, frame: memoryview, arrived: float, began: float) -> RequestContext:
+        """Take a request as far as it goes without waiting; `context.result` is what came of it. It is `began` now.
 
         Raises `MalformedMessage` or `CloseConnection` where the connection has to be closed.
         """
-        began = self._now()
+        route = None
         try:
-            context, request = self._decode(connection, frame)
+            kind, correlation_id, client_id, position = read_request_header(frame)
+            route = self._routes.get(kind) or self._route(kind)
+            context = RequestContext(route, correlation_id, client_id, connection, len(frame), began, began - arrived)
+            if route.has_tags:
+                # Nobody sends any; a count of 0 is one byte.
+                position = skip_tags(frame, position) if frame[position] else position + 1
+            if route.kept is not None and self._find_kept(context, route.kept, frame, position):
+                context.ran = self._now()
+                return context
+            request = route.handler.request_class() if route.decode is None else route.decode(frame, position)[0]
+        except (struct.error, IndexError) as error:
+            self.malformed += 1
+            what = "the header of a request" if route is None else f"{route.handler.api_key.name} v{route.api_version}"
+            raise MalformedMessage(f"{what} ends too early ({error})") from error
         except MalformedMessage:
             self.malformed += 1
             raise
-        context.request_bytes = len(frame)
-        context.began = began
-        context.queue_s = began - arrived
-        route = context.route
         try:
             result = None
             if self.who is not None:
@@ -114,21 +136,17 @@ class Pipeline:
         context.ran = self._now()
         return context
 
-    def _decode(self, connection: Connection, frame: memoryview) -> tuple[RequestContext, Any]:
-        route = None
-        try:
-            kind, correlation_id, client_id, position = codec.read_request_header(frame)
-            route = self._routes.get(kind) or self._route(kind)
-            context = RequestContext(route, correlation_id, client_id, connection)
-            if route.decode is None:
-                return context, route.handler.request_class()
-            if route.has_tags:
-                # Nobody sends any; a count of 0 is one byte.
-                position = skip_tags(frame, position) if frame[position] else position + 1
-            return context, route.decode(frame, position)[0]
-        except (struct.error, IndexError) as error:
-            what = "the header of a request" if route is None else f"{route.handler.api_key.name} v{route.api_version}"
-            raise MalformedMessage(f"{what} ends too early ({error})") from error
+    def _find_kept(self, context: RequestContext, kept: KeptAnswers, frame: memoryview, position: int) -> bool:
+        """Whether the answer is known already. Not where anyone is checked: then it depends on who asks."""
+        if self.who is not None or self.may is not None or self.throttled is not None:
+            return False
+        body = bytes(frame[position:])
+        found = kept.find(context.connection.listener, body, self.broker.image.offset)
+        if found is None:
+            context.to_keep = body
+            return False
+        context.result = KeptAnswer(found)
+        return True
 
     def _route(self, kind: int) -> Route:
         """The way of requests of that API key and version, which is made when the first of them comes."""
@@ -146,33 +164,45 @@ class Pipeline:
             self._routes[kind] = route
         return route
 
-    def encode(self, context: RequestContext, response: Any, done: float) -> list[codec.Buffer]:
-        """The answer as it is sent (nothing, where none is wanted), counted. `done` is when the response was there."""
+    def encode(self, context: RequestContext, response: Any, done: float) -> Sequence[codec.Buffer]:
+        """The answer as it is sent; nothing, where none is wanted. `done` is when the response was there."""
+        context.done = done
         route = context.route
         metrics = route.metrics
-        metrics.count += 1
-        metrics.request_bytes += context.request_bytes
-        metrics.local.add(context.ran - context.began)
-        if context.queue_s > 0:
-            metrics.queue.add(context.queue_s)
-        if done > context.ran:
-            metrics.remote.add(done - context.ran)
         if response is NO_RESPONSE:
-            return []
+            return ()
+        if isinstance(response, KeptAnswer):
+            kept = whole(response.answer, context.correlation_id)
+            metrics.response_bytes += len(kept)
+            return (kept,)
         if context.throttle_s > 0:
             metrics.throttled += 1
             if route.tells_throttle:
                 response.throttle_time_ms = max(1, int(context.throttle_s * 1000))
-        if route.tells_error(response):
+        tells_error = route.tells_error(response)
+        if tells_error:
             metrics.errors += 1
         parts = route.encode(response, context.correlation_id)
         for part in parts:
             metrics.response_bytes += len(part)
+        # What was waited for may have been something that the answer does not show: then it is made anew next time.
+        if context.to_keep is not None and route.kept is not None and not tells_error and done == context.ran:
+            listener, offset = context.connection.listener, self.broker.image.offset
+            route.kept.keep(listener, context.to_keep, b"".join(parts), offset)
         return parts
 
-    def sent(self, context: RequestContext, seconds: float) -> None:
-        """The kernel has all of an answer, so long after its response was there."""
-        context.route.metrics.send.add(seconds)
+    def sent(self, context: RequestContext, now: float) -> None:
+        """The kernel has all of an answer: count the request."""
+        metrics = context.route.metrics
+        metrics.count += 1
+        metrics.request_bytes += context.request_bytes
+        ran, done = context.ran, context.done
+        metrics.local.add(ran - context.began)
+        metrics.send.add(now - done)
+        if context.queue_s > 0:
+            metrics.queue.add(context.queue_s)
+        if done > ran:
+            metrics.remote.add(done - ran)
 
     def failed(self, context: RequestContext) -> None:
         """A request ends without an answer, because its handler wants that or has a defect."""

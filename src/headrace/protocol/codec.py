@@ -144,8 +144,15 @@ def response_encoder(cls: type, version: int) -> Callable[[Any, int], list[Buffe
             raise _misfit(message, version, error) from error
 
     def encode_in_parts(message: Any, correlation_id: int) -> list[Buffer]:
+        parts = encode_parts(message, version)
+        size = sum(map(len, parts)) + head_bytes
+        if size <= SMALL_PART_BYTES:
+            try:
+                return [pack_head(size, correlation_id) + b"".join(parts)]
+            except TypeError:
+                pass  # a part of it is still on disk, however small
         head = pack_int32(correlation_id)
-        return frame([head + b"\x00" if is_flexible else head, *encode_parts(message, version)])
+        return frame([head + b"\x00" if is_flexible else head, *parts])
 
     return encode_in_parts if _has_records(cls) else encode_joined
 

@@ -134,10 +134,22 @@ class EncoderWriter(SourceWriter):
 
     def bytes_like(self, depth: int, type_: Primitive, value: str, nullable: bool) -> None:
         is_string = type_.name == "string"
+        if is_string and self.flexible and not self.pending:
+            self.text(depth, value, nullable)
+            return
         self.length(depth, value, nullable, encode=is_string, short=is_string)
         if not is_string:
             self.add(depth, "check_records(v)" if type_.name == "records" else "check_bytes(v)")
         self.add(depth, f"{self.put}(v)")
+
+    def text(self, depth: int, value: str, nullable: bool) -> None:
+        """A text with its compact length before it, in one piece: nearly all are short."""
+        self.add(depth, f"v = {value}")
+        if nullable:
+            self.add(depth, "if v is None:", f"    {self.put}(b'\\x00')", "else:")
+            depth += 1
+        self.add(depth, "v = v.encode()", "n = len(v) + 1")
+        self.add(depth, f"{self.put}((UVARINT[n] if n < 128 else uvarint(n)) + v)")
 
     def nested(self, depth: int, cls: Any, value: str, nullable: bool) -> None:
         name = self.local("m")
@@ -179,18 +191,20 @@ class EncoderWriter(SourceWriter):
             return
         self.flush(depth)
         tags, outer = self.local("tags"), self.put
-        self.add(depth, f"{tags} = []")
+        self.add(depth, f"if {' or '.join(self.differs(field, f'{m}.{field.name}') for field in tagged)}:")
+        self.add(depth + 1, f"{tags} = []")
         for field in tagged:
             value, body = f"{m}.{field.name}", self.local("body")
             self.put = self.local("put")
-            self.add(depth, f"if {self.differs(field, value)}:")
-            self.add(depth + 1, f"{body} = []", f"{self.put} = {body}.append")
-            self.field(depth + 1, field, value)
-            self.flush(depth + 1)
-            self.add(depth + 1, f"{tags}.append(({field.tag}, b''.join({body})))")
+            self.add(depth + 1, f"if {self.differs(field, value)}:")
+            self.add(depth + 2, f"{body} = []", f"{self.put} = {body}.append")
+            self.field(depth + 2, field, value)
+            self.flush(depth + 2)
+            self.add(depth + 2, f"{tags}.append(({field.tag}, b''.join({body})))")
         self.put = outer
-        self.add(depth, f"{outer}(UVARINT[len({tags})])", f"for tag, body in {tags}:")
-        self.add(depth + 1, f"{outer}(uvarint(tag) + uvarint(len(body)) + body)")
+        self.add(depth + 1, f"{outer}(UVARINT[len({tags})])", f"for tag, body in {tags}:")
+        self.add(depth + 2, f"{outer}(uvarint(tag) + uvarint(len(body)) + body)")
+        self.add(depth, "else:", f"    {outer}(b'\\x00')")
 
     def differs(self, field: Field, value: str) -> str:
         """An expression that says whether a tagged field has another value than its default."""

@@ -144,6 +144,8 @@ def check_bytes(value: Any) -> None:
 
 def check_records(value: Any) -> None:
     """Records need not be in memory: a part of a file that knows its length is handed on to whoever sends it."""
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return
     if isinstance(value, (str, list, tuple, dict)) or not hasattr(value, "__len__"):
         raise TypeError("bytes are needed")
 

@@ -16,8 +16,8 @@ class RealClock:
     def now_ms(self) -> int:
         return time.time_ns() // 1_000_000
 
-    def monotonic(self) -> float:
-        return time.monotonic()
+    # Read several times for each request: without a frame of its own it costs a third.
+    monotonic = staticmethod(time.monotonic)
 
 
 def real_runtime(io_threads: int = 8, seed: int | None = None) -> Runtime:

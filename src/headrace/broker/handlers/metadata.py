@@ -32,6 +32,7 @@ AUTO_CREATE_CHOICE_SINCE_VERSION = 4
             on_topics(Operation.CREATE, "topics.name", conditional=True), on_cluster(Operation.CREATE, conditional=True)
         ),
     ),
+    keeps_answers=True,
 )
 def metadata(
     broker: Broker, context: RequestContext, request: MetadataRequest

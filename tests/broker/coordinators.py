@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from headrace.broker.coordinator_driver import StoredRecord
+from headrace.broker.dispatch import Pending
 from headrace.broker.group_service import GroupService
 from headrace.broker.transaction_service import TransactionService
 from headrace.broker.write_order import batch_bytes_max
@@ -269,8 +270,8 @@ def context(version: int) -> Any:
 
 def answer(result: Any) -> asyncio.Future[Any]:
     """What a request was answered with, or will be."""
-    if asyncio.isfuture(result):
-        return result
+    if isinstance(result, Pending):
+        return asyncio.ensure_future(result.awaitable)
     future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
     future.set_result(result)
     return future

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from headrace.broker.broker import Broker
+from headrace.broker.dispatch import settled
 from headrace.broker.handlers.txn_offset_commit import txn_offset_commit
 from headrace.cluster.topic_names import CONSUMER_OFFSETS, TRANSACTION_STATE
 from headrace.errors import ErrorCode
@@ -45,7 +46,7 @@ class Actor:
         service = self.inside.transactions
         while True:
             call = service.call(getattr(service.coordinator, method), context(version), request)
-            found = await call if hasattr(call, "__await__") else call
+            found = await settled(call)
             if found.error_code not in RETRIED:
                 assert found.error_code == ErrorCode.NONE, found
                 return found

@@ -127,14 +127,14 @@ def _named_partitions(broker: Broker, request: FetchRequest, by_id: bool) -> dic
         name = (broker.topic_name(topic.topic_id) or "") if by_id else topic.topic
         for part in topic.partitions:
             wanted[("" if by_id else name, topic.topic_id, part.partition)] = SessionPartition(
-                topic=name,
-                topic_id=topic.topic_id,
-                partition=part.partition,
-                fetch_offset=part.fetch_offset,
-                log_start_offset=part.log_start_offset,
-                partition_max_bytes=part.partition_max_bytes,
-                current_leader_epoch=part.current_leader_epoch,
-                last_fetched_epoch=part.last_fetched_epoch,
+                name,
+                topic.topic_id,
+                part.partition,
+                part.fetch_offset,
+                part.log_start_offset,
+                part.partition_max_bytes,
+                part.current_leader_epoch,
+                part.last_fetched_epoch,
             )
     return wanted
 
@@ -215,19 +215,20 @@ class Fetching:
             diverging_epoch=_NO_DIVERGENCE,
             current_leader=_NO_LEADER,
             snapshot_id=_NO_SNAPSHOT,
+            aborted_transactions=None,
         )
         read = Read(wanted, data)
         if self.by_id and not wanted.topic:
-            data.error_code = ErrorCode.UNKNOWN_TOPIC_ID
+            data.error_code, data.aborted_transactions = ErrorCode.UNKNOWN_TOPIC_ID, []
             return read
         try:
             partition = self.broker.replicas.get(wanted.topic, wanted.partition)
         except KafkaError as error:
-            data.error_code = error.code
+            data.error_code, data.aborted_transactions = error.code, []
             return read
-        data.aborted_transactions = None
         try:
-            self._check_replica(partition)
+            if self.replica_id >= 0:
+                self._check_replica(partition)
             partition.check_leader(wanted.current_leader_epoch)
         except KafkaError as error:
             data.error_code = error.code
@@ -278,7 +279,7 @@ class Fetching:
 
     def _check_replica(self, partition: Partition) -> None:
         """A fetch in the name of a broker is only for brokers that have a replica."""
-        if self.replica_id >= 0 and self.replica_id not in partition.leadership.replicas:
+        if self.replica_id not in partition.leadership.replicas:
             raise NotLeaderOrFollowerError(f"{partition.key}: broker {self.replica_id} has no replica of it")
 
     def is_due(self, reads: list[Read]) -> bool:
@@ -365,7 +366,8 @@ class Fetching:
             if found is None:
                 continue
             try:
-                self._find_aborted(read, found, nowait=nowait)
+                if self.isolation is not Isolation.READ_UNCOMMITTED:
+                    self._find_aborted(read, found, nowait=nowait)
                 if not found.length or read.data.records:
                     continue
                 ahead += found.length
@@ -397,20 +399,25 @@ class Fetching:
         incremental = self.session is not None
         response = FetchResponse(session_id=session_id)
         topic: FetchableTopicResponse | None = None
+        last: str | bytes = ""
+        tells_leader = False
         for read in reads:
-            if incremental and not _has_news(read):
-                continue
-            _remember(read)
-            wanted = read.wanted
-            if topic is None or (topic.topic_id if self.by_id else topic.topic) != (
-                wanted.topic_id if self.by_id else wanted.topic
-            ):
-                topic = FetchableTopicResponse(topic=wanted.topic, topic_id=wanted.topic_id)
+            wanted, data = read.wanted, read.data
+            if session is not None:
+                if incremental and not _has_news(read):
+                    continue
+                _remember(read)
+            name = wanted.topic_id if self.by_id else wanted.topic
+            if topic is None or name != last:
+                topic, last = FetchableTopicResponse(topic=wanted.topic, topic_id=wanted.topic_id, partitions=[]), name
                 response.responses.append(topic)
-            topic.partitions.append(read.data)
+            topic.partitions.append(data)
+            if data.error_code in _TELL_LEADER:
+                tells_leader = True
         if incremental and session is not None:
             _rotate(session, reads)
-        response.node_endpoints = self._new_leaders(reads)
+        if tells_leader:
+            response.node_endpoints = self._new_leaders(reads)
         return response
 
     def _new_leaders(self, reads: list[Read]) -> list[NodeEndpoint]:
@@ -427,7 +434,7 @@ class Fetching:
         ]
 
     def _find_aborted(self, read: Read, found: Slice, *, nowait: bool) -> None:
-        if self.isolation is Isolation.READ_UNCOMMITTED or read.log is None:
+        if read.log is None:
             return
         aborted = read.log.aborted_transactions(read.wanted.fetch_offset, found, nowait=nowait)
         read.data.aborted_transactions = [

@@ -33,6 +33,7 @@ from headrace.protocol.api import ApiKey
 from headrace.protocol.messages.produce import (
     BatchIndexAndErrorMessage,
     LeaderIdAndEpoch,
+    PartitionProduceData,
     PartitionProduceResponse,
     ProduceRequest,
     ProduceResponse,
@@ -72,6 +73,8 @@ _WITHOUT_LOG_START = (
 # What the coordinator said about the first batch of a transaction: the guard to write it with, or why it is refused.
 _Verified = Verification | ErrorCode
 _Pending = tuple[Partition, PartitionProduceResponse, Awaitable[Appended]]
+# What is told where there is no other leader to tell. It is never changed, so that all answers can share it.
+_NO_LEADER = LeaderIdAndEpoch()
 _Answer = ProduceResponse | NoResponse
 _Result = _Answer | Pending[_Answer]
 
@@ -107,15 +110,15 @@ def _append_all(
         name, topic_error = _topic_name(broker, context, topic_data.name, topic_data.topic_id)
         answer.name = name or answer.name
         for data in topic_data.partition_data:
-            result = PartitionProduceResponse(index=data.index, base_offset=-1)
+            result = PartitionProduceResponse(index=data.index, base_offset=-1, current_leader=_NO_LEADER)
             answer.partition_responses.append(result)
             if refusal:
                 result.error_code = refusal
             elif topic_error:
                 result.error_code = topic_error
             else:
-                key = TopicPartition(name, data.index)
-                _append_one(broker, context, request, key, data.records, result, pending, verified.get(key))
+                guard = verified.get(TopicPartition(name, data.index)) if verified else None
+                _append_one(broker, context, request, name, data, result, pending, guard)
             failed = failed or bool(result.error_code)
     if pending:
         return Pending(_finish(request, response, pending))
@@ -135,16 +138,16 @@ def _append_one(
     broker: Broker,
     context: RequestContext,
     request: ProduceRequest,
-    key: TopicPartition,
-    records: Buffer | None,
+    topic: str,
+    data: PartitionProduceData,
     result: PartitionProduceResponse,
     pending: list[_Pending],
     verified: _Verified | None,
 ) -> None:
-    partition = None
+    partition, records = None, data.records
     try:
-        partition = broker.partition(*key)
-        _check_allowed(context, key.topic, records)
+        partition = broker.replicas.get(topic, data.index)
+        _check_allowed(context, topic, records)
         if isinstance(verified, ErrorCode):
             raise error_for(verified)
         appended = partition.append(records or b"", acks=request.acks, verification=verified)
@@ -211,10 +214,8 @@ def _refuse_all(request: ProduceRequest) -> ErrorCode:
 
 
 def _attributes(records: Buffer | None) -> int:
-    """The attributes of the first batch, 0 when there is none."""
-    if records is None or len(records) < HEADER_BYTES:
-        return 0
-    return int.from_bytes(records[ATTRIBUTES_AT : ATTRIBUTES_AT + 2], "big")
+    """The attributes of the first batch (their lower byte, which has all that counts here), 0 when there is none."""
+    return 0 if records is None or len(records) < HEADER_BYTES else records[ATTRIBUTES_AT + 1]
 
 
 def _check_allowed(context: RequestContext, topic: str, records: Buffer | None) -> None:

@@ -52,7 +52,7 @@ def _ours(address: str) -> dict[str, Any]:
 
 
 def headrace_records(address: str, topic: str, count: int) -> Timed:
-    from headrace.client.consumer import Consumer
+    from headrace.client.consumer.blocking import Consumer
 
     start = now()
     with Consumer(_ours(address)) as consumer:
@@ -66,7 +66,7 @@ def headrace_records(address: str, topic: str, count: int) -> Timed:
 
 
 def headrace_iteration(address: str, topic: str, count: int) -> Timed:
-    from headrace.client.consumer import Consumer
+    from headrace.client.consumer.blocking import Consumer
 
     start = now()
     with Consumer(_ours(address)) as consumer:
@@ -81,7 +81,7 @@ def headrace_iteration(address: str, topic: str, count: int) -> Timed:
 
 
 def headrace_columns(address: str, topic: str, count: int) -> Timed:
-    from headrace.client.consumer import Consumer
+    from headrace.client.consumer.blocking import Consumer
 
     start = now()
     with Consumer(_ours(address)) as consumer:
@@ -94,7 +94,7 @@ def headrace_columns(address: str, topic: str, count: int) -> Timed:
 
 
 def headrace_arrow(address: str, topic: str, count: int) -> Timed:
-    from headrace.client.consumer import Consumer
+    from headrace.client.consumer.blocking import Consumer
 
     start = now()
     with Consumer(_ours(address)) as consumer:
@@ -164,7 +164,7 @@ def aiokafka_records(address: str, topic: str, count: int) -> Timed:
 
 
 def headrace_aio_records(address: str, topic: str, count: int) -> Timed:
-    from headrace.client.aio_consumer import Consumer
+    from headrace.client.consumer.aio import Consumer
 
     async def run() -> Timed:
         start = now()

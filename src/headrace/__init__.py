@@ -9,41 +9,41 @@ from headrace._version import __version__
 
 if TYPE_CHECKING:
     from headrace.client.admin import Admin, NewTopic, OffsetAndMetadata, OffsetSpec
-    from headrace.client.consumer import Consumer
-    from headrace.client.consumer_errors import CommitFailedError, NoOffsetForPartitionError, WakeupError
-    from headrace.client.consumer_records import ConsumerRecord, ConsumerRecords, OffsetAndTimestamp
+    from headrace.client.consumer.blocking import Consumer
+    from headrace.client.consumer.errors import CommitFailedError, NoOffsetForPartitionError, WakeupError
+    from headrace.client.consumer.records import ConsumerRecord, ConsumerRecords, OffsetAndTimestamp
     from headrace.client.errors import (
         AbortableTransactionError,
         FatalTransactionError,
         ProducerFenced,
         TransactionTimeout,
     )
-    from headrace.client.exactly_once import exactly_once
-    from headrace.client.producer import Producer
-    from headrace.client.range_reader import RangeReader
+    from headrace.client.producer.blocking import Producer
+    from headrace.client.ranges import RangeReader
+    from headrace.client.transactions.exactly_once import exactly_once
     from headrace.topics import TopicPartition
 
 # Loaded when first used, so that `import headrace` costs next to nothing.
 _LAZY = {
     "AbortableTransactionError": "headrace.client.errors",
     "Admin": "headrace.client.admin",
-    "CommitFailedError": "headrace.client.consumer_errors",
-    "Consumer": "headrace.client.consumer",
-    "ConsumerRecord": "headrace.client.consumer_records",
-    "ConsumerRecords": "headrace.client.consumer_records",
+    "CommitFailedError": "headrace.client.consumer.errors",
+    "Consumer": "headrace.client.consumer.blocking",
+    "ConsumerRecord": "headrace.client.consumer.records",
+    "ConsumerRecords": "headrace.client.consumer.records",
     "FatalTransactionError": "headrace.client.errors",
     "NewTopic": "headrace.client.admin",
-    "NoOffsetForPartitionError": "headrace.client.consumer_errors",
+    "NoOffsetForPartitionError": "headrace.client.consumer.errors",
     "OffsetAndMetadata": "headrace.client.offsets",
-    "OffsetAndTimestamp": "headrace.client.consumer_records",
+    "OffsetAndTimestamp": "headrace.client.consumer.records",
     "OffsetSpec": "headrace.client.offsets",
-    "Producer": "headrace.client.producer",
+    "Producer": "headrace.client.producer.blocking",
     "ProducerFenced": "headrace.client.errors",
-    "RangeReader": "headrace.client.range_reader",
+    "RangeReader": "headrace.client.ranges",
     "TransactionTimeout": "headrace.client.errors",
     "TopicPartition": "headrace.topics",
-    "WakeupError": "headrace.client.consumer_errors",
-    "exactly_once": "headrace.client.exactly_once",
+    "WakeupError": "headrace.client.consumer.errors",
+    "exactly_once": "headrace.client.transactions.exactly_once",
 }
 
 __all__ = [

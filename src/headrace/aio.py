@@ -6,16 +6,16 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from headrace.client.aio_admin import Admin
-    from headrace.client.aio_consumer import Consumer
-    from headrace.client.aio_producer import Producer
-    from headrace.client.exactly_once import exactly_once_async as exactly_once
+    from headrace.client.admin.aio import Admin
+    from headrace.client.consumer.aio import Consumer
+    from headrace.client.producer.aio import Producer
+    from headrace.client.transactions.exactly_once import exactly_once_async as exactly_once
 
 _LAZY = {
-    "Admin": "headrace.client.aio_admin",
-    "Consumer": "headrace.client.aio_consumer",
-    "Producer": "headrace.client.aio_producer",
-    "exactly_once": "headrace.client.exactly_once",
+    "Admin": "headrace.client.admin.aio",
+    "Consumer": "headrace.client.consumer.aio",
+    "Producer": "headrace.client.producer.aio",
+    "exactly_once": "headrace.client.transactions.exactly_once",
 }
 _NAMES = {"exactly_once": "exactly_once_async"}
 

@@ -25,7 +25,7 @@ from headrace import (
     TransactionTimeout,
     exactly_once,
 )
-from headrace.client.consumer_records import ConsumerRecords
+from headrace.client.consumer.records import ConsumerRecords
 from headrace.errors import HeadraceError
 
 from .analysis import Moved

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.client.consumer import Consumer
+from headrace.client.consumer.blocking import Consumer
 from headrace.testing import EmbeddedBroker
 
 from .conftest import Command

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from headrace.client.admin import Admin, NewTopic
-from headrace.client.producer import Producer
+from headrace.client.producer.blocking import Producer
 from headrace.testing import broker
 from headrace.topics import TopicPartition
 

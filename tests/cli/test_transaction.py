@@ -10,9 +10,9 @@ import pytest
 from tests.waiting import eventually
 
 from headrace.broker.broker import Broker
-from headrace.client.consumer import Consumer
+from headrace.client.consumer.blocking import Consumer
 from headrace.client.errors import TransactionError
-from headrace.client.producer import Producer
+from headrace.client.producer.blocking import Producer
 from headrace.log import Origin
 from headrace.records import build_batch
 from headrace.testing import EmbeddedBroker

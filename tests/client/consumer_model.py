@@ -28,9 +28,9 @@ from tests.client.consumer.fake_driver import FakeClient, blocking_consumer
 from tests.client.consumer.interrupts import Interrupted, Interruption
 from tests.client.consumer.model_cluster import ModelCluster
 
-import headrace.client.aio_consumer as aio_module
-from headrace.client.client_core import ClientCore
-from headrace.client.consumer_errors import IllegalStateError, RecordDeserializationError
+import headrace.client.consumer.aio as aio_module
+from headrace.client.cluster.core import ClientCore
+from headrace.client.consumer.errors import IllegalStateError, RecordDeserializationError
 from headrace.errors import HeadraceError
 from headrace.net.connection import Call
 from headrace.topics import TopicPartition

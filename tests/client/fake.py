@@ -13,11 +13,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from headrace.client.client_core import ClientCore
+from headrace.client.cluster.core import ClientCore
 from headrace.client.configs import ConnectionConfig
-from headrace.client.delivery import Delivery
-from headrace.client.producer_base import Setup
-from headrace.client.producer_core import ProducerCore
+from headrace.client.producer._base import Setup
+from headrace.client.producer._core import ProducerCore
+from headrace.client.producer.delivery import Delivery
 from headrace.errors import ErrorCode
 from headrace.net.connection import Connection, State
 from headrace.protocol.api import ApiKey, api, is_flexible

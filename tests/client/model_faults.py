@@ -10,7 +10,7 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-from headrace.client.sequences import NEVER_WRITTEN
+from headrace.client.producer._sequences import NEVER_WRITTEN
 from headrace.errors import ErrorCode
 from headrace.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnResponse
 from headrace.protocol.messages.end_txn import EndTxnResponse

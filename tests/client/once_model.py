@@ -10,13 +10,13 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
-from headrace.client.aio_producer import Producer as AioProducer
-from headrace.client.consumer_records import ConsumerGroupMetadata
+from headrace.client.consumer.records import ConsumerGroupMetadata
 from headrace.client.errors import FatalTransactionError
-from headrace.client.exactly_once import AsyncExactlyOnce, ExactlyOnce
 from headrace.client.offsets import OffsetAndMetadata
-from headrace.client.producer_core import ProducerCore
-from headrace.client.producer_transaction_calls import TransactionCalls
+from headrace.client.producer._core import ProducerCore
+from headrace.client.producer._transaction_calls import TransactionCalls
+from headrace.client.producer.aio import Producer as AioProducer
+from headrace.client.transactions.exactly_once import AsyncExactlyOnce, ExactlyOnce
 from headrace.errors import HeadraceError, NetworkError
 from headrace.runtime.simulated.simulation import Simulation
 from headrace.topics import TopicPartition

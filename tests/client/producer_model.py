@@ -19,11 +19,11 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-from headrace.client.consumer_records import ConsumerGroupMetadata
+from headrace.client.consumer.records import ConsumerGroupMetadata
 from headrace.client.errors import AbortableTransactionError, FatalTransactionError
 from headrace.client.offsets import OffsetAndMetadata
-from headrace.client.one_record import OneRecord
-from headrace.client.transaction_core import Operation, TransactionState
+from headrace.client.producer._one_record import OneRecord
+from headrace.client.transactions._core import Operation, TransactionState
 from headrace.errors import HeadraceError
 from headrace.topics import TopicPartition
 

@@ -14,13 +14,13 @@ from collections.abc import Callable, Iterator
 from typing import Any
 from unittest.mock import patch
 
-from headrace.client import exactly_once
-from headrace.client.accumulator import Accumulator
-from headrace.client.aio_producer import Producer as AioProducer
-from headrace.client.producer_batch import ProducerBatch
-from headrace.client.producer_core import ProducerCore
-from headrace.client.producer_identity import IdentityKeeper
-from headrace.client.transaction_core import TransactionCore
+from headrace.client.producer._accumulator import Accumulator
+from headrace.client.producer._batch import ProducerBatch
+from headrace.client.producer._core import ProducerCore
+from headrace.client.producer._identity import IdentityKeeper
+from headrace.client.producer.aio import Producer as AioProducer
+from headrace.client.transactions import exactly_once
+from headrace.client.transactions._core import TransactionCore
 from headrace.errors import ErrorCode
 
 from .producer_model import kinds

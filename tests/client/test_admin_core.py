@@ -15,7 +15,7 @@ from headrace.client.admin.types import (
     ScramMechanism,
     UserScramCredentialUpsertion,
 )
-from headrace.client.client_core import ClientCore
+from headrace.client.cluster.core import ClientCore
 from headrace.client.configs import COMMON_KEYS, ConnectionConfig, read_config
 from headrace.client.offsets import OffsetSpec
 from headrace.config import ConfigDefinition

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pytest
 
-from headrace.client.client_core import ANY_NODE, coordinator_key
+from headrace.client.cluster.core import ANY_NODE, coordinator_key
 from headrace.errors import ErrorCode, NetworkError, RequestTimedOutError, UnsupportedVersionError
 from headrace.net.connection import State
 from headrace.protocol.api import ApiKey

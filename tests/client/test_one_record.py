@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from headrace.client.one_record import _PROBE, Frame, OneRecord
+from headrace.client.producer._one_record import _PROBE, Frame, OneRecord
 from headrace.net.connection import Connection
 from headrace.net.node import Node
 from headrace.protocol.api import ApiKey

@@ -24,14 +24,20 @@ from typing import Any
 import pytest
 
 from headrace import Producer, aio
-from headrace.client.client_core import ClientCore
-from headrace.client.cluster_view import PartitionView, TopicView
+from headrace.client.cluster.core import ClientCore
+from headrace.client.cluster.view import PartitionView, TopicView
 from headrace.client.configs import UnknownConfigWarning
-from headrace.client.delivery import BatchDelivery
 from headrace.client.errors import BufferExhausted, ClientClosed, SerializationError
-from headrace.client.partitioners import RoundRobinPartitioner, StickyState, UniformStickyPartitioner, pick_other
-from headrace.client.producer_batch import ProducerBatch
-from headrace.client.producer_config import PRODUCER_CONFIGS, read_producer_config
+from headrace.client.producer._batch import ProducerBatch
+from headrace.client.producer._unpacked import Unpacked
+from headrace.client.producer.config import PRODUCER_CONFIGS, read_producer_config
+from headrace.client.producer.delivery import BatchDelivery
+from headrace.client.producer.partitioners import (
+    RoundRobinPartitioner,
+    StickyState,
+    UniformStickyPartitioner,
+    pick_other,
+)
 from headrace.client.serializers import (
     FloatSerializer,
     Int32Serializer,
@@ -43,7 +49,6 @@ from headrace.client.serializers import (
     make_deserializer,
     make_serializer,
 )
-from headrace.client.unpacked import Unpacked
 from headrace.config import ConfigError, format_value
 from headrace.records import Batch, Codec, read_records
 from headrace.records.murmur2 import partition_for_key
@@ -207,7 +212,7 @@ def test_serializers_are_objects_or_dotted_names_and_are_configured() -> None:
 
 
 def _record(topic: str, value: Any, key: Any = None) -> Any:
-    from headrace.client.producer_base import ProducerRecord
+    from headrace.client.producer._base import ProducerRecord
 
     return ProducerRecord(topic, value, key)
 

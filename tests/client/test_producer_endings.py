@@ -15,8 +15,8 @@ import pytest
 import headrace.testing
 from headrace import Consumer, Producer, aio, exactly_once
 from headrace.client.errors import ClientClosed, TransactionStateError, TransactionTimeout
-from headrace.client.one_record import OneRecord
-from headrace.client.producer_core import ProducerCore
+from headrace.client.producer._core import ProducerCore
+from headrace.client.producer._one_record import OneRecord
 from headrace.errors import HeadraceError
 from headrace.testing import FaultProxy
 from headrace.testing.proxy import Direction

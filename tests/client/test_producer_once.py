@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from headrace.client.errors import ClientClosed, DeliveryTimeout, FatalTransactionError, TransactionStateError
-from headrace.client.one_record import OneRecord
-from headrace.client.rows import Rows
+from headrace.client.producer._one_record import OneRecord
+from headrace.client.producer._rows import Rows
 from headrace.errors import ErrorCode, HeadraceError, InvalidRecordError, InvalidTopicError, RequestTimedOutError
 from headrace.protocol.messages.end_txn import EndTxnResponse
 from headrace.protocol.messages.produce import ProduceResponse

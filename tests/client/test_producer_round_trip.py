@@ -13,8 +13,8 @@ from tests.waiting import eventually
 
 import headrace.testing
 from headrace import Producer
-from headrace.client.accumulator import Accumulator
-from headrace.client.drivers import BlockingClient
+from headrace.client.cluster.drivers import BlockingClient
+from headrace.client.producer._accumulator import Accumulator
 from headrace.net.blocking import Watch
 from headrace.records import use_fast
 
@@ -56,7 +56,7 @@ def near(broker_address: str, make_topic: Any, monkeypatch: pytest.MonkeyPatch) 
     """A producer whose thread rests near all through the test, however busy the machine is, so that nobody else reads
     the answers; its topic, and the next offset there."""
     topic = make_topic(1)
-    monkeypatch.setattr("headrace.client.direct_way._NEAR_S", RESULT_S)
+    monkeypatch.setattr("headrace.client.producer._direct_way._NEAR_S", RESULT_S)
     with Producer(bootstrap_servers=broker_address, linger_ms=0) as producer:
         yield producer, topic, come_near(producer, topic)
 
@@ -95,7 +95,7 @@ def test_a_resting_thread_is_not_woken_for_one_record(
         flush(client, connection)
 
     # Near all through the test, however busy the machine is.
-    monkeypatch.setattr("headrace.client.direct_way._NEAR_S", RESULT_S)
+    monkeypatch.setattr("headrace.client.producer._direct_way._NEAR_S", RESULT_S)
     with Producer(bootstrap_servers=broker_address, linger_ms=0, client_id="one") as producer:
         offset = come_near(producer, topic)
         monkeypatch.setattr(BlockingClient, "flush_connection", spy)
@@ -181,7 +181,7 @@ def test_who_waits_alone_is_told_when_the_thread_reads_the_answer(
     topic = make_topic(1)
     ends: list[bool] = []
     wait = Watch.wait
-    monkeypatch.setattr("headrace.client.direct_way._NEAR_S", RESULT_S)
+    monkeypatch.setattr("headrace.client.producer._direct_way._NEAR_S", RESULT_S)
 
     with Producer(bootstrap_servers=broker_address, linger_ms=0) as producer:
         offset = come_near(producer, topic)

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from headrace.client.consumer_records import ConsumerGroupMetadata
+from headrace.client.consumer.records import ConsumerGroupMetadata
 from headrace.client.errors import AbortableTransactionError, DeliveryTimeout, ProducerFenced
 from headrace.client.offsets import OffsetAndMetadata
-from headrace.client.transaction_core import Operation, TransactionState
+from headrace.client.transactions._core import Operation, TransactionState
 from headrace.errors import ErrorCode, MessageTooLargeError
 from headrace.protocol.messages.produce import PartitionProduceResponse
 from headrace.topics import TopicPartition

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from headrace import Producer, aio
+from headrace.client.cluster.drivers import BlockingClient
 from headrace.client.configs import COMMON_KEYS, ConnectionConfig, read_config
-from headrace.client.delivery import Delivery
-from headrace.client.drivers import BlockingClient
+from headrace.client.producer.delivery import Delivery
 from headrace.config import ConfigDefinition
 from headrace.errors import MessageTooLargeError, UnknownTopicOrPartitionError
 from headrace.protocol.messages.metadata import MetadataRequest

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from headrace.client.delivery import BatchDelivery, Callbacks
-from headrace.client.rows import EXTENDED_ROWS_MAX, Rows
+from headrace.client.producer._rows import EXTENDED_ROWS_MAX, Rows
+from headrace.client.producer.delivery import BatchDelivery, Callbacks
 
 
 def rows(*values: bytes, topic: str = "t", **fields: Any) -> Rows:

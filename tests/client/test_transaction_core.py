@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from headrace.client.consumer_records import ConsumerGroupMetadata
+from headrace.client.consumer.records import ConsumerGroupMetadata
 from headrace.client.errors import (
     AbortableTransactionError,
     FatalTransactionError,
@@ -15,9 +15,9 @@ from headrace.client.errors import (
     TransactionStateError,
 )
 from headrace.client.offsets import OffsetAndMetadata
-from headrace.client.sequences import Identity
-from headrace.client.transaction_core import Operation, TransactionCore, TransactionState
-from headrace.client.transaction_requests import Kind, Step
+from headrace.client.producer._sequences import Identity
+from headrace.client.transactions._core import Operation, TransactionCore, TransactionState
+from headrace.client.transactions._requests import Kind, Step
 from headrace.errors import (
     DelegationTokenNotFoundError,
     ErrorCode,

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tests.client.fake import CUT, SILENCE, FakeCluster, VirtualClock, World
 
-from headrace.client.client_core import ANY_NODE
+from headrace.client.cluster.core import ANY_NODE
 from headrace.errors import ErrorCode, NetworkError, SaslAuthenticationFailedError, error_for
 from headrace.net.authentication import Flow
 from headrace.net.node import Node

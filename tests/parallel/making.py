@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from headrace.client.consumer_records import ConsumerRecord
+from headrace.client.consumer.records import ConsumerRecord
 from headrace.parallel.core import ParallelCore
 from headrace.parallel.options import CoreSettings, Limits, Model, Order, Pool, Retry
 from headrace.parallel.work import Chunk

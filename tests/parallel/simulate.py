@@ -21,7 +21,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import pairwise
 
-from headrace.client.consumer_records import ConsumerRecord
+from headrace.client.consumer.records import ConsumerRecord
 from headrace.errors import MessageTooLargeError
 from headrace.parallel import tracker as tracker_module
 from headrace.parallel.core import ParallelCore

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.parallel.making import PARTITION, core, do, record
 
-from headrace.client.consumer_records import ConsumerRecord
+from headrace.client.consumer.records import ConsumerRecord
 from headrace.errors import MessageTooLargeError, TopicAuthorizationFailedError
 from headrace.parallel.core import ParallelCore
 from headrace.parallel.deadletters import joined

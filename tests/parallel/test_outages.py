@@ -11,7 +11,7 @@ from tests.parallel.helpers import Seen, config, fill, make_topic, stop
 from tests.parallel.making import PARTITION, do, record
 from tests.waiting import eventually
 
-from headrace.client.consumer_errors import RecordDeserializationError
+from headrace.client.consumer.errors import RecordDeserializationError
 from headrace.client.errors import FatalTransactionError, TransactionTimeout
 from headrace.client.offsets import OffsetAndMetadata
 from headrace.errors import HeadraceError, NetworkError, RequestTimedOutError

@@ -9,7 +9,7 @@ from itertools import cycle
 import pytest
 from tests.parallel.making import do, record
 
-from headrace.client.consumer_records import ConsumerRecord
+from headrace.client.consumer.records import ConsumerRecord
 from headrace.parallel.core import ParallelCore
 from headrace.parallel.options import CoreSettings, Limits, Model, Order, Pool, Retry, Window
 from headrace.parallel.retries import DUE_MS

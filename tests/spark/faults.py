@@ -37,7 +37,7 @@ def die() -> None:
 
 def arm_requests(point: str) -> None:
     """Have this process die at that moment of the first request of that kind."""
-    from headrace.client.drivers import BlockingClient
+    from headrace.client.cluster.drivers import BlockingClient
     from headrace.net.connection import Connection
 
     moment, _, wanted = point.partition(" ")

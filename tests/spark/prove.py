@@ -38,7 +38,7 @@ from tests.spark.topics import make_topic, numbers
 from tests.waiting import eventually
 
 from headrace.client.admin import Admin
-from headrace.client.producer import Producer
+from headrace.client.producer.blocking import Producer
 from headrace.spark.options import GROUP_PREFIX
 from headrace.testing import BrokerProcess
 from headrace.topics import TopicPartition

@@ -36,7 +36,7 @@ def filled(kafka: BrokerProcess, name: str) -> tuple[str, str, Counter[bytes]]:
 
 
 def with_keys(servers: str, topic: str, values: list[bytes]) -> None:
-    from headrace.client.producer import Producer
+    from headrace.client.producer.blocking import Producer
 
     with Producer({"bootstrap.servers": servers}) as producer:
         for value in values:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from tests.spark.scripted import LEADER, REPLICA, ScriptedClient, answer, batch
 
-from headrace.client.consumer_errors import RecordDeserializationError
+from headrace.client.consumer.errors import RecordDeserializationError
 from headrace.errors import ErrorCode, RequestTimedOutError
 from headrace.spark.planning import DataLoss, Range
 from headrace.spark.reading import RangeFetcher, ReadPlan

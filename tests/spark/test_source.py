@@ -11,7 +11,7 @@ from tests.spark.topics import fill, make_topic, numbers, reader, stream, values
 from tests.waiting import eventually
 
 from headrace.client.admin import Admin, NewPartitions
-from headrace.client.producer import Producer
+from headrace.client.producer.blocking import Producer
 from headrace.errors import HeadraceError
 from headrace.testing import BrokerProcess
 from headrace.topics import TopicPartition

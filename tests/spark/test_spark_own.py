@@ -15,7 +15,7 @@ from tests.spark.topics import fill, make_topic, numbers
 from tests.waiting import eventually
 
 from headrace.client.admin import Admin, ConfigResource, ResourceType
-from headrace.client.producer import Producer
+from headrace.client.producer.blocking import Producer
 from headrace.testing import BrokerProcess
 from headrace.topics import TopicPartition
 

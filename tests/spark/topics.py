@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from headrace.client.admin import Admin, NewTopic
-from headrace.client.producer import Producer
+from headrace.client.producer.blocking import Producer
 
 
 def make_topic(servers: str, name: str, partitions: int = 3, **configs: str) -> str:

@@ -27,8 +27,8 @@ from headrace.cli.times import duration_ms, is_duration, moment_ms
 from headrace.client.admin import Admin, OffsetSpec
 from headrace.client.admin.drivers import ADMIN_CONFIGS
 from headrace.client.admin.topics import READ_COMMITTED, READ_UNCOMMITTED
-from headrace.client.consumer import Consumer
-from headrace.client.consumer_records import slice_columns
+from headrace.client.consumer.blocking import Consumer
+from headrace.client.consumer.records import slice_columns
 from headrace.errors import HeadraceError
 from headrace.records import Columns
 from headrace.topics import TopicPartition

@@ -27,8 +27,8 @@ from headrace.cli.options import plain_kernels
 from headrace.cli.output import CommandError, count, size
 from headrace.cli.tour import Tour
 from headrace.client.admin import Admin, NewTopic, OffsetSpec
-from headrace.client.consumer import Consumer
-from headrace.client.producer import Producer
+from headrace.client.consumer.blocking import Consumer
+from headrace.client.producer.blocking import Producer
 from headrace.errors import HeadraceError
 from headrace.topics import TopicPartition
 

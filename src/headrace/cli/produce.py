@@ -25,7 +25,7 @@ from headrace.cli.options import (
     plain_kernels,
 )
 from headrace.cli.output import CommandError, count, note, progress, silent, usage
-from headrace.client.producer import Producer
+from headrace.client.producer.blocking import Producer
 from headrace.errors import HeadraceError
 
 _LINE_BYTES_MAX = 64 * 1024 * 1024

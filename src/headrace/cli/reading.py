@@ -10,8 +10,8 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
-from headrace.client.consumer import Consumer
-from headrace.client.consumer_records import slice_columns
+from headrace.client.consumer.blocking import Consumer
+from headrace.client.consumer.records import slice_columns
 from headrace.errors import RequestTimedOutError
 from headrace.records import Columns
 from headrace.topics import TopicPartition

@@ -31,8 +31,8 @@ from headrace.cli.output import CommandError, count, size
 from headrace.cli.show_driver import CLEAN, DEAD, PLAIN, PLAIN_PARTITIONS, SOURCE
 from headrace.cli.tour import Tour
 from headrace.client.admin import Admin, NewTopic, OffsetSpec
-from headrace.client.consumer import Consumer
-from headrace.client.producer import Producer
+from headrace.client.consumer.blocking import Consumer
+from headrace.client.producer.blocking import Producer
 from headrace.spark.pipelines.auditing import headline
 from headrace.topics import TopicPartition
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 
-from headrace.client.consumer import Consumer
+from headrace.client.consumer.blocking import Consumer
 
 _POLL_ROWS = 20_000
 

@@ -14,7 +14,7 @@ from types import FrameType
 from typing import Any
 
 from headrace.client.configs import COMMON_KEYS, merge
-from headrace.client.producer import Producer
+from headrace.client.producer.blocking import Producer
 from headrace.config import ConfigError
 from headrace.parallel.core import ParallelCore
 from headrace.parallel.engine import Engine, EngineSettings

@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from headrace.client.consumer import Consumer
-from headrace.client.consumer_records import ConsumerRecord
+from headrace.client.consumer.blocking import Consumer
+from headrace.client.consumer.records import ConsumerRecord
 from headrace.client.offsets import OffsetAndMetadata
-from headrace.client.producer import Producer
+from headrace.client.producer.blocking import Producer
 from headrace.errors import RequestTimedOutError, UnknownTopicOrPartitionError
 from headrace.parallel.errors import ParallelError
 from headrace.parallel.finished import Interval, decode_finished, encode_finished, merge

@@ -11,14 +11,14 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from headrace.client.consumer import Consumer
-from headrace.client.consumer_errors import (
+from headrace.client.consumer.blocking import Consumer
+from headrace.client.consumer.errors import (
     CommitFailedError,
     RecordDeserializationError,
     RetriableCommitFailedError,
     WakeupError,
 )
-from headrace.client.consumer_records import ConsumerRecords
+from headrace.client.consumer.records import ConsumerRecords
 from headrace.client.offsets import OffsetAndMetadata
 from headrace.errors import HeadraceError, KafkaError, RebalanceInProgressError, RetriableError
 from headrace.parallel.failures import Transaction

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-from headrace.client.consumer_records import ConsumerRecord
+from headrace.client.consumer.records import ConsumerRecord
 from headrace.client.serializers import Deserializer, make_deserializer
 from headrace.config import ConfigError
 from headrace.parallel.errors import BatchFailed, Poison

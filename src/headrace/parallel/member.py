@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from headrace.client.producer import Producer
+from headrace.client.producer.blocking import Producer
 from headrace.parallel.core import ParallelCore
 from headrace.parallel.letters import messages_of
 from headrace.parallel.metrics import Snapshot

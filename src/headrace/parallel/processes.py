@@ -194,7 +194,7 @@ def serve(connection: Connection, handling: Handling) -> None:
     """What a worker process does until its leader hangs up."""
     # Ctrl-C reaches the whole group of processes; the leader decides when this one ends.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    from headrace.client.consumer_records import ConsumerRecord
+    from headrace.client.consumer.records import ConsumerRecord
 
     handling.prepare()
     try:

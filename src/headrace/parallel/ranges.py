@@ -16,9 +16,9 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
-from headrace.client.consumer import Consumer
-from headrace.client.consumer_errors import RecordDeserializationError
-from headrace.client.consumer_records import ConsumerRecord
+from headrace.client.consumer.blocking import Consumer
+from headrace.client.consumer.errors import RecordDeserializationError
+from headrace.client.consumer.records import ConsumerRecord
 from headrace.errors import RetriableError
 from headrace.parallel.core import make_entries
 from headrace.parallel.engine import Engine

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from headrace.client.consumer_errors import RecordDeserializationError
-from headrace.client.consumer_records import ConsumerRecord
+from headrace.client.consumer.errors import RecordDeserializationError
+from headrace.client.consumer.records import ConsumerRecord
 from headrace.parallel.errors import Damaged, HandlerStalled, Poison, Reject, RetryLater, WorkerDied
 from headrace.parallel.options import Exhausted, Retry
 from headrace.parallel.work import Entry

@@ -13,10 +13,10 @@ from collections.abc import Callable, Mapping
 from enum import Enum
 from typing import Any
 
-from headrace.client.consumer_records import ConsumerGroupMetadata
+from headrace.client.consumer.records import ConsumerGroupMetadata
 from headrace.client.errors import FatalTransactionError, TransactionTimeout
 from headrace.client.offsets import OffsetAndMetadata
-from headrace.client.producer import Producer
+from headrace.client.producer.blocking import Producer
 from headrace.errors import HeadraceError
 from headrace.parallel.letters import Message
 from headrace.runtime import Clock

@@ -11,14 +11,14 @@ from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from headrace.client.cluster.drivers import BlockingClient
 from headrace.client.configs import COMMON_KEYS, ConnectionConfig, read_config
-from headrace.client.drivers import BlockingClient
 from headrace.config import ConfigDefinition
 from headrace.records import use_fast
 from headrace.runtime.real import RealClock
 
 if TYPE_CHECKING:
-    from headrace.client.producer import Producer
+    from headrace.client.producer.blocking import Producer
 
 _COMMON = ConfigDefinition(COMMON_KEYS)
 _CLIENTS_MAX = 4
@@ -76,7 +76,7 @@ def lent_producer(kafka: Mapping[str, Any]) -> Iterator[Producer]:
 
     Whoever has it waits for every delivery. After an error it is closed: nothing of a failed task is sent later.
     """
-    from headrace.client.producer import Producer
+    from headrace.client.producer.blocking import Producer
 
     key = (os.getpid(), tuple(sorted((name, str(value)) for name, value in kafka.items())))
     clock = RealClock()

@@ -22,7 +22,7 @@ _LOADED = (
     _WORKER,
     "pyarrow.compute",
     "pyarrow.ipc",
-    "headrace.client.producer",
+    "headrace.client.producer.blocking",
     "headrace.spark.reading",
     "headrace.spark.sink",
     "headrace.spark.source",

@@ -13,8 +13,8 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from headrace.client.consumer_config import CONSUMER_CONFIGS
-from headrace.client.producer_config import PRODUCER_CONFIGS
+from headrace.client.consumer.config import CONSUMER_CONFIGS
+from headrace.client.producer.config import PRODUCER_CONFIGS
 from headrace.config import ConfigDefinition, ConfigError
 from headrace.topics import TopicPartition
 

@@ -13,9 +13,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from headrace.client.drivers import BlockingClient
-from headrace.client.producer_batch import slice_columns
-from headrace.client.producer_config import PRODUCER_CONFIGS
+from headrace.client.cluster.drivers import BlockingClient
+from headrace.client.producer._batch import slice_columns
+from headrace.client.producer.config import PRODUCER_CONFIGS
 from headrace.errors import (
     ErrorCode,
     HeadraceError,

@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from headrace.client.chunks import Chunk
-from headrace.client.consumer_config import CONSUMER_CONFIGS
-from headrace.client.consumer_errors import RecordDeserializationError
-from headrace.client.consumer_records import PartitionColumns, slice_columns
-from headrace.client.drivers import BlockingClient
+from headrace.client.cluster.drivers import BlockingClient
+from headrace.client.consumer._chunks import Chunk
+from headrace.client.consumer.config import CONSUMER_CONFIGS
+from headrace.client.consumer.errors import RecordDeserializationError
+from headrace.client.consumer.records import PartitionColumns, slice_columns
 from headrace.errors import ErrorCode, HeadraceError, RequestTimedOutError, RetriableError, error_for
 from headrace.net.connection import Call
 from headrace.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic, PartitionData

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from headrace.client.admin import NewTopic
-from headrace.client.client_core import ANY_NODE, coordinator_key
-from headrace.client.drivers import BlockingClient
+from headrace.client.cluster.core import ANY_NODE, coordinator_key
+from headrace.client.cluster.drivers import BlockingClient
 from headrace.client.offsets import OffsetAndMetadata
 from headrace.errors import (
     ErrorCode,

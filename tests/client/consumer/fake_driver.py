@@ -10,10 +10,10 @@ from unittest.mock import patch
 
 from tests.client.consumer.fake_group import FakeGroupCluster
 
-import headrace.client.consumer as consumer_module
-from headrace.client.client_core import ClientCore, coordinator_key
-from headrace.client.consumer import Consumer
-from headrace.client.heartbeats import Heartbeats
+import headrace.client.consumer.blocking as consumer_module
+from headrace.client.cluster.core import ClientCore, coordinator_key
+from headrace.client.consumer._heartbeats import Heartbeats
+from headrace.client.consumer.blocking import Consumer
 
 
 class FakeClient:

@@ -8,11 +8,11 @@ from typing import Any
 
 from tests.client.fake import FakeCluster, VirtualClock
 
-from headrace.client.client_core import ClientCore, coordinator_key
+from headrace.client.cluster.core import ClientCore, coordinator_key
 from headrace.client.configs import ConnectionConfig
-from headrace.client.consumer_base import Setup
-from headrace.client.consumer_core import ConsumerCore
-from headrace.client.flows import Task
+from headrace.client.consumer._base import Setup
+from headrace.client.consumer._core import ConsumerCore
+from headrace.client.consumer._flows import Task
 from headrace.errors import ErrorCode
 from headrace.protocol.api import ApiKey
 from headrace.protocol.messages.fetch import FetchableTopicResponse, FetchResponse, PartitionData

@@ -10,7 +10,7 @@ from tests.client.consumer.conftest import WAIT_S, Cluster
 from tests.waiting import becomes
 
 from headrace.aio import Consumer
-from headrace.client.consumer_errors import ConcurrentAccessError, WakeupError
+from headrace.client.consumer.errors import ConcurrentAccessError, WakeupError
 from headrace.errors import RequestTimedOutError
 from headrace.topics import TopicPartition
 

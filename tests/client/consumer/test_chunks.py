@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from tests.records.legacy_messages import message, wrapper
 
-from headrace.client.chunks import Chunk
-from headrace.client.consumer_errors import RecordDeserializationError
+from headrace.client.consumer._chunks import Chunk
+from headrace.client.consumer.errors import RecordDeserializationError
 from headrace.records import (
     Codec,
     ControlType,

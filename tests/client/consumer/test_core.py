@@ -8,11 +8,11 @@ import pytest
 from tests.client.consumer.fake_group import ConsumerWorld, FakeGroupCluster
 from tests.client.fake import CUT, SILENCE, VirtualClock
 
-from headrace.client.client_core import coordinator_key
-from headrace.client.consumer_core import LEAVE_S_MAX
-from headrace.client.consumer_errors import CommitFailedError, LogTruncationError
-from headrace.client.fetch_session import FetchSession, Wanted
-from headrace.client.flows import Task
+from headrace.client.cluster.core import coordinator_key
+from headrace.client.consumer._core import LEAVE_S_MAX
+from headrace.client.consumer._fetch_session import FetchSession, Wanted
+from headrace.client.consumer._flows import Task
+from headrace.client.consumer.errors import CommitFailedError, LogTruncationError
 from headrace.errors import (
     CoordinatorNotAvailableError,
     ErrorCode,
@@ -529,7 +529,7 @@ def test_aborted_transactions_and_markers_are_left_out() -> None:
 
 
 def test_a_damaged_batch_is_an_error_at_its_offset_after_the_good_ones() -> None:
-    from headrace.client.consumer_errors import RecordDeserializationError
+    from headrace.client.consumer.errors import RecordDeserializationError
 
     world = make()
     world.consumer.assign([T0])

@@ -12,7 +12,7 @@ from tests.client.consumer.conftest import Cluster, poll_until, read
 from tests.waiting import eventually
 
 from headrace import CommitFailedError, Consumer, OffsetAndMetadata
-from headrace.client.consumer_errors import RebalanceListenerError
+from headrace.client.consumer.errors import RebalanceListenerError
 from headrace.errors import (
     FencedInstanceIdError,
     InconsistentGroupProtocolError,

@@ -16,7 +16,7 @@ from tests.client.fake import VirtualClock
 
 import headrace
 import headrace.aio
-from headrace.client.consumer_errors import (
+from headrace.client.consumer.errors import (
     ConcurrentAccessError,
     RebalanceListenerError,
     RecordDeserializationError,
@@ -168,7 +168,7 @@ def test_arrow_that_cannot_be_made_leaves_the_records_for_the_next_poll(monkeypa
 
     with blocking_consumer(cluster) as consumer:
         consumer.assign([("t", 0)])
-        monkeypatch.setattr("headrace.client.consumer.to_arrow", fail)
+        monkeypatch.setattr("headrace.client.consumer.blocking.to_arrow", fail)
         with pytest.raises(MemoryError):
             consumer.poll_arrow(5)
         assert rest_of(consumer, 20) == list(range(20))

@@ -9,7 +9,7 @@ from tests.client.consumer.fake_driver import blocking_consumer
 from tests.client.consumer.fake_group import ConsumerWorld, FakeGroupCluster, prefers_broker_2
 from tests.client.fake import SILENCE, VirtualClock
 
-from headrace.client.consumer_errors import (
+from headrace.client.consumer.errors import (
     CommitFailedError,
     LogTruncationError,
     RebalanceListenerError,

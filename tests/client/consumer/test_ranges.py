@@ -10,8 +10,8 @@ from tests.client.consumer.fake_group import FakeGroupCluster, prefers_broker_2
 from tests.client.fake import VirtualClock
 from tests.records.legacy_messages import message, wrapper
 
-from headrace.client.consumer_errors import OffsetsOutOfRangeError, RecordDeserializationError
-from headrace.client.range_reader import RangeReader
+from headrace.client.consumer.errors import OffsetsOutOfRangeError, RecordDeserializationError
+from headrace.client.ranges import RangeReader
 from headrace.errors import ErrorCode
 from headrace.protocol.messages.fetch import FetchableTopicResponse, FetchResponse, PartitionData
 from headrace.protocol.messages.list_offsets import (

@@ -9,8 +9,8 @@ import pytest
 from tests.client.consumer.conftest import Cluster, read
 
 from headrace import Consumer, NoOffsetForPartitionError, Producer, RangeReader, WakeupError
-from headrace.client.consumer_config import parse_duration_ms
-from headrace.client.consumer_errors import (
+from headrace.client.consumer.config import parse_duration_ms
+from headrace.client.consumer.errors import (
     IllegalStateError,
     OffsetsOutOfRangeError,
     RecordDeserializationError,

@@ -14,7 +14,7 @@ from tests.client.consumer.conftest import Cluster, poll_until, read
 from tests.waiting import eventually
 
 from headrace import Consumer
-from headrace.client.consumer_errors import ConcurrentAccessError, ConsumerForkedError
+from headrace.client.consumer.errors import ConcurrentAccessError, ConsumerForkedError
 from headrace.client.errors import ClientClosed
 from headrace.errors import RequestTimedOutError
 from headrace.testing import BrokerProcess

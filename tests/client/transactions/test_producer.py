@@ -18,7 +18,7 @@ from headrace import (
     TransactionTimeout,
     aio,
 )
-from headrace.client.consumer_records import ConsumerGroupMetadata
+from headrace.client.consumer.records import ConsumerGroupMetadata
 from headrace.client.errors import FatalTransactionError, TransactionError, TransactionStateError
 from headrace.config import ConfigError
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from headrace.client.consumer import Consumer
+from headrace.client.consumer.blocking import Consumer
 from headrace.topics import TopicPartition
 
 POLLS_MAX = 300

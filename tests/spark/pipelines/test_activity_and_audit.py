@@ -10,7 +10,7 @@ import pytest
 from tests.spark.auditing import read_topic
 from tests.spark.topics import fill, make_topic
 
-from headrace.client.producer import Producer
+from headrace.client.producer.blocking import Producer
 from headrace.parallel.deadletters import DeadLetters
 from headrace.spark.pipelines.activity import activity
 from headrace.spark.pipelines.audit import audit

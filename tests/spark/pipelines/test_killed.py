@@ -16,7 +16,7 @@ from tests.spark.pipelines.reading import everything
 from tests.spark.prove import QUICK_JVM
 from tests.spark.topics import make_topic
 
-from headrace.client.producer import Producer
+from headrace.client.producer.blocking import Producer
 from headrace.spark.pipelines.audit import audit
 from headrace.spark.pipelines.declaring import parsed
 from headrace.testing import BrokerProcess

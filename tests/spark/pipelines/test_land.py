@@ -15,7 +15,7 @@ import pyarrow.dataset as ds
 import pytest
 from tests.spark.topics import make_topic
 
-from headrace.client.producer import Producer
+from headrace.client.producer.blocking import Producer
 from headrace.spark.pipelines import land_lake
 from headrace.spark.pipelines.declaring import PipelineError, WrongOption, parsed
 from headrace.spark.pipelines.files import Files

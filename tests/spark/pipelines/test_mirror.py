@@ -11,7 +11,7 @@ from tests.spark.pipelines.reading import everything
 from tests.spark.topics import make_topic
 
 from headrace.client.admin import Admin, ConfigResource, ResourceType
-from headrace.client.producer import Producer
+from headrace.client.producer.blocking import Producer
 from headrace.spark.once import TookOver
 from headrace.spark.pipelines.declaring import PipelineError, WrongOption, parsed
 from headrace.spark.pipelines.mirror import OPTIONS, _Mirror, run

@@ -10,7 +10,7 @@ from tests.spark.pipelines.reading import everything
 from tests.spark.topics import make_topic
 
 from headrace.client.admin import Admin
-from headrace.client.producer import Producer
+from headrace.client.producer.blocking import Producer
 from headrace.parallel.deadletters import DeadLetters
 from headrace.spark.pipelines.declaring import PipelineError, WrongOption, parsed
 from headrace.spark.pipelines.redrive import OPTIONS, REDRIVEN, Ledger, check_ledgers, run, settle

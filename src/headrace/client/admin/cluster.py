@@ -31,7 +31,7 @@ from headrace.client.admin.types import (
     PartitionReassignment,
     ReplicaInfo,
 )
-from headrace.client.client_core import ANY_NODE
+from headrace.client.cluster.core import ANY_NODE
 from headrace.errors import ErrorCode, HeadraceError, UnsupportedVersionError
 from headrace.net.node import Node
 from headrace.protocol.messages.alter_partition_reassignments import (

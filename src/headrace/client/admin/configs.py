@@ -26,7 +26,7 @@ from headrace.client.admin.types import (
     OpType,
     ResourceType,
 )
-from headrace.client.client_core import ANY_NODE
+from headrace.client.cluster.core import ANY_NODE
 from headrace.config import ConfigType
 from headrace.errors import HeadraceError, InvalidRequestError
 from headrace.protocol.messages.describe_configs import (

@@ -12,7 +12,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 from dataclasses import dataclass
 from typing import Any, Generic, TypeAlias, TypeVar
 
-from headrace.client.client_core import ANY_NODE, ClientCore
+from headrace.client.cluster.core import ANY_NODE, ClientCore
 from headrace.errors import (
     CoordinatorNotAvailableError,
     ErrorCode,

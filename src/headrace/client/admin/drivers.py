@@ -14,9 +14,9 @@ from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 from headrace.client.admin.core import Ask, Context, Pause, Plan, Reply, Step
-from headrace.client.client_core import ClientCore
+from headrace.client.cluster.core import ClientCore
+from headrace.client.cluster.drivers import AsyncClient, BlockingClient
 from headrace.client.configs import COMMON_KEYS, ConnectionConfig, key, merge, read_config
-from headrace.client.drivers import AsyncClient, BlockingClient
 from headrace.client.errors import ClientClosed
 from headrace.config import ConfigDefinition, ConfigType, at_least
 from headrace.errors import RequestTimedOutError

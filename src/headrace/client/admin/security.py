@@ -30,7 +30,7 @@ from headrace.client.admin.types import (
     UserScramCredentialDeletion,
     UserScramCredentialUpsertion,
 )
-from headrace.client.client_core import ANY_NODE
+from headrace.client.cluster.core import ANY_NODE
 from headrace.errors import HeadraceError, UnacceptableCredentialError
 from headrace.protocol.messages.alter_client_quotas import (
     AlterClientQuotasRequest,

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from headrace.client.admin import Admin
-from headrace.client.consumer import Consumer
+from headrace.client.consumer.blocking import Consumer
 from headrace.errors import HeadraceError, RequestTimedOutError
 from headrace.spark.cluster import Cluster
 from headrace.topics import TopicPartition

@@ -1,0 +1,139 @@
+"""Offsets by time, and the start and end of partitions: asked of the leaders, tried again until they answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+
+from headrace.client.cluster.core import ClientCore
+from headrace.client.consumer._flows import All, Flow, Pause, When
+from headrace.client.consumer.errors import is_retriable, say
+from headrace.client.consumer.records import OffsetAndTimestamp
+from headrace.errors import (
+    ErrorCode,
+    HeadraceError,
+    RetriableError,
+    UnknownTopicOrPartitionError,
+    UnsupportedForMessageFormatError,
+    error_for,
+)
+from headrace.net.connection import Call
+from headrace.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from headrace.topics import TopicPartition
+
+_CONSUMER = -1
+_ROUND_S_MAX = 60.0
+
+Found = dict[TopicPartition, OffsetAndTimestamp | None]
+
+
+class OffsetLookup:
+    """Asks leaders for offsets. One round asks each leader once; `lookup` goes on until all are known."""
+
+    def __init__(self, core: ClientCore, isolation: int, notify: Callable[[], None]) -> None:
+        self._core = core
+        self._isolation = isolation
+        self._notify = notify
+
+    def lookup(self, wanted: Mapping[TopicPartition, int]) -> Flow[Found]:
+        """The offset at each timestamp (-1 end, -2 start); None where no record is that young.
+
+        Goes on until every leader has answered, however long that takes: the caller has the deadline.
+        """
+        found: Found = {}
+        left = dict(wanted)
+        failures = 0
+        while left:
+            yield from self.wait_for_leaders(left)
+            answers, errors = yield from self.round(left)
+            found.update(answers)
+            for partition in answers:
+                del left[partition]
+            for partition, error in errors.items():
+                if not isinstance(error, RetriableError):
+                    raise say_where(error, partition)
+            if left:
+                self._core.refresh_metadata()
+                wait_ms = self._core.config.retry_backoff.wait_ms(failures, self._core.rng)
+                failures += 1
+                yield Pause(self._core.clock.monotonic() + wait_ms / 1000)
+        return found
+
+    def wait_for_leaders(self, partitions: Iterable[TopicPartition]) -> Flow[None]:
+        """Until the metadata of these partitions is there."""
+        view = self._core.view
+        missing = {
+            partition.topic for partition in partitions if view.leader_of(partition.topic, partition.partition) is None
+        }
+        if not missing:
+            return
+        for topic in missing:
+            self._core.add_topic(topic)
+        version = view.version
+        self._core.refresh_metadata()
+        yield When(lambda: self._core.view.version > version, self._core.clock.monotonic() + _ROUND_S_MAX)
+        for partition in partitions:
+            topic_view = self._core.view.topics.get(partition.topic)
+            if topic_view is not None and topic_view.error_code and not is_retriable(topic_view.error_code):
+                raise say(error_for(topic_view.error_code), f"topic {partition.topic}")
+
+    def round(self, wanted: Mapping[TopicPartition, int]) -> Flow[tuple[Found, dict[TopicPartition, HeadraceError]]]:
+        """Ask every leader once: what is known now, and why the rest is not."""
+        by_node: dict[int, dict[TopicPartition, int]] = {}
+        errors: dict[TopicPartition, HeadraceError] = {}
+        for partition, timestamp in wanted.items():
+            leader = self._core.view.leader_of(*partition)
+            if leader is None:
+                errors[partition] = UnknownTopicOrPartitionError(f"{partition} has no leader, or does not exist")
+            else:
+                by_node.setdefault(leader.id, {})[partition] = timestamp
+        calls = {node_id: self._ask(node_id, parts) for node_id, parts in by_node.items()}
+        if calls:
+            yield All(list(calls.values()))
+        found: Found = {}
+        for node_id, call in calls.items():
+            if call.error is not None:
+                errors.update(dict.fromkeys(by_node[node_id], call.error))
+                continue
+            for topic in call.response.topics:
+                for part in topic.partitions:
+                    partition = TopicPartition(topic.name, part.partition_index)
+                    if part.error_code == ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT:
+                        found[partition] = None
+                    elif part.error_code:
+                        errors[partition] = error_for(part.error_code)
+                    elif part.offset < 0:
+                        found[partition] = None
+                    else:
+                        epoch = part.leader_epoch if part.leader_epoch >= 0 else None
+                        found[partition] = OffsetAndTimestamp(part.offset, part.timestamp, epoch)
+        return found, errors
+
+    def _ask(self, node_id: int, partitions: Mapping[TopicPartition, int]) -> Call:
+        topics: dict[str, ListOffsetsTopic] = {}
+        for partition, timestamp in partitions.items():
+            topic = topics.setdefault(partition.topic, ListOffsetsTopic(name=partition.topic, partitions=[]))
+            topic.partitions.append(
+                ListOffsetsPartition(
+                    partition_index=partition.partition,
+                    current_leader_epoch=self.leader_epoch(partition),
+                    timestamp=timestamp,
+                )
+            )
+        request = ListOffsetsRequest(
+            replica_id=_CONSUMER,
+            isolation_level=self._isolation,
+            topics=list(topics.values()),
+            timeout_ms=self._core.config.request_timeout_ms,
+        )
+        return self._core.submit(node_id, request, lambda _: self._notify())
+
+    def leader_epoch(self, partition: TopicPartition) -> int:
+        topic = self._core.view.topics.get(partition.topic)
+        found = None if topic is None else topic.partition(partition.partition)
+        return -1 if found is None else found.leader_epoch
+
+
+def say_where(error: HeadraceError, partition: TopicPartition) -> HeadraceError:
+    if isinstance(error, UnsupportedForMessageFormatError):
+        return error
+    return say(error, f"looking up an offset of {partition}") if hasattr(error, "message") else error  # type: ignore[arg-type]  # only KafkaErrors have a message

@@ -1,0 +1,353 @@
+"""What both consumers share: configuration, interceptors, one user at a time, and all that needs no waiting."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import logging
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Mapping
+from typing import Any, Concatenate, ParamSpec, TypeVar
+
+from headrace.assignors import Assignor, AssignorError, resolve
+from headrace.client.configs import ConnectionConfig, merge
+from headrace.client.consumer._chunks import Chunk
+from headrace.client.consumer._commits import CommitCallback, Offsets
+from headrace.client.consumer._core import ConsumerCore
+from headrace.client.consumer._membership import rebalance_protocol
+from headrace.client.consumer._subscription import PartitionState, RebalanceListener
+from headrace.client.consumer.config import ConsumerSettings, read_consumer_config
+from headrace.client.consumer.errors import ConcurrentAccessError
+from headrace.client.consumer.records import (
+    EMPTY,
+    ConsumerGroupMetadata,
+    ConsumerRecord,
+    ConsumerRecords,
+    Deserializers,
+    OffsetAndMetadata,
+    PartitionColumns,
+)
+from headrace.client.errors import ClientClosed
+from headrace.client.serializers import load, make_deserializer
+from headrace.config import ConfigError
+from headrace.topics import TopicPartition
+
+log = logging.getLogger("headrace.client.consumer.blocking")
+
+_numbers = itertools.count(1)
+
+P = ParamSpec("P")
+T = TypeVar("T")
+C = TypeVar("C", bound="ConsumerBase")
+
+
+class Setup:
+    """A consumer's configuration, read; and the objects that it names."""
+
+    def __init__(self, config: Mapping[str, Any] | None, keywords: Mapping[str, Any]) -> None:
+        given = merge(config, keywords)
+        self.values = read_consumer_config(given)
+        if not self.values["client.id"]:
+            group, instance = self.values["group.id"], self.values["group.instance.id"]
+            number = instance if group is not None and instance else next(_numbers)
+            self.values["client.id"] = f"consumer-{group}-{number}" if group is not None else f"consumer-{number}"
+        self.settings = ConsumerSettings.of(self.values)
+        self.connection = ConnectionConfig.of(self.values)
+        whole = {**given, **self.values}
+        self.key_deserializer = make_deserializer(self.values["key.deserializer"], whole, is_key=True)
+        self.value_deserializer = make_deserializer(self.values["value.deserializer"], whole, is_key=False)
+        self.deserializers = Deserializers(self.key_deserializer, self.value_deserializer)
+        self.assignors = _assignors(self.values["partition.assignment.strategy"])
+        self.interceptors = [_interceptor(one, whole) for one in self.values["interceptor.classes"]]
+
+    def on_consume(self, records: ConsumerRecords) -> ConsumerRecords:
+        for interceptor in self.interceptors:
+            try:
+                changed = interceptor.on_consume(records)
+            except Exception:
+                log.exception("an interceptor's on_consume raised; the records go on as they were")
+                continue
+            if changed is not None:
+                records = changed if isinstance(changed, ConsumerRecords) else ConsumerRecords.of(changed)
+        return records
+
+    def on_commit(self, offsets: Offsets) -> None:
+        for interceptor in self.interceptors:
+            try:
+                interceptor.on_commit(offsets)
+            except Exception:
+                log.exception("an interceptor's on_commit raised")
+
+    def close(self) -> None:
+        for made in (self.key_deserializer, self.value_deserializer, *self.interceptors):
+            end = getattr(made, "close", None)
+            if end is None:
+                continue
+            try:
+                end()
+            except Exception:
+                log.exception("%s.close raised", type(made).__name__)
+
+
+def _assignors(given: Iterable[Any]) -> list[Assignor]:
+    name = "partition.assignment.strategy"
+    try:
+        made = [resolve(one) for one in given]
+        rebalance_protocol(made)
+    except (AssignorError, ValueError) as error:
+        raise ConfigError({name: f"{name}: {error}"}) from error
+    names = [assignor.name for assignor in made]
+    if len(set(names)) != len(names):
+        raise ConfigError({name: f"{name} has two assignors of the same name: {', '.join(names)}"})
+    return made
+
+
+def _interceptor(given: Any, config: Mapping[str, Any]) -> Any:
+    made = load(given, "interceptor.classes", {}) if isinstance(given, str) else given
+    if isinstance(made, type):
+        made = made()
+    for method in ("on_consume", "on_commit"):
+        if not callable(getattr(made, method, None)):
+            raise ConfigError({"interceptor.classes": f"interceptor {given!r} has no method {method}"})
+    if hasattr(made, "configure"):
+        made.configure(config)
+    return made
+
+
+def exclusive(
+    method: Callable[Concatenate[C, P], T],
+) -> Callable[Concatenate[C, P], T]:
+    """One user at a time: whoever is inside may come in again (from a listener), anybody else is refused at once.
+
+    Between the look at who is inside and the assignment there is no call, and on the way out there is none at all: so
+    there is no place where the interpreter lets another thread in, or a signal's handler that raises.
+    """
+
+    @functools.wraps(method)
+    def guarded(self: C, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        me = self._identify()
+        user = self._user
+        if user is not None and user != me:
+            raise self._refusal()
+        self._user = me
+        try:
+            if user is None:
+                self._settle()
+            return method(self, *args, **kwargs)
+        finally:
+            self._user = user
+
+    return guarded
+
+
+def exclusive_async(
+    method: Callable[Concatenate[C, P], Awaitable[T]],
+) -> Callable[Concatenate[C, P], Coroutine[Any, Any, T]]:
+    """`exclusive`, for what is awaited."""
+
+    @functools.wraps(method)
+    async def guarded(self: C, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        me = self._identify()
+        user = self._user
+        if user is not None and user != me:
+            raise self._refusal()
+        self._user = me
+        try:
+            if user is None:
+                self._settle()
+            return await method(self, *args, **kwargs)
+        finally:
+            self._user = user
+
+    return guarded
+
+
+class Progress:
+    """How far an iteration has come in a piece of records: `taken` of them were handed out."""
+
+    __slots__ = ("chunk", "columns", "row", "state", "steps", "taken")
+
+    def __init__(self, state: PartitionState, chunk: Chunk, steps: list[int] | None) -> None:
+        self.state, self.chunk, self.taken = state, chunk, 0
+        self.columns, self.row = chunk.place
+        self.steps = steps
+        """How many rows count as read after so many records; None: as many, since no interceptor changed them."""
+
+    @property
+    def rows(self) -> int:
+        return self.taken if self.steps is None else self.steps[self.taken]
+
+
+def _steps(given: list[ConsumerRecord], left: list[ConsumerRecord]) -> list[int]:
+    """What an interceptor took out counts as read with the record before it; what it left, when it is handed out, in
+    whatever order. So a commit never covers a record that is still to come."""
+    place = {record.offset: row for row, record in enumerate(given)}
+    steps = [len(given)]
+    for record in reversed(left):
+        steps.append(min(steps[-1], place.get(record.offset, len(given))))
+    steps.reverse()
+    return steps
+
+
+class ConsumerBase(ABC):
+    """What needs no waiting, the same for both. Subclasses give `_use()`: the core, when it may be used."""
+
+    _setup: Setup
+    _core: ConsumerCore | None
+    _progress: Progress | None
+    _closed: bool = False
+    _user: Any = None
+    """The thread or task that is inside."""
+    _identify: Callable[[], Any]
+    _kind: str
+    """What is identified: a thread or a task."""
+
+    def _refusal(self) -> ConcurrentAccessError:
+        return ConcurrentAccessError(
+            f"this consumer is in use by another {self._kind}: a consumer is not safe for several. Give each "
+            f"{self._kind} its own, or hand records over; only wakeup() may be called from anywhere"
+        )
+
+    def _begin_iteration(
+        self, found: tuple[PartitionState, Chunk, list[ConsumerRecord]]
+    ) -> tuple[Progress, list[ConsumerRecord], int]:
+        state, chunk, records = found
+        steps = None
+        if self._setup.interceptors:
+            given = records
+            records = list(self._setup.on_consume(ConsumerRecords.of(given)))
+            steps = _steps(given, records)
+        self._progress = progress = Progress(state, chunk, steps)
+        core = self._core
+        assert core is not None
+        return progress, records, core.subscriptions.version
+
+    def _settle(self) -> None:
+        """Whenever the application comes in: what it was given counts as read, and nothing but that."""
+        core = self._core
+        if core is None:
+            return
+        core.fetcher.take_back()
+        progress = self._progress
+        if progress is None or progress.columns is None:
+            return
+        state = progress.state
+        rows = progress.rows
+        if rows and state.chunks and state.chunks[0] is progress.chunk:
+            core.fetcher.take_to(state, progress.chunk, progress.columns, progress.row + rows)
+
+    @abstractmethod
+    def _use(self) -> ConsumerCore:
+        """The core, made on first use."""
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ClientClosed("the consumer is closed: make a new one")
+
+    @exclusive
+    def subscribe(self, topics: Collection[str] | re.Pattern[str], listener: RebalanceListener | None = None) -> None:
+        """Read topics as a member of the group: a list of names, or a compiled pattern that a whole name must match.
+
+        With a pattern, topics created later are picked up within `metadata.max.age.ms`. The
+        listener hears of partitions that come and go, from within poll.
+        """
+        core = self._use()
+        if isinstance(topics, re.Pattern):
+            core.subscribe_pattern(topics, listener)
+        else:
+            core.subscribe(topics, listener)
+
+    @exclusive
+    def assign(self, partitions: Iterable[TopicPartition | tuple[str, int]]) -> None:
+        """Read these partitions, without a group deciding. Replaces an earlier assign."""
+        self._use().assign(partitions)
+
+    @exclusive
+    def seek(self, partition: TopicPartition | tuple[str, int], offset: int | OffsetAndMetadata) -> None:
+        """Go on at this offset with the next poll."""
+        self._use().seek(partition, offset)
+
+    @exclusive
+    def seek_to_beginning(self, partitions: Iterable[TopicPartition | tuple[str, int]] | None = None) -> None:
+        """Go on at the first offset there is; looked up when needed. Without partitions: all that are assigned."""
+        self._use().seek_to(partitions, beginning=True)
+
+    @exclusive
+    def seek_to_end(self, partitions: Iterable[TopicPartition | tuple[str, int]] | None = None) -> None:
+        """Go on at the end; looked up when needed. Without partitions: all that are assigned."""
+        self._use().seek_to(partitions, beginning=False)
+
+    def pause(self, partitions: Iterable[TopicPartition | tuple[str, int]]) -> None:
+        """Hand out no records of these until resumed. They stay assigned; a rebalance that moves one ends its pause."""
+        self._set_paused(partitions, True)
+
+    def resume(self, partitions: Iterable[TopicPartition | tuple[str, int]]) -> None:
+        self._set_paused(partitions, False)
+
+    @exclusive
+    def _set_paused(self, partitions: Iterable[TopicPartition | tuple[str, int]], paused: bool) -> None:
+        core = self._use()
+        states = [core.subscriptions.state(partition) for partition in partitions]
+        for state in states:
+            state.paused = paused
+        core.subscriptions.version += 1
+
+    @exclusive
+    def paused(self) -> set[TopicPartition]:
+        return {state.partition for state in self._use().subscriptions.states() if state.paused}
+
+    @exclusive
+    def assignment(self) -> set[TopicPartition]:
+        """The partitions this consumer has now."""
+        return set(self._use().subscriptions.assigned())
+
+    @exclusive
+    def subscription(self) -> set[str]:
+        """The topics subscribed to, or those that the pattern matches now."""
+        subscriptions = self._use().subscriptions
+        return set(subscriptions.topics) if subscriptions.uses_group else set()
+
+    @exclusive
+    def commit_async(self, offsets: Mapping[Any, Any] | None = None, callback: CommitCallback | None = None) -> None:
+        """Commit without waiting; it is not tried again. `callback(error, offsets)` is called from a later poll,
+        commit_sync or close, in the order of the commits."""
+        self._use().commit_async(offsets, callback)
+
+    @exclusive
+    def current_lag(self, partition: TopicPartition | tuple[str, int]) -> int | None:
+        """How many records are left to read, as of the last fetch; None while that is not known."""
+        return self._use().current_lag(partition)
+
+    @exclusive
+    def highwater(self, partition: TopicPartition | tuple[str, int]) -> int | None:
+        """The high watermark, as of the last fetch; None while it is not known."""
+        return self._use().subscriptions.state(partition).high_watermark
+
+    @exclusive
+    def group_metadata(self) -> ConsumerGroupMetadata:
+        """Who this consumer is in its group, for a transactional producer."""
+        return self._use().group_metadata()
+
+    @exclusive
+    def enforce_rebalance(self, reason: str = "enforce_rebalance() was called") -> None:
+        """Have the group rebalance with the next poll."""
+        core = self._use()
+        core.need_commits("enforce_rebalance")
+        assert core.membership is not None
+        core.membership.request_rejoin(reason)
+
+    @exclusive
+    def metrics(self) -> dict[str, float]:
+        """Counters, under Kafka's names."""
+        return self._use().metrics()
+
+
+def to_arrow(pieces: list[PartitionColumns], *, headers: bool) -> Any:
+    """One Arrow record batch of what a poll gave; loads pyarrow on first use."""
+    from headrace.client.consumer._arrow import pieces_to_arrow
+
+    return pieces_to_arrow(pieces, headers=headers)
+
+
+__all__ = ["EMPTY", "ConsumerBase", "Progress", "Setup", "exclusive", "exclusive_async", "to_arrow"]

@@ -1,0 +1,105 @@
+"""The blocking consumer's one background thread: it sends heartbeats, on a connection of its own, and nothing else.
+
+It shares no socket with the caller's thread, so a heartbeat never waits for a poll, nor a poll for a heartbeat.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from headrace.client.cluster.drivers import BlockingClient
+from headrace.client.configs import ConnectionConfig
+from headrace.client.consumer._commits import Identity
+from headrace.client.consumer._heartbeats import Heartbeats
+from headrace.net.connection import Call
+from headrace.net.node import Node
+from headrace.runtime import Clock
+
+log = logging.getLogger("headrace.client.consumer.blocking")
+
+_WAIT_S_MAX = 5.0
+_JOIN_S = 5.0
+
+
+class HeartbeatThread:
+    """Runs while the consumer is in use; rests on its selector while no heartbeat is due."""
+
+    def __init__(
+        self,
+        heartbeats: Heartbeats,
+        config: ConnectionConfig,
+        clock: Clock,
+        on_news: Callable[[], None],
+    ) -> None:
+        self._heartbeats = heartbeats
+        self._config = config
+        self._clock = clock
+        self._on_news = on_news
+        self._stopping = False
+        self._client: BlockingClient | None = None
+        self._broken = False
+        self._thread = threading.Thread(target=self._run, name=f"headrace-heartbeat-{config.client_id}", daemon=True)
+        self._client = self._fresh()
+        heartbeats.on_change = self._wake
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread and its connection. Never waits for a broker."""
+        self._stopping = True
+        self._wake()
+        if self._thread is not threading.current_thread() and self._thread.is_alive():
+            self._thread.join(_JOIN_S)
+
+    def abandon(self) -> None:
+        """In a child after fork: the thread did not come along; its socket is closed here, without a word."""
+        self._stopping = True
+        if self._client is not None:
+            self._client.abandon()
+
+    def _wake(self) -> None:
+        client = self._client
+        if client is not None:
+            client.wakeup()
+
+    def _fresh(self) -> BlockingClient:
+        return BlockingClient(self._config, clock=self._clock)
+
+    def _run(self) -> None:
+        client = self._client
+        assert client is not None
+        try:
+            while not self._stopping:
+                if self._broken:
+                    # A new client rather than a new connection: this one would begin to ask for metadata.
+                    self._broken = False
+                    client.close()
+                    client = self._client = self._fresh()
+                now = self._clock.monotonic()
+                due = self._heartbeats.next_request(now)
+                if due is not None:
+                    self._send(client, *due)
+                if self._heartbeats.has_news:
+                    self._on_news()
+                left = min(self._heartbeats.due_at() - self._clock.monotonic(), _WAIT_S_MAX)
+                client.poll(max(0.0, left))
+        except Exception:
+            log.exception("the heartbeat thread failed; this member will be removed from its group")
+        finally:
+            client.close()
+
+    def _send(self, client: BlockingClient, node: Node, request: Any, identity: Identity) -> None:
+        def done(call: Call) -> None:
+            if call.error is not None:
+                self._broken = True
+                log.info("a heartbeat to %s failed: %s", node, call.error)
+            code = None if call.error is not None else call.response.error_code
+            if self._heartbeats.answered(identity, code, call.error, self._clock.monotonic()):
+                self._on_news()
+
+        client.core.learn_node(node)
+        client.submit(node.id, request, done)

@@ -1,0 +1,277 @@
+"""What a consumer reads: topics or a pattern it subscribed to, the partitions it has, and where it stands in each."""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Collection, Iterable, Iterator
+from enum import Enum
+from typing import Any, Protocol
+
+from headrace.client.consumer._chunks import Chunk
+from headrace.client.consumer.config import OffsetReset
+from headrace.client.consumer.errors import IllegalStateError
+from headrace.net.connection import Call
+from headrace.protocol.schema import ZERO_UUID
+from headrace.topics import TopicPartition
+
+NO_EPOCH = -1
+
+
+class RebalanceListener(Protocol):
+    """Hears of partitions that come and go. Each method may be a coroutine on `headrace.aio.Consumer`.
+
+    `on_partitions_lost` is called instead of `on_partitions_revoked` when the group has given the partitions to others
+    already; without it, `on_partitions_revoked` is called.
+    """
+
+    def on_partitions_revoked(self, partitions: list[TopicPartition]) -> Any: ...
+
+    def on_partitions_assigned(self, partitions: list[TopicPartition]) -> Any: ...
+
+
+class SubscriptionKind(Enum):
+    NONE = "nothing"
+    TOPICS = "topics"
+    PATTERN = "a pattern"
+    ASSIGNED = "partitions by hand"
+
+
+class PartitionState:
+    """Where the consumer stands in one partition."""
+
+    __slots__ = (
+        "chunks",
+        "current_epoch",
+        "failures",
+        "fetch_call",
+        "fetch_offset",
+        "high_watermark",
+        "in_callback",
+        "is_revoked",
+        "last_stable_offset",
+        "log_start_offset",
+        "offset_epoch",
+        "partition",
+        "paused",
+        "position",
+        "preferred_replica",
+        "preferred_until",
+        "reset",
+        "retry_at",
+        "topic_id",
+        "validating",
+    )
+
+    def __init__(self, partition: TopicPartition) -> None:
+        self.partition = partition
+        self.position: int | None = None
+        """The next offset to hand out. None: not known yet."""
+        self.offset_epoch = NO_EPOCH
+        """The leader epoch of the last record read: what tells later whether the log was cut behind us (KIP-320)."""
+        self.current_epoch = NO_EPOCH
+        """The leader epoch that the position was held against."""
+        self.reset: OffsetReset | None = None
+        """Set while the position has to be looked up by a policy."""
+        self.validating = False
+        """Whether the position has to be held against a new leader first."""
+        self.paused = False
+        self.in_callback = False
+        """Assigned, but the listener has not been told yet: it may want to seek first."""
+        self.is_revoked = False
+        """About to be given up: nothing is read from it any more."""
+        self.retry_at = 0.0
+        self.failures = 0
+        self.chunks: deque[Chunk] = deque()
+        self.fetch_offset = 0
+        """Where the next fetch begins: after all that is buffered."""
+        self.fetch_call: Call | None = None
+        """The last fetch that asked for it."""
+        self.topic_id = ZERO_UUID
+        """Of the topic that the position is in: another one of the same name is another log."""
+        self.high_watermark: int | None = None
+        self.last_stable_offset: int | None = None
+        self.log_start_offset: int | None = None
+        self.preferred_replica: int | None = None
+        self.preferred_until = 0.0
+
+    @property
+    def has_position(self) -> bool:
+        return self.position is not None and self.reset is None
+
+    @property
+    def is_fetchable(self) -> bool:
+        """Whether its data may be asked for and handed out."""
+        return (
+            self.position is not None
+            and self.reset is None
+            and not (self.validating or self.paused or self.in_callback or self.is_revoked)
+        )
+
+    @property
+    def is_asked_for(self) -> bool:
+        """Whether a fetch of it is under way."""
+        return self.fetch_call is not None and not self.fetch_call.done
+
+    def append(self, chunk: Chunk) -> None:
+        """Keep what a fetch brought."""
+        # Where this was interrupted in the middle, the same was fetched again.
+        if not self.chunks or chunk.position >= self.chunks[-1].next_offset:
+            self.chunks.append(chunk)
+        self.fetch_offset = self.chunks[-1].next_offset
+
+    def drop_fetched(self) -> None:
+        """Fetch again from the position on."""
+        if self.position is not None:
+            self.fetch_offset = self.position
+        self.chunks.clear()
+
+    def is_in_another(self, topic_id: bytes) -> bool:
+        """Whether the position is in another topic of this name, of before it was deleted and created again."""
+        if self.topic_id == ZERO_UUID:
+            self.topic_id = topic_id
+        return topic_id not in (ZERO_UUID, self.topic_id)
+
+    def seek(self, offset: int, leader_epoch: int = NO_EPOCH) -> None:
+        """Go on from there; whatever was fetched is dropped. A known epoch is held against the leader's log first."""
+        self.position = self.fetch_offset = offset
+        self.offset_epoch = leader_epoch
+        self.current_epoch = NO_EPOCH
+        self.reset = None
+        self.validating = False
+        self.preferred_replica = None
+        self.topic_id = ZERO_UUID
+        self.chunks.clear()
+        self.clear_backoff()
+
+    def request_reset(self, policy: OffsetReset) -> None:
+        """Let the position be looked up."""
+        self.reset = policy
+        self.validating = False
+        self.preferred_replica = None
+        self.chunks.clear()
+        self.clear_backoff()
+
+    def clear_backoff(self) -> None:
+        self.failures, self.retry_at = 0, 0.0
+
+
+class Subscriptions:
+    """The subscription and the assignment. An assignment's object is kept as long as the partition stays assigned."""
+
+    def __init__(self) -> None:
+        self.kind = SubscriptionKind.NONE
+        self.topics: set[str] = set()
+        """The topics subscribed to, or those that the pattern matches."""
+        self.group_topics: set[str] = set()
+        """As leader of a group: the topics of all members."""
+        self.pattern: re.Pattern[str] | None = None
+        self.listener: RebalanceListener | None = None
+        self.version = 0
+        """Counts changes of the assignment and of positions by hand: who holds records taken earlier compares it."""
+        self._assigned: dict[TopicPartition, PartitionState] = {}
+
+    # --- what to read -----------------------------------------------------------------------------------------------
+
+    def subscribe(self, topics: Collection[str], listener: RebalanceListener | None) -> None:
+        self._become(SubscriptionKind.TOPICS)
+        self.topics = set(topics)
+        self.listener = listener
+
+    def subscribe_pattern(self, pattern: re.Pattern[str], listener: RebalanceListener | None) -> None:
+        self._become(SubscriptionKind.PATTERN)
+        self.pattern = pattern
+        self.topics = set()
+        self.listener = listener
+
+    def assign_by_hand(self, partitions: Iterable[TopicPartition]) -> None:
+        self._become(SubscriptionKind.ASSIGNED)
+        self.assign(partitions)
+        self.topics = {partition.topic for partition in self._assigned}
+
+    def unsubscribe(self) -> None:
+        self.kind = SubscriptionKind.NONE
+        self.topics, self.group_topics = set(), set()
+        self.pattern = None
+        self.listener = None
+        self._assigned = {}
+        self.version += 1
+
+    def _become(self, kind: SubscriptionKind) -> None:
+        if self.kind not in (SubscriptionKind.NONE, kind):
+            raise IllegalStateError(
+                f"this consumer reads {self.kind.value}; to read {kind.value} instead, call unsubscribe() first"
+            )
+        self.kind = kind
+
+    @property
+    def uses_group(self) -> bool:
+        """Whether a group decides what is read."""
+        return self.kind in (SubscriptionKind.TOPICS, SubscriptionKind.PATTERN)
+
+    def match(self, names: Iterable[tuple[str, bool]], *, exclude_internal: bool) -> bool:
+        """Hold the pattern against the topics there are (name, is internal); says whether that changed what is read."""
+        if self.pattern is None:
+            return False
+        pattern = self.pattern
+        found = {
+            name for name, is_internal in names if pattern.fullmatch(name) and not (is_internal and exclude_internal)
+        }
+        if found == self.topics:
+            return False
+        self.topics = found
+        return True
+
+    # --- what is assigned -------------------------------------------------------------------------------------------
+
+    def assign(self, partitions: Iterable[TopicPartition], *, in_callback: bool = False) -> list[TopicPartition]:
+        """Have exactly these partitions; where one was there before it stays as it is. Gives the new ones."""
+        before = self._assigned
+        self._assigned = {}
+        added: list[TopicPartition] = []
+        for partition in partitions:
+            state = before.get(partition)
+            if state is None:
+                state = PartitionState(partition)
+                state.in_callback = in_callback
+                added.append(partition)
+            # Given up in a rebalance that was interrupted, and given back.
+            state.is_revoked = False
+            self._assigned[partition] = state
+        self.version += 1
+        return added
+
+    def end_callback(self) -> None:
+        for state in self._assigned.values():
+            state.in_callback = False
+
+    def assigned(self) -> list[TopicPartition]:
+        return list(self._assigned)
+
+    def states(self) -> Iterator[PartitionState]:
+        return iter(self._assigned.values())
+
+    def get(self, partition: TopicPartition) -> PartitionState | None:
+        return self._assigned.get(partition)
+
+    def state(self, partition: TopicPartition | tuple[str, int]) -> PartitionState:
+        found = self._assigned.get(TopicPartition(*partition))
+        if found is None:
+            raise IllegalStateError(
+                f"{TopicPartition(*partition)} is not assigned to this consumer (assigned: "
+                f"{', '.join(map(str, self._assigned)) or 'nothing'})"
+            )
+        return found
+
+    def move_to_end(self, state: PartitionState) -> None:
+        """It had its turn: others come first in the next fetch."""
+        if self._assigned.pop(state.partition, None) is not None:
+            self._assigned[state.partition] = state
+
+    def seek(self, partition: TopicPartition | tuple[str, int], offset: int, leader_epoch: int = NO_EPOCH) -> None:
+        self.state(partition).seek(offset, leader_epoch)
+        self.version += 1
+
+    def request_reset(self, partition: TopicPartition | tuple[str, int], policy: OffsetReset) -> None:
+        self.state(partition).request_reset(policy)
+        self.version += 1

@@ -1,0 +1,407 @@
+"""`headrace.aio.Consumer`: the consumer on an event loop. Heartbeats are a task on the same loop."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import os
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from typing import Any, TypeVar
+
+from headrace.client.cluster.core import coordinator_key
+from headrace.client.cluster.drivers import AsyncClient
+from headrace.client.cluster.view import PartitionView
+from headrace.client.compiled import begin_loading
+from headrace.client.consumer._base import ConsumerBase, Progress, Setup, exclusive_async, to_arrow
+from headrace.client.consumer._commits import Identity
+from headrace.client.consumer._core import COLUMNS_ROWS_MAX, ConsumerCore
+from headrace.client.consumer._flows import Flow, Task, UserCode
+from headrace.client.consumer._heartbeats import Heartbeats
+from headrace.client.consumer.errors import CallbackInterruptedError, ConsumerForkedError, WakeupError
+from headrace.client.consumer.records import (
+    EMPTY,
+    ConsumerRecord,
+    ConsumerRecords,
+    OffsetAndMetadata,
+    OffsetAndTimestamp,
+    PartitionColumns,
+)
+from headrace.errors import RequestTimedOutError
+from headrace.net.connection import Call
+from headrace.runtime import Runtime, real_runtime
+from headrace.topics import TopicPartition
+
+log = logging.getLogger("headrace.client.consumer.blocking")
+
+T = TypeVar("T")
+
+CLOSE_TIMEOUT_S = 30.0
+_ITERATION_POLL_S = 1.0
+_WAIT_S_MAX = 60.0
+
+
+class Consumer(ConsumerBase):
+    """Reads records from a Kafka cluster on asyncio, alone or as a member of a group. For one task at a time.
+
+        async with Consumer({"bootstrap.servers": "localhost:9092", "group.id": "billing"}) as consumer:
+            consumer.subscribe(["orders"])
+            async for record in consumer:
+                print(record.offset, record.value)
+
+    The same as `headrace.Consumer`, with `await` where it may take time. Listeners and assignors may be coroutines.
+    """
+
+    _identify = staticmethod(asyncio.current_task)
+    _kind = "task"
+
+    def __init__(
+        self, config: Mapping[str, Any] | None = None, /, *, runtime: Runtime | None = None, **keywords: Any
+    ) -> None:
+        self._setup = Setup(config, keywords)
+        self._own_runtime = runtime is None
+        self._runtime = runtime or real_runtime(io_threads=1)
+        self._user: asyncio.Task[Any] | None = None
+        self._client: AsyncClient | None = None
+        self._core: ConsumerCore | None = None
+        self._changed: asyncio.Event | None = None
+        self._heartbeats_changed: asyncio.Event | None = None
+        self._heartbeat_task: asyncio.Task[None] | None = None
+        self._wakeup_asked = False
+        self._closed = False
+        self._pid = os.getpid()
+        self._progress: Progress | None = None
+
+    # --- reading ------------------------------------------------------------------------------------------------------
+
+    async def poll(self, timeout: float = 1.0, max_records: int | None = None) -> ConsumerRecords:
+        """Records that are there, or come within that many seconds; see `headrace.Consumer.poll`."""
+        rows_max = self._setup.settings.max_poll_records if max_records is None else max_records
+        me = asyncio.current_task()
+        user = self._user
+        if user is not None and user != me:
+            raise self._refusal()
+        self._user = me
+        try:
+            core = self._enter_poll(user)
+            records = await self._poll(core, timeout, lambda core: core.collect(rows_max), EMPTY)
+            if records and self._setup.interceptors:
+                records = self._setup.on_consume(records)
+        finally:
+            self._user = user
+        # Now they count as handed out: nothing that could raise, or wait, stands between this and the caller.
+        core.fetcher.marks = None
+        return records
+
+    async def poll_columns(self, timeout: float = 1.0, max_records: int | None = None) -> list[PartitionColumns]:
+        """Like `poll`, but as columns, without an object per record: all that was fetched, or `max_records`."""
+        core, pieces = await self._poll_pieces(timeout, max_records)
+        core.fetcher.marks = None
+        return pieces
+
+    async def poll_arrow(self, timeout: float = 1.0, max_records: int | None = None, *, headers: bool = False) -> Any:
+        """Like `poll_columns`, as one Arrow record batch. Needs `headrace[fast]`."""
+        core, pieces = await self._poll_pieces(timeout, max_records)
+        made = to_arrow(pieces, headers=headers)
+        core.fetcher.marks = None
+        return made
+
+    async def _poll_pieces(
+        self, timeout: float, max_records: int | None
+    ) -> tuple[ConsumerCore, list[PartitionColumns]]:
+        """What a poll found; the caller says when it is handed out (see `Fetcher.marks`)."""
+        # Who asks for columns wants many: the kernels are there when the first records are, or soon after.
+        begin_loading()
+        rows_max = COLUMNS_ROWS_MAX if max_records is None else max_records
+        me = asyncio.current_task()
+        user = self._user
+        if user is not None and user != me:
+            raise self._refusal()
+        self._user = me
+        try:
+            core = self._enter_poll(user)
+            return core, await self._poll(core, timeout, lambda core: core.collect_columns(rows_max), [])
+        finally:
+            self._user = user
+
+    def _enter_poll(self, user: Any) -> ConsumerCore:
+        if user is None:
+            self._settle()
+        self._progress = None
+        return self._use()
+
+    async def _poll(self, core: ConsumerCore, timeout: float, collect: Callable[[ConsumerCore], T], nothing: T) -> T:
+        now = self._runtime.clock.monotonic
+        deadline = now() + max(0.0, timeout)
+        core.polled()
+        # Others on the loop have their turn, however fast records come. Here, and not when there are records: a poll
+        # that is cancelled while it waits has taken none.
+        await asyncio.sleep(0)
+        is_first = True
+        while True:
+            self._check_wakeup()
+            while (pending := core.advance()) is not None:
+                await self._run_user_code(*pending)
+            found = collect(core)
+            if found:
+                core.prefetch()
+                self._schedule()
+                return found
+            left = deadline - now()
+            if left <= 0 and not is_first:
+                return nothing
+            is_first = False
+            await self._wait(max(0.0, min(left, core.due_s())))
+            core.is_alive()
+
+    async def _wait(self, seconds: float) -> None:
+        """Until something changes, or the time is over."""
+        changed = self._changed
+        assert changed is not None
+        self._schedule()
+        if not changed.is_set():
+            try:
+                async with asyncio.timeout(min(seconds, _WAIT_S_MAX)):
+                    await changed.wait()
+            except TimeoutError:
+                pass
+        changed.clear()
+
+    def _schedule(self) -> None:
+        assert self._client is not None
+        self._client.schedule()
+
+    async def _run_user_code(self, task: Task[Any], code: UserCode) -> None:
+        try:
+            result = code.run()
+            if inspect.isawaitable(result):
+                result = await result
+        except Exception as error:  # noqa: BLE001 - the flow decides what becomes of it
+            task.resume(error=error)
+        except BaseException as error:
+            # Whatever it was about is not done again from the start, nor left half done: it goes on as after an error.
+            task.resume(error=CallbackInterruptedError(f"{code.name} was interrupted by {error!r}"))
+            raise
+        else:
+            task.resume(result)
+
+    async def __aiter__(self) -> AsyncIterator[ConsumerRecord]:
+        """Records one by one, without end (until close); a record counts as read when it is handed out."""
+        while not self._closed:
+            found = await self._next_records()
+            if found is None:
+                continue
+            progress, records, version = found
+            core = self._core
+            assert core is not None
+            subscriptions = core.subscriptions
+            for record in records:
+                # Counted when the application comes in again (see `_settle`).
+                progress.taken += 1
+                yield record
+                if self._progress is not progress or subscriptions.version != version:
+                    break
+
+    @exclusive_async
+    async def _next_records(self) -> tuple[Progress, list[ConsumerRecord], int] | None:
+        core = self._enter_poll(self._user)
+        found = await self._poll(core, _ITERATION_POLL_S, lambda core: core.next_for_iteration(), None)
+        return None if found is None else self._begin_iteration(found)
+
+    # --- commits and offsets ------------------------------------------------------------------------------------------
+
+    @exclusive_async
+    async def commit_sync(self, offsets: Mapping[Any, Any] | None = None, timeout: float | None = None) -> None:
+        """Commit what was handed out so far, or the given offsets, and wait for it."""
+        core = self._use()
+        await self._run(core.commit(offsets), timeout, "the commit")
+
+    @exclusive_async
+    async def committed(
+        self, partitions: Iterable[TopicPartition | tuple[str, int]], timeout: float | None = None
+    ) -> dict[TopicPartition, OffsetAndMetadata | None]:
+        """The offsets that the group has committed; None where there is none."""
+        return await self._run(self._use().committed(partitions), timeout, "reading committed offsets")
+
+    @exclusive_async
+    async def position(self, partition: TopicPartition | tuple[str, int], timeout: float | None = None) -> int:
+        """The offset of the next record that will be handed out."""
+        return await self._run(self._use().position(partition), timeout, "looking up the position")
+
+    @exclusive_async
+    async def offsets_for_times(
+        self, timestamps: Mapping[Any, int], timeout: float | None = None
+    ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
+        """Per partition, the first record at or after a time (milliseconds since 1970); None if there is none."""
+        return await self._run(self._use().offsets_for_times(timestamps), timeout, "looking up offsets by time")
+
+    @exclusive_async
+    async def beginning_offsets(
+        self, partitions: Iterable[TopicPartition | tuple[str, int]], timeout: float | None = None
+    ) -> dict[TopicPartition, int]:
+        """The first offset there is."""
+        return await self._run(self._use().bounds(partitions, beginning=True), timeout, "looking up offsets")
+
+    @exclusive_async
+    async def end_offsets(
+        self, partitions: Iterable[TopicPartition | tuple[str, int]], timeout: float | None = None
+    ) -> dict[TopicPartition, int]:
+        """The end of what this consumer may read: the high watermark, or the last stable offset for read_committed."""
+        return await self._run(self._use().bounds(partitions, beginning=False), timeout, "looking up offsets")
+
+    @exclusive_async
+    async def partitions_for(self, topic: str, timeout: float | None = None) -> list[PartitionView]:
+        """The partitions of a topic with their leaders; none if there is no such topic."""
+        return await self._run(self._use().topics.partitions_for(topic), timeout, f"asking for topic {topic}")
+
+    @exclusive_async
+    async def list_topics(self, timeout: float | None = None) -> dict[str, list[PartitionView]]:
+        """Every topic that this consumer may see, with its partitions."""
+        return await self._run(self._use().topics.list_topics(), timeout, "asking for topics")
+
+    @exclusive_async
+    async def unsubscribe(self, timeout: float | None = None) -> None:
+        """Give up what is subscribed or assigned; leaves the group."""
+        self._progress = None
+        await self._run(self._use().unsubscribe(), timeout, "unsubscribing")
+
+    async def _run(self, flow: Flow[T], timeout: float | None, what: str) -> T:
+        """Run a flow to its end, on this task."""
+        client = self._client
+        assert client is not None
+        seconds = self._setup.settings.api_timeout_s if timeout is None else timeout
+        now = self._runtime.clock.monotonic
+        deadline = now() + seconds
+        task: Task[T] = Task(flow)
+        try:
+            while True:
+                code = task.advance(now())
+                if code is not None:
+                    await self._run_user_code(task, code)
+                    continue
+                if task.done:
+                    break
+                self._check_wakeup()
+                left = deadline - now()
+                if left <= 0:
+                    cause = client.core.metadata_error
+                    why = f" Last: {cause}" if cause is not None else ""
+                    raise RequestTimedOutError(f"{what} did not end within {seconds} s.{why}")
+                await self._wait(max(0.0, min(left, task.due() - now())))
+        finally:
+            task.cancel()
+        if task.error is not None:
+            raise task.error
+        return task.result  # type: ignore[return-value]  # done without an error: T, which may itself be None
+
+    # --- waking, ending -----------------------------------------------------------------------------------------------
+
+    def wakeup(self) -> None:
+        """End a wait of this consumer from another task (of the same loop): it raises `WakeupError`."""
+        self._wakeup_asked = True
+        self._notify()
+
+    def _check_wakeup(self) -> None:
+        if self._wakeup_asked:
+            self._wakeup_asked = False
+            raise WakeupError("wakeup() was called")
+
+    def _notify(self) -> None:
+        if self._changed is not None:
+            self._changed.set()
+
+    @exclusive_async
+    async def close(self, timeout: float = CLOSE_TIMEOUT_S, *, leave_group: bool | None = None) -> None:
+        """Commit (if that is automatic), leave the group at once, close every connection. Idempotent."""
+        if self._closed:
+            return
+        self._progress = None
+        core, client = self._core, self._client
+        try:
+            if core is not None and client is not None:
+                await self._close_core(core, timeout, leave_group)
+        finally:
+            self._closed = True
+            if self._heartbeat_task is not None:
+                self._heartbeat_task.cancel()
+                await asyncio.gather(self._heartbeat_task, return_exceptions=True)
+            if client is not None:
+                await client.close()
+            if self._own_runtime:
+                await self._runtime.close()
+            self._setup.close()
+
+    async def _close_core(self, core: ConsumerCore, timeout: float, leave_group: bool | None) -> None:
+        self._wakeup_asked = False
+        try:
+            await self._run(core.close(leave_group=leave_group), timeout, "closing")
+        except RequestTimedOutError as error:
+            log.warning("closed without having finished: %s", error)
+            if leave_group is not False:
+                core.leave_in_a_hurry()
+
+    async def __aenter__(self) -> Consumer:
+        return self
+
+    async def __aexit__(self, kind: Any, error: Any, traceback: Any) -> None:
+        await self.close()
+
+    # --- the core -----------------------------------------------------------------------------------------------------
+
+    def _use(self) -> ConsumerCore:
+        self._check_open()
+        if self._pid != os.getpid():
+            raise ConsumerForkedError(
+                f"this consumer was made in process {self._pid}, before the fork: make a new one in this process"
+            )
+        return self._core if self._core is not None else self._start()
+
+    def _start(self) -> ConsumerCore:
+        setup = self._setup
+        self._changed = asyncio.Event()
+        self._client = AsyncClient(setup.connection, self._runtime)
+        core = self._core = ConsumerCore(
+            self._client.core, setup.settings, setup.assignors, setup.deserializers, self._notify, setup.on_commit
+        )
+        if core.membership is not None:
+            core.membership.on_heartbeats_begin = self._begin_heartbeats
+        return core
+
+    def _begin_heartbeats(self) -> None:
+        if self._heartbeat_task is not None or self._core is None or self._core.heartbeats is None:
+            return
+        changed = self._heartbeats_changed = asyncio.Event()
+        self._core.heartbeats.on_change = changed.set
+        self._heartbeat_task = asyncio.get_running_loop().create_task(
+            self._beat(self._core.heartbeats, changed), name=f"headrace-heartbeat-{self._setup.values['client.id']}"
+        )
+
+    async def _beat(self, heartbeats: Heartbeats, changed: asyncio.Event) -> None:
+        """Send heartbeats when they are due, also while the application is busy with something else."""
+        client = self._client
+        assert client is not None
+        while True:
+            now = self._runtime.clock.monotonic()
+            due = heartbeats.next_request(now)
+            if due is not None:
+                node, request, identity = due
+                client.core.learn_node(node)
+                client.submit(coordinator_key(node.id), request, self._on_beat(heartbeats, identity, changed))
+            if heartbeats.has_news:
+                self._notify()
+            left = max(0.0, heartbeats.due_at() - self._runtime.clock.monotonic())
+            try:
+                async with asyncio.timeout(min(left, _WAIT_S_MAX)):
+                    await changed.wait()
+            except TimeoutError:
+                pass
+            changed.clear()
+
+    def _on_beat(self, heartbeats: Heartbeats, identity: Identity, changed: asyncio.Event) -> Callable[[Call], None]:
+        def done(call: Call) -> None:
+            code = None if call.error is not None else call.response.error_code
+            if heartbeats.answered(identity, code, call.error, self._runtime.clock.monotonic()):
+                self._notify()
+            changed.set()
+
+        return done

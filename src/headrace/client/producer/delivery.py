@@ -1,0 +1,178 @@
+"""What `send` gives back: the record itself, which can be asked how its delivery went.
+
+A `Delivery` is the record on its way through the producer and the handle for its user in one object, because a second
+object per record is what costs. It is a list underneath (the constants say which place holds what): a slotted class
+takes half as long again to make. Nobody outside this package should look at its elements.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
+
+from headrace.errors import HeadraceError
+
+if TYPE_CHECKING:
+    from headrace.client.producer._batch import ProducerBatch
+
+TOPIC: Final = 0
+VALUE: Final = 1
+KEY: Final = 2
+PLACE: Final = 3
+"""The partition asked for (or None); once the record is in a batch, its row there."""
+TIMESTAMP: Final = 4
+HEADERS: Final = 5
+CALLBACK: Final = 6
+OWNER: Final = 7
+"""The producer; once the record is in a batch, that batch."""
+
+HeaderList = Sequence[tuple[str, bytes | None]]
+
+
+class RecordMetadata(NamedTuple):
+    """Where a record is: topic, partition, offset (-1 with `acks=0`, or when it failed), timestamp in ms."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp: int
+
+
+DeliveryCallback = Callable[[HeadraceError | None, RecordMetadata], Any]
+
+
+class Delivery(list[Any]):
+    """One record on its way. Ask it for `result()`, `exception()` or `done()`; await it in asyncio."""
+
+    __slots__ = ()
+    __hash__ = object.__hash__  # type: ignore[assignment]  # a handle, not a value: equal only to itself
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+    def __ne__(self, other: object) -> bool:
+        return self is not other
+
+    def __repr__(self) -> str:
+        state = "done" if self.done() else "under way"
+        return f"<Delivery to {self[TOPIC]}: {state}>"
+
+    def done(self) -> bool:
+        """Whether it was acknowledged, or has failed for good."""
+        return bool(getattr(self[OWNER], "is_done", False))
+
+    def result(self, timeout: float | None = None) -> RecordMetadata:
+        """Wait (seconds; None: as long as it takes) and say where the record is, or raise why it is nowhere.
+
+        `TimeoutError` when the wait is over first: the record is still under way then.
+        """
+        if not self.done():
+            _producer_of(self).wait_for_delivery(self, timeout)
+        return self._outcome()
+
+    def exception(self, timeout: float | None = None) -> HeadraceError | None:
+        """Wait, and return the error instead of raising it; None when the record was acknowledged."""
+        if not self.done():
+            _producer_of(self).wait_for_delivery(self, timeout)
+        return cast("ProducerBatch", self[OWNER]).error_of(self[PLACE])
+
+    def __await__(self) -> Generator[Any, None, RecordMetadata]:
+        if not self.done():
+            yield from _producer_of(self).delivery_future(self).__await__()
+        return self._outcome()
+
+    def _outcome(self) -> RecordMetadata:
+        batch = cast("ProducerBatch", self[OWNER])
+        error = batch.error_of(self[PLACE])
+        if error is not None:
+            raise _again(error)
+        return batch.metadata_of(self[PLACE])
+
+
+class Callbacks:
+    """What is left of deliveries that nobody but the producer holds: the callback of each, or None."""
+
+    __slots__ = ("functions",)
+
+    def __init__(self, functions: list[DeliveryCallback | None]) -> None:
+        self.functions = functions
+
+    def __getitem__(self, rows: slice) -> Callbacks:
+        return Callbacks(self.functions[rows])
+
+
+def _producer_of(delivery: Delivery) -> Any:
+    owner = delivery[OWNER]
+    return getattr(owner, "producer", owner)
+
+
+def _again(error: HeadraceError) -> HeadraceError:
+    """A copy to raise: one error stands for every record of a batch, and each raise would add to its traceback."""
+    copy = type(error).__new__(type(error), *error.args)
+    copy.args = error.args
+    copy.__dict__.update(error.__dict__)
+    copy.__cause__ = error.__cause__
+    return copy
+
+
+class DeliveredRange(NamedTuple):
+    """Records that lie side by side in one partition: the first one's offset, and how many."""
+
+    topic: str
+    partition: int
+    base_offset: int
+    records: int
+
+
+class BatchDelivery:
+    """What `send_batch` and `send_arrow` give back: many records, delivered in several batches."""
+
+    __slots__ = ("_left", "callback", "error", "is_done", "producer", "ranges", "topic", "waiters")
+
+    def __init__(self, producer: Any, topic: str, callback: Callable[[Any, Any], Any] | None) -> None:
+        self.producer = producer
+        self.topic = topic
+        self.callback = callback
+        self.ranges: list[DeliveredRange] = []
+        self.error: HeadraceError | None = None
+        self.is_done = False
+        self.waiters: list[Callable[[], None]] = []
+        self._left = 0
+
+    def __repr__(self) -> str:
+        return f"<BatchDelivery to {self.topic}: {'done' if self.is_done else f'{self._left} records under way'}>"
+
+    def expect(self, rows: int) -> None:
+        self._left += rows
+
+    def finished(self, rows: int, delivered: DeliveredRange | None, error: HeadraceError | None) -> None:
+        """Some of the rows are done."""
+        self._left -= rows
+        if delivered is not None:
+            self.ranges.append(delivered)
+        self.error = self.error or error
+        if self._left == 0:
+            self.is_done = True
+
+    def done(self) -> bool:
+        return self.is_done
+
+    def result(self, timeout: float | None = None) -> list[DeliveredRange]:
+        """Wait (seconds) for all of them; where they are, or the first error (`ranges` has what did arrive)."""
+        if not self.is_done:
+            self.producer.wait_for_delivery(self, timeout)
+        if self.error is not None:
+            raise _again(self.error)
+        return self.ranges
+
+    def exception(self, timeout: float | None = None) -> HeadraceError | None:
+        if not self.is_done:
+            self.producer.wait_for_delivery(self, timeout)
+        return self.error
+
+    def __await__(self) -> Generator[Any, None, list[DeliveredRange]]:
+        if not self.is_done:
+            yield from self.producer.delivery_future(self).__await__()
+        if self.error is not None:
+            raise _again(self.error)
+        return self.ranges

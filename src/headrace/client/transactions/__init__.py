@@ -1,0 +1,1 @@
+"""A producer's side of transactions, and consuming, transforming and producing exactly once."""

@@ -1,0 +1,152 @@
+"""The requests of a transactional producer: how each is made, where it goes, and the error codes of its answer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from headrace.client.consumer.records import ConsumerGroupMetadata
+from headrace.client.offsets import OffsetAndMetadata
+from headrace.client.producer._sequences import Identity
+from headrace.net.node import Node
+from headrace.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
+from headrace.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnTopic
+from headrace.protocol.messages.end_txn import EndTxnRequest
+from headrace.protocol.messages.find_coordinator import FindCoordinatorRequest
+from headrace.protocol.messages.init_producer_id import InitProducerIdRequest
+from headrace.protocol.messages.txn_offset_commit import (
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitRequestPartition,
+    TxnOffsetCommitRequestTopic,
+)
+from headrace.topics import TopicPartition
+
+_GROUP, _TRANSACTION = 0, 1
+_ADD_PARTITIONS_MAX = 3
+_END_MAX_1, _OFFSETS_MAX_1 = 4, 4
+
+
+class Kind(Enum):
+    FIND_COORDINATOR = "FindCoordinator"
+    INIT = "InitProducerId"
+    ADD_PARTITIONS = "AddPartitionsToTxn"
+    ADD_OFFSETS = "AddOffsetsToTxn"
+    COMMIT_OFFSETS = "TxnOffsetCommit"
+    END = "EndTxn"
+
+
+@dataclass(slots=True, eq=False)
+class Step:
+    """One request. `node` None: any broker. `group_id`: it is about that group's coordinator, not the transaction's."""
+
+    kind: Kind
+    request: Any
+    node: Node | None = None
+    group_id: str | None = None
+    version_max: int | None = None
+    partitions: tuple[TopicPartition, ...] = ()
+    added_group: str | None = None
+
+
+def find_coordinator(key: str, *, is_group: bool) -> Step:
+    request = FindCoordinatorRequest(key=key, key_type=_GROUP if is_group else _TRANSACTION, coordinator_keys=[key])
+    return Step(Kind.FIND_COORDINATOR, request, group_id=key if is_group else None)
+
+
+def init_producer(transactional_id: str, timeout_ms: int, identity: Identity) -> Step:
+    """A first id, or (with the current one) the next epoch of it."""
+    request = InitProducerIdRequest(
+        transactional_id=transactional_id,
+        transaction_timeout_ms=timeout_ms,
+        producer_id=identity.producer_id,
+        producer_epoch=identity.epoch,
+    )
+    return Step(Kind.INIT, request)
+
+
+def add_partitions(transactional_id: str, identity: Identity, partitions: list[TopicPartition]) -> Step:
+    by_topic: dict[str, list[int]] = {}
+    for partition in partitions:
+        by_topic.setdefault(partition.topic, []).append(partition.partition)
+    request = AddPartitionsToTxnRequest(
+        v3_and_below_transactional_id=transactional_id,
+        v3_and_below_producer_id=identity.producer_id,
+        v3_and_below_producer_epoch=identity.epoch,
+        v3_and_below_topics=[AddPartitionsToTxnTopic(name=t, partitions=p) for t, p in by_topic.items()],
+    )
+    return Step(Kind.ADD_PARTITIONS, request, version_max=_ADD_PARTITIONS_MAX, partitions=tuple(partitions))
+
+
+def add_offsets(transactional_id: str, identity: Identity, group_id: str) -> Step:
+    request = AddOffsetsToTxnRequest(
+        transactional_id=transactional_id,
+        producer_id=identity.producer_id,
+        producer_epoch=identity.epoch,
+        group_id=group_id,
+    )
+    return Step(Kind.ADD_OFFSETS, request, added_group=group_id)
+
+
+def commit_offsets(
+    transactional_id: str,
+    identity: Identity,
+    group: ConsumerGroupMetadata,
+    offsets: Mapping[TopicPartition, OffsetAndMetadata],
+    protocol: int,
+) -> Step:
+    by_topic: dict[str, list[TxnOffsetCommitRequestPartition]] = {}
+    for partition, offset in offsets.items():
+        by_topic.setdefault(partition.topic, []).append(
+            TxnOffsetCommitRequestPartition(
+                partition_index=partition.partition,
+                committed_offset=offset.offset,
+                committed_leader_epoch=-1 if offset.leader_epoch is None else offset.leader_epoch,
+                committed_metadata=offset.metadata,
+            )
+        )
+    request = TxnOffsetCommitRequest(
+        transactional_id=transactional_id,
+        group_id=group.group_id,
+        producer_id=identity.producer_id,
+        producer_epoch=identity.epoch,
+        generation_id=group.generation_id,
+        member_id=group.member_id,
+        group_instance_id=group.group_instance_id,
+        topics=[TxnOffsetCommitRequestTopic(name=t, partitions=p) for t, p in by_topic.items()],
+    )
+    version_max = _OFFSETS_MAX_1 if protocol == 1 else None
+    return Step(Kind.COMMIT_OFFSETS, request, group_id=group.group_id, version_max=version_max)
+
+
+def end_transaction(transactional_id: str, identity: Identity, is_commit: bool, protocol: int) -> Step:
+    request = EndTxnRequest(
+        transactional_id=transactional_id,
+        producer_id=identity.producer_id,
+        producer_epoch=identity.epoch,
+        committed=is_commit,
+    )
+    return Step(Kind.END, request, version_max=_END_MAX_1 if protocol == 1 else None)
+
+
+def read_codes(step: Step, response: Any) -> dict[TopicPartition | None, int]:
+    """The errors of an answer, by partition (None: of the whole); empty when all is well."""
+    if step.kind is Kind.FIND_COORDINATOR:
+        found = response.coordinators[0] if response.coordinators else response
+        return {None: found.error_code} if found.error_code else {}
+    if step.kind is Kind.ADD_PARTITIONS:
+        return {
+            TopicPartition(topic.name, result.partition_index): result.partition_error_code
+            for topic in response.results_by_topic_v3_and_below
+            for result in topic.results_by_partition
+            if result.partition_error_code
+        }
+    if step.kind is Kind.COMMIT_OFFSETS:
+        return {
+            TopicPartition(topic.name, result.partition_index): result.error_code
+            for topic in response.topics
+            for result in topic.partitions
+            if result.error_code
+        }
+    return {None: response.error_code} if response.error_code else {}

@@ -143,19 +143,17 @@ class Handling:
 
     async def work_async(self, chunk: Chunk) -> None:
         """Do a chunk, on the running loop."""
+        task = asyncio.current_task()
+        assert task is not None
+        do = self._do_batch_async if self.is_batch else self._do_records_async
         while (run := chunk.next_run()) is not None:
-            if self.is_batch:
-                await self._do_batch_async(chunk, run)
-            else:
-                await self._do_records_async(chunk, run)
+            await do(chunk, run, task)
             if chunk.abandoned:
                 return
             chunk.finished.append(run)
 
-    async def _do_records_async(self, chunk: Chunk, run: Run) -> None:
+    async def _do_records_async(self, chunk: Chunk, run: Run, task: asyncio.Task[Any]) -> None:
         handler, is_plain = self.handler, self.is_plain
-        task = asyncio.current_task()
-        assert task is not None
         for entry in run.entries:
             try:
                 await handler(entry.record if is_plain else self.deserialised(entry.record))
@@ -168,18 +166,20 @@ class Handling:
                     return
                 run.failed(entry, error)
                 run.done += 1
+                if task.cancelling():
+                    await forget_cancelling(task)
+                if self.stops_at_failure:
+                    return
             else:
                 if chunk.abandoned:
                     return
                 run.done += 1
-            if task.cancelling():
-                await forget_cancelling(task)
-            if run.failures is not None and self.stops_at_failure:
-                return
+                if task.cancelling():
+                    await forget_cancelling(task)
             if run.cancelled:
                 return
 
-    async def _do_batch_async(self, chunk: Chunk, run: Run) -> None:
+    async def _do_batch_async(self, chunk: Chunk, run: Run, task: asyncio.Task[Any]) -> None:
         entries, records = self.readable(run)
         error: BaseException | None = None
         if records:
@@ -191,8 +191,7 @@ class Handling:
                 error = raised
         if not chunk.abandoned:
             self.batch_done(run, entries, records, error)
-            task = asyncio.current_task()
-            if task is not None and task.cancelling():
+            if task.cancelling():
                 await forget_cancelling(task)
 
     # --- batches ----------------------------------------------------------------------------------------------------

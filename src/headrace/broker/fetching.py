@@ -23,9 +23,9 @@ from headrace.broker.fetch_sessions import (
     SessionPartition,
     next_epoch,
 )
-from headrace.broker.partition import Isolation, Partition
+from headrace.broker.partition import NO_LEADER_EPOCH, Isolation, Partition
 from headrace.broker.purgatory import Waiter, Watchers
-from headrace.errors import ErrorCode, KafkaError, NotLeaderOrFollowerError
+from headrace.errors import ErrorCode, KafkaError, NotLeaderOrFollowerError, OffsetOutOfRangeError
 from headrace.log import Log, Slice, WouldBlock
 from headrace.net.outbox import FilePart
 from headrace.protocol.messages.fetch import (
@@ -49,6 +49,7 @@ logger = logging.getLogger("headrace.broker.fetch")
 
 TOPIC_IDS_SINCE_VERSION = 13
 REPLICA_STATE_SINCE_VERSION = 15
+LEADER_SINCE_VERSION = 16
 # Up to here a slice is read before the answer is made; larger ones are read while it is sent.
 READ_AHEAD_BYTES = 32 * 1024
 # And so much over all partitions of a fetch: what waits for a slow reader is memory.
@@ -201,6 +202,10 @@ class Fetching:
         # More than an answer may hold is not worth waiting for.
         self.bytes_min = min(request.min_bytes, self.bytes_max)
 
+    def has_something_to_read(self) -> bool:
+        partitions = self.broker.replicas.partitions
+        return any((wanted.topic, wanted.partition) in partitions for wanted in self.wanted)
+
     # --- looking: positions only
 
     def look(self) -> list[Read]:
@@ -227,12 +232,12 @@ class Fetching:
             data.error_code, data.aborted_transactions = error.code, []
             return read
         try:
+            partition.check_leader(max(wanted.current_leader_epoch, NO_LEADER_EPOCH))
             if self.replica_id >= 0:
                 self._check_replica(partition)
-            partition.check_leader(wanted.current_leader_epoch)
         except KafkaError as error:
             data.error_code = error.code
-            if error.code in _TELL_LEADER:
+            if error.code in _TELL_LEADER and self.context.api_version >= LEADER_SINCE_VERSION:
                 state = partition.leadership
                 data.current_leader = LeaderIdAndEpoch(leader_id=state.leader_id, leader_epoch=state.leader_epoch)
             return read
@@ -241,7 +246,10 @@ class Fetching:
         read.start_offset, read.stable_offset, read.high_watermark = log.offsets()
         read.limit = read.high_watermark if self.isolation is Isolation.READ_UNCOMMITTED else read.stable_offset
         if wanted.last_fetched_epoch >= 0:
-            data.diverging_epoch = _divergence(log, wanted)
+            try:
+                data.diverging_epoch = _divergence(partition, wanted)
+            except OffsetOutOfRangeError as error:
+                data.error_code = error.code
         return read
 
     def locate(self, reads: list[Read], *, nowait: bool) -> None:
@@ -256,12 +264,13 @@ class Fetching:
             if log is None or data.error_code:
                 continue
             if data.diverging_epoch is _NO_DIVERGENCE:
+                bytes_max = min(wanted.partition_max_bytes, left)
                 try:
-                    found = read.slice = log.locate(
+                    found = log.locate(
                         wanted.fetch_offset,
-                        min(wanted.partition_max_bytes, left),
+                        max(bytes_max, 0),
                         limit=read.limit,
-                        at_least_one=at_least_one,
+                        at_least_one=at_least_one or bytes_max < 0,
                         nowait=nowait,
                     )
                 except KafkaError as error:
@@ -270,6 +279,11 @@ class Fetching:
                 except (DiskError, CorruptBatch) as error:
                     _cannot_be_read(read, error)
                     continue
+                if bytes_max < 0 and found.length:
+                    # As in Kafka, which fails to read so little; with nothing to read it does not come to that.
+                    data.error_code = ErrorCode.UNKNOWN_SERVER_ERROR
+                    continue
+                read.slice = found
                 if found.length:
                     left = max(0, left - found.length)
                     at_least_one = False
@@ -278,8 +292,9 @@ class Fetching:
             data.log_start_offset = read.start_offset
 
     def _check_replica(self, partition: Partition) -> None:
-        """A fetch in the name of a broker is only for brokers that have a replica."""
-        if self.replica_id not in partition.leadership.replicas:
+        """A fetch in the name of a broker is only for brokers that have a replica, and not for the leader itself."""
+        state = partition.leadership
+        if self.replica_id not in state.replicas or self.replica_id == state.leader_id:
             raise NotLeaderOrFollowerError(f"{partition.key}: broker {self.replica_id} has no replica of it")
 
     def is_due(self, reads: list[Read]) -> bool:
@@ -442,10 +457,18 @@ class Fetching:
         ]
 
 
-def _divergence(log: Log, wanted: SessionPartition) -> EpochEndOffset:
+def _divergence(partition: Partition, wanted: SessionPartition) -> EpochEndOffset:
     """Where the reader's last epoch ended here, if earlier than where it wants to go on (KIP-320, KIP-595)."""
-    epoch, end_offset = log.end_offset_for(wanted.last_fetched_epoch)
-    if epoch < 0 or (epoch >= wanted.last_fetched_epoch and end_offset >= wanted.fetch_offset):
+    log = partition.log
+    if wanted.last_fetched_epoch == partition.leader_epoch:
+        epoch, end_offset = partition.leader_epoch, log.end_offset
+    else:
+        epoch, end_offset = log.end_offset_for(wanted.last_fetched_epoch)
+    if epoch < 0 or wanted.fetch_offset < log.start_offset:
+        raise OffsetOutOfRangeError(
+            f"{partition.key}: {wanted.fetch_offset} after epoch {wanted.last_fetched_epoch} is not in the log"
+        )
+    if epoch >= wanted.last_fetched_epoch and end_offset >= wanted.fetch_offset:
         return _NO_DIVERGENCE
     return EpochEndOffset(epoch=epoch, end_offset=end_offset)
 

@@ -30,6 +30,7 @@ from headrace.runtime import BUSY, Buffer, DirectoryWriter, DiskError, Overloade
 from headrace.topics import TopicPartition
 
 _CLIENT = Origin.CLIENT
+NO_LEADER_EPOCH = -1
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -126,12 +127,12 @@ class Partition:
         self._offline = reason
         self.watchers.wake_all()
 
-    def check_leader(self, current_leader_epoch: int = -1) -> None:
+    def check_leader(self, current_leader_epoch: int = NO_LEADER_EPOCH) -> None:
         """Refuse a client whose idea of the leader differs from ours: it has old metadata, or we have."""
         if self._offline is not None:
             raise KafkaStorageError(f"{self.key}: its log directory is offline ({self._offline})")
         epoch = self.leadership.leader_epoch
-        if current_leader_epoch >= 0:
+        if current_leader_epoch != NO_LEADER_EPOCH:
             if current_leader_epoch < epoch:
                 raise FencedLeaderEpochError(f"{self.key}: leader epoch {current_leader_epoch} is over; it is {epoch}")
             if current_leader_epoch > epoch:

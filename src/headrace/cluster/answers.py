@@ -38,6 +38,7 @@ TOPIC_OPERATIONS: Final = 3576
 CLUSTER_OPERATIONS: Final = 8096
 _ZERO_ID: Final = bytes(16)
 _BROKER_ENDPOINTS: Final = 1
+_IDS_SINCE_VERSION: Final = 12
 
 
 class Answers:
@@ -129,8 +130,10 @@ class Answers:
         if request.topics is None or (version == 0 and not request.topics):
             topics = [self.topic(topic, listener) for topic in self.image.topics.values()]
         else:
-            asked = {(topic.name, topic.topic_id): topic for topic in request.topics}
-            topics = [self._asked_topic(topic, listener) for topic in asked.values()]
+            refusal = _refusal(request.topics, version)
+            if refusal is not ErrorCode.NONE:
+                return _refused_whole(request.topics, refusal)
+            topics = self._asked_topics(request.topics, listener)
         if request.include_topic_authorized_operations:
             topics = [_with_operations(topic) for topic in topics]
         response = MetadataResponse(
@@ -143,18 +146,20 @@ class Answers:
             response.cluster_authorized_operations = CLUSTER_OPERATIONS
         return response
 
-    def _asked_topic(self, asked: MetadataRequestTopic, listener: str) -> MetadataResponseTopic:
-        if asked.topic_id != _ZERO_ID:
-            topic = self.image.topics_by_id.get(asked.topic_id)
-            if topic is None:
-                return _unknown(ErrorCode.UNKNOWN_TOPIC_ID, None, asked.topic_id)
-            return self.topic(topic, listener)
-        name = asked.name or ""
-        topic = self.image.topics.get(name)
-        if topic is not None:
-            return self.topic(topic, listener)
-        invalid = name_problem(name) is not None
-        return _unknown(ErrorCode.INVALID_TOPIC_EXCEPTION if invalid else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, name)
+    def _asked_topics(self, asked: list[MetadataRequestTopic], listener: str) -> list[MetadataResponseTopic]:
+        """Each topic once: first those whose ids are unknown, then those that are there, then the names that are not.
+
+        One id is enough to make it a request by ids: then the names count for nothing.
+        """
+        ids = dict.fromkeys(topic.topic_id for topic in asked if topic.topic_id != _ZERO_ID)
+        unknown = [_unknown(ErrorCode.UNKNOWN_TOPIC_ID, None, one) for one in ids if one not in self.image.topics_by_id]
+        if ids:
+            by_id = self.image.topics_by_id
+            return unknown + [self.topic(by_id[one], listener) for one in ids if one in by_id]
+        names = dict.fromkeys(topic.name or "" for topic in asked)
+        known = self.image.topics
+        found = [self.topic(known[name], listener) for name in names if name in known]
+        return found + [_unknown(_why_unknown(name), name) for name in names if name not in known]
 
     def describe_cluster(self, request: DescribeClusterRequest, listener: str) -> DescribeClusterResponse:
         if request.endpoint_type != _BROKER_ENDPOINTS:
@@ -188,19 +193,16 @@ class Answers:
         self, request: DescribeTopicPartitionsRequest, listener: str, limit_max: int
     ) -> DescribeTopicPartitionsResponse:
         """A page of partitions, topics in the order of their names; `limit_max` is the broker's own limit."""
-        names = {topic.name for topic in request.topics} or set(self.image.topics)
+        asked = [topic.name for topic in request.topics]
         cursor = request.cursor
-        first = 0
+        after = "" if cursor is None else cursor.topic_name
+        names = {name for name in asked or self.image.topics if name >= after}
+        first = 0 if cursor is None else cursor.partition_index
+        if first < 0 or (asked and cursor is not None and after not in names):
+            return _described_as(asked, ErrorCode.INVALID_REQUEST)
+        if "" in names:
+            return _described_as(asked, ErrorCode.UNKNOWN_SERVER_ERROR)
         response = DescribeTopicPartitionsResponse()
-        if cursor is not None:
-            if cursor.partition_index < 0:
-                response.topics += [
-                    DescribeTopicPartitionsResponseTopic(error_code=ErrorCode.INVALID_REQUEST, name=name)
-                    for name in sorted(names)
-                ]
-                return response
-            names = {name for name in names if name >= cursor.topic_name}
-            first = cursor.partition_index
         left = max(1, min(request.response_partition_limit, limit_max))
         for name in sorted(names):
             begin = first if cursor is not None and name == cursor.topic_name else 0
@@ -220,11 +222,12 @@ class Answers:
     ) -> tuple[DescribeTopicPartitionsResponseTopic, int | None]:
         topic = self.image.topics.get(name)
         if topic is None:
-            invalid = name_problem(name) is not None
-            code = ErrorCode.INVALID_TOPIC_EXCEPTION if invalid else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            found = DescribeTopicPartitionsResponseTopic(error_code=code, name=name)
-            if invalid:
-                found.topic_authorized_operations = TOPIC_OPERATIONS
+            found = DescribeTopicPartitionsResponseTopic(
+                error_code=_why_unknown(name),
+                name=name,
+                is_internal=is_internal(name),
+                topic_authorized_operations=TOPIC_OPERATIONS,
+            )
             return found, None
         end = min(begin + limit, len(topic.partitions))
         described = DescribeTopicPartitionsResponseTopic(
@@ -252,13 +255,39 @@ class Answers:
         return described, end if end < len(topic.partitions) else None
 
 
+def _refusal(asked: list[MetadataRequestTopic], version: int) -> ErrorCode:
+    """Why nothing of a request for topics is answered."""
+    by_id = any(topic.topic_id != _ZERO_ID for topic in asked)
+    nameless = any(topic.name is None for topic in asked)
+    if version < _IDS_SINCE_VERSION:
+        # Two versions have a field for an id that must not be used.
+        return ErrorCode.INVALID_REQUEST if by_id or nameless else ErrorCode.NONE
+    return ErrorCode.UNKNOWN_SERVER_ERROR if nameless and not by_id else ErrorCode.NONE
+
+
+def _refused_whole(asked: list[MetadataRequestTopic], code: ErrorCode) -> MetadataResponse:
+    topics = [MetadataResponseTopic(error_code=code, name=t.name or "", topic_id=t.topic_id) for t in asked]
+    return MetadataResponse(error_code=code, topics=topics)
+
+
+def _described_as(names: list[str], code: ErrorCode) -> DescribeTopicPartitionsResponse:
+    """The same error for all that was asked for."""
+    topics = [DescribeTopicPartitionsResponseTopic(error_code=code, name=name) for name in names]
+    return DescribeTopicPartitionsResponse(topics=topics)
+
+
+def _why_unknown(name: str) -> ErrorCode:
+    invalid = name_problem(name) is not None
+    return ErrorCode.INVALID_TOPIC_EXCEPTION if invalid else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
 def _unknown(code: ErrorCode, name: str | None, topic_id: bytes = _ZERO_ID) -> MetadataResponseTopic:
     internal = name is not None and is_internal(name)
     return MetadataResponseTopic(error_code=code, name=name, topic_id=topic_id, is_internal=internal)
 
 
 def _with_operations(topic: MetadataResponseTopic) -> MetadataResponseTopic:
-    if topic.error_code != ErrorCode.NONE:
+    if topic.name is None:  # an unknown id says nothing about who asks
         return topic
     return MetadataResponseTopic(
         error_code=topic.error_code,

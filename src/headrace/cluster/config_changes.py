@@ -271,10 +271,13 @@ def describe(
     context: ConfigContext, request: describe_configs.DescribeConfigsRequest
 ) -> describe_configs.DescribeConfigsResponse:
     response = describe_configs.DescribeConfigsResponse()
+    known = all(resource.resource_type in set(ResourceType) for resource in request.resources)
     for resource in request.resources:
         entries: list[ConfigEntry] = []
         code, message = ErrorCode.NONE, ""
         try:
+            if not known:
+                raise _Refused(ErrorCode.INVALID_REQUEST, "There is a resource of unknown type in the request.")
             entries = _describe_resource(context, resource)
         except _Refused as refused:
             code, message = refused.error.code, refused.error.message or ""

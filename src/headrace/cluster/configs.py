@@ -10,7 +10,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from headrace.cluster.broker_config import BROKER_KEYS, BrokerConfig, is_dynamic, key_for, synonyms_of
 from headrace.cluster.group_config import GROUP_CONFIGS
@@ -18,6 +18,9 @@ from headrace.cluster.image import Image
 from headrace.cluster.records import ResourceType
 from headrace.config import ConfigDefinition, ConfigError, ConfigKey, ConfigValue, format_value
 from headrace.log.config import TOPIC_CONFIGS, broker_defaults
+
+_PROCESS_ROLES: Final = "broker,controller"
+_WITHOUT_DEFAULT: Final = frozenset({"node.id", "process.roles"})
 
 
 class ConfigSource(enum.IntEnum):
@@ -67,7 +70,9 @@ class BrokerLayers:
     @classmethod
     def of(cls, image: Image, config: BrokerConfig, node_id: int) -> BrokerLayers:
         own = image.config(ResourceType.BROKER, str(node_id))
-        return cls(own, image.config(ResourceType.BROKER, ""), config.given)
+        # A broker has these also when nobody gave them; Kafka does not start without.
+        identity = {"node.id": str(node_id), "broker.id": str(node_id), "process.roles": _PROCESS_ROLES}
+        return cls(own, image.config(ResourceType.BROKER, ""), {**identity, **config.given})
 
     def in_order(self) -> tuple[tuple[ConfigSource, Mapping[str, str]], ...]:
         return (
@@ -89,7 +94,7 @@ class BrokerLayers:
         ]
         for synonym in names:
             row = BROKER_KEYS.get(synonym)
-            if row is not None and row.key.default is not None:
+            if row is not None and row.key.default is not None and synonym not in _WITHOUT_DEFAULT:
                 text = None if hidden else _text_of_default(row.key)
                 found.append(SynonymEntry(synonym, text, ConfigSource.DEFAULT))
         # Values under other names of the key count only after one under its own.

@@ -201,7 +201,8 @@ def alter_reassignments(
 ) -> Decision[AlterPartitionReassignmentsResponse]:
     decision = Decision(
         AlterPartitionReassignmentsResponse(
-            allow_replication_factor_change=request.allow_replication_factor_change, error_message=None
+            allow_replication_factor_change=request.allow_replication_factor_change or not request.topics,
+            error_message=None,
         )
     )
     for topic in request.topics:

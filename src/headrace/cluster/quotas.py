@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from headrace.cluster.decision import NO_ERROR, ApiError, Decision
@@ -19,14 +19,15 @@ CLIENT_ID: Final = "client-id"
 IP: Final = "ip"
 _ENTITY_KINDS: Final = (frozenset({USER}), frozenset({CLIENT_ID}), frozenset({USER, CLIENT_ID}), frozenset({IP}))
 
-# Whether a quota has to be a whole number.
-_CLIENT_KEYS: Final = {
-    "producer_byte_rate": True,
-    "consumer_byte_rate": True,
-    "request_percentage": False,
-    "controller_mutation_rate": False,
+# The highest value of a quota that has to be a whole number; None where it may be any number.
+_CLIENT_KEYS: Final[Mapping[str, int | None]] = {
+    "producer_byte_rate": 2**63 - 1,
+    "consumer_byte_rate": 2**63 - 1,
+    "request_percentage": None,
+    "controller_mutation_rate": None,
 }
-_IP_KEYS: Final = {"connection_creation_rate": True}
+_IP_KEYS: Final[Mapping[str, int | None]] = {"connection_creation_rate": 2**31 - 1}
+_FRACTION_MAX: Final = 1e-6
 
 _EXACT: Final = 0
 _DEFAULT: Final = 1
@@ -36,53 +37,63 @@ _ANY: Final = 2
 def alter(
     image: Image, request: alter_client_quotas.AlterClientQuotasRequest
 ) -> Decision[alter_client_quotas.AlterClientQuotasResponse]:
+    """Each entity is answered once. One that comes twice is refused, but as in Kafka its first changes were made."""
     decision = Decision(alter_client_quotas.AlterClientQuotasResponse())
+    errors: dict[QuotaEntity, ApiError] = {}
     for entry in request.entries:
-        error, records = _alter_one(image, entry)
+        # An entity type that comes twice counts as the last one says.
+        named = {part.entity_type: part.entity_name for part in entry.entity}
+        entity: QuotaEntity = tuple(sorted(named.items(), key=lambda pair: pair[0]))
+        if entity in errors:
+            errors[entity] = ApiError(ErrorCode.INVALID_REQUEST, f"{_shown(entity)} comes twice in the request.")
+            continue
+        errors[entity], records = _alter_one(image, entity, entry.ops)
         if not request.validate_only:
             decision.records += records
-        entity = sorted(entry.entity, key=lambda part: part.entity_type)
+    for entity, error in errors.items():
         decision.response.entries.append(
             alter_client_quotas.AlterClientQuotasResponseEntryData(
-                error_code=error.code, error_message=error.message, entity=entity
+                error_code=error.code,
+                error_message=error.message,
+                entity=[alter_client_quotas.EntityData(entity_type=kind, entity_name=name) for kind, name in entity],
             )
         )
     return decision
 
 
 def _alter_one(
-    image: Image, entry: alter_client_quotas.AlterClientQuotasRequestEntryData
+    image: Image, entity: QuotaEntity, ops: Sequence[alter_client_quotas.OpData]
 ) -> tuple[ApiError, list[MetadataRecord]]:
-    pairs = [(part.entity_type, part.entity_name) for part in entry.entity]
-    problem = _entity_problem(pairs)
+    problem = _entity_problem(entity)
+    if len({op.key for op in ops}) != len(ops):
+        problem = "A quota is changed twice in the request."
     if problem is not None:
         return ApiError(ErrorCode.INVALID_REQUEST, problem), []
-    keys = _IP_KEYS if pairs[0][0] == IP else _CLIENT_KEYS
-    entity: QuotaEntity = tuple(sorted(pairs, key=lambda pair: pair[0]))
+    limits = _IP_KEYS if entity[0][0] == IP else _CLIENT_KEYS
     now = image.quotas.get(entity, {})
     records: list[MetadataRecord] = []
-    seen: set[str] = set()
-    for op in entry.ops:
-        if op.key not in keys:
-            words = f"Unknown quota {op.key} for {_shown(entity)}; there are {', '.join(keys)}."
-            return ApiError(ErrorCode.INVALID_REQUEST, words), []
-        if op.key in seen:
-            return ApiError(ErrorCode.INVALID_REQUEST, f"The quota {op.key} is changed twice in the request."), []
-        seen.add(op.key)
-        if not op.remove and not _is_quota(op.value, whole=keys[op.key]):
-            kind = "a whole number" if keys[op.key] else "a number"
-            return ApiError(ErrorCode.INVALID_REQUEST, f"Quota {op.key} must be {kind} greater than 0."), []
-        if op.remove and op.key not in now:
-            continue
-        if op.remove or now.get(op.key) != op.value:
+    for op in ops:
+        if not op.remove:
+            problem = _value_problem(limits, op)
+            if problem is not None:
+                return ApiError(ErrorCode.INVALID_REQUEST, problem), []
+        if (op.key in now) if op.remove else (now.get(op.key) != op.value):
             stored = [StoredEntity(entity_type=kind, entity_name=name) for kind, name in entity]
             value = 0.0 if op.remove else op.value
             records.append(ClientQuotaRecord(entity=stored, key=op.key, value=value, remove=op.remove))
     return NO_ERROR, records
 
 
-def _is_quota(value: float, *, whole: bool) -> bool:
-    return math.isfinite(value) and value > 0 and (not whole or value.is_integer())
+def _value_problem(limits: Mapping[str, int | None], op: alter_client_quotas.OpData) -> str | None:
+    """Why a quota cannot have this value. What is only removed needs not even be a quota."""
+    if op.key not in limits:
+        return f"Unknown quota {op.key}; there are {', '.join(limits)}."
+    highest = limits[op.key]
+    if not (math.isfinite(op.value) and op.value > 0):
+        return f"Quota {op.key} must be a number greater than 0."
+    if highest is not None and (op.value > highest or math.fmod(op.value, 1.0) > _FRACTION_MAX):
+        return f"Quota {op.key} must be a whole number up to {highest}."
+    return None
 
 
 def _entity_problem(pairs: Sequence[tuple[str, str | None]]) -> str | None:
@@ -94,7 +105,7 @@ def _entity_problem(pairs: Sequence[tuple[str, str | None]]) -> str | None:
             return f"Client quotas are for user, client-id or ip, not for {kind}."
         if name == "":
             return f"The name of the {kind} is empty; null stands for the default."
-    if len(set(kinds)) != len(kinds) or frozenset(kinds) not in _ENTITY_KINDS:
+    if frozenset(kinds) not in _ENTITY_KINDS:
         return f"A client quota cannot be for {' and '.join(kinds)} together."
     if kinds == [IP] and pairs[0][1] is not None:
         try:

@@ -15,6 +15,7 @@ from headrace.protocol.messages.alter_user_scram_credentials import (
     AlterUserScramCredentialsRequest,
     AlterUserScramCredentialsResponse,
     AlterUserScramCredentialsResult,
+    ScramCredentialDeletion,
     ScramCredentialUpsertion,
 )
 from headrace.protocol.messages.create_acls import AclCreationResult, CreateAclsRequest, CreateAclsResponse
@@ -43,38 +44,61 @@ _NO_AUTHORIZER: Final = "No authorizer is configured on the broker (authorizer.c
 
 
 def alter_scram(image: Image, request: AlterUserScramCredentialsRequest) -> Decision[AlterUserScramCredentialsResponse]:
-    """One change per user and request; a user whose change is wrong does not stop those of others."""
-    changes = Counter([deletion.name for deletion in request.deletions])
-    changes.update(upsertion.name for upsertion in request.upsertions)
-    errors: dict[str, ApiError] = dict.fromkeys(changes, ApiError(ErrorCode.NONE))
-    records: dict[str, MetadataRecord] = {}
+    """One change per user and request; a user whose change is wrong does not stop those of others.
+
+    The first thing wrong with a user is what is told: a second change is refused only after a first that was right.
+    """
+    errors: dict[str, ApiError] = {}
+    removed: dict[str, MetadataRecord] = {}
+    upserted: dict[str, MetadataRecord] = {}
     for deletion in request.deletions:
-        if deletion.mechanism not in SCRAM_MECHANISMS:
-            errors[deletion.name] = _unknown_mechanism(deletion.mechanism)
-        elif (deletion.name, deletion.mechanism) not in image.scram:
-            words = f"User {deletion.name} has no credential of that mechanism to delete."
-            errors[deletion.name] = ApiError(ErrorCode.RESOURCE_NOT_FOUND, words)
+        if deletion.name in errors:
+            continue
+        if removed.pop(deletion.name, None) is not None:
+            errors[deletion.name] = _changed_twice(deletion.name)
+            continue
+        problem = _deletion_problem(image, deletion)
+        if problem is not None:
+            errors[deletion.name] = problem
         else:
-            records[deletion.name] = RemoveUserScramCredentialRecord(name=deletion.name, mechanism=deletion.mechanism)
+            removed[deletion.name] = RemoveUserScramCredentialRecord(name=deletion.name, mechanism=deletion.mechanism)
     for upsertion in request.upsertions:
+        if upsertion.name in errors:
+            continue
+        if removed.pop(upsertion.name, None) is not None or upserted.pop(upsertion.name, None) is not None:
+            errors[upsertion.name] = _changed_twice(upsertion.name)
+            continue
         problem = _upsertion_problem(upsertion)
         if problem is not None:
             errors[upsertion.name] = problem
         else:
-            records[upsertion.name] = _credential(upsertion)
-    for name, count in changes.items():
-        if count > 1:
-            words = f"The credentials of user {name} are changed twice in the request."
-            errors[name] = ApiError(ErrorCode.DUPLICATE_RESOURCE, words)
-        elif name == "":
-            errors[name] = ApiError(ErrorCode.UNACCEPTABLE_CREDENTIAL, "The name of the user is empty.")
-    response = AlterUserScramCredentialsResponse(
-        results=[
-            AlterUserScramCredentialsResult(user=name, error_code=error.code, error_message=error.message)
-            for name, error in errors.items()
-        ]
-    )
-    return Decision(response, [record for name, record in records.items() if errors[name].code is ErrorCode.NONE])
+            upserted[upsertion.name] = _credential(upsertion)
+    changed = removed | upserted
+    results = [AlterUserScramCredentialsResult(user=name, error_message=None) for name in changed]
+    results += [
+        AlterUserScramCredentialsResult(user=name, error_code=error.code, error_message=error.message)
+        for name, error in errors.items()
+    ]
+    return Decision(AlterUserScramCredentialsResponse(results=results), list(changed.values()))
+
+
+def _changed_twice(name: str) -> ApiError:
+    words = f"The credentials of user {name} are changed twice in the request."
+    return ApiError(ErrorCode.DUPLICATE_RESOURCE, words)
+
+
+def _user_problem(name: str, mechanism: int) -> ApiError | None:
+    if name == "":
+        return ApiError(ErrorCode.UNACCEPTABLE_CREDENTIAL, "The name of the user is empty.")
+    return None if mechanism in SCRAM_MECHANISMS else _unknown_mechanism(mechanism)
+
+
+def _deletion_problem(image: Image, deletion: ScramCredentialDeletion) -> ApiError | None:
+    problem = _user_problem(deletion.name, deletion.mechanism)
+    if problem is None and (deletion.name, deletion.mechanism) not in image.scram:
+        words = f"User {deletion.name} has no credential of that mechanism to delete."
+        problem = ApiError(ErrorCode.RESOURCE_NOT_FOUND, words)
+    return problem
 
 
 def _unknown_mechanism(number: int) -> ApiError:
@@ -82,15 +106,16 @@ def _unknown_mechanism(number: int) -> ApiError:
 
 
 def _upsertion_problem(upsertion: ScramCredentialUpsertion) -> ApiError | None:
-    mechanism = SCRAM_MECHANISMS.get(upsertion.mechanism)
-    if mechanism is None:
-        return _unknown_mechanism(upsertion.mechanism)
+    problem = _user_problem(upsertion.name, upsertion.mechanism)
+    if problem is not None:
+        return problem
+    mechanism = SCRAM_MECHANISMS[upsertion.mechanism]
     low, high = mechanism.iterations_min, mechanism.iterations_max
     if not low <= upsertion.iterations <= high:
         words = f"{upsertion.iterations} iterations; {mechanism.name} takes {low} to {high}."
         return ApiError(ErrorCode.UNACCEPTABLE_CREDENTIAL, words)
-    if not upsertion.salt or not upsertion.salted_password:
-        return ApiError(ErrorCode.UNACCEPTABLE_CREDENTIAL, "The salt and the salted password must not be empty.")
+    if not upsertion.salted_password:
+        return ApiError(ErrorCode.UNACCEPTABLE_CREDENTIAL, "The salted password must not be empty.")
     return None
 
 

@@ -319,7 +319,8 @@ def internal_topic(config: BrokerConfig, image: Image, name: str) -> CreatableTo
 
 
 def delete_topics(context: TopicContext, request: DeleteTopicsRequest, version: int) -> Decision[DeleteTopicsResponse]:
-    """By name or by id; each topic by itself is deleted or refused, one that comes twice is refused."""
+    """By name or by id; each topic by itself is deleted or refused, one that comes twice is refused (also if once it is
+    by name and once by id)."""
     asked = [*(DeleteTopicState(name=name) for name in request.topic_names), *request.topics]
     decision = Decision(DeleteTopicsResponse())
     if not context.config.get_bool("delete.topic.enable"):
@@ -330,16 +331,24 @@ def delete_topics(context: TopicContext, request: DeleteTopicsRequest, version: 
         ]
         return decision
     times = Counter((topic.name, topic.topic_id) for topic in asked)
+    by_id = {topic.topic_id for topic in asked if topic.name is None}
     for (name, topic_id), count in times.items():
         result = DeletableTopicResult(name=name, topic_id=topic_id)
         try:
             topic = _to_delete(context.image, name, topic_id, count)
         except _Refused as refused:
             result.error_code, result.error_message = refused.error
+            if (name is None) == (topic_id == _ZERO_ID):
+                # Which topic is meant cannot be told, so neither can that it comes twice.
+                decision.response.responses += [result] * (count - 1)
         else:
             result.name, result.topic_id = topic.name, topic.topic_id
-            # The same topic by name and by id is one deletion.
-            if all(getattr(record, "topic_id", None) != topic.topic_id for record in decision.records):
+            if name is None and times[topic.name, _ZERO_ID] == 1:
+                continue  # told of with its name
+            if name is not None and topic.topic_id in by_id:
+                words = f"The topic {name} comes twice in the request: by its name and by its id."
+                result.error_code, result.error_message = ErrorCode.INVALID_REQUEST, words
+            else:
                 decision.records.append(RemoveTopicRecord(topic_id=topic.topic_id))
         decision.response.responses.append(result)
     return decision

@@ -26,6 +26,8 @@ from headrace.topics import TopicPartition
 
 GROUP_TYPE = "classic"
 NOT_FOUND_VERSION = 6  # of DescribeGroups; before it an unknown group is described as dead
+# Without an authorizer everybody may do all that can be done to a group.
+GROUP_OPERATIONS = 3400
 NEXT_PASS_MS = 1_000  # after a pass that did not get to everything
 
 
@@ -74,7 +76,12 @@ class Administration:
         return ListGroupsResponse(groups=listed)
 
     def describe(self, caller: Caller, request: DescribeGroupsRequest) -> DescribeGroupsResponse:
-        return DescribeGroupsResponse(groups=[self._describe_one(caller, group_id) for group_id in request.groups])
+        groups = [self._describe_one(caller, group_id) for group_id in request.groups]
+        if request.include_authorized_operations:
+            for group in groups:
+                if group.error_code == ErrorCode.NONE:
+                    group.authorized_operations = GROUP_OPERATIONS
+        return DescribeGroupsResponse(groups=groups)
 
     def _describe_one(self, caller: Caller, group_id: str) -> DescribedGroup:
         group = self._shards.groups.get(group_id)

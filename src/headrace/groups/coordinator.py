@@ -254,10 +254,13 @@ class GroupCoordinator:
         self._offsets.commit(out, caller, request, at)
         return out
 
-    def txn_offset_commit(self, caller: Caller, request: TxnOffsetCommitRequest, at: Now) -> Outcome:
-        """Its records belong to the transaction of `outcome.producer`; whether that is open is not asked here."""
+    def txn_offset_commit(
+        self, caller: Caller, request: TxnOffsetCommitRequest, at: Now, refused: ErrorCode = ErrorCode.NONE
+    ) -> Outcome:
+        """Its records belong to the transaction of `outcome.producer`. Whether that is open is not asked here: the
+        caller has, and says in `refused` why nothing can be committed."""
         out = Outcome()
-        self._offsets.commit_in_transaction(out, caller, request, at)
+        self._offsets.commit_in_transaction(out, caller, request, at, refused)
         return out
 
     def offset_fetch(self, caller: Caller, request: OffsetFetchRequest, at: Now) -> Outcome:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from headrace.coordination import Caller, Now
 from headrace.errors import ErrorCode
@@ -40,6 +41,8 @@ TOPIC_ID_VERSION = 10  # of OffsetCommit and OffsetFetch
 GROUP_ID_NOT_FOUND_VERSION = 9  # of OffsetCommit
 LOAD_IN_PROGRESS_VERSION = 2  # of TxnOffsetCommit
 NO_RETENTION_TIME = -1
+_MISSING = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID)
+_Answered = TypeVar("_Answered", OffsetCommitResponseTopic, TxnOffsetCommitResponseTopic)
 
 
 class _Commit(NamedTuple):
@@ -81,7 +84,8 @@ class OffsetCommits:
             name = self._topics.topic_name(topic.topic_id) if with_ids else topic.name
             unknown = ErrorCode.UNKNOWN_TOPIC_ID if with_ids else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             answered = OffsetCommitResponseTopic(name=topic.name, topic_id=topic.topic_id)
-            response.topics.append(answered)
+            if topic.partitions or name is None or self._topics.partition_count(name) is None:
+                response.topics.append(answered)
             for wanted in topic.partitions:
                 error = self._check_partition(name, unknown, wanted, group_error)
                 result = OffsetCommitResponsePartition(partition_index=wanted.partition_index, error_code=error)
@@ -91,6 +95,7 @@ class OffsetCommits:
                     topic_id = topic.topic_id if with_ids else self._topics.topic_id(name) or ZERO_UUID
                     offset = _offset_of(wanted, at.wall_ms, expire_ms, topic_id)
                     commits.append(_Commit(TopicPartition(name, wanted.partition_index), offset, result))
+        response.topics = _missing_first(response.topics, lambda topic: topic.topic_id if with_ids else topic.name)
         out.reply(caller, response)
         if commits:
             group = self._write(out, request.group_id, commits, NO_PRODUCER_ID, at)
@@ -98,13 +103,16 @@ class OffsetCommits:
             if member is not None and group.state in (GroupState.STABLE, GroupState.PREPARING_REBALANCE):
                 self._rebalances.keep_alive(out, group, member, at)
 
-    def commit_in_transaction(self, out: Outcome, caller: Caller, request: TxnOffsetCommitRequest, at: Now) -> None:
+    def commit_in_transaction(
+        self, out: Outcome, caller: Caller, request: TxnOffsetCommitRequest, at: Now, refused: ErrorCode
+    ) -> None:
         response = TxnOffsetCommitResponse()
         commits: list[_Commit] = []
-        group_error = self._once(lambda: self._check_transactional(caller, request))
+        group_error = self._once(lambda: refused or self._check_transactional(caller, request))
         for topic in request.topics:
             answered = TxnOffsetCommitResponseTopic(name=topic.name)
-            response.topics.append(answered)
+            if topic.partitions or self._topics.partition_count(topic.name) is None:
+                response.topics.append(answered)
             for wanted in topic.partitions:
                 error = self._check_partition(topic.name, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, wanted, group_error)
                 result = TxnOffsetCommitResponsePartition(partition_index=wanted.partition_index, error_code=error)
@@ -113,6 +121,7 @@ class OffsetCommits:
                     topic_id = self._topics.topic_id(topic.name) or ZERO_UUID
                     offset = _offset_of(wanted, at.wall_ms, NO_EXPIRY, topic_id)
                     commits.append(_Commit(TopicPartition(topic.name, wanted.partition_index), offset, result))
+        response.topics = _missing_first(response.topics, lambda topic: topic.name)
         out.reply(caller, response)
         if commits:
             out.producer = Producer(request.producer_id, request.producer_epoch)
@@ -209,7 +218,8 @@ class OffsetCommits:
         gone: list[TopicPartition] = []
         for topic in request.topics:
             answered = OffsetDeleteResponseTopic(name=topic.name)
-            response.topics.append(answered)
+            if topic.partitions:
+                response.topics.append(answered)
             count = self._topics.partition_count(topic.name)
             for wanted in topic.partitions:
                 partition = TopicPartition(topic.name, wanted.partition_index)
@@ -303,6 +313,22 @@ def _check_member(
     if not transactional and group.state is GroupState.COMPLETING_REBALANCE:
         return ErrorCode.REBALANCE_IN_PROGRESS
     return ErrorCode.NONE
+
+
+def _missing_first(topics: list[_Answered], key: Callable[[_Answered], object]) -> list[_Answered]:
+    """An answer in Kafka's order: what does not exist leads."""
+    if all(part.error_code not in _MISSING for topic in topics for part in topic.partitions):
+        return topics
+    arranged: dict[object, _Answered] = {}
+    for missing in (True, False):
+        for topic in topics:
+            parts = [part for part in topic.partitions if (part.error_code in _MISSING) is missing]
+            if parts and key(topic) in arranged:
+                arranged[key(topic)].partitions += parts
+            elif parts or (missing and not topic.partitions):
+                arranged[key(topic)] = copy.copy(topic)
+                arranged[key(topic)].partitions = parts
+    return list(arranged.values())
 
 
 def _offset_of(wanted: Any, now_ms: int, expire_ms: int, topic_id: bytes) -> CommittedOffset:

@@ -212,10 +212,11 @@ class ProducerState:
             )
 
     def _check_epoch(self, producer: Producer | None, header: BatchHeader, offset: int) -> None:
-        if producer is not None and header.producer_epoch < producer.epoch:
+        known = NO_PRODUCER_EPOCH if producer is None else producer.epoch
+        if header.producer_epoch < known:
             raise InvalidProducerEpochError(
                 f"{self._partition}: producer {header.producer_id} wrote with epoch {header.producer_epoch} at offset "
-                f"{offset}, but epoch {producer.epoch} is known: another producer has taken over"
+                f"{offset}, but epoch {known} is known: another producer has taken over"
             )
 
     def _check_sequence(self, producer: Producer | None, header: BatchHeader, offset: int) -> None:

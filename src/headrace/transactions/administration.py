@@ -73,7 +73,7 @@ class Administration:
             )
 
         return ListTransactionsResponse(
-            unknown_state_filters=[state for state in request.state_filters if state not in TITLES],
+            unknown_state_filters=[state for state in dict.fromkeys(request.state_filters) if state not in TITLES],
             transaction_states=[
                 ListedTransaction(
                     transactional_id=entry.transactional_id,

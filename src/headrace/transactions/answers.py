@@ -58,6 +58,20 @@ def add_results(errors: Mapping[TopicPartition, ErrorCode]) -> list[AddPartition
     return list(topics.values())
 
 
+def added(topics: Iterable[AddPartitionsToTxnTopic]) -> list[AddPartitionsToTxnTopicResult]:
+    """Every partition as often as the request has it: so Kafka answers when all go the same way."""
+    return [
+        AddPartitionsToTxnTopicResult(
+            name=topic.name,
+            results_by_partition=[
+                AddPartitionsToTxnPartitionResult(partition_index=index, partition_error_code=ErrorCode.NONE)
+                for index in topic.partitions
+            ],
+        )
+        for topic in topics
+    ]
+
+
 def set_error(result: AddPartitionsToTxnResult, error: ErrorCode) -> None:
     for topic in result.topic_results:
         for partition in topic.results_by_partition:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
+from headrace.cluster.topic_names import is_internal
 from headrace.coordination import Caller, Now
 from headrace.errors import ErrorCode
 from headrace.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
@@ -68,7 +69,8 @@ class Partitions:
         partitions = list(
             dict.fromkeys(TopicPartition(topic.name, index) for topic in asked.topics for index in topic.partitions)
         )
-        errors = self._check_existence(partitions)
+        from_broker = caller.api_version >= answers.ADD_BETWEEN_BROKERS_VERSION
+        errors = self._check_partitions(partitions, from_broker=from_broker)
         if not errors and asked.verify_only:
             errors = self.verify(asked.transactional_id, asked.producer_id, asked.producer_epoch, partitions)
         if errors:
@@ -77,9 +79,8 @@ class Partitions:
             )
         result = AddPartitionsToTxnResult(
             transactional_id=asked.transactional_id,
-            topic_results=answers.add_results(dict.fromkeys(partitions, ErrorCode.NONE)),
+            topic_results=answers.added(asked.topics),
         )
-        from_broker = caller.api_version >= answers.ADD_BETWEEN_BROKERS_VERSION
         self._add(
             out,
             asked.transactional_id,
@@ -92,12 +93,16 @@ class Partitions:
         )
         return result
 
-    def _check_existence(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, ErrorCode]:
-        """All or nothing: with one partition that does not exist, none is added."""
-        errors = {
-            partition: ErrorCode.NONE if self._exists(partition) else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            for partition in partitions
-        }
+    def _check_partitions(
+        self, partitions: Iterable[TopicPartition], *, from_broker: bool
+    ) -> dict[TopicPartition, ErrorCode]:
+        """All or nothing: with one partition that does not exist, or is not for clients, none is added."""
+        errors = dict.fromkeys(partitions, ErrorCode.NONE)
+        for partition in errors:
+            if not from_broker and is_internal(partition.topic):
+                errors[partition] = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+            elif not self._exists(partition):
+                errors[partition] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         if all(error == ErrorCode.NONE for error in errors.values()):
             return {}
         return {

@@ -1,6 +1,6 @@
 """AlterPartitionReassignments (key 45): move replicas to other brokers, or call a move off.
 
-Serves versions 0-1.
+Serves versions 0-1. Who gives it no time gets REQUEST_TIMED_OUT, and nothing is done.
 """
 
 from __future__ import annotations
@@ -9,10 +9,13 @@ from typing import TYPE_CHECKING
 
 from headrace.broker.dispatch import RequestContext, handles
 from headrace.broker.rights import Operation, on_cluster
+from headrace.errors import ErrorCode
 from headrace.protocol.api import ApiKey
 from headrace.protocol.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
+    ReassignablePartitionResponse,
+    ReassignableTopicResponse,
 )
 
 if TYPE_CHECKING:
@@ -23,4 +26,26 @@ if TYPE_CHECKING:
 async def alter_partition_reassignments(
     broker: Broker, context: RequestContext, request: AlterPartitionReassignmentsRequest
 ) -> AlterPartitionReassignmentsResponse:
+    if request.timeout_ms <= 0 and request.topics:
+        return _timed_out(request)
     return await broker.decide(broker.controller.alter_partition_reassignments, request)
+
+
+def _timed_out(request: AlterPartitionReassignmentsRequest) -> AlterPartitionReassignmentsResponse:
+    code = ErrorCode.REQUEST_TIMED_OUT
+    return AlterPartitionReassignmentsResponse(
+        error_code=code,
+        error_message=code.message,
+        responses=[
+            ReassignableTopicResponse(
+                name=topic.name,
+                partitions=[
+                    ReassignablePartitionResponse(
+                        partition_index=part.partition_index, error_code=code, error_message=code.message
+                    )
+                    for part in topic.partitions
+                ],
+            )
+            for topic in request.topics
+        ],
+    )

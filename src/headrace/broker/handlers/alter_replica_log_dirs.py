@@ -1,16 +1,18 @@
 """AlterReplicaLogDirs (key 34): move logs to other directories of this broker, while they are in use.
 
 Serves versions 1-2. The answer comes when the move has begun; DescribeLogDirs shows the copy as a future log until it
-takes the original's place. A partition that does not exist yet cannot be placed in advance.
+takes the original's place. Each partition is answered once: its last mention counts. A partition that does not
+exist yet cannot be placed in advance.
 """
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 from headrace.broker.dispatch import RequestContext, handles
 from headrace.broker.rights import Operation, on_cluster
-from headrace.errors import KafkaError
+from headrace.errors import InvalidTopicError, KafkaError, LogDirNotFoundError
 from headrace.protocol.api import ApiKey
 from headrace.protocol.messages.alter_replica_log_dirs import (
     AlterReplicaLogDirPartitionResult,
@@ -22,20 +24,37 @@ from headrace.protocol.messages.alter_replica_log_dirs import (
 if TYPE_CHECKING:
     from headrace.broker.broker import Broker
 
+# Of the name of a copy: a dot, 32 hexadecimal digits and "-future".
+FUTURE_SUFFIX_CHARACTERS = 40
+NAME_CHARACTERS_MAX = 255
+
 
 @handles(ApiKey.ALTER_REPLICA_LOG_DIRS, versions=(1, 2), requires=(on_cluster(Operation.ALTER),))
 async def alter_replica_log_dirs(
     broker: Broker, context: RequestContext, request: AlterReplicaLogDirsRequest
 ) -> AlterReplicaLogDirsResponse:
-    results: dict[str, AlterReplicaLogDirTopicResult] = {}
+    wanted: dict[str, dict[int, str]] = {}
     for directory in request.dirs:
         for topic in directory.topics:
-            answer = results.setdefault(topic.name, AlterReplicaLogDirTopicResult(topic_name=topic.name))
             for index in topic.partitions:
-                result = AlterReplicaLogDirPartitionResult(partition_index=index)
-                answer.partitions.append(result)
-                try:
-                    await broker.replicas.move(topic.name, index, directory.path)
-                except KafkaError as error:
-                    result.error_code = error.code
-    return AlterReplicaLogDirsResponse(results=list(results.values()))
+                wanted.setdefault(topic.name, {})[index] = directory.path
+    response = AlterReplicaLogDirsResponse()
+    for name, paths in wanted.items():
+        answer = AlterReplicaLogDirTopicResult(topic_name=name)
+        response.results.append(answer)
+        for index, path in paths.items():
+            result = AlterReplicaLogDirPartitionResult(partition_index=index)
+            answer.partitions.append(result)
+            try:
+                await _move(broker, name, index, path)
+            except KafkaError as error:
+                result.error_code = error.code
+    return response
+
+
+async def _move(broker: Broker, topic: str, index: int, path: str) -> None:
+    if len(f"{topic}-{index}") + FUTURE_SUFFIX_CHARACTERS > NAME_CHARACTERS_MAX:
+        raise InvalidTopicError(f"The name of {topic} is too long for the directory of a copy")
+    if os.path.abspath(path) not in broker.directories.paths:
+        raise LogDirNotFoundError(f"{path} is not a log directory of this broker")
+    await broker.replicas.move(topic, index, path)

@@ -1,6 +1,6 @@
 """CreatePartitions (key 37): give topics more partitions.
 
-Serves versions 0-3.
+Serves versions 0-3. Who gives it no time gets REQUEST_TIMED_OUT, and nothing is done.
 """
 
 from __future__ import annotations
@@ -9,8 +9,13 @@ from typing import TYPE_CHECKING
 
 from headrace.broker.dispatch import RequestContext, handles
 from headrace.broker.rights import Operation, on_topics
+from headrace.errors import ErrorCode
 from headrace.protocol.api import ApiKey
-from headrace.protocol.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsResponse
+from headrace.protocol.messages.create_partitions import (
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+    CreatePartitionsTopicResult,
+)
 
 if TYPE_CHECKING:
     from headrace.broker.broker import Broker
@@ -20,4 +25,16 @@ if TYPE_CHECKING:
 async def create_partitions(
     broker: Broker, context: RequestContext, request: CreatePartitionsRequest
 ) -> CreatePartitionsResponse:
+    if request.timeout_ms <= 0 and request.topics:
+        return _timed_out(request)
     return await broker.decide(broker.controller.create_partitions, request)
+
+
+def _timed_out(request: CreatePartitionsRequest) -> CreatePartitionsResponse:
+    code = ErrorCode.REQUEST_TIMED_OUT
+    return CreatePartitionsResponse(
+        results=[
+            CreatePartitionsTopicResult(name=topic.name, error_code=code, error_message=code.message)
+            for topic in request.topics
+        ]
+    )

@@ -1,17 +1,24 @@
 """CreateTopics (key 19): make topics, each by itself made or refused.
 
 Serves versions 2-7. 4 knows -1 as "the default" for partitions and replicas; 5 answers with the configs; 7 with the
-ids.
+ids. Who gives it no time gets REQUEST_TIMED_OUT, and nothing is done.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from headrace.broker.dispatch import RequestContext, handles
 from headrace.broker.rights import Operation, any_of, on_cluster, on_topics
+from headrace.cluster.records import METADATA_TOPIC
+from headrace.errors import ErrorCode
 from headrace.protocol.api import ApiKey
-from headrace.protocol.messages.create_topics import CreateTopicsRequest, CreateTopicsResponse
+from headrace.protocol.messages.create_topics import (
+    CreatableTopicResult,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+)
 
 if TYPE_CHECKING:
     from headrace.broker.broker import Broker
@@ -26,4 +33,17 @@ if TYPE_CHECKING:
     ),
 )
 async def create_topics(broker: Broker, context: RequestContext, request: CreateTopicsRequest) -> CreateTopicsResponse:
+    times = Counter(topic.name for topic in request.topics)
+    if request.timeout_ms <= 0 and any(count == 1 and name != METADATA_TOPIC for name, count in times.items()):
+        return _timed_out(request)
     return await broker.decide(broker.controller.create_topics, request)
+
+
+def _timed_out(request: CreateTopicsRequest) -> CreateTopicsResponse:
+    code = ErrorCode.REQUEST_TIMED_OUT
+    return CreateTopicsResponse(
+        topics=[
+            CreatableTopicResult(name=topic.name, error_code=code, error_message=code.message, configs=[])
+            for topic in request.topics
+        ]
+    )

@@ -1,6 +1,7 @@
 """DeleteRecords (key 21): move the start of a partition's log forward.
 
-Serves versions 0-2. -1 stands for the high watermark. A topic that is only compacted refuses (POLICY_VIOLATION).
+Serves versions 0-2. -1 stands for the high watermark. A topic that is only compacted refuses (POLICY_VIOLATION), and
+so do the broker's own (INVALID_TOPIC_EXCEPTION). Each partition is answered once: its last mention counts.
 """
 
 from __future__ import annotations
@@ -9,7 +10,8 @@ from typing import TYPE_CHECKING
 
 from headrace.broker.dispatch import RequestContext, handles
 from headrace.broker.rights import Operation, on_topics
-from headrace.errors import KafkaError, OffsetOutOfRangeError, PolicyViolationError
+from headrace.cluster.topic_names import is_internal
+from headrace.errors import InvalidTopicError, KafkaError, OffsetOutOfRangeError, PolicyViolationError
 from headrace.log import Log
 from headrace.protocol.api import ApiKey
 from headrace.protocol.messages.delete_records import (
@@ -29,15 +31,19 @@ UP_TO_HIGH_WATERMARK = -1
 async def delete_records(
     broker: Broker, context: RequestContext, request: DeleteRecordsRequest
 ) -> DeleteRecordsResponse:
-    response = DeleteRecordsResponse()
+    wanted: dict[str, dict[int, int]] = {}
     for topic in request.topics:
-        answer = DeleteRecordsTopicResult(name=topic.name)
-        response.topics.append(answer)
         for part in topic.partitions:
-            result = DeleteRecordsPartitionResult(partition_index=part.partition_index, low_watermark=-1)
+            wanted.setdefault(topic.name, {})[part.partition_index] = part.offset
+    response = DeleteRecordsResponse()
+    for name, offsets in wanted.items():
+        answer = DeleteRecordsTopicResult(name=name)
+        response.topics.append(answer)
+        for index, before in offsets.items():
+            result = DeleteRecordsPartitionResult(partition_index=index, low_watermark=-1)
             answer.partitions.append(result)
             try:
-                result.low_watermark = await _delete(broker, topic.name, part.partition_index, part.offset)
+                result.low_watermark = await _delete(broker, name, index, before)
             except KafkaError as error:
                 result.error_code = error.code
     return response
@@ -45,6 +51,8 @@ async def delete_records(
 
 async def _delete(broker: Broker, topic: str, index: int, before: int) -> int:
     partition = broker.partition(topic, index)
+    if is_internal(topic):
+        raise InvalidTopicError(f"{topic} is the broker's own: its records cannot be deleted")
     partition.check_leader()
     log = partition.log
     if not log.config.delete:

@@ -1,7 +1,7 @@
 """DescribeProducers (key 61): the producers that a partition's leader knows, with their sequences and open
 transactions.
 
-Serves version 0.
+Serves version 0. A name that no topic can have is refused as such, where an unknown topic is only unknown.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 from headrace.broker.dispatch import RequestContext, handles
 from headrace.broker.rights import Operation, on_topics
-from headrace.errors import KafkaError
+from headrace.cluster.topic_names import name_problem
+from headrace.errors import ErrorCode, KafkaError
 from headrace.protocol.api import ApiKey
 from headrace.protocol.messages.describe_producers import (
     DescribeProducersRequest,
@@ -40,6 +41,9 @@ def describe_producers(
 
 def _describe(broker: Broker, topic: str, index: int) -> PartitionResponse:
     result = PartitionResponse(partition_index=index)
+    if name_problem(topic) is not None:
+        result.error_code = ErrorCode.INVALID_TOPIC_EXCEPTION
+        return result
     try:
         partition = broker.partition(topic, index)
         partition.check_leader()

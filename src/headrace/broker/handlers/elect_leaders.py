@@ -1,6 +1,6 @@
 """ElectLeaders (key 43): make the preferred replica the leader, or (unclean) any that lives.
 
-Serves versions 0-2.
+Serves versions 0-2. Who gives it no time gets REQUEST_TIMED_OUT, and nothing is done.
 """
 
 from __future__ import annotations
@@ -9,8 +9,14 @@ from typing import TYPE_CHECKING
 
 from headrace.broker.dispatch import RequestContext, handles
 from headrace.broker.rights import Operation, on_cluster
+from headrace.errors import ErrorCode
 from headrace.protocol.api import ApiKey
-from headrace.protocol.messages.elect_leaders import ElectLeadersRequest, ElectLeadersResponse
+from headrace.protocol.messages.elect_leaders import (
+    ElectLeadersRequest,
+    ElectLeadersResponse,
+    PartitionResult,
+    ReplicaElectionResult,
+)
 
 if TYPE_CHECKING:
     from headrace.broker.broker import Broker
@@ -18,4 +24,25 @@ if TYPE_CHECKING:
 
 @handles(ApiKey.ELECT_LEADERS, versions=(0, 2), requires=(on_cluster(Operation.ALTER),))
 async def elect_leaders(broker: Broker, context: RequestContext, request: ElectLeadersRequest) -> ElectLeadersResponse:
+    if request.topic_partitions is not None and not request.topic_partitions:
+        return ElectLeadersResponse()
+    if request.timeout_ms <= 0:
+        return _timed_out(request)
     return await broker.decide(broker.controller.elect_leaders, request)
+
+
+def _timed_out(request: ElectLeadersRequest) -> ElectLeadersResponse:
+    code = ErrorCode.REQUEST_TIMED_OUT
+    return ElectLeadersResponse(
+        error_code=code,
+        replica_election_results=[
+            ReplicaElectionResult(
+                topic=topic.topic,
+                partition_result=[
+                    PartitionResult(partition_id=index, error_code=code, error_message=code.message)
+                    for index in topic.partitions
+                ],
+            )
+            for topic in request.topic_partitions or ()
+        ],
+    )

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from headrace.broker.dispatch import Pending, RequestContext, handles
-from headrace.broker.fetching import open_fetch, replica_id
+from headrace.broker.fetching import TOPIC_IDS_SINCE_VERSION, open_fetch, replica_id
 from headrace.broker.rights import Operation, on_cluster, on_topics, when
 from headrace.errors import ErrorCode
 from headrace.log import WouldBlock
@@ -40,11 +40,11 @@ def _is_follower(request: FetchRequest, version: int) -> bool:
     only_waits=True,
 )
 def fetch(broker: Broker, context: RequestContext, request: FetchRequest) -> FetchResponse | Pending[FetchResponse]:
-    if request.isolation_level not in _ISOLATION_LEVELS:
-        return _refuse(request, ErrorCode.INVALID_REQUEST)
     fetching = open_fetch(broker, context, request)
     if isinstance(fetching, FetchResponse):
         return fetching
+    if request.isolation_level not in _ISOLATION_LEVELS and fetching.has_something_to_read():
+        return _refuse(request, ErrorCode.INVALID_REQUEST, context.api_version)
     try:
         reads = fetching.look()
         fetching.locate(reads, nowait=True)
@@ -56,10 +56,11 @@ def fetch(broker: Broker, context: RequestContext, request: FetchRequest) -> Fet
     return Pending(fetching.finish(request.max_wait_ms / 1000))
 
 
-def _refuse(request: FetchRequest, error: ErrorCode) -> FetchResponse:
-    """The same error for everything that was asked for."""
+def _refuse(request: FetchRequest, error: ErrorCode, version: int) -> FetchResponse:
+    """The same error for everything that was asked for; by id, only the request as a whole has it."""
     return FetchResponse(
         error_code=error,
+        session_id=request.session_id,
         responses=[
             FetchableTopicResponse(
                 topic=topic.topic,
@@ -70,5 +71,6 @@ def _refuse(request: FetchRequest, error: ErrorCode) -> FetchResponse:
                 ],
             )
             for topic in request.topics
+            if version < TOPIC_IDS_SINCE_VERSION
         ],
     )

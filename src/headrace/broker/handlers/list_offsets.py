@@ -32,20 +32,28 @@ if TYPE_CHECKING:
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD = -1, -2, -3, -4, -5, -6
 _SINCE_VERSION = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST_PENDING_UPLOAD: 11}
 CONSUMER_REPLICA_ID = -1
+_ISOLATION_LEVELS = (0, 1)
 
 
 @handles(ApiKey.LIST_OFFSETS, versions=(1, 11), requires=(on_topics(Operation.DESCRIBE, "topics.name"),))
 async def list_offsets(broker: Broker, context: RequestContext, request: ListOffsetsRequest) -> ListOffsetsResponse:
+    if request.isolation_level not in _ISOLATION_LEVELS:
+        return _refuse(request)
     response = ListOffsetsResponse()
+    answers: dict[str, ListOffsetsTopicResponse] = {}
+    mentions = Counter((topic.name, part.partition_index) for topic in request.topics for part in topic.partitions)
     for topic in request.topics:
-        answer = ListOffsetsTopicResponse(name=topic.name)
-        response.topics.append(answer)
-        mentions = Counter(part.partition_index for part in topic.partitions)
-        for index in mentions:
-            part = next(part for part in topic.partitions if part.partition_index == index)
-            result = ListOffsetsPartitionResponse(partition_index=index)
+        for part in topic.partitions:
+            times = mentions.pop((topic.name, part.partition_index), 0)
+            if times == 0:
+                continue  # answered already
+            result = ListOffsetsPartitionResponse(partition_index=part.partition_index)
+            answer = answers.get(topic.name)
+            if answer is None:
+                answer = answers[topic.name] = ListOffsetsTopicResponse(name=topic.name)
+                response.topics.append(answer)
             answer.partitions.append(result)
-            if mentions[index] > 1:
+            if times > 1:
                 result.error_code = ErrorCode.INVALID_REQUEST
                 continue
             try:
@@ -60,6 +68,24 @@ async def list_offsets(broker: Broker, context: RequestContext, request: ListOff
                     found.leader_epoch,
                 )
     return response
+
+
+def _refuse(request: ListOffsetsRequest) -> ListOffsetsResponse:
+    """The same error for everything that was asked for."""
+    return ListOffsetsResponse(
+        topics=[
+            ListOffsetsTopicResponse(
+                name=topic.name,
+                partitions=[
+                    ListOffsetsPartitionResponse(
+                        partition_index=part.partition_index, error_code=ErrorCode.INVALID_REQUEST
+                    )
+                    for part in topic.partitions
+                ],
+            )
+            for topic in request.topics
+        ]
+    )
 
 
 async def _find(

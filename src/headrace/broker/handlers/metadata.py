@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from headrace.broker.dispatch import Pending, RequestContext, handles
 from headrace.broker.rights import Operation, any_of, on_cluster, on_topics
-from headrace.cluster.topic_names import INTERNAL_TOPICS, name_problem
+from headrace.cluster.topic_names import INTERNAL_TOPICS
 from headrace.errors import ErrorCode
 from headrace.protocol.api import ApiKey
 from headrace.protocol.messages.create_topics import CreatableTopic
@@ -37,29 +37,21 @@ AUTO_CREATE_CHOICE_SINCE_VERSION = 4
 def metadata(
     broker: Broker, context: RequestContext, request: MetadataRequest
 ) -> MetadataResponse | Pending[MetadataResponse]:
+    answer = broker.answers.metadata(request, context.api_version, context.listener)
     may_create = context.api_version < AUTO_CREATE_CHOICE_SINCE_VERSION or request.allow_auto_topic_creation
     if may_create and request.topics and broker.config.get_bool("auto.create.topics.enable"):
-        known = broker.image.topics
-        new = {t.name for t in request.topics if t.name and t.name not in known and name_problem(t.name) is None}
+        unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        new = sorted(topic.name for topic in answer.topics if topic.error_code == unknown and topic.name is not None)
         if new:
-            return Pending(_create_then_answer(broker, context, request, sorted(new)))
-    return broker.answers.metadata(request, context.api_version, context.listener)
+            return Pending(_create_then_answer(broker, answer, new))
+    return answer
 
 
-async def _create_then_answer(
-    broker: Broker, context: RequestContext, request: MetadataRequest, new: list[str]
-) -> MetadataResponse:
-    answer = broker.answers.metadata(request, context.api_version, context.listener)
-    failures: dict[str, int] = {}
+async def _create_then_answer(broker: Broker, answer: MetadataResponse, new: list[str]) -> MetadataResponse:
     for name in new:
         if name in INTERNAL_TOPICS:
             wanted = broker.controller.internal_topic(broker.image, name)
         else:
             wanted = CreatableTopic(name=name, num_partitions=-1, replication_factor=-1)
-        result = (await broker.metadata.create(wanted)).topics[0]
-        if result.error_code not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
-            failures[name] = result.error_code
-    for topic in answer.topics:
-        if topic.name in failures:
-            topic.error_code = failures[topic.name]
+        await broker.metadata.create(wanted)
     return answer

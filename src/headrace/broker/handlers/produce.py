@@ -18,6 +18,8 @@ from headrace.errors import (
     CorruptMessageError,
     ErrorCode,
     HeadraceError,
+    InvalidRecordError,
+    InvalidRequiredAcksError,
     InvalidTopicError,
     KafkaError,
     KafkaStorageError,
@@ -37,6 +39,7 @@ from headrace.protocol.messages.produce import (
     PartitionProduceResponse,
     ProduceRequest,
     ProduceResponse,
+    TopicProduceData,
     TopicProduceResponse,
 )
 from headrace.records import Batch, BatchHeader, Codec
@@ -68,6 +71,7 @@ _WITHOUT_LOG_START = (
     CorruptMessageError,
     KafkaStorageError,
     InvalidTopicError,
+    InvalidRequiredAcksError,
 )
 
 # What the coordinator said about the first batch of a transaction: the guard to write it with, or why it is refused.
@@ -100,11 +104,12 @@ def _append_all(
     broker: Broker, context: RequestContext, request: ProduceRequest, verified: dict[TopicPartition, _Verified]
 ) -> _Result:
     """Append every batch; answer at once unless a disk or a replica has to be waited for."""
+    if _is_refused_whole(request):
+        return _respond(request, _refuse(request, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED), True)
     response = ProduceResponse()
     pending: list[_Pending] = []
-    refusal = _refuse_all(request)
-    failed = refusal != ErrorCode.NONE
-    for topic_data in request.topic_data:
+    behind: dict[int, int] = {}
+    for topic_data in _each_once(request.topic_data):
         answer = TopicProduceResponse(name=topic_data.name, topic_id=topic_data.topic_id)
         response.responses.append(answer)
         name, topic_error = _topic_name(broker, context, topic_data.name, topic_data.topic_id)
@@ -112,17 +117,62 @@ def _append_all(
         for data in topic_data.partition_data:
             result = PartitionProduceResponse(index=data.index, base_offset=-1, current_leader=_NO_LEADER)
             answer.partition_responses.append(result)
-            if refusal:
-                result.error_code = refusal
-            elif topic_error:
+            if topic_error:
                 result.error_code = topic_error
             else:
                 guard = verified.get(TopicPartition(name, data.index)) if verified else None
                 _append_one(broker, context, request, name, data, result, pending, guard)
-            failed = failed or bool(result.error_code)
+            if result.error_code:
+                behind[id(result)] = _place(result, data.records)
+    if behind:
+        response.responses = _in_order(response.responses, behind)
     if pending:
         return Pending(_finish(request, response, pending))
-    return _respond(request, response, failed)
+    return _respond(request, response, failed=bool(behind))
+
+
+def _each_once(topics: list[TopicProduceData]) -> list[TopicProduceData]:
+    """Each partition once: its last mention counts, unless an earlier one is no batch at all."""
+    if len(topics) == 1 and len(topics[0].partition_data) == 1:
+        return topics
+    if all(map(_has_no_repetition, topics)) and (
+        len(topics) < 2 or len({(topic.name, topic.topic_id) for topic in topics}) == len(topics)
+    ):
+        return topics
+    merged: dict[tuple[str, bytes], dict[int, PartitionProduceData]] = {}
+    for topic in topics:
+        for data in topic.partition_data:
+            parts = merged.setdefault((topic.name, topic.topic_id), {})
+            earlier = parts.get(data.index)
+            if earlier is None or _is_one_batch(earlier.records):
+                parts[data.index] = data
+    return [
+        TopicProduceData(name=name, topic_id=topic_id, partition_data=list(parts.values()))
+        for (name, topic_id), parts in merged.items()
+    ]
+
+
+def _has_no_repetition(topic: TopicProduceData) -> bool:
+    parts = topic.partition_data
+    return len(parts) == 1 or (len(parts) > 1 and len({data.index for data in parts}) == len(parts))
+
+
+def _place(result: PartitionProduceResponse, records: Buffer | None) -> int:
+    """Where Kafka answers about a refusal: behind what came to a log are unknown partitions, then what is no batch."""
+    if result.error_code in (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID):
+        return 1
+    return 0 if _is_one_batch(records) and result.error_code != ErrorCode.UNSUPPORTED_COMPRESSION_TYPE else 2
+
+
+def _in_order(topics: list[TopicProduceResponse], behind: dict[int, int]) -> list[TopicProduceResponse]:
+    ordered: dict[tuple[str, bytes], TopicProduceResponse] = {}
+    for place in range(3):
+        for topic in topics:
+            here = [result for result in topic.partition_responses if behind.get(id(result), 0) == place]
+            if here:
+                answer = TopicProduceResponse(name=topic.name, topic_id=topic.topic_id)
+                ordered.setdefault((topic.name, topic.topic_id), answer).partition_responses += here
+    return list(ordered.values())
 
 
 def _topic_name(broker: Broker, context: RequestContext, name: str, topic_id: bytes) -> tuple[str, int]:
@@ -147,7 +197,7 @@ def _append_one(
     partition, records = None, data.records
     try:
         partition = broker.replicas.get(topic, data.index)
-        _check_allowed(context, topic, records)
+        _check_allowed(context, request.acks, topic, records)
         if isinstance(verified, ErrorCode):
             raise error_for(verified)
         appended = partition.append(records or b"", acks=request.acks, verification=verified)
@@ -201,16 +251,30 @@ async def _join_then_append(
     return await settled(_append_all(broker, context, request, verified))
 
 
-def _refuse_all(request: ProduceRequest) -> ErrorCode:
-    """Why nothing of a request is taken, whatever the partition."""
-    if request.acks not in VALID_ACKS:
-        return ErrorCode.INVALID_REQUIRED_ACKS
+def _is_refused_whole(request: ProduceRequest) -> bool:
+    """Whether nothing of a request is taken: it has transactional records, but no transactional id."""
     if request.transactional_id is None:
         for topic in request.topic_data:
             for data in topic.partition_data:
                 if _attributes(data.records) & TRANSACTIONAL_BIT:
-                    return ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-    return ErrorCode.NONE
+                    return True
+    return False
+
+
+def _refuse(request: ProduceRequest, error: ErrorCode) -> ProduceResponse:
+    return ProduceResponse(
+        responses=[
+            TopicProduceResponse(
+                name=topic.name,
+                topic_id=topic.topic_id,
+                partition_responses=[
+                    PartitionProduceResponse(index=data.index, base_offset=-1, error_code=error)
+                    for data in topic.partition_data
+                ],
+            )
+            for topic in request.topic_data
+        ]
+    )
 
 
 def _attributes(records: Buffer | None) -> int:
@@ -218,12 +282,17 @@ def _attributes(records: Buffer | None) -> int:
     return 0 if records is None or len(records) < HEADER_BYTES else records[ATTRIBUTES_AT + 1]
 
 
-def _check_allowed(context: RequestContext, topic: str, records: Buffer | None) -> None:
-    """What only the request's version or sender can forbid; the rest is for the log to check."""
-    if topic in INTERNAL_TOPICS and context.client_id != ADMIN_CLIENT_ID:
-        raise InvalidTopicError(f"{topic} is the broker's own: clients cannot write to it")
+def _check_allowed(context: RequestContext, acks: int, topic: str, records: Buffer | None) -> None:
+    """What only the request or its sender can forbid; the rest is for the log to check."""
     if _attributes(records) & CODEC_MASK == Codec.ZSTD and context.api_version < ZSTD_SINCE_VERSION:
         raise UnsupportedCompressionTypeError(f"zstd needs Produce version {ZSTD_SINCE_VERSION} or later")
+    forbidden: KafkaError | None = None
+    if acks not in VALID_ACKS:
+        forbidden = InvalidRequiredAcksError(f"acks={acks}; it has to be -1, 0 or 1")
+    elif topic in INTERNAL_TOPICS and context.client_id != ADMIN_CLIENT_ID:
+        forbidden = InvalidTopicError(f"{topic} is the broker's own: clients cannot write to it")
+    if forbidden is not None:
+        raise forbidden if _is_one_batch(records) else InvalidRecordError(f"{topic}: not exactly one batch")
 
 
 def _is_one_batch(records: Buffer | None) -> bool:

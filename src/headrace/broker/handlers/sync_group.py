@@ -1,6 +1,6 @@
 """SyncGroup (key 14): hand the leader's assignment in, and get one's own part of it.
 
-Serves versions 0-5.
+Serves versions 0-5. From 5 on the protocol has to be named.
 """
 
 from __future__ import annotations
@@ -9,13 +9,19 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.broker.dispatch import RequestContext, handles
 from headrace.broker.rights import Operation, on_groups
+from headrace.errors import ErrorCode
 from headrace.protocol.api import ApiKey
-from headrace.protocol.messages.sync_group import SyncGroupRequest
+from headrace.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
 
 if TYPE_CHECKING:
     from headrace.broker.broker import Broker
 
+PROTOCOL_SINCE_VERSION = 5
+
 
 @handles(ApiKey.SYNC_GROUP, versions=(0, 5), requires=(on_groups(Operation.READ, "group_id"),), only_waits=True)
 def sync_group(broker: Broker, context: RequestContext, request: SyncGroupRequest) -> Any:
+    unnamed = request.protocol_type is None or request.protocol_name is None
+    if unnamed and context.api_version >= PROTOCOL_SINCE_VERSION:
+        return SyncGroupResponse(error_code=ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
     return broker.groups.call(broker.groups.coordinator.sync_group, context, request)

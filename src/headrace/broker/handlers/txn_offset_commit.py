@@ -6,6 +6,7 @@ itself.
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, Any
 
 from headrace.broker.dispatch import RequestContext, handles, settled
@@ -13,12 +14,7 @@ from headrace.broker.rights import Operation, on_groups, on_topics, on_transacti
 from headrace.cluster.topic_names import CONSUMER_OFFSETS
 from headrace.errors import ErrorCode, HeadraceError
 from headrace.protocol.api import ApiKey
-from headrace.protocol.messages.txn_offset_commit import (
-    TxnOffsetCommitRequest,
-    TxnOffsetCommitResponse,
-    TxnOffsetCommitResponsePartition,
-    TxnOffsetCommitResponseTopic,
-)
+from headrace.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest
 from headrace.topics import TopicPartition
 from headrace.transactions import OFFSETS_ADD_VERSION, offset_commit_error
 
@@ -36,21 +32,20 @@ if TYPE_CHECKING:
     ),
 )
 async def txn_offset_commit(broker: Broker, context: RequestContext, request: TxnOffsetCommitRequest) -> Any:
-    error = await _join(broker, context, request)
-    if error:
-        return TxnOffsetCommitResponse(
-            topics=[
-                TxnOffsetCommitResponseTopic(
-                    name=topic.name,
-                    partitions=[
-                        TxnOffsetCommitResponsePartition(partition_index=part.partition_index, error_code=error)
-                        for part in topic.partitions
-                    ],
-                )
-                for topic in request.topics
-            ]
-        )
-    return await settled(broker.groups.call(broker.groups.coordinator.txn_offset_commit, context, request))
+    error = await _join(broker, context, request) if _has_offsets(broker, request) else ErrorCode.NONE
+    commit = functools.partial(broker.groups.coordinator.txn_offset_commit, refused=error)
+    return await settled(broker.groups.call(commit, context, request))
+
+
+def _has_offsets(broker: Broker, request: TxnOffsetCommitRequest) -> bool:
+    """Whether there is anything that could be committed; if not, the transaction is not asked."""
+    if not request.group_id:
+        return False
+    for topic in request.topics:
+        known = broker.image.topics.get(topic.name)
+        if known is not None and any(0 <= part.partition_index < len(known.partitions) for part in topic.partitions):
+            return True
+    return False
 
 
 async def _join(broker: Broker, context: RequestContext, request: TxnOffsetCommitRequest) -> ErrorCode:

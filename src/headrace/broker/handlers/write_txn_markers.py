@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from headrace.broker.dispatch import RequestContext, handles
 from headrace.broker.rights import Operation, any_of, on_cluster
+from headrace.errors import ErrorCode
 from headrace.protocol.api import ApiKey
 from headrace.protocol.messages.write_txn_markers import (
     WritableTxnMarker,
@@ -33,11 +34,17 @@ if TYPE_CHECKING:
 async def write_txn_markers(
     broker: Broker, context: RequestContext, request: WriteTxnMarkersRequest
 ) -> WriteTxnMarkersResponse:
-    return WriteTxnMarkersResponse(markers=[await _write(broker, marker) for marker in request.markers])
+    # Markers of the same producer are answered together, and those of no partition not at all.
+    answers: dict[int, dict[TopicPartition, ErrorCode]] = {}
+    for marker in request.markers:
+        errors = await _write(broker, marker)
+        if errors:
+            answers.setdefault(marker.producer_id, {}).update(errors)
+    return WriteTxnMarkersResponse(markers=[_result(producer_id, errors) for producer_id, errors in answers.items()])
 
 
-async def _write(broker: Broker, marker: WritableTxnMarker) -> WritableTxnMarkerResult:
-    errors = await broker.transactions.write_markers(
+async def _write(broker: Broker, marker: WritableTxnMarker) -> dict[TopicPartition, ErrorCode]:
+    return await broker.transactions.write_markers(
         marker.producer_id,
         marker.producer_epoch,
         marker.coordinator_epoch,
@@ -45,13 +52,11 @@ async def _write(broker: Broker, marker: WritableTxnMarker) -> WritableTxnMarker
         [TopicPartition(topic.name, index) for topic in marker.topics for index in topic.partition_indexes],
         marker.transaction_version,
     )
-    result = WritableTxnMarkerResult(producer_id=marker.producer_id)
-    for topic in marker.topics:
-        partitions = [
-            WritableTxnMarkerPartitionResult(
-                partition_index=index, error_code=errors[TopicPartition(topic.name, index)]
-            )
-            for index in topic.partition_indexes
-        ]
-        result.topics.append(WritableTxnMarkerTopicResult(name=topic.name, partitions=partitions))
-    return result
+
+
+def _result(producer_id: int, errors: dict[TopicPartition, ErrorCode]) -> WritableTxnMarkerResult:
+    topics: dict[str, WritableTxnMarkerTopicResult] = {}
+    for (name, index), error in errors.items():
+        topic = topics.setdefault(name, WritableTxnMarkerTopicResult(name=name))
+        topic.partitions.append(WritableTxnMarkerPartitionResult(partition_index=index, error_code=error))
+    return WritableTxnMarkerResult(producer_id=producer_id, topics=list(topics.values()))

@@ -1,13 +1,13 @@
 """CreateAcls (key 30): there is no authorizer, and the answer says so (SECURITY_DISABLED).
 
-Serves versions 1-3.
+Serves versions 1-3. As in Kafka a request with the number that stands for "unknown" closes the connection.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from headrace.broker.dispatch import RequestContext, handles
+from headrace.broker.dispatch import CloseConnection, RequestContext, handles
 from headrace.broker.rights import Operation, on_cluster
 from headrace.protocol.api import ApiKey
 from headrace.protocol.messages.create_acls import CreateAclsRequest, CreateAclsResponse
@@ -15,7 +15,12 @@ from headrace.protocol.messages.create_acls import CreateAclsRequest, CreateAcls
 if TYPE_CHECKING:
     from headrace.broker.broker import Broker
 
+UNKNOWN = 0
+
 
 @handles(ApiKey.CREATE_ACLS, versions=(1, 3), requires=(on_cluster(Operation.ALTER),))
 async def create_acls(broker: Broker, context: RequestContext, request: CreateAclsRequest) -> CreateAclsResponse:
+    for acl in request.creations:
+        if UNKNOWN in (acl.resource_type, acl.resource_pattern_type, acl.operation, acl.permission_type):
+            raise CloseConnection("CreateAcls asks for something unknown")
     return await broker.decide(broker.controller.create_acls, request)

@@ -1,13 +1,13 @@
 """DeleteAcls (key 31): there is no authorizer, and the answer says so (SECURITY_DISABLED).
 
-Serves versions 1-3.
+Serves versions 1-3. As in Kafka a request with the number that stands for "unknown" closes the connection.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from headrace.broker.dispatch import RequestContext, handles
+from headrace.broker.dispatch import CloseConnection, RequestContext, handles
 from headrace.broker.rights import Operation, on_cluster
 from headrace.protocol.api import ApiKey
 from headrace.protocol.messages.delete_acls import DeleteAclsRequest, DeleteAclsResponse
@@ -15,7 +15,12 @@ from headrace.protocol.messages.delete_acls import DeleteAclsRequest, DeleteAcls
 if TYPE_CHECKING:
     from headrace.broker.broker import Broker
 
+UNKNOWN = 0
+
 
 @handles(ApiKey.DELETE_ACLS, versions=(1, 3), requires=(on_cluster(Operation.ALTER),))
 async def delete_acls(broker: Broker, context: RequestContext, request: DeleteAclsRequest) -> DeleteAclsResponse:
+    for acl in request.filters:
+        if UNKNOWN in (acl.resource_type_filter, acl.pattern_type_filter, acl.operation, acl.permission_type):
+            raise CloseConnection("DeleteAcls asks for something unknown")
     return await broker.decide(broker.controller.delete_acls, request)

@@ -308,9 +308,7 @@ def _describe_resource(context: ConfigContext, resource: describe_configs.Descri
         if not name:
             return describe_cluster_defaults(context.layers, keys)
         if name != str(context.node_id):
-            words = (
-                f"Unexpected broker id: this is broker {context.node_id}, not {name}; ask that one, or '' for defaults."
-            )
+            words = f"Unexpected broker id, expected {context.node_id} or empty string, but received {name}"
             raise _Refused(ErrorCode.INVALID_REQUEST, words)
         return describe_broker(context.layers, keys)
     if resource.resource_type == ResourceType.GROUP:

@@ -19,6 +19,7 @@ CLIENT_ID: Final = "client-id"
 IP: Final = "ip"
 _ENTITY_KINDS: Final = (frozenset({USER}), frozenset({CLIENT_ID}), frozenset({USER, CLIENT_ID}), frozenset({IP}))
 
+_INT_MAX: Final = 2**31 - 1
 # The highest value of a quota that has to be a whole number; None where it may be any number.
 _CLIENT_KEYS: Final[Mapping[str, int | None]] = {
     "producer_byte_rate": 2**63 - 1,
@@ -26,7 +27,7 @@ _CLIENT_KEYS: Final[Mapping[str, int | None]] = {
     "request_percentage": None,
     "controller_mutation_rate": None,
 }
-_IP_KEYS: Final[Mapping[str, int | None]] = {"connection_creation_rate": 2**31 - 1}
+_IP_KEYS: Final[Mapping[str, int | None]] = {"connection_creation_rate": _INT_MAX}
 _FRACTION_MAX: Final = 1e-6
 
 _EXACT: Final = 0
@@ -45,7 +46,7 @@ def alter(
         named = {part.entity_type: part.entity_name for part in entry.entity}
         entity: QuotaEntity = tuple(sorted(named.items(), key=lambda pair: pair[0]))
         if entity in errors:
-            errors[entity] = ApiError(ErrorCode.INVALID_REQUEST, f"{_shown(entity)} comes twice in the request.")
+            errors[entity] = ApiError(ErrorCode.INVALID_REQUEST, f"Ignoring duplicate entity {_shown(entity)}")
             continue
         errors[entity], records = _alter_one(image, entity, entry.ops)
         if not request.validate_only:
@@ -66,7 +67,7 @@ def _alter_one(
 ) -> tuple[ApiError, list[MetadataRecord]]:
     problem = _entity_problem(entity)
     if len({op.key for op in ops}) != len(ops):
-        problem = "A quota is changed twice in the request."
+        problem = f"Ignoring duplicate entity {_shown(entity)}"
     if problem is not None:
         return ApiError(ErrorCode.INVALID_REQUEST, problem), []
     limits = _IP_KEYS if entity[0][0] == IP else _CLIENT_KEYS
@@ -87,36 +88,39 @@ def _alter_one(
 def _value_problem(limits: Mapping[str, int | None], op: alter_client_quotas.OpData) -> str | None:
     """Why a quota cannot have this value. What is only removed needs not even be a quota."""
     if op.key not in limits:
-        return f"Unknown quota {op.key}; there are {', '.join(limits)}."
+        return f"Invalid configuration key {op.key}"
     highest = limits[op.key]
     if not (math.isfinite(op.value) and op.value > 0):
-        return f"Quota {op.key} must be a number greater than 0."
-    if highest is not None and (op.value > highest or math.fmod(op.value, 1.0) > _FRACTION_MAX):
-        return f"Quota {op.key} must be a whole number up to {highest}."
+        return f"Quota {op.key} must be greater than 0"
+    if highest is not None and op.value > highest:
+        return f"Proposed value for {op.key} is too large for {'a LONG' if highest > _INT_MAX else 'an INT'}."
+    if highest is not None and math.fmod(op.value, 1.0) > _FRACTION_MAX:
+        return f"{op.key} cannot be a fractional value."
     return None
 
 
 def _entity_problem(pairs: Sequence[tuple[str, str | None]]) -> str | None:
     if not pairs:
-        return "The entity of a client quota is empty."
+        return "Invalid empty client quota entity"
     kinds = [kind for kind, _ in pairs]
     for kind, name in pairs:
         if kind not in (USER, CLIENT_ID, IP):
-            return f"Client quotas are for user, client-id or ip, not for {kind}."
+            return f"Unhandled client quota entity type: {kind}"
         if name == "":
-            return f"The name of the {kind} is empty; null stands for the default."
+            return f"Empty {kind} not supported"
     if frozenset(kinds) not in _ENTITY_KINDS:
         return f"A client quota cannot be for {' and '.join(kinds)} together."
     if kinds == [IP] and pairs[0][1] is not None:
         try:
             ipaddress.ip_address(pairs[0][1])
         except ValueError:
-            return f"{pairs[0][1]} is not an IP address."
+            return f"{pairs[0][1]} is not a valid IP or resolvable host."
     return None
 
 
 def _shown(entity: Iterable[tuple[str, str | None]]) -> str:
-    return ", ".join(f"{kind} {'(default)' if name is None else name}" for kind, name in entity)
+    entries = ", ".join(f"{kind}={'null' if name is None else name}" for kind, name in entity)
+    return f"ClientQuotaEntity(entries={{{entries}}})"
 
 
 def describe(

@@ -55,7 +55,7 @@ def alter_scram(image: Image, request: AlterUserScramCredentialsRequest) -> Deci
         if deletion.name in errors:
             continue
         if removed.pop(deletion.name, None) is not None:
-            errors[deletion.name] = _changed_twice(deletion.name)
+            errors[deletion.name] = _changed_twice()
             continue
         problem = _deletion_problem(image, deletion)
         if problem is not None:
@@ -66,7 +66,7 @@ def alter_scram(image: Image, request: AlterUserScramCredentialsRequest) -> Deci
         if upsertion.name in errors:
             continue
         if removed.pop(upsertion.name, None) is not None or upserted.pop(upsertion.name, None) is not None:
-            errors[upsertion.name] = _changed_twice(upsertion.name)
+            errors[upsertion.name] = _changed_twice()
             continue
         problem = _upsertion_problem(upsertion)
         if problem is not None:
@@ -82,27 +82,26 @@ def alter_scram(image: Image, request: AlterUserScramCredentialsRequest) -> Deci
     return Decision(AlterUserScramCredentialsResponse(results=results), list(changed.values()))
 
 
-def _changed_twice(name: str) -> ApiError:
-    words = f"The credentials of user {name} are changed twice in the request."
-    return ApiError(ErrorCode.DUPLICATE_RESOURCE, words)
+def _changed_twice() -> ApiError:
+    return ApiError(ErrorCode.DUPLICATE_RESOURCE, "A user credential cannot be altered twice in the same request")
 
 
 def _user_problem(name: str, mechanism: int) -> ApiError | None:
     if name == "":
-        return ApiError(ErrorCode.UNACCEPTABLE_CREDENTIAL, "The name of the user is empty.")
-    return None if mechanism in SCRAM_MECHANISMS else _unknown_mechanism(mechanism)
+        return ApiError(ErrorCode.UNACCEPTABLE_CREDENTIAL, "Username must not be empty")
+    return None if mechanism in SCRAM_MECHANISMS else _unknown_mechanism()
 
 
 def _deletion_problem(image: Image, deletion: ScramCredentialDeletion) -> ApiError | None:
     problem = _user_problem(deletion.name, deletion.mechanism)
     if problem is None and (deletion.name, deletion.mechanism) not in image.scram:
-        words = f"User {deletion.name} has no credential of that mechanism to delete."
+        words = "Attempt to delete a user credential that does not exist"
         problem = ApiError(ErrorCode.RESOURCE_NOT_FOUND, words)
     return problem
 
 
-def _unknown_mechanism(number: int) -> ApiError:
-    return ApiError(ErrorCode.UNSUPPORTED_SASL_MECHANISM, f"Unknown SCRAM mechanism {number}: 1 is SHA-256, 2 SHA-512.")
+def _unknown_mechanism() -> ApiError:
+    return ApiError(ErrorCode.UNSUPPORTED_SASL_MECHANISM, "Unknown SCRAM mechanism")
 
 
 def _upsertion_problem(upsertion: ScramCredentialUpsertion) -> ApiError | None:
@@ -110,9 +109,8 @@ def _upsertion_problem(upsertion: ScramCredentialUpsertion) -> ApiError | None:
     if problem is not None:
         return problem
     mechanism = SCRAM_MECHANISMS[upsertion.mechanism]
-    low, high = mechanism.iterations_min, mechanism.iterations_max
-    if not low <= upsertion.iterations <= high:
-        words = f"{upsertion.iterations} iterations; {mechanism.name} takes {low} to {high}."
+    if not mechanism.iterations_min <= upsertion.iterations <= mechanism.iterations_max:
+        words = "Too few iterations" if upsertion.iterations < mechanism.iterations_min else "Too many iterations"
         return ApiError(ErrorCode.UNACCEPTABLE_CREDENTIAL, words)
     if not upsertion.salted_password:
         return ApiError(ErrorCode.UNACCEPTABLE_CREDENTIAL, "The salted password must not be empty.")
@@ -145,10 +143,12 @@ def describe_scram(image: Image, request: DescribeUserScramCredentialsRequest) -
         result = DescribeUserScramCredentialsResult(user=name, error_message="")
         if count > 1:
             result.error_code = ErrorCode.DUPLICATE_RESOURCE
-            result.error_message = f"The user {name} comes twice in the request."
+            result.error_message = (
+                f"Cannot describe SCRAM credentials for the same user twice in a single request: {name}"
+            )
         elif name not in by_user:
             result.error_code = ErrorCode.RESOURCE_NOT_FOUND
-            result.error_message = f"The user {name} has no SCRAM credential."
+            result.error_message = f"Attempt to describe a user credential that does not exist: {name}"
         else:
             result.credential_infos = by_user[name]
         response.results.append(result)

@@ -16,13 +16,16 @@ _LEGAL: Final = re.compile(r"[a-zA-Z0-9._-]+")
 def name_problem(name: str) -> str | None:
     """Why a topic cannot have this name; None if it can."""
     if not name:
-        return "Topic name is invalid: it is empty"
+        return "Topic name is invalid: the empty string is not allowed"
     if name in (".", ".."):
         return f"Topic name is invalid: '{name}' is not allowed"
     if len(name) > NAME_LENGTH_MAX:
-        return f"Topic name is invalid: it has {len(name)} characters, at most {NAME_LENGTH_MAX} are allowed: {name}"
+        return f"Topic name is invalid: the length of '{name}' is longer than the max allowed length {NAME_LENGTH_MAX}"
     if not _LEGAL.fullmatch(name):
-        return f"Topic name is invalid: '{name}' has characters other than a-z, A-Z, 0-9, '.', '_' and '-'"
+        return (
+            f"Topic name is invalid: '{name}' contains one or more characters other than ASCII alphanumerics, "
+            "'.', '_' and '-'"
+        )
     return None
 
 

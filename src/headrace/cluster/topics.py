@@ -98,7 +98,7 @@ def create_topics(context: TopicContext, request: CreateTopicsRequest) -> Decisi
         if not request.validate_only:
             decision.records += records
     for name in (name for name, count in times.items() if count > 1):
-        twice = ApiError(ErrorCode.INVALID_REQUEST, f"The topic {name} comes twice in the request.")
+        twice = ApiError(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
         decision.response.topics.append(_failed(name, twice))
     return decision
 
@@ -157,7 +157,7 @@ def _check_name(image: Image, name: str) -> None:
     if problem is not None:
         raise _Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, problem)
     if name == METADATA_TOPIC:
-        raise _Refused(ErrorCode.INVALID_REQUEST, f"{METADATA_TOPIC} is the cluster's own and cannot be created.")
+        raise _Refused(ErrorCode.INVALID_REQUEST, f"Creation of internal topic {METADATA_TOPIC} is prohibited.")
     if name in image.topics:
         raise _Refused(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
     colliding = image.colliding_topic(name)
@@ -192,10 +192,10 @@ def _placed(context: TopicContext, topic: CreatableTopic) -> list[PartitionImage
     """Partitions on replicas that the controller picks."""
     factor, count = topic.replication_factor, topic.num_partitions
     if factor == 0 or factor < -1:
-        words = f"Replication factor {factor}: it must be larger than 0, or -1 for the broker's default."
+        words = "Replication factor must be larger than 0, or -1 to use the default value."
         raise _Refused(ErrorCode.INVALID_REPLICATION_FACTOR, words)
     if count == 0 or count < -1:
-        words = f"{count} partitions: the number must be larger than 0, or -1 for the broker's default."
+        words = "Number of partitions was set to an invalid non-positive value."
         raise _Refused(ErrorCode.INVALID_PARTITIONS, words)
     if factor == -1:
         factor = context.config.get_int("default.replication.factor")
@@ -346,7 +346,7 @@ def delete_topics(context: TopicContext, request: DeleteTopicsRequest, version: 
             if name is None and times[topic.name, _ZERO_ID] == 1:
                 continue  # told of with its name
             if name is not None and topic.topic_id in by_id:
-                words = f"The topic {name} comes twice in the request: by its name and by its id."
+                words = "The provided topic name maps to an ID that was already supplied."
                 result.error_code, result.error_message = ErrorCode.INVALID_REQUEST, words
             else:
                 decision.records.append(RemoveTopicRecord(topic_id=topic.topic_id))
@@ -356,11 +356,11 @@ def delete_topics(context: TopicContext, request: DeleteTopicsRequest, version: 
 
 def _to_delete(image: Image, name: str | None, topic_id: bytes, count: int) -> TopicImage:
     if name is None and topic_id == _ZERO_ID:
-        raise _Refused(ErrorCode.INVALID_REQUEST, "Neither the name nor the id of a topic is given.")
+        raise _Refused(ErrorCode.INVALID_REQUEST, "Neither topic name nor id were specified.")
     if name is not None and topic_id != _ZERO_ID:
-        raise _Refused(ErrorCode.INVALID_REQUEST, "Give the name or the id of a topic, not both.")
+        raise _Refused(ErrorCode.INVALID_REQUEST, "You may not specify both topic name and topic id.")
     if count > 1:
-        raise _Refused(ErrorCode.INVALID_REQUEST, "The topic comes twice in the request.")
+        raise _Refused(ErrorCode.INVALID_REQUEST, f"Duplicate topic {'id' if name is None else 'name'}.")
     topic = image.topics.get(name) if name is not None else image.topics_by_id.get(topic_id)
     if topic is None:
         code = ErrorCode.UNKNOWN_TOPIC_ID if name is None else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION

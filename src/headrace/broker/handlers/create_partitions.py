@@ -34,7 +34,7 @@ def _timed_out(request: CreatePartitionsRequest) -> CreatePartitionsResponse:
     code = ErrorCode.REQUEST_TIMED_OUT
     return CreatePartitionsResponse(
         results=[
-            CreatePartitionsTopicResult(name=topic.name, error_code=code, error_message=code.message)
+            CreatePartitionsTopicResult(name=topic.name, error_code=code, error_message=None)
             for topic in request.topics
         ]
     )

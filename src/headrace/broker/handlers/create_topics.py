@@ -43,7 +43,7 @@ def _timed_out(request: CreateTopicsRequest) -> CreateTopicsResponse:
     code = ErrorCode.REQUEST_TIMED_OUT
     return CreateTopicsResponse(
         topics=[
-            CreatableTopicResult(name=topic.name, error_code=code, error_message=code.message, configs=[])
+            CreatableTopicResult(name=topic.name, error_code=code, error_message=None, configs=[])
             for topic in request.topics
         ]
     )

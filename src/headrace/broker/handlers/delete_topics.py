@@ -48,7 +48,7 @@ def _timed_out(asked: Sequence[DeleteTopicState]) -> DeleteTopicsResponse:
     code = ErrorCode.REQUEST_TIMED_OUT
     return DeleteTopicsResponse(
         responses=[
-            DeletableTopicResult(name=topic.name, topic_id=topic.topic_id, error_code=code, error_message=code.message)
+            DeletableTopicResult(name=topic.name, topic_id=topic.topic_id, error_code=code, error_message=None)
             for topic in asked
         ]
     )

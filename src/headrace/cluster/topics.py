@@ -23,7 +23,7 @@ from headrace.cluster.records import (
     ResourceType,
     TopicRecord,
 )
-from headrace.cluster.topic_names import CONSUMER_OFFSETS, TRANSACTION_STATE, name_problem
+from headrace.cluster.topic_names import CONSUMER_OFFSETS, SHARE_GROUP_STATE, TRANSACTION_STATE, name_problem
 from headrace.error_codes import ErrorCode
 from headrace.errors import KafkaError
 from headrace.protocol.messages.create_partitions import (
@@ -288,7 +288,11 @@ def internal_topic(config: BrokerConfig, image: Image, name: str) -> CreatableTo
     Kafka's defaults want three brokers. Where they are not configured but only default, fewer brokers get fewer
     replicas, so that a single broker works without being configured.
     """
-    prefix = {CONSUMER_OFFSETS: "offsets.topic", TRANSACTION_STATE: "transaction.state.log"}[name]
+    prefix = {
+        CONSUMER_OFFSETS: "offsets.topic",
+        TRANSACTION_STATE: "transaction.state.log",
+        SHARE_GROUP_STATE: "share.coordinator.state.topic",
+    }[name]
     alive = max(1, len(placement_brokers(image)))
     factor = config.get_int(f"{prefix}.replication.factor")
     if f"{prefix}.replication.factor" not in config.given:
@@ -298,6 +302,8 @@ def internal_topic(config: BrokerConfig, image: Image, name: str) -> CreatableTo
         "compression.type": "producer",
         "segment.bytes": str(max(config.get_int(f"{prefix}.segment.bytes"), 1024 * 1024)),
     }
+    if name == SHARE_GROUP_STATE:
+        values |= {"cleanup.policy": "delete", "retention.ms": "-1"}
     if name == TRANSACTION_STATE:
         min_isr = config.get_int("transaction.state.log.min.isr")
         if "transaction.state.log.min.isr" not in config.given:

@@ -12,6 +12,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import textwrap
 from collections import defaultdict
 from collections.abc import Iterable
 from pathlib import Path
@@ -69,17 +70,24 @@ def ranges(versions: Iterable[int]) -> str:
     return " ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
 
 
+def _prose(text: str) -> str:
+    return textwrap.fill(text, 120, break_long_words=False, break_on_hyphens=False)
+
+
 def table(seen: Seen) -> str:
     columns = [*CLIENTS, RECORDED, KIO]
     lines = [
         "# Which versions are covered, and by whom",
         "",
-        "An API version is advertised only when a client that we did not write, or a recording of a real broker, covers"
-        " it (SPEC 0.2). Written by `python -m tests.compat.coverage`; the columns are the versions that each sent"
-        " to our broker in the tests. *older Java*: the Java clients of releases 2.0 to 4.0, also where the broker"
-        " says that it speaks no newer version (`tests/compat/test_older_clients.py`). *recorded*: answers of Apache"
-        " Kafka 4.3.1 that the tests replay. *kio*: every"
-        " version, encoded and decoded by kio, with the answers checked (`tests/compat/scenarios/`).",
+        _prose(
+            "An API version is advertised only when a client that we did not write, or a recording of a real "
+            "broker, covers it (SPEC 0.2). Written by `python -m tests.compat.coverage`; the columns are the "
+            "versions that each sent to our broker in the tests. *older Java*: the Java clients of releases 2.0 "
+            "to 4.0, also where the broker says that it speaks no newer version "
+            "(`tests/compat/test_older_clients.py`). *recorded*: answers of Apache Kafka 4.3.1 that the tests "
+            "replay. *kio*: every version, encoded and decoded by kio, with the answers checked "
+            "(`tests/compat/scenarios/`)."
+        ),
         "",
         f"| key | API | advertised | {' | '.join(columns)} | only kio |",
         f"|---|---|---|{'---|' * len(columns)}---|",
@@ -103,11 +111,13 @@ def table(seen: Seen) -> str:
         lines.append(f"| {key} | {name} | {shown} | {cells} | {ranges(only_kio)} |")
     lines += [
         "",
-        f"{total} versions are served; {total - only_kio_count} of them were seen from a client or a recording, the"
-        f" other {only_kio_count} from kio only. Covered by nobody: {', '.join(uncovered) or 'none'}.",
-        "Produce 0-2 are advertised because older librdkafka switches compression off where it does not see them; a"
-        " request of one closes the connection, as Apache Kafka does, and a test sends each.",
-        "Only from kio: what no client sends to a broker without SASL, and what none of the releases above sends.",
+        _prose(
+            f"{total} versions are served; {total - only_kio_count} of them were seen from a client or a recording, the"
+            f" other {only_kio_count} from kio only. Covered by nobody: {', '.join(uncovered) or 'none'}."
+            " Produce 0-2 are advertised because older librdkafka switches compression off where it does not see them;"
+            " a request of one closes the connection, as Apache Kafka does, and a test sends each. Only from kio: what"
+            " no client sends to a broker without SASL, and what none of the releases above sends."
+        ),
         "",
     ]
     return "\n".join(lines)

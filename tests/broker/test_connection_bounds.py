@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.waiting import eventually
@@ -264,9 +265,9 @@ def test_a_flood_leaves_the_others_their_turn(tmp_path: Path, monkeypatch: pytes
     turns: list[tuple[int, int]] = []
     handle = Connection._handle_next
 
-    def counting(connection: Connection) -> None:
+    def counting(connection: Connection, *arguments: Any) -> None:
         before = len(connection._frames)
-        handle(connection)
+        handle(connection, *arguments)
         if before:
             turns.append((connection.peer_port, before - len(connection._frames)))
 

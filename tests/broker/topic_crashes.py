@@ -217,8 +217,13 @@ def _crash_after(machine: SimulatedBroker, operations: int, crash: Crash) -> Non
 
 
 def run(operation: int, crash: Crash, seed: int = 1) -> bool:
-    logging.getLogger("headrace").setLevel(logging.CRITICAL)
-    return run_simulation(lambda simulation: main(simulation, operation, crash), seed, time_max_s=3_600.0).value
+    logger = logging.getLogger("headrace")
+    before = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        return run_simulation(lambda simulation: main(simulation, operation, crash), seed, time_max_s=3_600.0).value
+    finally:
+        logger.setLevel(before)
 
 
 def run_all(seeds: Iterable[int]) -> int:

@@ -97,6 +97,9 @@ class Connections:
     def _was_dropped(self, error: HeadraceError, now: float) -> None:
         """A connection could not be made, or is gone."""
 
+    def _forget_waiting(self) -> None:
+        """Every call is about to end: none may be sent any more."""
+
     # --- calls --------------------------------------------------------------------------------------------------------
 
     def submit(
@@ -281,7 +284,7 @@ class Connections:
             now + setup_ms / 1000,
             key=key,
             authenticate=self.settings.security.authenticate,
-            renewal_spread=self.rng.random(),
+            renewal_spread=self.rng.random() if self.settings.security.authenticate is not None else 0.0,
         )
         state.connection = connection
         self.transport.open_connection(connection)
@@ -402,6 +405,7 @@ class Connections:
                 self._drop(state.connection, error, now)
             state.waiting = []
             state.failures, state.retry_at = 0, 0.0
+        self._forget_waiting()
         for call in list(self._open):
             self.failures += 1
             call.finish(None, error)

@@ -17,7 +17,7 @@ def test_nothing_is_lost_doubled_or_committed_too_early(driver: str) -> None:
         assert found is None, found
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("first", range(100, 250, 25))
 def test_nothing_is_lost_doubled_or_committed_too_early_with_more_seeds(first: int) -> None:

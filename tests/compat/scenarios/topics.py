@@ -25,7 +25,7 @@ def api_versions(world: World, version: int) -> None:
 def metadata(world: World, version: int) -> None:
     topic, topic_id = world.topic(2)
     by_id = version >= 12
-    asked = {"name": None if by_id else topic, "topic_id": topic_id}
+    asked = {"name": None, "topic_id": topic_id} if by_id else {"name": topic}
     answer = world.ask("metadata", version, topics=[asked], allow_auto_topic_creation=False)
     assert [(b.node_id, b.host, b.port) for b in answer.brokers] == [(world.node_id, world.host, world.port)]
     found = answer.topics[0]

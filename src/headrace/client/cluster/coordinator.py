@@ -13,7 +13,7 @@ from headrace.net.connection import Call
 from headrace.net.node import Node
 from headrace.protocol.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
 
-log = logging.getLogger("headrace.client.consumer.blocking")
+log = logging.getLogger("headrace.client.consumer")
 
 _GROUP = 0
 

@@ -185,11 +185,10 @@ class ClientCore(Connections):
             self.failures += 1
             call.finish(None, error)
 
-    def start_over(self) -> None:
+    def _forget_waiting(self) -> None:
         self._unrouted = []
         self._metadata_call = None
         self._metadata_wanted = True
-        super().start_over()
 
     def _expire(self, now: float) -> None:
         for call in [call for call in self._unrouted if call.deadline <= now]:

@@ -33,7 +33,7 @@ from headrace.client.serializers import load, make_deserializer
 from headrace.config import ConfigError
 from headrace.topics import TopicPartition
 
-log = logging.getLogger("headrace.client.consumer.blocking")
+log = logging.getLogger("headrace.client.consumer")
 
 _numbers = itertools.count(1)
 

@@ -42,7 +42,7 @@ from headrace.protocol.messages.offset_fetch import (
 )
 from headrace.topics import TopicPartition
 
-log = logging.getLogger("headrace.client.consumer.blocking")
+log = logging.getLogger("headrace.client.consumer")
 
 Offsets = dict[TopicPartition, OffsetAndMetadata]
 CommitCallback = Callable[[HeadraceError | None, Offsets], Any]

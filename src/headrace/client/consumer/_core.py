@@ -54,7 +54,7 @@ from headrace.errors import (
 )
 from headrace.topics import TopicPartition
 
-log = logging.getLogger("headrace.client.consumer.blocking")
+log = logging.getLogger("headrace.client.consumer")
 
 _FOREVER = float("inf")
 COLUMNS_ROWS_MAX = 2**31 - 1

@@ -26,7 +26,7 @@ from headrace.protocol.messages.fetch import FetchRequest, FetchResponse, Partit
 from headrace.records import Columns
 from headrace.topics import TopicPartition
 
-log = logging.getLogger("headrace.client.consumer.blocking")
+log = logging.getLogger("headrace.client.consumer")
 
 CHUNKS_MAX = 2
 _VERSION_WITHOUT_TOPIC_IDS = 12

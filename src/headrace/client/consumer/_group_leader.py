@@ -26,7 +26,7 @@ from headrace.protocol.messages.describe_log_dirs import DescribeLogDirsRequest
 from headrace.protocol.messages.join_group import JoinGroupResponse
 from headrace.topics import TopicPartition
 
-log = logging.getLogger("headrace.client.consumer.blocking")
+log = logging.getLogger("headrace.client.consumer")
 
 _METADATA_WAIT_S = 30.0
 

@@ -18,7 +18,7 @@ from headrace.net.connection import Call
 from headrace.net.node import Node
 from headrace.runtime import Clock
 
-log = logging.getLogger("headrace.client.consumer.blocking")
+log = logging.getLogger("headrace.client.consumer")
 
 _WAIT_S_MAX = 5.0
 _JOIN_S = 5.0

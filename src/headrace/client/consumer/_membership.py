@@ -44,7 +44,7 @@ from headrace.protocol.messages.leave_group import LeaveGroupRequest
 from headrace.protocol.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment, SyncGroupResponse
 from headrace.topics import TopicPartition
 
-log = logging.getLogger("headrace.client.consumer.blocking")
+log = logging.getLogger("headrace.client.consumer")
 
 _JOIN_EXTRA_MS = 5_000
 _REASON_MAX = 255

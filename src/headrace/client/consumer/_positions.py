@@ -28,7 +28,7 @@ from headrace.protocol.messages.offset_for_leader_epoch import (
 )
 from headrace.topics import TopicPartition
 
-log = logging.getLogger("headrace.client.consumer.blocking")
+log = logging.getLogger("headrace.client.consumer")
 
 _CONSUMER = -1
 _LATEST = -1

@@ -32,7 +32,7 @@ from headrace.net.connection import Call
 from headrace.runtime import Runtime, real_runtime
 from headrace.topics import TopicPartition
 
-log = logging.getLogger("headrace.client.consumer.blocking")
+log = logging.getLogger("headrace.client.consumer")
 
 T = TypeVar("T")
 

@@ -33,7 +33,7 @@ from headrace.runtime import Clock
 from headrace.runtime.real import RealClock
 from headrace.topics import TopicPartition
 
-log = logging.getLogger("headrace.client.consumer.blocking")
+log = logging.getLogger("headrace.client.consumer")
 
 T = TypeVar("T")
 

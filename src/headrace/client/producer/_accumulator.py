@@ -57,7 +57,7 @@ from headrace.records.batch import HEADER_BYTES
 from headrace.records.columns import Columns, bytes_column
 from headrace.records.murmur2 import partition_for_key
 
-log = logging.getLogger("headrace.client.producer.blocking")
+log = logging.getLogger("headrace.client.producer")
 
 _COLUMN_HASH_FROM_ROWS = 32
 _VALUE, _KEY, _PLACE = itemgetter(VALUE), itemgetter(KEY), itemgetter(PLACE)

@@ -20,7 +20,7 @@ from headrace.protocol.api import ApiKey, api
 from headrace.records import kernels
 from headrace.records.compression import compress
 
-log = logging.getLogger("headrace.client.producer.blocking")
+log = logging.getLogger("headrace.client.producer")
 
 _counter = itertools.count(1)
 _COLUMNS_FROM_ROWS = 1_000

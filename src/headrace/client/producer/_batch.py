@@ -36,7 +36,7 @@ from headrace.records.build import (
 )
 from headrace.records.columns import BytesColumn, Columns
 
-log = logging.getLogger("headrace.client.producer.blocking")
+log = logging.getLogger("headrace.client.producer")
 
 Handles = list[Delivery] | Callbacks | BatchDelivery
 """Who wants to know how rows fared: users with handles, callbacks alone, or one handle for many rows."""

@@ -46,7 +46,7 @@ from headrace.protocol.schema import ZERO_UUID
 from headrace.records.build import Built
 from headrace.topics import TopicPartition
 
-log = logging.getLogger("headrace.client.producer.blocking")
+log = logging.getLogger("headrace.client.producer")
 
 _FOREVER = float("inf")
 VERSION_BY_NAME_MAX = 12

@@ -16,7 +16,7 @@ from headrace.errors import HeadraceError, RetriableError, error_for
 from headrace.net.connection import Call
 from headrace.protocol.messages.init_producer_id import InitProducerIdRequest
 
-log = logging.getLogger("headrace.client.producer.blocking")
+log = logging.getLogger("headrace.client.producer")
 
 _FOREVER = float("inf")
 

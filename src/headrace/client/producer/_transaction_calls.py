@@ -16,7 +16,7 @@ from headrace.client.producer.config import ProducerSettings
 from headrace.client.transactions._core import Operation, TransactionCore
 from headrace.errors import HeadraceError
 
-log = logging.getLogger("headrace.client.producer.blocking")
+log = logging.getLogger("headrace.client.producer")
 
 NOTHING: Final = -1
 """A limit for what `send` may take that sends every record the slow way, where the producer's state is looked at."""

@@ -38,7 +38,7 @@ from headrace.client.transactions._core import Operation
 from headrace.errors import HeadraceError, RequestTimedOutError
 from headrace.runtime import Runtime, real_runtime
 
-log = logging.getLogger("headrace.client.producer.blocking")
+log = logging.getLogger("headrace.client.producer")
 
 
 class Producer:

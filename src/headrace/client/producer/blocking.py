@@ -36,7 +36,7 @@ from headrace.errors import RequestTimedOutError
 from headrace.runtime import Clock
 from headrace.runtime.real import RealClock
 
-log = logging.getLogger("headrace.client.producer.blocking")
+log = logging.getLogger("headrace.client.producer")
 
 _WAKE_BYTES_MIN = 64 * 1024
 _STEP_ROWS = 500

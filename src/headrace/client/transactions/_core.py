@@ -43,7 +43,7 @@ from headrace.net.backoff import Backoff
 from headrace.net.node import Node
 from headrace.topics import TopicPartition
 
-log = logging.getLogger("headrace.client.producer.blocking")
+log = logging.getLogger("headrace.client.producer")
 
 VERSION_2 = 2
 _FOREVER = float("inf")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import weakref
 from itertools import pairwise
 
 import pytest
@@ -89,6 +90,22 @@ def test_a_cut_connection_fails_what_is_in_flight_and_is_made_again(clock: Virtu
     again = world.core.submit(1, ListGroupsRequest())
     world.run_until(lambda: again.done)
     assert again.error is None
+
+
+def test_the_memory_of_a_request_is_free_once_it_is_answered(clock: VirtualClock) -> None:
+    """What is sent lies in buffers that are used again: a call that nobody waits for any more must not hold them."""
+    world = ready(World(FakeCluster(clock)))
+
+    class Request(ListGroupsRequest):
+        """One of which it can be seen when it is gone."""
+
+    request = Request()
+    known = weakref.ref(request)
+    call = world.core.submit(1, request)
+    world.run_until(lambda: call.done)
+    assert call.error is None
+    del call, request
+    assert known() is None
 
 
 def test_reconnecting_backs_off_more_with_every_failure(clock: VirtualClock) -> None:

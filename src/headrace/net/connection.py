@@ -46,6 +46,7 @@ class Call:
         "expects_response",
         "node_id",
         "on_done",
+        "open_calls",
         "request",
         "response",
         "sent_at",
@@ -78,6 +79,8 @@ class Call:
         self.done = False
         self.response: Any = None
         self.error: HeadraceError | None = None
+        # Where it is noted until it is done: no longer, because a request and its answer hold large buffers.
+        self.open_calls: dict[Call, None] | None = None
 
     def __repr__(self) -> str:
         state = "done" if self.done else "in flight" if self.sent_at is not None else "waiting"
@@ -96,6 +99,8 @@ class Call:
         if self.done:
             return
         self.done, self.response, self.error = True, response, error
+        if self.open_calls is not None:
+            self.open_calls.pop(self, None)
         if self.on_done is not None:
             self.on_done(self)
 

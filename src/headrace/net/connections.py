@@ -25,7 +25,6 @@ log = logging.getLogger("headrace.net")
 
 _FOREVER = float("inf")
 _TICK_S_MAX = 60.0
-_OPEN_CALLS_LOOKED_AT = 64
 _KEPT_BYTES = 32 * 1024 * 1024
 """How much of the shared buffers stays for other clients, and for the next, when one is closed."""
 
@@ -81,8 +80,8 @@ class Connections:
         self.is_moving = False
         """Whether something is done here right now. Found by who has just come in, it says that the last who was here
         was interrupted (a signal's handler may raise anywhere): nothing is known for certain then, see `start_over`."""
-        self._open: list[Call] = []
-        """Calls without an answer, and some that have one."""
+        self._open: dict[Call, None] = {}
+        """Calls without an answer, in the order in which they were made."""
         self._nodes: dict[int, NodeState] = {}
 
     # --- what whoever builds on it says -------------------------------------------------------------------------------
@@ -148,8 +147,12 @@ class Connections:
         if self.closed:
             call.finish(None, NetworkError(f"the client is closed; {call.name} was not sent"))
         else:
-            self._open.append(call)
+            self._note(call)
         return call
+
+    def _note(self, call: Call) -> None:
+        call.open_calls = self._open
+        self._open[call] = None
 
     def _submit(self, call: Call, key: int, now: float) -> None:
         if self.node(key) is None:
@@ -389,8 +392,6 @@ class Connections:
         if self.is_moving:
             self.start_over()
         self.is_moving = True
-        if len(self._open) > _OPEN_CALLS_LOOKED_AT:
-            self._open = [call for call in self._open if not call.done]
         self._expire(now)
         due = self._move_on(now)
         self.is_moving = False
@@ -409,6 +410,8 @@ class Connections:
         for call in list(self._open):
             self.failures += 1
             call.finish(None, error)
+            # When its end was what was interrupted, it is still here.
+            self._open.pop(call, None)
         self.is_moving = False
 
     def _move_on(self, now: float) -> float:

@@ -246,7 +246,7 @@ class ClientCore(Connections):
         self._metadata_call = call = Call(
             request, ANY_NODE, now + self.config.request_timeout_ms / 1000, self.config.request_timeout_ms
         )
-        self._open.append(call)
+        self._note(call)
         call.on_done = self._metadata_done
         self._unrouted.insert(0, call)
         self._route(now)

@@ -19,9 +19,10 @@ from headrace.config import ConfigError
 from headrace.errors import HeadraceError, RequestTimedOutError
 
 # name → module with an `app` (of several commands) or a `command`; what the list of commands says of it.
+# A module is one of this package, or named in full.
 COMMANDS = {
     "start": ("", "Start a broker, in the foreground."),
-    "demo": ("demo", "See it all once, in ten seconds."),
+    "demo": ("headrace.demo", "See it all once, in ten seconds."),
     "topic": ("topic", "Create, list, describe, alter, delete topics."),
     "produce": ("produce", "Write records from standard input or a file."),
     "consume": ("consume", "Read records."),
@@ -103,7 +104,7 @@ def build(arguments: Sequence[str]) -> typer.Typer:
     everything = "_HEADRACE_COMPLETE" in os.environ
     for name, (module, help_text) in COMMANDS.items():
         if module and (everything or name == wanted):
-            loaded = import_module(f"headrace.cli.{module}")
+            loaded = import_module(module if "." in module else f"headrace.cli.{module}")
             if hasattr(loaded, "app"):
                 root.add_typer(loaded.app, name=name, help=help_text)
             else:

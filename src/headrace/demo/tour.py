@@ -12,6 +12,8 @@ from rich.text import Text
 
 from headrace._version import __version__
 
+_BARS = " ▁▂▃▄▅▆▇█"
+
 
 class Tour:
     """What the demo and the show share: how things are said. It takes the time from when it is made."""
@@ -38,3 +40,13 @@ class Tour:
         for line, what in lines:
             shown.add_row(Text(line, style="bold"), Text(what, style="dim"))
         self._say(shown)
+
+
+def bars(values: list[float], width: int = 32, floor: int = 1) -> str:
+    """A line of bars: the values, averaged into at most `width` of them; `floor` is the lowest bar."""
+    if not values:
+        return ""
+    step = max(1, -(-len(values) // width))
+    means = [sum(values[at : at + step]) / len(values[at : at + step]) for at in range(0, len(values), step)]
+    top = max(means) or 1
+    return "".join(_BARS[min(len(_BARS) - 1, max(floor, round(mean / top * (len(_BARS) - 1))))] for mean in means)

@@ -1,6 +1,6 @@
 """A member of the show's consumer group, a process of its own so that it can be killed.
 
-python -m headrace.cli.show_member SERVERS GROUP TOPIC NAME SESSION_TIMEOUT_MS
+python -m headrace.demo.show_member SERVERS GROUP TOPIC NAME SESSION_TIMEOUT_MS
 """
 
 from __future__ import annotations

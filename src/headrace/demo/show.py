@@ -25,14 +25,14 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from headrace.cli.demo import Broker, bars
 from headrace.cli.group import group_documents
 from headrace.cli.output import CommandError, count, size
-from headrace.cli.show_driver import CLEAN, DEAD, PLAIN, PLAIN_PARTITIONS, SOURCE
-from headrace.cli.tour import Tour
 from headrace.client.admin import Admin, NewTopic, OffsetSpec
 from headrace.client.consumer.blocking import Consumer
 from headrace.client.producer.blocking import Producer
+from headrace.demo.broker import Broker
+from headrace.demo.show_driver import CLEAN, DEAD, PLAIN, PLAIN_PARTITIONS, SOURCE
+from headrace.demo.tour import Tour, bars
 from headrace.spark.pipelines.auditing import headline
 from headrace.topics import TopicPartition
 
@@ -106,7 +106,7 @@ class Driver:
 
     def __init__(self, servers: str, directory: Path, events: int, *flags: str) -> None:
         self._log = directory / "driver.log"
-        command = [sys.executable, "-m", "headrace.cli.show_driver", servers, str(directory), str(events), *flags]
+        command = [sys.executable, "-m", "headrace.demo.show_driver", servers, str(directory), str(events), *flags]
         with self._log.open("a") as log:
             self._process = subprocess.Popen(
                 command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True, start_new_session=True
@@ -243,7 +243,7 @@ class Show(Tour):
     def _rebalance(self, admin: Admin) -> None:
         self._step(f"3  The group {GROUP}: a member is killed")
         for name in MEMBERS:
-            command = [sys.executable, "-m", "headrace.cli.show_member", self._broker.address, GROUP, SOURCE, name]
+            command = [sys.executable, "-m", "headrace.demo.show_member", self._broker.address, GROUP, SOURCE, name]
             self._members[name] = subprocess.Popen([*command, str(SESSION_TIMEOUT_MS)], stderr=subprocess.DEVNULL)
         self._wait_for(lambda: len(self._owners(admin)) == len(MEMBERS), "the group's members")
         before = self._owners(admin)

@@ -3,44 +3,34 @@
 from __future__ import annotations
 
 import json
-import os
 import random
-import re
-import signal
-import subprocess
-import sys
-import tempfile
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from typing import IO, Annotated, Any
+from typing import Any
 
-import typer
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from headrace.cli.dumping import partition_rows
 from headrace.cli.group import group_documents
-from headrace.cli.options import plain_kernels
 from headrace.cli.output import CommandError, count, size
-from headrace.cli.tour import Tour
 from headrace.client.admin import Admin, NewTopic, OffsetSpec
 from headrace.client.consumer.blocking import Consumer
 from headrace.client.producer.blocking import Producer
+from headrace.demo.broker import Broker
+from headrace.demo.tour import Tour, bars
 from headrace.errors import HeadraceError
 from headrace.topics import TopicPartition
 
 TOPIC, GROUP = "orders", "billing"
 PARTITIONS = 6
-_EVENTS = 100_000
-_SHOW_EVENTS = 1_000_000
-_WIDTH_MAX = 96
-_START_TIMEOUT_S = 60.0
+EVENTS = 100_000
+_READY_TIMEOUT_S = 60.0
 _SEND_ROWS = 4_000
 _POLL_ROWS = 5_000
-_BARS = " ▁▂▃▄▅▆▇█"
 _CITIES = ("Oslo", "Porto", "Lyon", "Graz", "Turin", "Ghent", "Bilbao", "Malmö", "Split", "Cork")
 _GO_ON = (
     ("headrace start", "a broker; then, in another terminal"),
@@ -54,120 +44,7 @@ _GO_ON = (
 )
 
 
-def command(
-    events: Annotated[
-        int | None, typer.Option("--events", min=1000, max=5_000_000, help="How many to produce [100000; 1000000].")
-    ] = None,
-    spark: Annotated[
-        bool, typer.Option("--spark", help="The long one (a minute): Spark, exactly once, through a kill -9.")
-    ] = False,
-) -> None:
-    """See it all once: a broker, a topic, a producer, a group, a crash."""
-    console = Console(highlight=False, soft_wrap=False)
-    console.width = min(console.width, _WIDTH_MAX)
-    if spark:
-        from headrace.cli.show import Show, missing_for_spark
-
-        missing = missing_for_spark()
-        if missing is None:
-            with tempfile.TemporaryDirectory(prefix="headrace-show-", ignore_cleanup_errors=True) as directory:
-                Show(console, Path(directory), events or _SHOW_EVENTS).run()
-            return
-        console.print(f"{missing}\nSo here is the short tour, without Spark.\n")
-    events = events or _EVENTS
-    with tempfile.TemporaryDirectory(prefix="headrace-demo-") as directory, plain_kernels():
-        _Demo(console, Path(directory), events).run()
-
-
-class Broker:
-    """`headrace start` as a child, on a free port."""
-
-    def __init__(self, directory: Path, overrides: Sequence[str] = ()) -> None:
-        self._directory = directory
-        self._overrides = overrides
-        self._port = 0
-        self._process: subprocess.Popen[str] | None = None
-        self._log = directory.parent / f"{directory.name}.log"
-
-    @property
-    def address(self) -> str:
-        return f"127.0.0.1:{self._port}"
-
-    @property
-    def pid(self) -> int:
-        assert self._process is not None
-        return self._process.pid
-
-    def start(self) -> float:
-        """Start it; gives the seconds until it was ready."""
-        began = time.monotonic()
-        command = [
-            sys.executable,
-            "-m",
-            "headrace.cli",
-            "start",
-            "--dir",
-            str(self._directory),
-            "--listen",
-            self.address,
-        ]
-        # A group's first rebalance waits three seconds for more members: not here.
-        command += ["--override", "group.initial.rebalance.delay.ms=0", "--override", "offsets.topic.num.partitions=5"]
-        for text in self._overrides:
-            command += ["--override", text]
-        with self._log.open("a") as log:
-            self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
-        # The banner is the sign that it is ready.
-        found: list[str] = []
-        reader = threading.Thread(target=_read_banner, args=(self._process.stdout, found), daemon=True)
-        reader.start()
-        reader.join(_START_TIMEOUT_S)
-        match = re.search(r"listening on\s+\S+:(\d+)", "".join(found))
-        if match is None:
-            self.kill()
-            raise CommandError(f"the demo's broker did not start: {self._log.read_text().strip() or 'it said nothing'}")
-        self._port = int(match[1])
-        return time.monotonic() - began
-
-    def kill(self) -> None:
-        """As a crash does."""
-        if self._process is not None:
-            self._process.send_signal(signal.SIGKILL)
-            self._end()
-
-    def stop(self) -> float:
-        """Cleanly; gives the seconds it took."""
-        began = time.monotonic()
-        if self._process is not None:
-            self._process.terminate()
-            self._end()
-        return time.monotonic() - began
-
-    def _end(self) -> None:
-        assert self._process is not None
-        process, self._process = self._process, None
-        process.wait()
-        if process.stdout is not None:
-            process.stdout.close()
-
-    def memory_bytes(self) -> int | None:
-        """What it holds in memory now, where the system tells."""
-        try:
-            text = Path(f"/proc/{self.pid}/statm").read_text()
-        except OSError:
-            return None
-        return int(text.split()[1]) * os.sysconf("SC_PAGE_SIZE")
-
-
-def _read_banner(stream: IO[str] | None, found: list[str]) -> None:
-    assert stream is not None
-    for line in stream:
-        found.append(line)
-        if line.strip().startswith("Ctrl-C"):
-            return
-
-
-class _Demo(Tour):
+class ShortDemo(Tour):
     """The steps, in order; each says what it did and shows it."""
 
     def __init__(self, console: Console, directory: Path, events: int) -> None:
@@ -335,16 +212,6 @@ def _order(rng: random.Random, number: int) -> tuple[bytes, bytes]:
     return b"customer-%d" % rng.randrange(5_000), json.dumps(value, ensure_ascii=False).encode()
 
 
-def bars(values: list[float], width: int = 32, floor: int = 1) -> str:
-    """A line of bars: the values, averaged into at most `width` of them; `floor` is the lowest bar."""
-    if not values:
-        return ""
-    step = max(1, -(-len(values) // width))
-    means = [sum(values[at : at + step]) / len(values[at : at + step]) for at in range(0, len(values), step)]
-    top = max(means) or 1
-    return "".join(_BARS[min(len(_BARS) - 1, max(floor, round(mean / top * (len(_BARS) - 1))))] for mean in means)
-
-
 class _Reader(threading.Thread):
     """A consumer of the group; one with a `records_max` is slow, and rests when it has read that many."""
 
@@ -412,11 +279,11 @@ class _Reader(threading.Thread):
 
 
 def _wait_for(condition: Callable[[], bool], readers: tuple[_Reader, ...]) -> None:
-    deadline = time.monotonic() + _START_TIMEOUT_S
+    deadline = time.monotonic() + _READY_TIMEOUT_S
     while not condition():
         for reader in readers:
             if reader.error is not None:
                 raise reader.error
         if time.monotonic() > deadline:
-            raise CommandError(f"the demo's consumers did not get ahead within {_START_TIMEOUT_S:.0f} s")
+            raise CommandError(f"the demo's consumers did not get ahead within {_READY_TIMEOUT_S:.0f} s")
         time.sleep(0.02)

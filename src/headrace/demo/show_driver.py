@@ -1,6 +1,6 @@
 """The Spark driver of the show, a process of its own so that it can be killed: two pipelines, then an audit.
 
-    python -m headrace.cli.show_driver SERVERS DIRECTORY EVENTS [--wait]
+    python -m headrace.demo.show_driver SERVERS DIRECTORY EVENTS [--wait]
 
 Says on standard output, a line of JSON each, what it is at. With --wait, it begins at a line on standard input.
 """

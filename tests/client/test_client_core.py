@@ -101,10 +101,10 @@ def test_the_memory_of_a_request_is_free_once_it_is_answered(clock: VirtualClock
 
     request = Request()
     known = weakref.ref(request)
-    call = world.core.submit(1, request)
-    world.run_until(lambda: call.done)
-    assert call.error is None
-    del call, request
+    calls = [world.core.submit(1, request)]
+    world.run_until(lambda: calls[0].done)
+    assert calls.pop().error is None
+    del request
     assert known() is None
 
 

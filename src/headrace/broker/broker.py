@@ -29,6 +29,7 @@ from headrace.cluster.decision import Decision
 from headrace.cluster.features import TRANSACTION_VERSION
 from headrace.cluster.image import Image, TopicImage
 from headrace.cluster.records import MetadataRecord
+from headrace.cluster.store.local import LocalStore
 from headrace.cluster.topic_names import CONSUMER_OFFSETS, TRANSACTION_STATE
 from headrace.config import ConfigValue, RawValue
 from headrace.errors import HeadraceError, KafkaStorageError
@@ -160,7 +161,8 @@ class Broker:
         files.resize(self.acceptor.shares.files_beside(0))
         self.acceptor.on_files_max = files.resize
         try:
-            store = await self.runtime.offload(startup.open_store, self.runtime, self.directories, config)
+            metadata_log = await self.runtime.offload(startup.open_metadata_log, self.runtime, self.directories, config)
+            store = LocalStore(self.runtime, metadata_log)
             self.controller = Controller(self.node_id, config, self.runtime.rng, self.runtime.uuid)
             self.replicas = Replicas(self.runtime, self.node_id, self.directories, self.log_config)
             self.metadata = MetadataService(self.runtime, store, self.controller, self.replicas)

@@ -17,8 +17,7 @@ from headrace.cluster.controller import Controller
 from headrace.cluster.decision import Decision
 from headrace.cluster.image import Image, TopicImage
 from headrace.cluster.records import MetadataRecord
-from headrace.cluster.store import fold
-from headrace.cluster.store.local import LocalStore
+from headrace.cluster.store import Member, Store, fold
 from headrace.errors import KafkaStorageError
 from headrace.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
 from headrace.runtime import DiskError, Runtime
@@ -33,7 +32,7 @@ Follower = Callable[[list[MetadataRecord], list[TopicImage]], None]
 class MetadataService:
     """The image, and the only way to change it."""
 
-    def __init__(self, runtime: Runtime, store: LocalStore, controller: Controller, replicas: Replicas) -> None:
+    def __init__(self, runtime: Runtime, store: Store, controller: Controller, replicas: Replicas) -> None:
         self.image = Image()
         self.controller_epoch = -1
         #: The topics that the store says were deleted, as it was when it was opened.
@@ -51,8 +50,13 @@ class MetadataService:
 
     async def open(self) -> None:
         """Replay the store and win the election, which in a cluster of one is no contest."""
-        self.deleted_before = await self._runtime.offload(fold, self._store, self.image)
-        self.controller_epoch = await self._runtime.offload(self._store.elect, self._controller.node_id)
+        reading = await self._store.read_from(self.image.offset)
+        self.deleted_before = await self._runtime.offload(fold, reading, self.image)
+        epoch = await self._store.elect(Member(self._controller.node_id, self._runtime.uuid()))
+        assert epoch is not None, "a cluster of one has no other controller"
+        self.controller_epoch = epoch
+        # The election left a record of its own.
+        await self._runtime.offload(fold, await self._store.read_from(self.image.offset), self.image)
         await self.change(lambda: Decision(None, self._controller.bootstrap(self.image)))
 
     async def change(self, decide: Callable[[], Decision[R]]) -> R:
@@ -78,7 +82,7 @@ class MetadataService:
     async def _append(self, records: list[MetadataRecord]) -> dict[tuple[str, int], str]:
         """Write and follow a decision; gives the partitions whose logs could not be made, with the reason."""
         try:
-            offset = await self._runtime.offload(self._store.append_if_epoch, self.controller_epoch, records)
+            offset = await self._store.append_if_epoch(self.controller_epoch, records)
         except (DiskError, KafkaStorageError) as error:
             is_short = isinstance(error, DiskError) and error.is_shortage
             until = "for now" if is_short else "until this broker is restarted"
@@ -97,10 +101,10 @@ class MetadataService:
         """Let the image take the place of the records it was made of, when there are many."""
         async with self._lock:
             if self._store.snapshot_due:
-                await self._runtime.offload(self._store.take_snapshot, self.image)
+                await self._store.take_snapshot(self.image, self.controller_epoch)
 
     async def close(self) -> None:
-        await self._runtime.offload(self._store.close)
+        await self._store.close()
 
     async def create(self, topic: CreatableTopic) -> CreateTopicsResponse:
         """Create one topic on the broker's own account: auto-creation, internal topics."""

@@ -17,7 +17,7 @@ from headrace.cluster.decision import Decision
 from headrace.cluster.features import SUPPORTED_FEATURES
 from headrace.cluster.image import InconsistentMetadataError, Listener, PartitionImage, partition_record
 from headrace.cluster.records import ConfigRecord, MetadataRecord, ResourceType, TopicRecord
-from headrace.cluster.store.local import DIRECTORY_NAME, LocalStore
+from headrace.cluster.store.metadata_log import DIRECTORY_NAME, MetadataLog
 from headrace.cluster.topic_names import INTERNAL_TOPICS, name_problem
 from headrace.errors import KafkaStorageError
 from headrace.log import Fate, Found, Log, LogDirectories
@@ -56,7 +56,7 @@ def open_directories(runtime: Runtime, config: BrokerConfig) -> LogDirectories:
     )
 
 
-def open_store(runtime: Runtime, directories: LogDirectories, config: BrokerConfig) -> LocalStore:
+def open_metadata_log(runtime: Runtime, directories: LogDirectories, config: BrokerConfig) -> MetadataLog:
     """The metadata log, in `metadata.log.dir`, or where it is, or in the first log directory. Blocking."""
     online = directories.online_paths
     holding = [path for path in online if runtime.disk.is_dir(os.path.join(path, DIRECTORY_NAME))]
@@ -71,7 +71,7 @@ def open_store(runtime: Runtime, directories: LogDirectories, config: BrokerConf
             )
         if others:
             log.warning("the metadata log in %s is not used: metadata.log.dir is %s", ", ".join(others), parent)
-        return LocalStore.open(runtime, parent)
+        return MetadataLog.open(runtime, parent)
     if len(holding) > 1:
         raise InconsistentMetadataError(
             f"{' and '.join(holding)} each hold a metadata log: say with metadata.log.dir which of them counts"
@@ -83,7 +83,7 @@ def open_store(runtime: Runtime, directories: LogDirectories, config: BrokerConf
             f"{', '.join(offline)} cannot be used, and may hold the metadata of this cluster: repair it, or set "
             "metadata.log.dir to begin with new metadata elsewhere"
         )
-    return LocalStore.open(runtime, (holding or online)[0])
+    return MetadataLog.open(runtime, (holding or online)[0])
 
 
 def missing_directories(broker: Broker, logs: Mapping[TopicPartition, Log]) -> list[bytes]:

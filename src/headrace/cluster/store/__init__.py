@@ -1,44 +1,178 @@
-"""Where cluster metadata is kept: a log of records that only the elected controller may append to."""
+"""Where cluster metadata is kept: a log of records that only the elected controller may append to.
+
+| home | for | module |
+|---|---|---|
+| a log of this broker's own | a cluster of one | `local` |
+| a directory of one machine | several brokers on it, in development and tests | `node_store` over `directory_session` |
+| ZooKeeper | several machines | `node_store` over `kazoo_session` |
+| a model of ZooKeeper | simulations | `node_store` over `model` |
+
+The store also says who is alive: brokers register for as long as their session lasts, and the controller has its seat
+for as long as its own does.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from headrace.cluster.image import Image
 from headrace.cluster.records import MetadataRecord, RemoveTopicRecord
+from headrace.errors import HeadraceError
+
+
+class StoreError(HeadraceError):
+    """The store of the cluster's metadata cannot do what it was asked for."""
+
+
+class StoreUnavailableError(StoreError):
+    """The store cannot be reached at the moment. Nothing was changed; ask again later."""
+
+
+class OutcomeUnknownError(StoreError):
+    """The store was lost in the middle of an append: its records are in the log, or not.
+
+    Whoever appended is no longer the controller, and learns from the log what has become of it.
+    """
+
+
+class SessionLostError(StoreError):
+    """The session with the store is over: others take this broker for dead until it registers again."""
+
+
+class WrongClusterError(StoreError):
+    """The store belongs to another cluster than this broker's data."""
+
+
+class DecisionTooLargeError(StoreError):
+    """One decision has more records than can be written at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A broker as the store knows it: one life of it, and where other brokers reach it."""
+
+    node_id: int
+    incarnation: bytes
+    host: str = ""
+    port: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """Who is the controller, and in which epoch."""
+
+    epoch: int
+    member: Member
+
+
+@dataclass(slots=True)
+class Reading:
+    """What a store has from some offset on. With a `snapshot` it begins with that, for an empty image."""
+
+    records: list[tuple[int, MetadataRecord]] = field(default_factory=list)
+    end_offset: int = 0
+    """That of the next record."""
+    snapshot: list[MetadataRecord] | None = None
+    snapshot_end: int = 0
 
 
 class Store(Protocol):
-    """The three verbs that a store has. All may block."""
+    """What a store can do. Every verb may wait for a disk or a network; one broker uses it from one event loop.
 
-    def elect(self, node_id: int) -> int:
-        """Make this node the controller; the epoch won. Whoever was it before can append no more."""
-        ...
+    `StoreUnavailableError` says that it cannot be reached for now, `SessionLostError` that this broker has to
+    `register` again before anything else.
+    """
 
-    def append_if_epoch(self, epoch: int, records: Sequence[MetadataRecord]) -> int:
-        """Append all records or none, durably; the offset after them.
+    async def open(self, cluster_id: str | None) -> str:
+        """Begin to use it; gives the cluster's id. That is the one given, where the store is new (or a new one).
 
-        A `StaleControllerEpochError` says that another controller was elected since `epoch`.
+        A `WrongClusterError` says that the store is of another cluster.
         """
         ...
 
-    def read_from(self, offset: int) -> Iterator[tuple[int, MetadataRecord]]:
-        """The records from an offset on, each with its own.
+    async def close(self) -> None:
+        """End the session: others learn at once that this broker is gone. Idempotent."""
+        ...
+
+    # --- who is alive
+
+    async def register(self, member: Member) -> None:
+        """Let others know of this broker, until its session ends. The same incarnation may register again.
+
+        A `DuplicateBrokerRegistrationError` says that another life of that broker has a session.
+        """
+        ...
+
+    async def members(self, known: Mapping[int, Member] | None = None) -> dict[int, Member]:
+        """The registered brokers, by number; with `known`, once they are others than those."""
+        ...
+
+    async def lost(self) -> None:
+        """Wait until the session is over."""
+        ...
+
+    @property
+    def connected_since(self) -> float | None:
+        """By the monotonic clock: since when the store was reached without a break. None while it is not."""
+        ...
+
+    # --- who is the controller
+
+    async def elect(self, member: Member) -> int | None:
+        """Make this broker the controller, unless one is alive; the epoch won. The one before can append no more."""
+        ...
+
+    async def seat(self, *other_than: Seat | None) -> Seat | None:
+        """The controller, or None; with an argument, once it is another than that."""
+        ...
+
+    # --- the log
+
+    async def append_if_epoch(self, epoch: int, records: Sequence[MetadataRecord]) -> int:
+        """Append all records or none, durably; the offset after them. One append at a time.
+
+        A `StaleControllerEpochError` says that another controller was elected since `epoch`, or that the session in
+        which it was won is over; an `OutcomeUnknownError`, that the records may be in the log.
+        """
+        ...
+
+    async def read_from(self, offset: int) -> Reading:
+        """The records from an offset on.
 
         Old records may have been replaced by a snapshot. Then whoever asks for an offset before its end gets the whole
-        snapshot, every record with the snapshot's last offset, and has to begin with an empty image.
+        snapshot and what follows it.
         """
         ...
 
+    async def grown_beyond(self, offset: int) -> None:
+        """Wait until there may be records at this offset."""
+        ...
 
-def fold(store: Store, image: Image) -> set[bytes]:
-    """Bring an image up to date with a store: an empty one, or one that lags behind. The ids of topics deleted since.
+    # --- snapshots
 
-    A deletion that a snapshot has taken the place of is not among them.
+    @property
+    def snapshot_due(self) -> bool:
+        """Whether the log has grown enough to be replaced by a snapshot."""
+        ...
+
+    async def take_snapshot(self, image: Image, epoch: int) -> None:
+        """Let the image take the place of the records that it was made of. For the controller of that epoch."""
+        ...
+
+
+def fold(reading: Reading, image: Image) -> set[bytes]:
+    """Bring an image up to date: an empty one, or one that lags behind. The ids of topics deleted since.
+
+    An image that a reading begins anew has to be empty. A deletion that a snapshot has taken the place of is not told.
     """
     deleted = set()
-    for offset, record in store.read_from(image.offset):
+    if reading.snapshot is not None:
+        for record in reading.snapshot:
+            image.apply(record)
+        image.offset = reading.snapshot_end
+    for offset, record in reading.records:
         if isinstance(record, RemoveTopicRecord):
             deleted.add(record.topic_id)
         image.apply(record)

@@ -1,304 +1,87 @@
-"""The metadata log of a cluster of one: `__cluster_metadata-0`, on this broker's own disk.
-
-The records of a decision are one batch, so that a crash leaves all of them or none, and are synced before anyone hears
-of them. When the log has grown, a snapshot (the image as records, named by offset and epoch as KRaft names its own)
-takes the place of what is before it, so that starting reads what there is and not all that ever was.
-
-Everything here was synced before anyone heard of it, but for the last batch, which a crash may tear. So anything else
-that cannot be read is damage, and is refused: a shorter log would make topics unknown that are there.
-"""
+"""The store of a cluster of one: a metadata log on this broker's own disk. Nobody else is there to be elected."""
 
 from __future__ import annotations
 
-import logging
-import os
-import re
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Final, NamedTuple
+import asyncio
+from collections.abc import Mapping, Sequence
 
-from headrace.cluster.image import Image, InconsistentMetadataError
-from headrace.cluster.records import (
-    METADATA_TOPIC,
-    METADATA_TOPIC_ID,
-    MetadataRecord,
-    NoOpRecord,
-    Unknown,
-    decode_record,
-    encode_record,
-)
-from headrace.config import INT64_MAX
-from headrace.errors import HeadraceError, KafkaStorageError, StaleControllerEpochError
-from headrace.log import Log, LogConfig, Origin
-from headrace.protocol.wire import MalformedMessage
-from headrace.records import Batch, Buffer, CorruptBatch, InvalidRecord, build_batch_of, check, read_records, split
-from headrace.runtime import Disk, DiskError, FileMissing, Runtime
-from headrace.topics import TopicPartition
-
-logger = logging.getLogger("headrace.cluster.store")
-
-DIRECTORY_NAME: Final = f"{METADATA_TOPIC}-0"
-END_FILE_NAME: Final = "headrace.end-offset"
-DECISION_BYTES_MAX: Final = 64 * 1024 * 1024
-SNAPSHOT_AFTER_BYTES: Final = 20 * 1024 * 1024
-_READ_BYTES: Final = 4 * 1024 * 1024
-_SNAPSHOT_BATCH_RECORDS: Final = 1000
-_SNAPSHOT_NAME: Final = re.compile(r"([0-9]{20})-([0-9]{10})\.checkpoint")
-
-_CONFIG: Final = LogConfig(
-    max_message_bytes=DECISION_BYTES_MAX,
-    retention_ms=-1,
-    retention_bytes=-1,
-    segment_ms=INT64_MAX,
-    timestamp_after_max_ms=INT64_MAX,
-    file_delete_delay_ms=0,
-)
-
-
-class DecisionTooLargeError(HeadraceError):
-    """One decision has more records than can be written at once."""
-
-
-class Snapshot(NamedTuple):
-    """A snapshot on disk: it stands for every record before `end_offset`."""
-
-    end_offset: int
-    epoch: int
-    path: str
-
-
-_NO_SNAPSHOT: Final = Snapshot(0, -1, "")
+from headrace.cluster.image import Image
+from headrace.cluster.records import MetadataRecord
+from headrace.cluster.store import Member, Reading, Seat
+from headrace.cluster.store.metadata_log import MetadataLog
+from headrace.log.partition_metadata import encode_id
+from headrace.runtime import Runtime
 
 
 class LocalStore:
-    """Implements `Store`. One thread at a time."""
+    """Implements `Store` on a `MetadataLog`."""
 
-    def __init__(self, runtime: Runtime, log: Log, snapshot: Snapshot, snapshot_after_bytes: int) -> None:
-        """Use `LocalStore.open`."""
-        self._disk = runtime.disk
-        self._clock = runtime.clock
+    def __init__(self, runtime: Runtime, log: MetadataLog) -> None:
+        self._runtime = runtime
         self._log = log
-        self._snapshot = snapshot
-        self._snapshot_after_bytes = snapshot_after_bytes
-        self._epoch = max(log.leader_epoch, snapshot.epoch)
-        log.update_high_watermark(log.end_offset)
+        self._since = runtime.clock.monotonic()
+        self._members: dict[int, Member] = {}
+        self._seat: Seat | None = None
+        self._changed = asyncio.Event()
+        self._is_closed = False
 
-    @classmethod
-    def open(cls, runtime: Runtime, parent: str, *, snapshot_after_bytes: int = SNAPSHOT_AFTER_BYTES) -> LocalStore:
-        """Open the store in the log directory `parent`, or make it there. What a crash left half-done is removed."""
-        directory = os.path.join(parent, DIRECTORY_NAME)
-        snapshot = _latest_snapshot(runtime.disk, directory)
-        # First of all: what the log has before the snapshot's end is dropped, which a damaged one cannot make up for.
-        _check_snapshot(runtime.disk, snapshot)
+    async def open(self, cluster_id: str | None) -> str:
+        """The log is among this broker's own data, so it is of the same cluster."""
+        return cluster_id or encode_id(self._runtime.uuid())
+
+    async def close(self) -> None:
+        if not self._is_closed:
+            self._is_closed = True
+            await self._runtime.offload(self._log.close)
+
+    async def register(self, member: Member) -> None:
+        self._members = {member.node_id: member}
+        self._tell()
+
+    async def members(self, known: Mapping[int, Member] | None = None) -> dict[int, Member]:
+        while known is not None and self._members == known:
+            await self._changed.wait()
+        return dict(self._members)
+
+    async def lost(self) -> None:
+        await asyncio.get_running_loop().create_future()
+
+    @property
+    def connected_since(self) -> float | None:
+        return self._since
+
+    async def elect(self, member: Member) -> int | None:
+        epoch = await self._runtime.offload(self._log.elect, member.node_id)
+        self._seat = Seat(epoch, member)
+        self._tell()
+        return epoch
+
+    async def seat(self, *other_than: Seat | None) -> Seat | None:
+        while other_than and self._seat == other_than[0]:
+            await self._changed.wait()
+        return self._seat
+
+    async def append_if_epoch(self, epoch: int, records: Sequence[MetadataRecord]) -> int:
         try:
-            log = Log.open(
-                runtime,
-                directory,
-                TopicPartition(METADATA_TOPIC, 0),
-                _CONFIG,
-                topic_id=METADATA_TOPIC_ID,
-                recovery_point=_noted_end(runtime.disk, directory),
-                start_offset=snapshot.end_offset,
-                each_synced=True,
-            )
-        except KafkaStorageError as error:
-            raise InconsistentMetadataError(
-                f"the metadata log is damaged, and is left as it is: {error}. Without it the topics are taken over "
-                "from their logs, but their configurations are lost"
-            ) from error
-        if log.end_offset < snapshot.end_offset:
-            log.start_at(snapshot.end_offset)
-        elif log.recovery.missing:
-            raise InconsistentMetadataError(
-                f"{directory}: records are lost ({log.recovery.missing}); restore the directory from a copy"
-            )
-        elif log.start_offset > snapshot.end_offset:
-            raise InconsistentMetadataError(
-                f"{directory}: the metadata log begins at {log.start_offset}, but its snapshot ends at "
-                f"{snapshot.end_offset}: records between are lost, restore the directory from a copy"
-            )
-        return cls(runtime, log, snapshot, snapshot_after_bytes)
+            return await self._runtime.offload(self._log.append_if_epoch, epoch, records)
+        finally:
+            self._tell()
 
-    @property
-    def end_offset(self) -> int:
-        return self._log.end_offset
+    async def read_from(self, offset: int) -> Reading:
+        return await self._runtime.offload(self._log.read, offset)
 
-    @property
-    def epoch(self) -> int:
-        """The epoch of the latest controller."""
-        return self._epoch
-
-    @property
-    def snapshot_end_offset(self) -> int:
-        return self._snapshot.end_offset
-
-    def elect(self, node_id: int) -> int:
-        self._epoch += 1
-        # Written down at once, so that no later controller gets the same epoch.
-        self._append([NoOpRecord()])
-        return self._epoch
-
-    def append_if_epoch(self, epoch: int, records: Sequence[MetadataRecord]) -> int:
-        if epoch != self._epoch:
-            raise StaleControllerEpochError(f"The controller of epoch {epoch} was replaced: it is {self._epoch} now.")
-        if records:
-            self._append(records)
-        return self._log.end_offset
-
-    def _append(self, records: Iterable[MetadataRecord]) -> None:
-        batch = _batch(records, self._clock.now_ms())
-        if len(batch) > DECISION_BYTES_MAX:
-            raise DecisionTooLargeError(
-                f"A decision of {len(batch)} bytes of metadata is too large; ask for less at once "
-                f"(at most {DECISION_BYTES_MAX} bytes)."
-            )
-        self._log.append(batch, leader_epoch=self._epoch, origin=Origin.COORDINATOR)
-        try:
-            self._log.sync()
-        except DiskError as error:
-            # The records are in the log all the same, and the next start will find them there: nothing may follow that
-            # was decided without them.
-            self._log.fail(error)
-            raise KafkaStorageError(f"the metadata log could not be synced: {error}") from error
-        self._log.update_high_watermark(self._log.end_offset)
-
-    def read_from(self, offset: int) -> Iterator[tuple[int, MetadataRecord]]:
-        if offset < self._snapshot.end_offset:
-            for record in self._read_snapshot():
-                yield self._snapshot.end_offset - 1, record
-            offset = self._snapshot.end_offset
-        while offset < self._log.end_offset:
-            place = self._log.locate(offset, _READ_BYTES, limit=self._log.end_offset, at_least_one=True)
-            data = place.file.read(place.position, place.length)
-            before = offset
-            for batch in split(data):
-                header = batch.header()
-                if header.last_offset >= offset and not header.is_control:
-                    for at, record in _records_of(batch, self._log.directory):
-                        if at >= offset:
-                            yield at, record
-                offset = max(offset, header.next_offset)
-            if offset == before:
-                raise InconsistentMetadataError(f"{self._log.directory}: nothing can be read at offset {offset}")
-
-    def _read_snapshot(self) -> Iterator[MetadataRecord]:
-        for batch in _checked_batches(self._disk.read_file(self._snapshot.path), self._snapshot.path):
-            for _, record in _records_of(batch, self._snapshot.path):
-                yield record
-
-    # --- snapshots ----------------------------------------------------------------------------------------------------
+    async def grown_beyond(self, offset: int) -> None:
+        while self._log.end_offset <= offset:
+            await self._changed.wait()
 
     @property
     def snapshot_due(self) -> bool:
-        """Whether the log has grown enough to be replaced by a snapshot."""
-        return self._log.size_bytes >= self._snapshot_after_bytes
+        return self._log.snapshot_due
 
-    def take_snapshot(self, image: Image) -> None:
-        """Replace all records so far by the image that they make. A crash at any point loses nothing."""
-        if image.offset != self._log.end_offset:
-            raise ValueError(
-                f"the image is that of offset {image.offset}, but the log ends at {self._log.end_offset}: fold it first"
-            )
-        taken = Snapshot(image.offset, self._epoch, "")
-        name = f"{taken.end_offset:020d}-{max(taken.epoch, 0):010d}.checkpoint"
-        taken = taken._replace(path=os.path.join(self._log.directory, name))
-        now_ms = self._clock.now_ms()
-        data = b"".join(_batches(image.to_records(), now_ms))
-        self._disk.replace_file(taken.path, data)
-        self._snapshot = taken
-        self._log.roll()
-        self._log.delete_records(taken.end_offset)
-        self._log.apply_retention(now_ms)
-        self._log.sync()
-        self._log.remove_discarded(self._clock.now_ms())
-        for old in _snapshots(self._disk, self._log.directory):
-            if old.path != taken.path:
-                self._disk.remove(old.path)
+    async def take_snapshot(self, image: Image, epoch: int) -> None:
+        await self._runtime.offload(self._log.take_snapshot, image)
 
-    def close(self) -> None:
-        self._log.close()
-        if self._log.failure is None:
-            # So that the next start can tell a last batch that was damaged since from one that a crash tore.
-            path = os.path.join(self._log.directory, END_FILE_NAME)
-            try:
-                self._disk.replace_file(path, b"%d\n" % self._log.end_offset)
-            except DiskError as error:
-                logger.warning("the end of the metadata log could not be noted: %s", error)
-
-
-def _noted_end(disk: Disk, directory: str) -> int:
-    """Where the log ended at its last stop in order; 0 when that is not known."""
-    try:
-        text = disk.read_file(os.path.join(directory, END_FILE_NAME)).strip()
-    except FileMissing:
-        return 0
-    return int(text) if text.isdigit() else 0
-
-
-def _latest_snapshot(disk: Disk, directory: str) -> Snapshot:
-    """The newest snapshot. Older ones, which a crash kept from being removed, go with the next one that is taken."""
-    if not disk.is_dir(directory):
-        return _NO_SNAPSHOT
-    for name in disk.listdir(directory):
-        if name.endswith(".checkpoint.tmp"):
-            disk.remove(os.path.join(directory, name))
-    return max(_snapshots(disk, directory), default=_NO_SNAPSHOT)
-
-
-def _snapshots(disk: Disk, directory: str) -> list[Snapshot]:
-    found = []
-    for name in disk.listdir(directory):
-        match = _SNAPSHOT_NAME.fullmatch(name)
-        if match is not None:
-            found.append(Snapshot(int(match[1]), int(match[2]), os.path.join(directory, name)))
-    return found
-
-
-def _check_snapshot(disk: Disk, snapshot: Snapshot) -> None:
-    if snapshot.path:
-        for _ in _checked_batches(disk.read_file(snapshot.path), snapshot.path):
-            pass
-
-
-def _batch(records: Iterable[MetadataRecord], now_ms: int) -> bytearray:
-    values = [encode_record(record) for record in records]
-    return build_batch_of([now_ms] * len(values), [None] * len(values), values)
-
-
-def _batches(records: Iterable[MetadataRecord], now_ms: int) -> Iterator[bytearray]:
-    chunk: list[MetadataRecord] = []
-    for record in records:
-        chunk.append(record)
-        if len(chunk) == _SNAPSHOT_BATCH_RECORDS:
-            yield _batch(chunk, now_ms)
-            chunk = []
-    if chunk:
-        yield _batch(chunk, now_ms)
-
-
-def _checked_batches(data: Buffer, path: str) -> Iterator[Batch]:
-    """The batches of a snapshot, which is written as a whole: a cut or damaged one is an error, not an end."""
-    size = 0
-    try:
-        for batch in split(data):
-            check(batch)
-            size += len(batch.buffer)
-            yield batch
-    except CorruptBatch as error:
-        raise InconsistentMetadataError(f"{path}: the snapshot is damaged ({error})") from error
-    if size != len(data):
-        raise InconsistentMetadataError(f"{path}: the snapshot is cut after {size} of {len(data)} bytes")
-
-
-def _records_of(batch: Batch, where: str) -> Iterator[tuple[int, MetadataRecord]]:
-    try:
-        for stored in read_records(batch):
-            record = decode_record(stored.value or b"")
-            if isinstance(record, Unknown):
-                raise InconsistentMetadataError(
-                    f"{where}: the record at offset {stored.offset} is of type {record.record_type}"
-                    f"{'' if record.version is None else f' in version {record.version}'}, which this version of "
-                    f"Headrace does not know; start a newer one"
-                )
-            yield stored.offset, record
-    except (InvalidRecord, MalformedMessage) as error:
-        raise InconsistentMetadataError(f"{where}: a metadata record is damaged ({error})") from error
+    def _tell(self) -> None:
+        """Whoever waits looks again."""
+        self._changed.set()
+        self._changed = asyncio.Event()

@@ -17,8 +17,8 @@ from headrace.cluster.records import (
     RemoveTopicRecord,
     TopicRecord,
 )
-from headrace.cluster.store import Store, fold
-from headrace.cluster.store.local import DIRECTORY_NAME, LocalStore
+from headrace.cluster.store import fold
+from headrace.cluster.store.metadata_log import DIRECTORY_NAME, MetadataLog
 from headrace.errors import StaleControllerEpochError
 from headrace.runtime import Runtime, real_runtime
 from headrace.runtime.simulated import CrashModel, SimulatedCrash, simulated_host
@@ -47,16 +47,16 @@ def topic(number: int, partitions: int = 2) -> list[MetadataRecord]:
     return records
 
 
-def opened(runtime: Runtime, *, snapshot_after_bytes: int = 10**9) -> tuple[LocalStore, Image]:
-    store = LocalStore.open(runtime, PARENT, snapshot_after_bytes=snapshot_after_bytes)
+def opened(runtime: Runtime, *, snapshot_after_bytes: int = 10**9) -> tuple[MetadataLog, Image]:
+    store = MetadataLog.open(runtime, PARENT, snapshot_after_bytes=snapshot_after_bytes)
     image = Image()
-    fold(store, image)
+    fold(store.read(image.offset), image)
     return store, image
 
 
-def append(store: LocalStore, image: Image, epoch: int, records: list[MetadataRecord]) -> None:
+def append(store: MetadataLog, image: Image, epoch: int, records: list[MetadataRecord]) -> None:
     store.append_if_epoch(epoch, records)
-    fold(store, image)
+    fold(store.read(image.offset), image)
     assert image.offset == store.end_offset
     if store.snapshot_due:
         store.take_snapshot(image)
@@ -64,20 +64,20 @@ def append(store: LocalStore, image: Image, epoch: int, records: list[MetadataRe
 
 def test_what_was_appended_is_read_again_with_its_offsets() -> None:
     runtime = simulated_host(1).runtime
-    store: Store = LocalStore.open(runtime, PARENT)
+    store = MetadataLog.open(runtime, PARENT)
     epoch = store.elect(1)
     end = store.append_if_epoch(epoch, topic(1))
     assert end == 4
-    assert [offset for offset, _ in store.read_from(0)] == [0, 1, 2, 3]
-    assert [record for _, record in store.read_from(0)] == [NoOpRecord(), *topic(1)]
-    assert list(store.read_from(3)) == [(3, topic(1)[2])]
-    assert list(store.read_from(4)) == []
+    assert [offset for offset, _ in store.read(0).records] == [0, 1, 2, 3]
+    assert [record for _, record in store.read(0).records] == [NoOpRecord(), *topic(1)]
+    assert store.read(3).records == [(3, topic(1)[2])]
+    assert store.read(4).records == []
     assert store.append_if_epoch(epoch, []) == 4
 
 
 def test_an_older_controller_can_append_no_more() -> None:
     runtime = simulated_host(1).runtime
-    store = LocalStore.open(runtime, PARENT)
+    store = MetadataLog.open(runtime, PARENT)
     old = store.elect(1)
     new = store.elect(2)
     assert new == old + 1
@@ -126,7 +126,7 @@ def test_a_damaged_snapshot_is_told_instead_of_being_taken_for_the_end() -> None
     runtime = simulated_host(3).runtime
     store, image = opened(runtime)
     append(store, image, store.elect(1), topic(1, 50))
-    fold(store, image)
+    fold(store.read(image.offset), image)
     store.take_snapshot(image)
     store.close()
     directory = f"{PARENT}/{DIRECTORY_NAME}"
@@ -234,14 +234,14 @@ def test_a_damaged_snapshot_leaves_the_records_that_it_would_replace() -> None:
 
 def test_folding_tells_which_topics_were_deleted() -> None:
     runtime = simulated_host(3).runtime
-    store = LocalStore.open(runtime, PARENT)
+    store = MetadataLog.open(runtime, PARENT)
     epoch = store.elect(1)
     gone = (1).to_bytes(16, "big")
     store.append_if_epoch(epoch, topic(1))
     store.append_if_epoch(epoch, [RemoveTopicRecord(topic_id=gone), *topic(2)])
     image = Image()
-    assert fold(store, image) == {gone}
-    assert fold(store, image) == set()
+    assert fold(store.read(image.offset), image) == {gone}
+    assert fold(store.read(image.offset), image) == set()
     assert set(image.topics) == {"topic-2"}
 
 
@@ -254,7 +254,7 @@ def scenario(runtime: Runtime, acknowledged: list[int], rng: random.Random) -> N
         retention = ConfigRecord(resource_type=2, resource_name=f"topic-{number}", name="retention.ms", value="7")
         store.append_if_epoch(epoch, [*topic(number), retention])
         acknowledged.append(number + 1)
-        fold(store, image)
+        fold(store.read(image.offset), image)
         if store.snapshot_due or rng.random() < 0.1:
             store.take_snapshot(image)
     store.close()
@@ -305,10 +305,10 @@ def test_a_crash_at_any_operation_loses_nothing_acknowledged(model: CrashModel) 
 def test_the_real_disk_keeps_it_too(tmp_path: Path) -> None:
 
     runtime = real_runtime()
-    store = LocalStore.open(runtime, str(tmp_path))
+    store = MetadataLog.open(runtime, str(tmp_path))
     epoch = store.elect(1)
     store.append_if_epoch(epoch, topic(1))
     store.close()
-    again = LocalStore.open(runtime, str(tmp_path))
-    assert [record for _, record in again.read_from(1)] == topic(1)
+    again = MetadataLog.open(runtime, str(tmp_path))
+    assert [record for _, record in again.read(1).records] == topic(1)
     again.close()

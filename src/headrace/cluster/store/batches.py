@@ -1,0 +1,78 @@
+"""Metadata records as they are written down: batches of Kafka's own format."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from headrace.cluster.image import InconsistentMetadataError
+from headrace.cluster.records import MetadataRecord, Unknown, decode_record, encode_record
+from headrace.protocol.wire import MalformedMessage
+from headrace.records import Batch, Buffer, CorruptBatch, InvalidRecord, build_batch_of, check, read_records, split
+
+_SNAPSHOT_BATCH_RECORDS: Final = 1000
+# More than what a batch's header and the lengths, times and offsets of a record ever take.
+_BATCH_OVERHEAD_BYTES: Final = 100
+_RECORD_OVERHEAD_BYTES: Final = 32
+
+
+def batch_of(records: Iterable[MetadataRecord], now_ms: int) -> bytearray:
+    values = [encode_record(record) for record in records]
+    return build_batch_of([now_ms] * len(values), [None] * len(values), values)
+
+
+def batches_of(records: Iterable[MetadataRecord], now_ms: int) -> Iterator[bytearray]:
+    chunk: list[MetadataRecord] = []
+    for record in records:
+        chunk.append(record)
+        if len(chunk) == _SNAPSHOT_BATCH_RECORDS:
+            yield batch_of(chunk, now_ms)
+            chunk = []
+    if chunk:
+        yield batch_of(chunk, now_ms)
+
+
+def batches_within(records: Iterable[MetadataRecord], now_ms: int, bytes_max: int) -> Iterator[bytearray]:
+    """Batches that each take up no more than so many bytes; one record that does by itself is a `ValueError`."""
+    chunk: list[MetadataRecord] = []
+    size = 0
+    for record in records:
+        needed = len(encode_record(record)) + _RECORD_OVERHEAD_BYTES
+        if needed + _BATCH_OVERHEAD_BYTES > bytes_max:
+            raise ValueError(f"a record of {needed} bytes ({type(record).__name__})")
+        if chunk and size + needed + _BATCH_OVERHEAD_BYTES > bytes_max:
+            yield batch_of(chunk, now_ms)
+            chunk, size = [], 0
+        chunk.append(record)
+        size += needed
+    if chunk:
+        yield batch_of(chunk, now_ms)
+
+
+def checked_batches(data: Buffer, path: str) -> Iterator[Batch]:
+    """The batches of a snapshot, which is written as a whole: a cut or damaged one is an error, not an end."""
+    size = 0
+    try:
+        for batch in split(data):
+            check(batch)
+            size += len(batch.buffer)
+            yield batch
+    except CorruptBatch as error:
+        raise InconsistentMetadataError(f"{path}: the snapshot is damaged ({error})") from error
+    if size != len(data):
+        raise InconsistentMetadataError(f"{path}: the snapshot is cut after {size} of {len(data)} bytes")
+
+
+def records_of(batch: Batch, where: str) -> Iterator[tuple[int, MetadataRecord]]:
+    try:
+        for stored in read_records(batch):
+            record = decode_record(stored.value or b"")
+            if isinstance(record, Unknown):
+                raise InconsistentMetadataError(
+                    f"{where}: the record at offset {stored.offset} is of type {record.record_type}"
+                    f"{'' if record.version is None else f' in version {record.version}'}, which this version of "
+                    f"Headrace does not know; start a newer one"
+                )
+            yield stored.offset, record
+    except (InvalidRecord, MalformedMessage) as error:
+        raise InconsistentMetadataError(f"{where}: a metadata record is damaged ({error})") from error

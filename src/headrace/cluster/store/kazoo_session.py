@@ -1,0 +1,275 @@
+"""A session with a real ZooKeeper, through kazoo, whose threads end here: everything outside runs on the event loop.
+
+What kazoo does not do by itself: a transaction's `commit` gives errors in its result instead of raising them; a request
+over 1 MB ends the connection, and would do so again for ever when repeated; without a server the client stays suspended
+for as long as it takes (`NodeLink` has the time-outs); and after an expired session it begins another one unasked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from headrace.cluster.store import StoreError
+from headrace.cluster.store.session import (
+    Check,
+    ConnectionBroken,
+    Create,
+    Delete,
+    Node,
+    NodeChanged,
+    NodeError,
+    NodeExists,
+    NodeMissing,
+    NodeNotEmpty,
+    Operation,
+    SessionExpired,
+    SessionState,
+    Watch,
+    Write,
+)
+from headrace.runtime import Runtime
+
+logger = logging.getLogger("headrace.cluster.store")
+
+REQUEST_BYTES_MAX: Final = 900 * 1024
+
+
+class ZooKeeperUnsupportedError(StoreError):
+    """`zookeeper.connect` is set, but the package that talks to ZooKeeper is missing."""
+
+
+class KazooSession:
+    """Implements `Session`."""
+
+    def __init__(self, runtime: Runtime, connect: str, *, timeout_s: float) -> None:
+        """`connect` is Kafka's `zookeeper.connect`: host:port pairs, and perhaps a path below which all nodes are."""
+        self._runtime = runtime
+        # Not kazoo's business: it warns where the path is not there yet.
+        self._hosts, _, root = connect.partition("/")
+        self._root = f"/{root.strip('/')}" if root.strip("/") else ""
+        self._timeout_s = timeout_s
+        self._client: Any = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._state = SessionState.SUSPENDED
+        self._since: float | None = None
+        self._callbacks: list[Callable[[], None]] = []
+        self._watches: dict[Callable[[], None], None] = {}
+
+    @property
+    def state(self) -> SessionState:
+        return self._state
+
+    @property
+    def connected_since(self) -> float | None:
+        return self._since
+
+    def on_change(self, callback: Callable[[], None]) -> None:
+        self._callbacks.append(callback)
+
+    async def start(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._client = await self._runtime.offload(self._make_client)
+        self._client.add_listener(self._heard)
+        errors = _kazoo_errors()
+        try:
+            await self._runtime.offload(self._client.start, self._timeout_s)
+            if self._root:
+                await self._runtime.offload(self._client.ensure_path, self._root)
+        except errors.START as error:
+            await self._stop()
+            raise ConnectionBroken(f"no ZooKeeper answers at {self._hosts} within {self._timeout_s:g} s") from error
+        self._become(SessionState.CONNECTED)
+
+    def _make_client(self) -> Any:
+        try:
+            from kazoo.client import KazooClient
+        except ImportError as error:
+            raise ZooKeeperUnsupportedError(
+                "zookeeper.connect needs the package kazoo: pip install 'headrace[zookeeper]'"
+            ) from error
+        return KazooClient(
+            hosts=self._hosts,
+            timeout=self._timeout_s,
+            # For ever: whether the session is over is a server's word, not a matter of tries.
+            connection_retry={"max_tries": -1, "delay": 0.05, "backoff": 2, "max_delay": 1.0, "ignore_expire": False},
+            logger=logging.getLogger("headrace.cluster.store.kazoo"),
+        )
+
+    # --- the state, of which kazoo tells on a thread of its own
+
+    def _heard(self, state: str) -> None:
+        assert self._loop is not None
+        from kazoo.protocol.states import KazooState
+
+        told = {
+            KazooState.CONNECTED: SessionState.CONNECTED,
+            KazooState.SUSPENDED: SessionState.SUSPENDED,
+            KazooState.LOST: SessionState.EXPIRED,
+        }[state]
+        self._on_loop(self._become, told)
+
+    def _on_loop(self, callback: Callable[..., None], *args: Any) -> None:
+        assert self._loop is not None
+        try:
+            self._loop.call_soon_threadsafe(callback, *args)
+        except RuntimeError:
+            pass  # the loop is closed: nobody is left to be told
+
+    def _become(self, state: SessionState) -> None:
+        if state is self._state or self._state is SessionState.EXPIRED:
+            return
+        self._state = state
+        self._since = self._runtime.clock.monotonic() if state is SessionState.CONNECTED else None
+        if state is not SessionState.CONNECTED:
+            for fire in list(self._watches):
+                fire()
+        if state is SessionState.EXPIRED:
+            # Before kazoo begins another session.
+            self._runtime.offload(self._stop_client)
+        for callback in list(self._callbacks):
+            callback()
+
+    async def close(self) -> None:
+        self._become(SessionState.EXPIRED)
+        await self._stop()
+
+    async def _stop(self) -> None:
+        await self._runtime.offload(self._stop_client)
+
+    def _stop_client(self) -> None:
+        client, self._client = self._client, None
+        if client is None:
+            return
+        try:
+            client.stop()
+            client.close()
+        except Exception as error:  # noqa: BLE001 - whatever it is, the session ends with its time-out
+            logger.warning("the session with ZooKeeper could not be ended in order: %s", error)
+
+    # --- requests
+
+    def _sent(self, result: Any) -> asyncio.Future[Any]:
+        """A result of kazoo's, to be waited for on the loop."""
+        assert self._loop is not None
+        future: asyncio.Future[Any] = self._loop.create_future()
+        result.rawlink(functools.partial(self._on_loop, _settle, future))
+        return future
+
+    async def _ask(self, method: str, path: str, *args: Any) -> Any:
+        if self._state is SessionState.EXPIRED:
+            raise SessionExpired("the session with ZooKeeper is over")
+        return await self._sent(getattr(self._client, f"{method}_async")(self._root + path, *args))
+
+    def _watched(self, watch: Watch) -> Callable[[Any], None]:
+        """The watch as kazoo calls it, on a thread of its own."""
+
+        def fire() -> None:
+            # Once: the loss of the connection has perhaps been told already.
+            if fire in self._watches:
+                del self._watches[fire]
+                watch()
+
+        self._watches[fire] = None
+        return lambda event: self._on_loop(fire)
+
+    async def get(self, path: str, watch: Watch | None = None) -> Node | None:
+        errors = _kazoo_errors()
+        try:
+            if watch is not None and await self._ask("exists", path, self._watched(watch)) is None:
+                return None
+            data, stat = await self._ask("get", path)
+        except errors.MISSING:
+            return None
+        except errors.ALL as error:
+            raise errors.translated(error, path) from error
+        return Node(data, stat.version)
+
+    async def children(self, path: str, watch: Watch | None = None) -> list[str]:
+        errors = _kazoo_errors()
+        try:
+            args = () if watch is None else (self._watched(watch),)
+            return sorted(await self._ask("get_children", path, *args))
+        except errors.ALL as error:
+            raise errors.translated(error, path) from error
+
+    async def sync(self) -> None:
+        errors = _kazoo_errors()
+        try:
+            await self._ask("sync", "/epoch")
+        except errors.ALL as error:
+            raise errors.translated(error, "/") from error
+
+    async def apply(self, operations: Sequence[Operation]) -> None:
+        size = sum(len(operation.data) for operation in operations if isinstance(operation, (Create, Write)))
+        if size > REQUEST_BYTES_MAX:
+            # A server would close the connection, as often as it is tried.
+            raise ValueError(f"a change of {size} bytes is too large for ZooKeeper (at most {REQUEST_BYTES_MAX})")
+        if self._state is SessionState.EXPIRED:
+            raise SessionExpired("the session with ZooKeeper is over")
+        transaction, root = self._client.transaction(), self._root
+        for operation in operations:
+            match operation:
+                case Create(path, data, is_ephemeral):
+                    transaction.create(root + path, data, ephemeral=is_ephemeral)
+                case Write(path, data, version):
+                    transaction.set_data(root + path, data, version)
+                case Delete(path, version):
+                    transaction.delete(root + path, version)
+                case Check(path, version):
+                    transaction.check(root + path, version)
+        errors = _kazoo_errors()
+        try:
+            results = await self._sent(transaction.commit_async())
+        except errors.ALL as error:
+            raise errors.translated(error, operations[0].path) from error
+        for operation, result in zip(operations, results):
+            if isinstance(result, Exception) and not isinstance(result, errors.ROLLED_BACK):
+                raise errors.translated(result, operation.path) from result
+
+
+def _settle(future: asyncio.Future[Any], result: Any) -> None:
+    if future.done():
+        return
+    error = result.exception
+    if error is None:
+        future.set_result(result.value)
+    else:
+        future.set_exception(error)
+
+
+class _Errors:
+    """kazoo's exceptions, and what they are here."""
+
+    def __init__(self) -> None:
+        from kazoo import exceptions
+        from kazoo.handlers.threading import KazooTimeoutError
+
+        self.ALL = (exceptions.KazooException, KazooTimeoutError)
+        self.START = (*self.ALL, OSError)
+        self.MISSING = exceptions.NoNodeError
+        self.ROLLED_BACK = (exceptions.RolledBackError, exceptions.RuntimeInconsistency)
+        self._expired = (exceptions.SessionExpiredError, exceptions.AuthFailedError)
+        self._nodes: tuple[tuple[type[Exception], type[NodeError]], ...] = (
+            (exceptions.NoNodeError, NodeMissing),
+            (exceptions.NodeExistsError, NodeExists),
+            (exceptions.BadVersionError, NodeChanged),
+            (exceptions.NotEmptyError, NodeNotEmpty),
+        )
+
+    def translated(self, error: Exception, path: str) -> Exception:
+        for kind, ours in self._nodes:
+            if isinstance(error, kind):
+                return ours(path)  # type: ignore[call-arg]  # each of them takes the path alone
+        if isinstance(error, self._expired):
+            return SessionExpired("ZooKeeper says that the session is over")
+        # Connection lost or closed, session moved, operation timed out: it was done, or not.
+        return ConnectionBroken(f"the connection to ZooKeeper was lost ({type(error).__name__})")
+
+
+@functools.cache
+def _kazoo_errors() -> _Errors:
+    return _Errors()

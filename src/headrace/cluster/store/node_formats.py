@@ -1,0 +1,144 @@
+"""What the nodes of a store hold.
+
+```
+/id                           the cluster id
+/epoch                        {epoch, node, nonce}; changed by elections only
+/controller                   ephemeral {epoch, node, incarnation, host, port}
+/brokers/<id>                 ephemeral {node, incarnation, host, port}
+/log/<number>                 epoch, nonce, whether its group ends with it, one batch of records
+/snapshots/<end>-<epoch>/<n>  one batch of records each
+/snapshot                     {name, chunks, end, next}: the snapshot that counts, and the log's first node after it
+```
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+from headrace.cluster.image import InconsistentMetadataError
+from headrace.cluster.store import Member, Seat
+from headrace.cluster.store.batches import checked_batches
+from headrace.records import Batch
+
+ID: Final = "/id"
+EPOCH: Final = "/epoch"
+CONTROLLER: Final = "/controller"
+BROKERS: Final = "/brokers"
+LOG: Final = "/log"
+SNAPSHOTS: Final = "/snapshots"
+SNAPSHOT: Final = "/snapshot"
+
+_LOG_HEADER: Final = struct.Struct(">Bi?16s")
+_LOG_FORMAT: Final = 1
+LOG_HEADER_BYTES: Final = _LOG_HEADER.size
+
+
+def log_path(number: int) -> str:
+    return f"{LOG}/{number:012d}"
+
+
+class LogNode(NamedTuple):
+    """One node of the log."""
+
+    epoch: int
+    nonce: bytes
+    ends_group: bool
+    batch: Batch
+
+
+def encode_log_node(epoch: int, nonce: bytes, ends_group: bool, batch: bytes | bytearray) -> bytes:
+    return _LOG_HEADER.pack(_LOG_FORMAT, epoch, ends_group, nonce) + bytes(batch)
+
+
+def decode_log_node(path: str, data: bytes) -> LogNode:
+    if len(data) < LOG_HEADER_BYTES or data[0] != _LOG_FORMAT:
+        raise InconsistentMetadataError(f"{path}: this is no node of a metadata log that this version can read")
+    _, epoch, ends_group, nonce = _LOG_HEADER.unpack_from(data)
+    batches = list(checked_batches(memoryview(data)[LOG_HEADER_BYTES:], path))
+    if len(batches) != 1:
+        raise InconsistentMetadataError(f"{path}: it has {len(batches)} batches instead of one")
+    return LogNode(epoch, nonce, ends_group, batches[0])
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotPointer:
+    """Which snapshot counts: it stands for every record before `end_offset`, and the log goes on at `next_number`."""
+
+    name: str = ""
+    chunks: int = 0
+    end_offset: int = 0
+    next_number: int = 0
+
+    def encode(self) -> bytes:
+        return _json(
+            {"name": self.name, "chunks": self.chunks, "end": self.end_offset, "next": self.next_number},
+        )
+
+    @classmethod
+    def decode(cls, data: bytes) -> SnapshotPointer:
+        found = _values(SNAPSHOT, data)
+        return cls(str(found["name"]), int(found["chunks"]), int(found["end"]), int(found["next"]))
+
+
+class Election(NamedTuple):
+    """The latest election; the nonce says whose it was, where its outcome was not heard."""
+
+    epoch: int
+    node_id: int
+    nonce: bytes
+
+
+def encode_election(election: Election) -> bytes:
+    return _json({"epoch": election.epoch, "node": election.node_id, "nonce": election.nonce.hex()})
+
+
+def decode_election(data: bytes) -> Election:
+    found = _values(EPOCH, data)
+    return Election(int(found["epoch"]), int(found["node"]), bytes.fromhex(found["nonce"]))
+
+
+def encode_member(member: Member) -> bytes:
+    return _json(_of_member(member))
+
+
+def decode_member(path: str, data: bytes) -> Member:
+    return _member(_values(path, data))
+
+
+def encode_seat(seat: Seat) -> bytes:
+    return _json({"epoch": seat.epoch, **_of_member(seat.member)})
+
+
+def decode_seat(data: bytes) -> Seat:
+    found = _values(CONTROLLER, data)
+    return Seat(int(found["epoch"]), _member(found))
+
+
+def _of_member(member: Member) -> dict[str, Any]:
+    return {
+        "node": member.node_id,
+        "incarnation": member.incarnation.hex(),
+        "host": member.host,
+        "port": member.port,
+    }
+
+
+def _member(found: dict[str, Any]) -> Member:
+    return Member(int(found["node"]), bytes.fromhex(found["incarnation"]), str(found["host"]), int(found["port"]))
+
+
+def _json(values: dict[str, Any]) -> bytes:
+    return json.dumps(values, separators=(",", ":")).encode()
+
+
+def _values(path: str, data: bytes) -> dict[str, Any]:
+    try:
+        found = json.loads(data)
+    except ValueError as error:
+        raise InconsistentMetadataError(f"{path}: it holds no JSON ({error}); is it another program's?") from error
+    if not isinstance(found, dict):
+        raise InconsistentMetadataError(f"{path}: it holds {type(found).__name__} instead of an object")
+    return found

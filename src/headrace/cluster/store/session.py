@@ -1,0 +1,151 @@
+"""As much of ZooKeeper as the store needs: a tree of small nodes, changed together or not at all, and watched.
+
+`KazooSession` talks to a real ensemble, `DirectorySession` keeps the tree in a directory of one machine, `ModelSession`
+is a model for simulations. All of them behave alike: changes have one order for everyone, a session sees its own at
+once and those of others perhaps later, never in another order; what belongs to a session (ephemeral nodes) is gone
+when it ends; and a change whose connection broke may have been made or not.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple, Protocol, TypeAlias
+
+from headrace.errors import HeadraceError
+
+ANY_VERSION: Final = -1
+NODE_BYTES_MAX: Final = 256 * 1024
+"""A server refuses nodes of over 1 MB by closing the connection, which looks like any other loss of it."""
+
+Watch: TypeAlias = Callable[[], None]
+"""Called on the event loop, at most once: something has changed, or the connection was lost. Look again."""
+
+
+class SessionState(enum.Enum):
+    CONNECTED = "connected"
+    SUSPENDED = "suspended"
+    """No server answers. The session may still be alive."""
+    EXPIRED = "expired"
+    """A server said that it is over: its ephemeral nodes are gone, and it never comes back."""
+
+
+class NodeError(HeadraceError):
+    """An operation does not fit the nodes there are; nothing was changed."""
+
+    def __init__(self, path: str, what: str) -> None:
+        self.path = path
+        super().__init__(f"{path}: {what}")
+
+
+class NodeMissing(NodeError):
+    """There is no such node (or, for a new one, no parent)."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(path, "there is no such node")
+
+
+class NodeExists(NodeError):
+    def __init__(self, path: str) -> None:
+        super().__init__(path, "the node is there already")
+
+
+class NodeChanged(NodeError):
+    """The node has another version than was expected."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(path, "the node was changed by another")
+
+
+class NodeNotEmpty(NodeError):
+    def __init__(self, path: str) -> None:
+        super().__init__(path, "the node has others below it")
+
+
+class ConnectionBroken(HeadraceError):
+    """The connection was lost before an answer came: what was asked for has been done, or not."""
+
+
+class SessionExpired(HeadraceError):
+    """The session is over, and with it whatever it had."""
+
+
+class Node(NamedTuple):
+    data: bytes
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """The node is there in this version."""
+
+    path: str
+    version: int = ANY_VERSION
+
+
+@dataclass(frozen=True, slots=True)
+class Create:
+    """A new node of version 0. An ephemeral one goes with its session."""
+
+    path: str
+    data: bytes
+    is_ephemeral: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """Other data for a node, whose version grows by one."""
+
+    path: str
+    data: bytes
+    version: int = ANY_VERSION
+
+
+@dataclass(frozen=True, slots=True)
+class Delete:
+    path: str
+    version: int = ANY_VERSION
+
+
+Operation: TypeAlias = Check | Create | Write | Delete
+
+
+class Session(Protocol):
+    """One session. Its methods run on the event loop that it was started on."""
+
+    @property
+    def state(self) -> SessionState: ...
+
+    @property
+    def connected_since(self) -> float | None:
+        """By the monotonic clock: since when the connection is unbroken. None while there is none."""
+        ...
+
+    def on_change(self, callback: Callable[[], None]) -> None:
+        """Call this on the event loop whenever the state has changed."""
+        ...
+
+    async def start(self) -> None:
+        """Connect. A `ConnectionBroken` says that no server answered in time."""
+        ...
+
+    async def get(self, path: str, watch: Watch | None = None) -> Node | None:
+        """The node, or None when it is missing. The watch is for its next change, or for when it is made."""
+        ...
+
+    async def children(self, path: str, watch: Watch | None = None) -> list[str]:
+        """The names below a node, sorted. The watch is for the next name that comes or goes."""
+        ...
+
+    async def apply(self, operations: Sequence[Operation]) -> None:
+        """Make all changes, or none and raise the `NodeError` of the first that does not fit."""
+        ...
+
+    async def sync(self) -> None:
+        """Return when this session sees everything that was changed before it was called."""
+        ...
+
+    async def close(self) -> None:
+        """End the session at once, and with it its ephemeral nodes. Idempotent."""
+        ...

@@ -1,0 +1,423 @@
+"""What becomes of a store when connections break, sessions end, processes die or ZooKeeper is away."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from headrace.cluster.store import OutcomeUnknownError, SessionLostError, StoreUnavailableError
+from headrace.cluster.store.directory_session import DirectorySession
+from headrace.cluster.store.model import Faults, ZooKeeperModel
+from headrace.cluster.store.node_store import NodeStore
+from headrace.cluster.store.session import (
+    Check,
+    ConnectionBroken,
+    Create,
+    Delete,
+    NodeChanged,
+    NodeExists,
+    NodeMissing,
+    NodeNotEmpty,
+    Session,
+    Write,
+)
+from headrace.errors import StaleControllerEpochError
+from headrace.runtime import real_runtime
+
+from . import store_simulation
+from .store_homes import Home, NodesHome, member, run_model, run_shared, run_zookeeper, topic, zookeeper
+from .test_store import opened, told, won
+
+# --- a model that loses connections -----------------------------------------------------------------------------------
+
+
+def of_model(home: Home) -> tuple[NodesHome, ZooKeeperModel]:
+    assert isinstance(home, NodesHome)
+    assert home.model is not None
+    return home, home.model
+
+
+@pytest.mark.parametrize("faults", [Faults(loss_before=0.4), Faults(loss_after=0.4)])
+def test_an_append_whose_connection_broke_is_there_once(faults: Faults) -> None:
+    async def main(home: Home) -> None:
+        home, model = of_model(home)
+        async with opened(home) as store:
+            epoch = await won(store)
+            model.faults = faults
+            for number in range(40):
+                await store.append_if_epoch(epoch, topic(number))
+            model.faults = Faults()
+            assert told(await store.read_from(0)) == [record for number in range(40) for record in topic(number)]
+
+    run_model(main)
+
+
+@pytest.mark.parametrize("faults", [Faults(loss_before=0.5), Faults(loss_after=0.5)])
+def test_an_election_whose_connection_broke_is_won_once(faults: Faults) -> None:
+    async def main(home: Home) -> None:
+        home, model = of_model(home)
+        async with opened(home) as store:
+            model.faults = faults
+            epochs = [await won(store) for _ in range(20)]
+            model.faults = Faults()
+            assert epochs == sorted(set(epochs))
+            await store.append_if_epoch(epochs[-1], topic(1))
+            assert (await store.seat()) is not None
+
+    run_model(main)
+
+
+def test_an_expired_session_ends_the_controllers_time_for_good() -> None:
+    async def main(home: Home) -> None:
+        home, model = of_model(home)
+        store = home.store()
+        await store.open("a-cluster")
+        epoch = await won(store)
+        losing = asyncio.ensure_future(store.lost())
+        model.expire(model.sessions[0])
+        await asyncio.wait_for(losing, 10)
+        with pytest.raises(StaleControllerEpochError):
+            await store.append_if_epoch(epoch, topic(1))
+        with pytest.raises(SessionLostError):
+            await store.read_from(0)
+        await store.register(member(1))
+        with pytest.raises(StaleControllerEpochError):
+            await store.append_if_epoch(epoch, topic(1))
+        later = await store.elect(member(1))
+        assert later is not None
+        assert later > epoch
+        await store.append_if_epoch(later, topic(2))
+        assert told(await store.read_from(0)) == topic(2)
+        await store.close()
+
+    run_model(main)
+
+
+def test_while_zookeeper_is_away_it_says_so_and_goes_on_after_it() -> None:
+    async def main(home: Home) -> None:
+        home, model = of_model(home)
+        async with opened(home) as store, opened(home) as other:
+            epoch = await won(store)
+            await store.append_if_epoch(epoch, topic(1))
+            model.go_away()
+            assert store.connected_since is None
+            with pytest.raises(StoreUnavailableError):
+                await store.append_if_epoch(epoch, topic(2))
+            with pytest.raises(StoreUnavailableError):
+                await other.read_from(0)
+            await asyncio.sleep(60)
+            model.come_back()
+            # It was not even sent, so nothing is in doubt and the session has lived on.
+            await store.append_if_epoch(epoch, topic(3))
+            assert told(await other.read_from(0)) in (topic(1), topic(1) + topic(3))
+
+    run_model(main)
+
+
+def test_an_append_that_zookeeper_took_along_is_of_unknown_outcome() -> None:
+    async def main(home: Home) -> None:
+        home, model = of_model(home)
+        async with opened(home) as store:
+            epoch = await won(store)
+            model.faults = Faults(delay_s_max=0.02, loss_after=1.0)
+            appending = asyncio.ensure_future(store.append_if_epoch(epoch, topic(1)))
+            while store.connected_since is not None:
+                await asyncio.sleep(0.001)
+            model.go_away()
+            with pytest.raises(OutcomeUnknownError):
+                await appending
+            with pytest.raises(StaleControllerEpochError):
+                await store.append_if_epoch(epoch, topic(2))
+            model.faults = Faults()
+            model.come_back()
+            later = await store.elect(member(1))
+            assert later is not None
+            await store.append_if_epoch(later, topic(3))
+            assert told(await store.read_from(0)) == topic(1) + topic(3)
+
+    run_model(main)
+
+
+def test_all_sessions_may_expire_at_once_and_everyone_comes_back() -> None:
+    async def main(home: Home) -> None:
+        home, model = of_model(home)
+        stores = [home.store() for _ in range(3)]
+        for number, store in enumerate(stores, 1):
+            await store.open("a-cluster")
+            await store.register(member(number))
+        model.go_away()
+        await asyncio.sleep(5)
+        model.come_back(expire_all=True)
+        for number, store in enumerate(stores, 1):
+            await asyncio.wait_for(store.lost(), 10)
+            await store.register(member(number))
+        seen = await stores[0].members()
+        while list(seen) != [1, 2, 3]:
+            seen = await asyncio.wait_for(stores[0].members(seen), 10)
+        for store in stores:
+            await store.close()
+
+    run_model(main)
+
+
+def test_a_reader_may_lag_but_never_sees_a_part_or_goes_back() -> None:
+    async def main(home: Home) -> None:
+        home, model = of_model(home)
+        model.faults = Faults(lag_s_max=2.0)
+        async with opened(home) as store, opened(home) as reader:
+            epoch = await won(store)
+            seen = [0]
+            for number in range(30):
+                await store.append_if_epoch(epoch, topic(number))
+                reading = await reader.read_from(0)
+                assert reading.end_offset % 3 == 0
+                seen.append(reading.end_offset)
+            assert seen == sorted(seen)
+            assert min(seen[5:]) < 30 * 3
+
+    run_model(main)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_brokers_that_fight_for_the_seat_lose_and_double_nothing(seed: int) -> None:
+    assert store_simulation.run(seed, run_s=8.0) > 0
+
+
+# --- the rules of nodes, on the model, a directory and the real one ---------------------------------------------------
+
+
+async def follow_rules(home: Home) -> None:
+    assert isinstance(home, NodesHome)
+    one, two = home.session(), home.session()
+    await one.start()
+    await two.start()
+    await one.apply([Create("/a", b"1"), Create("/a/b", b"2", is_ephemeral=True)])
+    with pytest.raises(NodeExists):
+        await one.apply([Write("/a", b"changed"), Create("/a/b", b"3")])
+    with pytest.raises(NodeMissing):
+        await one.apply([Write("/a", b"changed"), Check("/c")])
+    with pytest.raises(NodeChanged):
+        await one.apply([Check("/a", 7), Write("/a", b"changed")])
+    with pytest.raises(NodeNotEmpty):
+        await one.apply([Delete("/a")])
+    found = await one.get("/a")
+    assert found == (b"1", 0), "a change that was refused has changed something"
+    await one.apply([Write("/a", b"2", 0), Check("/a", 1)])
+    await two.sync()
+    assert await two.get("/a") == (b"2", 1)
+    assert await two.get("/missing") is None
+    assert list(await two.children("/a")) == ["b"]
+    await watches(one, two)
+    gone = asyncio.Event()
+    assert await two.get("/a/b", gone.set) is not None
+    await one.close()
+    await asyncio.wait_for(gone.wait(), 10)
+    assert await two.get("/a/b") is None
+    await two.apply([Delete("/a")])
+    await two.close()
+
+
+async def watches(one: Session, two: Session) -> None:
+    made, named = asyncio.Event(), asyncio.Event()
+    assert await two.get("/a/new", made.set) is None
+    assert await two.children("/a", named.set) == ["b"]
+    await one.apply([Create("/a/new", b"")])
+    await asyncio.wait_for(made.wait(), 10)
+    await asyncio.wait_for(named.wait(), 10)
+    changed = asyncio.Event()
+    assert await two.get("/a/new", changed.set) == (b"", 0)
+    await one.apply([Write("/a/new", b"other")])
+    await asyncio.wait_for(changed.wait(), 10)
+    assert await two.get("/a/new") == (b"other", 1)
+    await one.apply([Delete("/a/new")])
+
+
+def test_nodes_of_the_model_follow_the_rules() -> None:
+    run_model(follow_rules)
+
+
+def test_nodes_in_a_directory_follow_the_rules() -> None:
+    run_shared(follow_rules)
+
+
+def test_a_change_that_is_too_large_breaks_the_models_connection() -> None:
+    async def main(home: Home) -> None:
+        home, _ = of_model(home)
+        session = home.session()
+        await session.start()
+        with pytest.raises(ConnectionBroken):
+            await session.apply([Create("/a", bytes(2_000_000))])
+        await session.close()
+
+    run_model(main)
+
+
+# --- a directory ------------------------------------------------------------------------------------------------------
+
+_MEMBER = """
+import asyncio, sys
+from headrace.cluster.store import Member
+from headrace.cluster.store.directory_session import DirectorySession
+from headrace.cluster.store.node_store import NodeStore
+from headrace.runtime import real_runtime
+
+async def main():
+    runtime = real_runtime()
+    session = lambda: DirectorySession(runtime, sys.argv[1], timeout_s=float(sys.argv[2]))
+    store = NodeStore(runtime, session, timeout_s=5.0, where="the store")
+    await store.open("a-cluster")
+    await store.register(Member(2, bytes(16), "localhost", 1))
+    await store.elect(Member(2, bytes(16), "localhost", 1))
+    print("registered", flush=True)
+    await store.lost()
+    print("lost", flush=True)
+
+asyncio.run(main())
+"""
+
+
+@contextlib.asynccontextmanager
+async def beside_a_process(timeout_s: float) -> AsyncIterator[tuple[NodeStore, subprocess.Popen[str]]]:
+    """A store of ours, and a process that is registered as broker 2 and is the controller."""
+    with tempfile.TemporaryDirectory(prefix="headrace-store-") as directory:
+        runtime = real_runtime()
+        store = NodeStore(
+            runtime,
+            lambda: DirectorySession(runtime, directory, timeout_s=timeout_s),
+            timeout_s=5.0,
+            where="the store",
+        )
+        await store.open("a-cluster")
+        command = [sys.executable, "-c", _MEMBER, directory, str(timeout_s)]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+            try:
+                assert process.stdout is not None
+                line = await runtime.offload(process.stdout.readline)
+                assert line == "registered\n"
+                yield store, process
+            finally:
+                process.kill()
+        await store.close()
+        await runtime.close()
+
+
+@pytest.mark.slow
+def test_a_process_that_is_killed_is_noticed_and_its_seat_taken() -> None:
+    async def main() -> None:
+        async with beside_a_process(30.0) as (store, process):
+            seat = await store.seat()
+            assert seat is not None
+            assert list(await store.members()) == [2]
+            os.kill(process.pid, signal.SIGKILL)
+            # Far sooner than its session would expire.
+            assert await asyncio.wait_for(store.seat(seat), 10) is None
+            assert await asyncio.wait_for(store.members({2: seat.member}), 10) == {}
+            epoch = await store.elect(member(1))
+            assert epoch is not None
+            assert epoch > seat.epoch
+
+    asyncio.run(main())
+
+
+@pytest.mark.slow
+def test_a_process_that_stands_still_loses_its_session_and_learns_of_it() -> None:
+    async def main() -> None:
+        async with beside_a_process(1.0) as (store, process):
+            seat = await store.seat()
+            os.kill(process.pid, signal.SIGSTOP)
+            assert await asyncio.wait_for(store.seat(seat), 20) is None
+            os.kill(process.pid, signal.SIGCONT)
+            assert process.stdout is not None
+            runtime = real_runtime()
+            assert await asyncio.wait_for(runtime.offload(process.stdout.readline), 20) == "lost\n"
+            await runtime.close()
+
+    asyncio.run(main())
+
+
+def test_a_directory_whose_last_change_was_torn_goes_on_before_it() -> None:
+    with tempfile.TemporaryDirectory(prefix="headrace-store-") as directory:
+
+        async def main() -> None:
+            runtime = real_runtime()
+            for number in range(3):
+                session = DirectorySession(runtime, directory, timeout_s=5.0)
+                await session.start()
+                await session.apply([Create(f"/{number}", b"x" * 100)])
+                assert await session.children("/") == [str(n) for n in range(number + 1)]
+                await session.close()
+                with (Path(directory) / "changes.0").open("ab") as file:
+                    file.write(b"\x00\x00\x00\x50half of a cha")
+            await runtime.close()
+
+        asyncio.run(main())
+
+
+def test_a_directory_is_rewritten_when_it_has_grown() -> None:
+    with tempfile.TemporaryDirectory(prefix="headrace-store-") as directory:
+
+        async def main() -> None:
+            runtime = real_runtime()
+            one = DirectorySession(runtime, directory, timeout_s=5.0, rewrite_after_bytes=20_000)
+            two = DirectorySession(runtime, directory, timeout_s=5.0, rewrite_after_bytes=20_000)
+            await one.start()
+            await two.start()
+            await one.apply([Create("/mine", b"1", is_ephemeral=True), Create("/all", b"")])
+            fired = asyncio.Event()
+            assert await two.get("/all", fired.set) == (b"", 0)
+            for number in range(100):
+                await one.apply([Write("/all", b"%d" % number * 500)])
+            await asyncio.wait_for(fired.wait(), 10)
+            assert await two.get("/all") == (b"99" * 500, 100)
+            names = sorted(name for name in os.listdir(directory) if name.startswith("changes."))
+            assert len(names) == 1
+            assert names != ["changes.0"]
+            await one.close()
+            assert await two.get("/mine") is None
+            await two.close()
+            await runtime.close()
+
+        asyncio.run(main())
+
+
+# --- a real ZooKeeper -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_a_real_zookeeper_follows_the_rules_and_may_be_killed_and_come_back() -> None:
+    with zookeeper() as process:
+        run_zookeeper(follow_rules, process)
+
+        async def main(home: Home) -> None:
+            assert isinstance(home, NodesHome)
+            async with opened(home) as store, opened(home) as other:
+                epoch = await won(store)
+                await store.append_if_epoch(epoch, topic(1))
+                await other.read_from(0)
+                process.kill()
+                with pytest.raises((StoreUnavailableError, OutcomeUnknownError)):
+                    await store.append_if_epoch(epoch, topic(2))
+                with pytest.raises(StoreUnavailableError):
+                    await other.read_from(0)
+                process.start()
+                # The session may have outlived it, or not.
+                while True:
+                    with contextlib.suppress(SessionLostError, StoreUnavailableError):
+                        await store.register(member(1))
+                        later = await store.elect(member(1))
+                        break
+                assert later is not None
+                assert later > epoch
+                await store.append_if_epoch(later, topic(3))
+                assert told(await store.read_from(0)) in (topic(1) + topic(3), topic(1) + topic(2) + topic(3))
+
+        run_zookeeper(main, process, timeout_s=2.0)

@@ -412,7 +412,7 @@ def test_a_topic_is_deleted_and_made_anew_in_one_decision() -> None:
             TopicRecord(name="t", topic_id=new_id),
             partition_record(new_id, 0, state),
         ]
-        await broker.metadata.change(lambda: Decision(None, records))
+        await broker.metadata.change(lambda image: Decision(None, records))
         assert broker.partition("t", 0).log.topic_id == new_id
         await write(broker, "t", b"new")
         assert broker.partition("t", 0).log.end_offset == 1
@@ -434,7 +434,7 @@ def test_a_config_that_changes_while_a_log_moves_counts() -> None:
         other = next(path for path in (A, B) if path != broker.directories.directory_of(partition.log))
         await broker.replicas.move("t", 0, other)
         keep = ConfigRecord(resource_type=ResourceType.TOPIC, resource_name="t", name="retention.ms", value="-1")
-        await broker.metadata.change(lambda: Decision(None, [keep]))
+        await broker.metadata.change(lambda image: Decision(None, [keep]))
         assert broker.directories.moves
         while broker.directories.moves:
             await asyncio.sleep(0.01)

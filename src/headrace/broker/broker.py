@@ -24,11 +24,11 @@ from headrace.broker.transaction_service import TransactionService
 from headrace.broker.write_order import batch_bytes_max
 from headrace.cluster.answers import Answers
 from headrace.cluster.broker_config import BrokerConfig
+from headrace.cluster.changes import Changes
 from headrace.cluster.controller import Controller
 from headrace.cluster.decision import Decision
 from headrace.cluster.features import TRANSACTION_VERSION
 from headrace.cluster.image import Image, TopicImage
-from headrace.cluster.records import MetadataRecord
 from headrace.cluster.store.local import LocalStore
 from headrace.cluster.topic_names import CONSUMER_OFFSETS, TRANSACTION_STATE
 from headrace.config import ConfigValue, RawValue
@@ -131,7 +131,7 @@ class Broker:
 
     async def decide(self, method: Callable[..., Decision[R]], *arguments: object) -> R:
         """Let the controller decide, and make it true."""
-        return await self.metadata.change(lambda: method(self.image, *arguments))
+        return await self.metadata.change(lambda image: method(image, *arguments))
 
     def partition(self, topic: str, index: int) -> Partition:
         """The partition, or the error that a client gets for one that is not here."""
@@ -178,7 +178,7 @@ class Broker:
             missing = startup.missing_directories(self, logs)
             registration = startup.registration(self, missing)
             self.broker_epoch = await self.metadata.change(
-                lambda: self.controller.register_broker(self.image, registration, fenced=False)
+                lambda image: self.controller.register_broker(image, registration, fenced=False)
             )
             await self.replicas.open_all(self.image, logs, [encode_id(directory) for directory in missing])
             self._make_waiting_later()
@@ -291,22 +291,23 @@ class Broker:
                 values[key] = existing
         return values
 
-    def _follow(self, records: list[MetadataRecord], deleted: list[TopicImage]) -> None:
+    def _follow(self, changes: Changes) -> None:
         """After a change of the metadata: new settings count."""
         self._config = None
         self._make_waiting_later()
 
-    def _follow_with_coordinators(self, records: list[MetadataRecord], deleted: list[TopicImage]) -> None:
+    def _follow_with_coordinators(self, changes: Changes) -> None:
         """After a change of the metadata: the coordinators take over new partitions, and forget deleted topics."""
         self.transactions.coordinator.transaction_version = self._transaction_version
+        deleted = changes.deleted
         self._unload_coordinators(deleted)
         self._load_coordinators()
         if deleted:
             self.groups.topics_deleted({topic.name: topic.topic_id for topic in deleted})
 
-    def _follow_with_cleaner(self, records: list[MetadataRecord], deleted: list[TopicImage]) -> None:
+    def _follow_with_cleaner(self, changes: Changes) -> None:
         """After a change of the metadata: what was cleaned of deleted topics is forgotten."""
-        for topic in deleted:
+        for topic in changes.deleted:
             for index in range(len(topic.partitions)):
                 self.maintenance.cleaner.forget(TopicPartition(topic.name, index))
 

@@ -8,10 +8,13 @@ from headrace.errors import KafkaError
 from headrace.protocol.schema import Schema
 
 
-def refuse(response: Any, error: KafkaError) -> bool:
-    """Put the error in every place of a response that said there was none; whether there was such a place."""
+def refuse(response: Any, error: KafkaError, *, everywhere: bool = False) -> bool:
+    """Put the error in every place of a response that said there was none; whether there was such a place.
+
+    `everywhere`: also where it said that there was another, which may be as wrong.
+    """
     if isinstance(response, list):
-        refused = [refuse(item, error) for item in response]
+        refused = [refuse(item, error, everywhere=everywhere) for item in response]
         return any(refused)
     schema = getattr(response, "SCHEMA", None)
     if not isinstance(schema, Schema):
@@ -20,12 +23,12 @@ def refuse(response: Any, error: KafkaError) -> bool:
     for declared in schema.fields:
         value = getattr(response, declared.name)
         if declared.name != "error_code":
-            found |= refuse(value, error)
+            found |= refuse(value, error, everywhere=everywhere)
             continue
         found = True
-        if value == 0:
+        if value == 0 or everywhere:
             response.error_code = error.code
-            if getattr(response, "error_message", "") is None:
+            if (everywhere and hasattr(response, "error_message")) or getattr(response, "error_message", "") is None:
                 response.error_message = error.message
     return found
 

@@ -14,15 +14,9 @@ from dataclasses import dataclass
 from typing import TypeVar, TypeVarTuple
 
 from headrace.broker.partition import Leadership, Partition
+from headrace.cluster.changes import Changes
 from headrace.cluster.image import Image, PartitionImage, TopicImage
-from headrace.cluster.records import (
-    ConfigRecord,
-    MetadataRecord,
-    PartitionChangeRecord,
-    PartitionRecord,
-    RemoveTopicRecord,
-    ResourceType,
-)
+from headrace.cluster.records import MetadataRecord, PartitionRecord
 from headrace.errors import HeadraceError, KafkaStorageError, UnknownTopicOrPartitionError
 from headrace.log import Log, LogConfig, LogDirectories, Move
 from headrace.runtime import DirectoryWriter, DiskError, Runtime
@@ -158,48 +152,39 @@ class Replicas:
             except DiskError as error:
                 log.error("logs of %s could not be synced: %s", writer.directory, error)
 
-    def to_be_deleted(self, image: Image, records: Iterable[MetadataRecord]) -> list[TopicImage]:
-        """The topics that these records will remove, as they still are."""
-        return [
-            image.topics_by_id[record.topic_id]
-            for record in records
-            if isinstance(record, RemoveTopicRecord) and record.topic_id in image.topics_by_id
-        ]
-
-    async def follow(
-        self, image: Image, records: list[MetadataRecord], deleted: list[TopicImage]
-    ) -> dict[tuple[str, int], str]:
-        """Make logs, leaders and configs agree with the image, after these records were folded into it.
-
-        Gives the partitions whose logs could not be made, with the reason.
-        """
+    async def follow(self, changes: Changes) -> None:
+        """Make logs, leaders and configs agree with the image that has changed so."""
         # First, as a topic of the same name may be among those that are made.
-        for gone in deleted:
+        for gone in changes.deleted:
             await self._drop(gone)
         new: list[tuple[TopicImage, int, PartitionImage]] = []
-        reconfigured: set[str] = set()
-        all_reconfigured = False
-        for record in records:
-            if isinstance(record, (PartitionRecord, PartitionChangeRecord)):
-                topic = image.topics_by_id.get(record.topic_id)
-                if topic is None:
-                    continue
-                state = topic.partitions[record.partition_id]
-                known = self.partitions.get((topic.name, record.partition_id))
+        left: list[TopicPartition] = []
+        for topic, index, is_new in changes.partitions:
+            state = topic.partitions[index]
+            known = self.partitions.get((topic.name, index))
+            if self._node_id not in state.replicas:
                 if known is not None:
-                    known.lead(leadership(state))
-                elif self._node_id in state.replicas and self._is_open and self._may_make(topic.name, record):
-                    new.append((topic, record.partition_id, state))
-            elif isinstance(record, ConfigRecord):
-                if record.resource_type == ResourceType.TOPIC:
-                    reconfigured.add(record.resource_name)
-                elif record.resource_type == ResourceType.BROKER:
-                    all_reconfigured = True
+                    left.append(known.key)
+            elif known is not None:
+                known.lead(leadership(state))
+            elif self._is_open and (is_new or (topic.name, index) not in self._offline):
+                # A log whose directory is offline is there all the same: a change of its partition makes no other.
+                new.append((topic, index, state))
+        await self._drop_partitions(left, "its replica was moved to other brokers")
         await self._make(new)
-        names = {topic for topic, _ in self.partitions} if all_reconfigured else reconfigured
+        names = {topic for topic, _ in self.partitions} if changes.brokers_configured else changes.configured
         self._reconfigure(names)
-        keys = [(topic.name, index) for topic, index, _ in new]
-        return {key: self._offline[key].reason for key in keys if key in self._offline}
+
+    def unmade(self, image: Image, records: Iterable[MetadataRecord]) -> dict[tuple[str, int], str]:
+        """The partitions of these records whose logs could not be made here, with the reason."""
+        found = {}
+        for record in records:
+            if isinstance(record, PartitionRecord) and self._offline:
+                topic = image.topics_by_id.get(record.topic_id)
+                key = ("" if topic is None else topic.name, record.partition_id)
+                if key in self._offline:
+                    found[key] = self._offline[key].reason
+        return found
 
     @property
     def is_waiting(self) -> bool:
@@ -211,10 +196,6 @@ class Replicas:
         waiting = [key for key, offline in self._offline.items() if offline.is_waiting]
         topics = [(image.topics.get(name), index) for name, index in waiting]
         await self._make([(topic, index, topic.partitions[index]) for topic, index in topics if topic is not None])
-
-    def _may_make(self, topic: str, record: PartitionRecord | PartitionChangeRecord) -> bool:
-        """A log whose directory is offline is there all the same: a change of its partition must not make another."""
-        return isinstance(record, PartitionRecord) or (topic, record.partition_id) not in self._offline
 
     def _reconfigure(self, topics: set[str]) -> None:
         if not topics:
@@ -262,12 +243,17 @@ class Replicas:
     async def _drop(self, topic: TopicImage) -> None:
         """Take a topic's partitions out of use, also those that are offline."""
         keys = [TopicPartition(topic.name, index) for index in range(len(topic.partitions))]
+        await self._drop_partitions(keys, "the topic was deleted")
+
+    async def _drop_partitions(self, keys: list[TopicPartition], reason: str) -> None:
+        if not keys:
+            return
         dropped = []
         for key in keys:
             self._offline.pop(key, None)
             partition = self.partitions.pop(key, None)
             if partition is not None:
-                partition.go_offline("the topic was deleted")
+                partition.go_offline(reason)
                 dropped.append(partition)
         for partition in dropped:
             await partition.idle()

@@ -155,7 +155,7 @@ async def _adopt_all(broker: Broker) -> dict[TopicPartition, Log]:
     found = await broker.runtime.offload(broker.directories.scan)
     logs = await broker.directories.open_logs_in_parallel(broker.log_config)
     if found:
-        await broker.metadata.change(lambda: adopt(broker, found, logs))
+        await broker.metadata.change(lambda image: adopt(broker, found, logs))
         for partition, opened in logs.items():
             opened.config = broker.log_config(partition.topic)
     return logs

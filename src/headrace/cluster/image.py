@@ -153,6 +153,28 @@ class Image:
         """Another topic whose name differs only in dots and underscores: their metrics would have the same name."""
         return min(self._collisions.get(unify(name), set()) - {name}, default=None)
 
+    # --- whole images -------------------------------------------------------------------------------------------------
+
+    def copied(self) -> Image:
+        """Another image with the same content, to be changed apart from this one."""
+        copy = Image()
+        copy.become(self)
+        copy.topics = {name: replace(topic, partitions=list(topic.partitions)) for name, topic in self.topics.items()}
+        copy.topics_by_id = {topic.topic_id: topic for topic in copy.topics.values()}
+        copy.brokers = dict(self.brokers)
+        copy.configs = {resource: dict(values) for resource, values in self.configs.items()}
+        copy.features = dict(self.features)
+        copy.quotas = {entity: dict(values) for entity, values in self.quotas.items()}
+        copy.scram = dict(self.scram)
+        copy.acls = dict(self.acls)
+        copy._collisions = {name: set(topics) for name, topics in self._collisions.items()}
+        return copy
+
+    def become(self, other: Image) -> None:
+        """Take over the content of another image, which is not used any more."""
+        for name in self.__slots__:
+            setattr(self, name, getattr(other, name))
+
     # --- folding ------------------------------------------------------------------------------------------------------
 
     def apply(self, record: MetadataRecord) -> None:

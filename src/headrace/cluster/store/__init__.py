@@ -138,8 +138,8 @@ class Store(Protocol):
         """
         ...
 
-    async def read_from(self, offset: int) -> Reading:
-        """The records from an offset on.
+    async def read_from(self, offset: int, *, latest: bool = False) -> Reading:
+        """The records from an offset on; with `latest`, all that were appended before this was asked for.
 
         Old records may have been replaced by a snapshot. Then whoever asks for an offset before its end gets the whole
         snapshot and what follows it.

@@ -67,7 +67,7 @@ class LocalStore:
         finally:
             self._tell()
 
-    async def read_from(self, offset: int) -> Reading:
+    async def read_from(self, offset: int, *, latest: bool = False) -> Reading:
         return await self._runtime.offload(self._log.read, offset)
 
     async def grown_beyond(self, offset: int) -> None:

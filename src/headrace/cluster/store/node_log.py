@@ -323,6 +323,8 @@ class NodeLog:
             raise StaleControllerEpochError(f"The controller of epoch {won.epoch} has lost its place in the log.")
         if image.offset != end.offset:
             raise ValueError(f"the image is that of offset {image.offset}, but the log ends at {end.offset}")
+        # At once: the image goes on changing if another is elected meanwhile.
+        records = list(image.to_records())
         old = await self._pointer()
         if old.end_offset == end.offset:
             return
@@ -331,7 +333,7 @@ class NodeLog:
         await self._remove_snapshot(won, pointer.name)
         await self._insist(won, [Create(top, b"")], done=NodeExists)
         chunks = 0
-        for batch in batches_within(image.to_records(), self._runtime.clock.now_ms(), _CHUNK_BYTES):
+        for batch in batches_within(records, self._runtime.clock.now_ms(), _CHUNK_BYTES):
             await self._insist(won, [Create(f"{top}/{chunks:06d}", bytes(batch))], done=NodeExists)
             chunks += 1
         data = SnapshotPointer(pointer.name, chunks, pointer.end_offset, pointer.next_number).encode()

@@ -206,7 +206,9 @@ class NodeStore:
             raise StaleControllerEpochError(f"The controller of epoch {epoch} is none any more.")
         return won
 
-    async def read_from(self, offset: int) -> Reading:
+    async def read_from(self, offset: int, *, latest: bool = False) -> Reading:
+        if latest:
+            await self._link.read(lambda session: session.sync())
         return await self._log.read_from(offset)
 
     async def grown_beyond(self, offset: int) -> None:

@@ -1,0 +1,211 @@
+"""The controller on the broker that was elected: decides on its own image, and appends what it decided to the store.
+
+Its image is ahead of everyone's: it has what was decided and is not written yet. So decisions need not wait for one
+another, and those that come while an append is under way go into the next one together. Nobody is answered before
+what was decided, and all that it was decided on, is in the store and in this broker's image.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from headrace.broker.metadata_follower import MetadataFollower
+from headrace.broker.refusals import refuse, refuse_topics
+from headrace.broker.replicas import Replicas
+from headrace.cluster.decision import Decision
+from headrace.cluster.image import Image
+from headrace.cluster.records import MetadataRecord
+from headrace.cluster.store import (
+    DecisionTooLargeError,
+    OutcomeUnknownError,
+    SessionLostError,
+    Store,
+    StoreUnavailableError,
+)
+from headrace.errors import (
+    KafkaError,
+    KafkaStorageError,
+    NotControllerError,
+    RequestTimedOutError,
+    StaleControllerEpochError,
+)
+from headrace.runtime import DiskError
+
+log = logging.getLogger("headrace.broker.controller")
+
+R = TypeVar("R")
+
+NO_EPOCH = -1
+RECORDS_AT_ONCE_MAX = 10_000
+WAITING_MAX = 10_000
+
+
+@dataclass(slots=True)
+class _Proposal:
+    """A decision on its way into the store."""
+
+    decision: Decision[Any]
+    done: asyncio.Future[None] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+
+
+class ControllerService:
+    """Decisions, one after the other, for as long as this broker is the controller."""
+
+    def __init__(self, store: Store, follower: MetadataFollower, replicas: Replicas) -> None:
+        self.epoch = NO_EPOCH
+        self._store = store
+        self._follower = follower
+        self._replicas = replicas
+        # With everything decided so far; None while that is not known, after a failure.
+        self._image: Image | None = None
+        self._waiting: list[_Proposal] = []
+        self._writing: asyncio.Task[None] | None = None
+        self._snapshots = asyncio.Lock()
+
+    @property
+    def is_active(self) -> bool:
+        return self.epoch != NO_EPOCH
+
+    async def take_over(self, epoch: int) -> None:
+        """This broker was elected: decide from now on, beginning with all that its predecessors wrote."""
+        await self._follower.catch_up()
+        self._image = self._follower.image.copied()
+        self.epoch = epoch
+        log.info("this broker is the controller, in epoch %d", epoch)
+
+    def resign(self, reason: str) -> None:
+        """Another is the controller, or will be: what is not written yet is given up."""
+        if self.is_active:
+            log.warning("this broker is no longer the controller of epoch %d: %s", self.epoch, reason)
+            self.epoch = NO_EPOCH
+            self._give_up(NotControllerError(f"This broker is no longer the controller: {reason}"))
+
+    async def close(self) -> None:
+        writing = self._writing
+        if writing is not None:
+            await asyncio.wait([writing])
+        self.epoch = NO_EPOCH
+        self._give_up(NotControllerError("This broker is stopping."))
+
+    # --- deciding
+
+    async def propose(self, decide: Callable[[Image], Decision[R]]) -> R:
+        """Decide with the cluster as it is, make that true, and give the response."""
+        if not self.is_active:
+            raise NotControllerError("This broker is not the controller.")
+        if len(self._waiting) >= WAITING_MAX:
+            raise RequestTimedOutError(f"{WAITING_MAX} changes of the metadata are waiting; try again later.")
+        image = self._image
+        if image is None:
+            image = self._image = self._follower.image.copied()
+        decision = decide(image)
+        for record in decision.records:
+            image.apply(record)
+        image.offset += len(decision.records)
+        if decision.records or self._writing is not None:
+            # One that changes nothing may still tell of a change that is not written yet.
+            await self._written(decision)
+        return decision.response
+
+    async def _written(self, decision: Decision[Any]) -> None:
+        proposal = _Proposal(decision)
+        is_on_unwritten = self._writing is not None
+        self._waiting.append(proposal)
+        if self._writing is None:
+            self._writing = asyncio.get_running_loop().create_task(self._write())
+        try:
+            # Also when whoever asked has gone: it was decided.
+            await asyncio.shield(proposal.done)
+        except KafkaError as error:
+            # Nothing has changed, as far as is known: the answer says so where it can, also of several things.
+            if not refuse(decision.response, error, everywhere=is_on_unwritten):
+                raise
+            return
+        unmade = self._replicas.unmade(self._follower.image, decision.records)
+        for (topic, index), reason in unmade.items():
+            words = f"{topic} is known, but the log of partition {index} could not be made: {reason}"
+            refuse_topics(decision.response, topic, KafkaStorageError(words))
+
+    async def _write(self) -> None:
+        """Append what waits, as much at once as there is."""
+        try:
+            while self._waiting:
+                batch = self._next_batch()
+                records = [record for proposal in batch for record in proposal.decision.records]
+                try:
+                    await self._append(records)
+                except KafkaError as error:
+                    self._give_up(error, batch)
+                    continue
+                for proposal in batch:
+                    if not proposal.done.done():
+                        proposal.done.set_result(None)
+        finally:
+            self._writing = None
+
+    def _next_batch(self) -> list[_Proposal]:
+        count, size = 0, 0
+        for proposal in self._waiting:
+            size += len(proposal.decision.records)
+            if count and size > RECORDS_AT_ONCE_MAX:
+                break
+            count += 1
+        batch, self._waiting = self._waiting[:count], self._waiting[count:]
+        return batch
+
+    async def _append(self, records: list[MetadataRecord]) -> None:
+        """Write records and let this broker follow them; raises why they are not written."""
+        if not records:
+            return
+        try:
+            end = await self._store.append_if_epoch(self.epoch, records)
+        except (StaleControllerEpochError, OutcomeUnknownError, SessionLostError) as error:
+            self.resign(str(error))
+            raise NotControllerError(f"This broker is no longer the controller: {error}") from error
+        except StoreUnavailableError as error:
+            raise RequestTimedOutError(f"The metadata cannot be changed for now: {error}") from error
+        except DecisionTooLargeError as error:
+            raise KafkaStorageError(f"The metadata could not be written: {error}") from error
+        except (DiskError, KafkaStorageError) as error:
+            is_short = isinstance(error, DiskError) and error.is_shortage
+            until = "for now" if is_short else "until this broker is restarted"
+            log.error("the metadata cannot be changed %s: %s", until, error)
+            raise KafkaStorageError(f"The metadata could not be written: {error}") from error
+        await self._follower.take(end - len(records), records)
+
+    def _give_up(self, error: KafkaError, batch: list[_Proposal] | None = None) -> None:
+        """What was decided is not written, and what was decided since was decided on it."""
+        waiting, self._waiting = [*(batch or ()), *self._waiting], []
+        self._image = None
+        for proposal in waiting:
+            if not proposal.done.done():
+                proposal.done.set_exception(error)
+                proposal.done.exception()  # nobody may be left to hear of it
+
+    # --- snapshots
+
+    async def take_snapshot_if_due(self) -> None:
+        """Let the image take the place of the records it was made of, when there are many."""
+        async with self._snapshots:
+            if not self.is_active or not self._store.snapshot_due:
+                return
+            # In turn with the appends: its image is that of the log's end.
+            done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            while self._writing is not None:
+                await asyncio.wait([self._writing])
+            self._writing = asyncio.get_running_loop().create_task(self._snapshot(done))
+            await done
+
+    async def _snapshot(self, done: asyncio.Future[None]) -> None:
+        try:
+            await self._store.take_snapshot(self._follower.image, self.epoch)
+        except BaseException as error:  # noqa: BLE001 - it is for whoever waits; those behind have their turn
+            if not done.done():
+                done.set_exception(error)
+        else:
+            done.set_result(None)
+        await self._write()

@@ -1,0 +1,244 @@
+"""Decisions on their way into the store and into images: many at once, in order, and nothing before it is written."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
+
+import pytest
+from tests.cluster.test_image import state
+
+from headrace.broker.controller_service import ControllerService
+from headrace.broker.metadata_follower import MetadataFollower
+from headrace.cluster.broker_config import BrokerConfig
+from headrace.cluster.brokers import Registration
+from headrace.cluster.changes import Changes
+from headrace.cluster.controller import Controller
+from headrace.cluster.decision import Decision
+from headrace.cluster.image import Image, Listener
+from headrace.cluster.records import MetadataRecord
+from headrace.cluster.store import Member, OutcomeUnknownError, Store, StoreUnavailableError
+from headrace.cluster.store.local import LocalStore
+from headrace.cluster.store.metadata_log import MetadataLog
+from headrace.errors import ErrorCode, KafkaStorageError, NotControllerError
+from headrace.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from headrace.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from headrace.runtime import DiskError, Runtime
+from headrace.runtime.simulated import Simulation
+
+
+class FakeReplicas:
+    """Says what it was told, by the names and ids of topics."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[list[bytes], list[tuple[str, int, bytes]]]] = []
+        self.reasons: dict[tuple[str, int], str] = {}
+
+    async def follow(self, changes: Changes) -> None:
+        deleted = [topic.topic_id for topic in changes.deleted]
+        made = [(topic.name, index, topic.topic_id) for topic, index, _ in changes.partitions]
+        if deleted or made:
+            self.told.append((deleted, made))
+
+    def unmade(self, image: Image, records: Sequence[MetadataRecord]) -> dict[tuple[str, int], str]:
+        return self.reasons
+
+
+class CountedStore:
+    """A store whose appends can be held up, counted and made to fail."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self.appends: list[int] = []
+        self.failure: Exception | None = None
+        self.may_append = asyncio.Event()
+        self.may_append.set()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    async def append_if_epoch(self, epoch: int, records: Sequence[MetadataRecord]) -> int:
+        self.appends.append(len(records))
+        await self.may_append.wait()
+        if self.failure is not None:
+            raise self.failure
+        return await self._store.append_if_epoch(epoch, records)
+
+
+class World:
+    """A controller with a store of its own, and as many followers as a test wants."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self.runtime = runtime
+        self.store = CountedStore(LocalStore(runtime, MetadataLog.open(runtime, "/data")))
+        self.replicas = FakeReplicas()
+        self.follower = self.another_follower(self.replicas)
+        self.controller = Controller(1, BrokerConfig.parse({}), runtime.rng, runtime.uuid)
+        self.service = ControllerService(self.store, self.follower, self.replicas)  # type: ignore[arg-type]  # fakes
+
+    def another_follower(self, replicas: FakeReplicas) -> MetadataFollower:
+        return MetadataFollower(self.runtime, self.store, replicas)  # type: ignore[arg-type]  # fakes
+
+    async def open(self) -> None:
+        await self.follower.open()
+        epoch = await self.store.elect(Member(1, bytes(16)))
+        await self.service.take_over(epoch)
+        await self.service.propose(lambda image: Decision(None, self.controller.bootstrap(image)))
+        broker = Registration(1, bytes(16), [Listener("PLAINTEXT", "localhost", 9092, 0)])
+        await self.service.propose(lambda image: self.controller.register_broker(image, broker, fenced=False))
+        self.store.appends.clear()
+
+    async def create(self, name: str) -> int:
+        request = CreateTopicsRequest(topics=[CreatableTopic(name=name, num_partitions=2, replication_factor=1)])
+        answer = await self.service.propose(lambda image: self.controller.create_topics(image, request))
+        return answer.topics[0].error_code
+
+    async def delete(self, name: str) -> int:
+        request = DeleteTopicsRequest(topics=[DeleteTopicState(name=name)])
+        answer = await self.service.propose(lambda image: self.controller.delete_topics(image, request, 6))
+        return answer.responses[0].error_code
+
+
+def run(main: Callable[[World], Coroutine[Any, Any, None]]) -> None:
+    simulation = Simulation(3)
+
+    async def opened() -> None:
+        world = World(simulation.host().runtime)
+        await world.open()
+        await main(world)
+        await world.service.close()
+
+    simulation.run(opened())
+    simulation.check()
+
+
+def test_decisions_that_come_while_an_append_is_under_way_go_into_the_next_one_together() -> None:
+    async def main(world: World) -> None:
+        world.store.may_append.clear()
+        creating = [asyncio.ensure_future(world.create(f"topic-{number}")) for number in range(50)]
+        await asyncio.sleep(1)
+        assert not any(task.done() for task in creating)
+        assert not world.follower.image.topics, "an image has what is not written"
+        world.store.may_append.set()
+        assert await asyncio.gather(*creating) == [0] * 50
+        assert len(world.store.appends) <= 2
+        assert len(world.follower.image.topics) == 50
+
+    run(main)
+
+
+def test_a_decision_is_made_on_those_before_it_and_answered_after_them() -> None:
+    async def main(world: World) -> None:
+        world.store.may_append.clear()
+        first = asyncio.ensure_future(world.create("a"))
+        await asyncio.sleep(1)
+        second = asyncio.ensure_future(world.create("a"))
+        await asyncio.sleep(1)
+        assert not second.done(), "it tells of a topic that a crash may still undo"
+        world.store.may_append.set()
+        assert [await first, await second] == [ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS]
+
+    run(main)
+
+
+def test_what_could_not_be_written_is_refused_with_all_that_was_decided_on_it() -> None:
+    async def main(world: World) -> None:
+        world.store.may_append.clear()
+        world.store.failure = DiskError("append", "/data", 28)
+        creating = []
+        for ask in (world.create, world.create, world.delete):
+            creating.append(asyncio.ensure_future(ask("a")))
+            await asyncio.sleep(1)
+        world.store.may_append.set()
+        # Also the second one, though it was told that there is such a topic: there is none.
+        assert await asyncio.gather(*creating) == [KafkaStorageError.code] * 3
+        assert not world.follower.image.topics
+        world.store.failure = None
+        assert await world.create("a") == ErrorCode.NONE
+
+    run(main)
+
+
+@pytest.mark.parametrize("failure", [StoreUnavailableError("it is away"), OutcomeUnknownError("it went away")])
+def test_a_store_that_is_away_is_an_error_of_the_request(failure: Exception) -> None:
+    async def main(world: World) -> None:
+        world.store.failure = failure
+        code = await world.create("a")
+        is_over = isinstance(failure, OutcomeUnknownError)
+        assert code == (ErrorCode.NOT_CONTROLLER if is_over else ErrorCode.REQUEST_TIMED_OUT)
+        assert world.service.is_active is not is_over
+        world.store.failure = None
+        if is_over:
+            with pytest.raises(NotControllerError):
+                await world.create("b")
+            epoch = await world.store.elect(Member(1, bytes(16)))
+            await world.service.take_over(epoch)
+        assert await world.create("b") == ErrorCode.NONE
+
+    run(main)
+
+
+def test_a_topic_that_was_deleted_and_created_again_is_two_to_whoever_hears_of_both_at_once() -> None:
+    async def main(world: World) -> None:
+        late = FakeReplicas()
+        follower = world.another_follower(late)
+        await follower.open()
+        for _ in range(3):
+            assert await world.create("a") == ErrorCode.NONE
+            assert await world.delete("a") == ErrorCode.NONE
+        assert await world.create("a") == ErrorCode.NONE
+        await follower.catch_up()
+        made = [topic_id for _, partitions in late.told for _, index, topic_id in partitions if index == 0]
+        deleted = [topic_id for gone, _ in late.told for topic_id in gone]
+        assert len(set(made)) == 4
+        assert deleted == made[:3]
+        for gone, partitions in late.told:
+            assert not {topic_id for _, _, topic_id in partitions} & set(gone), "made and removed in one step"
+        assert state(follower.image) == state(world.follower.image)
+
+    run(main)
+
+
+def test_after_a_snapshot_a_follower_learns_what_is_different() -> None:
+    async def main(world: World) -> None:
+        for name in ("kept", "gone", "replaced"):
+            await world.create(name)
+        late = FakeReplicas()
+        follower = world.another_follower(late)
+        await follower.open()
+        image, version = follower.image, follower.image.version
+        ids = {name: topic.topic_id for name, topic in image.topics.items()}
+        await world.delete("gone")
+        await world.delete("replaced")
+        await world.create("replaced")
+        await world.create("new")
+        await world.store.take_snapshot(world.follower.image, world.service.epoch)
+        await world.create("newest")
+        await follower.catch_up()
+        assert follower.image is image
+        assert image.version > version
+        [(deleted, made), (none, newest)] = late.told
+        assert set(deleted) == {ids["gone"], ids["replaced"]}
+        assert {name for name, _, _ in made} == {"replaced", "new"}
+        assert (none, {name for name, _, _ in newest}) == ([], {"newest"})
+        assert state(image) == state(world.follower.image)
+        assert image.offset == world.follower.image.offset
+
+    run(main)
+
+
+def test_the_copy_of_an_image_changes_apart_from_it() -> None:
+    async def main(world: World) -> None:
+        await world.create("a.b")
+        before = state(world.follower.image)
+        copy = world.follower.image.copied()
+        assert state(copy) == before
+        broken = world.controller.delete_topics(copy, DeleteTopicsRequest(topics=[DeleteTopicState(name="a.b")]), 6)
+        for record in broken.records:
+            copy.apply(record)
+        assert not copy.topics
+        assert state(world.follower.image) == before
+        assert world.follower.image.colliding_topic("a_b") == "a.b"
+
+    run(main)

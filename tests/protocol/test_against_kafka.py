@@ -8,6 +8,9 @@ from headrace.protocol.stored import metadata_records
 
 from .vectors import from_json, load, unbase64
 
+# Requests between brokers, of which there are no vectors.
+HELD_AGAINST_KIO_ALONE = ("BrokerRegistration", "BrokerHeartbeat", "AllocateProducerIds")
+
 
 def declared_classes() -> dict[str, type[Any]]:
     apis = [api(key) for key in declared_keys()]
@@ -27,7 +30,7 @@ def test_every_message_is_written_and_read_as_kafka_writes_it() -> None:
         assert decode_from(cls, version, raw) == (message, len(raw)), f"{row['name']} v{version}"
         seen.add((row["name"], version))
     every = {(n, v) for n, c in classes.items() for v in range(c.SCHEMA.versions.low, c.SCHEMA.versions.high + 1)}
-    assert seen == every
+    assert seen == {(name, version) for name, version in every if not name.startswith(HELD_AGAINST_KIO_ALONE)}
 
 
 def test_every_metadata_record_is_written_and_read_as_kafka_writes_it() -> None:

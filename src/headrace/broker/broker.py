@@ -11,28 +11,33 @@ from typing import TypeVar
 from headrace.broker import startup
 from headrace.broker.acceptor import Acceptor, ConnectionLimits
 from headrace.broker.descriptors import share_out
+from headrace.broker.dispatch import RequestContext
 from headrace.broker.fetch_sessions import FetchSessions
 from headrace.broker.group_service import GroupService
 from headrace.broker.listeners import ListenerSetting, parse_listeners
 from headrace.broker.maintenance import Maintenance
+from headrace.broker.membership import Membership
 from headrace.broker.metadata_service import MetadataService
 from headrace.broker.partition import Partition
 from headrace.broker.pipeline import Pipeline
 from headrace.broker.producer_ids import ProducerIds
+from headrace.broker.refusals import refuse
 from headrace.broker.replicas import Replicas
 from headrace.broker.transaction_service import TransactionService
 from headrace.broker.write_order import batch_bytes_max
 from headrace.cluster.answers import Answers
 from headrace.cluster.broker_config import BrokerConfig
+from headrace.cluster.brokers import ProducerIdBlock, Registration
 from headrace.cluster.changes import Changes
 from headrace.cluster.controller import Controller
 from headrace.cluster.decision import Decision
 from headrace.cluster.features import TRANSACTION_VERSION
 from headrace.cluster.image import Image, TopicImage
+from headrace.cluster.store import Store
 from headrace.cluster.store.local import LocalStore
 from headrace.cluster.topic_names import CONSUMER_OFFSETS, TRANSACTION_STATE
 from headrace.config import ConfigValue, RawValue
-from headrace.errors import HeadraceError, KafkaStorageError
+from headrace.errors import HeadraceError, KafkaStorageError, NotControllerError, RequestTimedOutError
 from headrace.groups import GroupConfig, GroupCoordinator
 from headrace.log import LogConfig, LogDirectories
 from headrace.log.cleaner import Workshop
@@ -44,6 +49,7 @@ from headrace.transactions import TransactionConfig, TransactionCoordinator
 log = logging.getLogger("headrace.broker")
 
 R = TypeVar("R")
+T = TypeVar("T")
 
 SHUTDOWN_GRACE_S = 5.0
 WAITING_LOGS_RETRY_S = 2.0
@@ -56,9 +62,20 @@ _PARTITION_COUNT_KEYS = {
 class Broker:
     """One node. `start` returns when clients can connect, `stop` when everything is on disk."""
 
-    def __init__(self, runtime: Runtime, config: BrokerConfig, *, workshop: Workshop | None = None) -> None:
-        """`workshop` is where logs are compacted: a thread, unless a process of its own is given."""
+    def __init__(
+        self,
+        runtime: Runtime,
+        config: BrokerConfig,
+        *,
+        workshop: Workshop | None = None,
+        store: Store | None = None,
+    ) -> None:
+        """`workshop` is where logs are compacted: a thread, unless a process of its own is given.
+
+        `store` is what it shares with other brokers, instead of what the configuration names.
+        """
         self.runtime = runtime
+        self._shared_store = store
         self.started_with = config
         self._workshop = workshop
         self.listener_settings: list[ListenerSetting] = parse_listeners(config)
@@ -91,18 +108,26 @@ class Broker:
         self._coordinated: dict[tuple[str, int], bytes] = {}
         self._config: BrokerConfig | None = None
         self.broker_epoch = -1
+        #: This broker among others; None in a cluster of one.
+        self.membership: Membership | None = None
+        self.incarnation = runtime.uuid()
         self._started = False
         self._waiting: asyncio.Task[None] | None = None
 
     @classmethod
     def from_settings(
-        cls, runtime: Runtime, settings: Mapping[str, RawValue], *, workshop: Workshop | None = None
+        cls,
+        runtime: Runtime,
+        settings: Mapping[str, RawValue],
+        *,
+        workshop: Workshop | None = None,
+        store: Store | None = None,
     ) -> Broker:
         """A broker with Kafka's own settings; wrong values are refused, unknown keys warned of."""
         config = BrokerConfig.parse(settings)
         for name, near in config.unknown().items():
             log.warning("unknown setting %s is ignored%s", name, f"; did you mean {near}?" if near else "")
-        return cls(runtime, config, workshop=workshop)
+        return cls(runtime, config, workshop=workshop, store=store)
 
     # --- what others look up
 
@@ -129,9 +154,23 @@ class Broker:
         """The configuration in effect for the logs of a topic."""
         return LogConfig.of(self.controller.topic_config(self.image, topic))
 
-    async def decide(self, method: Callable[..., Decision[R]], *arguments: object) -> R:
-        """Let the controller decide, and make it true."""
-        return await self.metadata.change(lambda image: method(image, *arguments))
+    async def decide(
+        self, method: Callable[..., Decision[R]], *arguments: object, context: RequestContext | None = None
+    ) -> R:
+        """Let the controller decide, and make it true. A client's request goes to it, wherever it is."""
+        if self.membership is None or context is None or context.is_from_broker:
+            return await self.metadata.change(lambda image: method(image, *arguments))
+        try:
+            if self.metadata.active.is_active:
+                return await self.metadata.change(lambda image: method(image, *arguments))
+            forwarded: R = await self.membership.ask_controller(arguments[0], version=context.api_version)
+            return forwarded
+        except (NotControllerError, RequestTimedOutError) as error:
+            # Nobody decided; what would have been answered says in every place that it was not.
+            response = method(self.image, *arguments).response
+            if not refuse(response, error, everywhere=True):
+                raise
+            return response
 
     def partition(self, topic: str, index: int) -> Partition:
         """The partition, or the error that a client gets for one that is not here."""
@@ -155,37 +194,50 @@ class Broker:
         """Open the data, read the metadata, serve the logs, then listen."""
         began = self.runtime.clock.monotonic()
         config = self.started_with
-        self.directories = await self.runtime.offload(startup.open_directories, self.runtime, config)
+        store = self._shared_store or startup.shared_store(self.runtime, config)
+        cluster_id = None
+        if store is not None:
+            found = await self.runtime.offload(startup.known_cluster_id, self.runtime, config)
+            self._to_close.append(store.close)
+            self._started = True
+            cluster_id = await self._opened(store.open(found))
+        self.directories = await self._opened(
+            self.runtime.offload(startup.open_directories, self.runtime, config, cluster_id)
+        )
         self._started = True
         files = self.directories.caches.files
         files.resize(self.acceptor.shares.files_beside(0))
         self.acceptor.on_files_max = files.resize
         try:
-            metadata_log = await self.runtime.offload(startup.open_metadata_log, self.runtime, self.directories, config)
-            store = LocalStore(self.runtime, metadata_log)
+            is_alone = store is None
+            if store is None:
+                metadata_log = await self.runtime.offload(
+                    startup.open_metadata_log, self.runtime, self.directories, config
+                )
+                store = LocalStore(self.runtime, metadata_log)
             self.controller = Controller(self.node_id, config, self.runtime.rng, self.runtime.uuid)
             self.replicas = Replicas(self.runtime, self.node_id, self.directories, self.log_config)
             self.metadata = MetadataService(self.runtime, store, self.controller, self.replicas)
             self._to_close += [self.metadata.close, self.replicas.close]
             self.answers = Answers(self.metadata.image, self.cluster_id)
-            self.answers.controller_id = self.node_id
             await self.metadata.open()
+            if is_alone:
+                self.answers.controller_id = self.node_id
+                await self.metadata.win()
             self.metadata.follow(self._follow)
             await self._listen()
+            if not is_alone:
+                await self._join(store)
             loop = asyncio.get_running_loop()
             self.directories.on_offline = functools.partial(_tell, loop, self._directory_failed)
             logs = await startup.open_logs(self)
             missing = startup.missing_directories(self, logs)
             registration = startup.registration(self, missing)
-            self.broker_epoch = await self.metadata.change(
-                lambda image: self.controller.register_broker(image, registration, fenced=False)
-            )
+            self.broker_epoch = await self._register(registration)
             await self.replicas.open_all(self.image, logs, [encode_id(directory) for directory in missing])
             self._make_waiting_later()
             await self._give_up_offline()
-            self.producer_ids = ProducerIds(
-                lambda: self.decide(self.controller.allocate_producer_ids, self.node_id, self.broker_epoch)
-            )
+            self.producer_ids = ProducerIds(self._reserve_producer_ids)
             self.groups = GroupService(self, GroupCoordinator(self._group_config(), self.runtime.rng, self))
             self.transactions = TransactionService(self, self._transaction_coordinator())
             self._to_close += [self.groups.close, self.transactions.close]
@@ -196,12 +248,44 @@ class Broker:
             self.metadata.follow(self._follow_with_cleaner)
             self.maintenance.start()
             self.acceptor.open()
+            if self.membership is not None:
+                await self.membership.serve()
         except BaseException:
             await self.stop(clean=False)
             raise
         took_ms = (self.runtime.clock.monotonic() - began) * 1000
         partitions = len(self.replicas.partitions)
         log.info("broker %d is ready: %d partitions, started in %.0f ms", self.node_id, partitions, took_ms)
+
+    async def _opened(self, opening: Awaitable[T]) -> T:
+        """What is opened before there is anything else; the store is closed again if that fails."""
+        try:
+            return await opening
+        except BaseException:
+            self._started = False
+            while self._to_close:
+                await self._to_close.pop()()
+            raise
+
+    async def _join(self, store: Store) -> None:
+        """Become one of several brokers, and know who is the controller, if anyone is."""
+        self.membership = Membership(self, store)
+        self.metadata.ask_controller = self.membership.ask_controller
+        self._to_close.append(self.membership.close)
+        first = self.listener_settings[0]
+        await self.membership.join(first.advertised_host, first.public_port)
+
+    async def _register(self, registration: Registration) -> int:
+        if self.membership is not None:
+            return await self.membership.register(registration)
+        return await self.metadata.change(
+            lambda image: self.controller.register_broker(image, registration, fenced=False)
+        )
+
+    async def _reserve_producer_ids(self) -> ProducerIdBlock:
+        if self.membership is not None:
+            return await self.membership.reserve_producer_ids()
+        return await self.decide(self.controller.allocate_producer_ids, self.node_id, self.broker_epoch)
 
     def _directory_failed(self, path: str, reason: str) -> None:
         self.replicas.directory_failed(path, reason)
@@ -246,6 +330,8 @@ class Broker:
         if not self._started:
             return
         self._started = False
+        if clean and self.membership is not None:
+            await self.membership.leave()
         for listener in self._listeners:
             listener.close()
         self.acceptor.is_open = False

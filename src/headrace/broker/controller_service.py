@@ -65,6 +65,8 @@ class ControllerService:
         self._waiting: list[_Proposal] = []
         self._writing: asyncio.Task[None] | None = None
         self._snapshots = asyncio.Lock()
+        #: Set when this broker is no longer the controller.
+        self.over = asyncio.Event()
 
     @property
     def is_active(self) -> bool:
@@ -75,6 +77,7 @@ class ControllerService:
         await self._follower.catch_up()
         self._image = self._follower.image.copied()
         self.epoch = epoch
+        self.over.clear()
         log.info("this broker is the controller, in epoch %d", epoch)
 
     def resign(self, reason: str) -> None:
@@ -82,6 +85,7 @@ class ControllerService:
         if self.is_active:
             log.warning("this broker is no longer the controller of epoch %d: %s", self.epoch, reason)
             self.epoch = NO_EPOCH
+            self.over.set()
             self._give_up(NotControllerError(f"This broker is no longer the controller: {reason}"))
 
     async def close(self) -> None:

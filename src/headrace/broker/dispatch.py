@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from headrace.broker.connection import Connection
     from headrace.broker.pipeline import Route
 
+#: How the client ids of brokers begin, when they ask each other.
+BROKER_CLIENT_ID: Final = "broker-"
+
 R = TypeVar("R")
 # Gives a response, `NO_RESPONSE`, or `Pending`; an `async def` one gives a coroutine of the first two.
 HandlerFunction = Callable[["Broker", "RequestContext", Any], Any]
@@ -109,6 +112,11 @@ class RequestContext:
         return self.connection.principal
 
     @property
+    def is_from_broker(self) -> bool:
+        """Whether another broker of the cluster asks, by the name it gives itself."""
+        return self.client_id is not None and self.client_id.startswith(BROKER_CLIENT_ID)
+
+    @property
     def api_key(self) -> ApiKey:
         return self.route.handler.api_key
 
@@ -138,6 +146,8 @@ class Handler:
     only_waits: bool
     #: Unless they tell an error, its answers follow from the request, the listener and the metadata, and nothing else.
     keeps_answers: bool
+    #: Brokers send it to each other; others are not told of it.
+    between_brokers: bool
     function: HandlerFunction
     request_class: type
     response_class: type
@@ -154,6 +164,7 @@ def handles(
     advertised_from: int | None = None,
     only_waits: bool = False,
     keeps_answers: bool = False,
+    between_brokers: bool = False,
 ) -> Callable[[F], F]:
     """Register a function for an API key and an inclusive range of versions."""
 
@@ -171,6 +182,7 @@ def handles(
             is_async=inspect.iscoroutinefunction(function),
             only_waits=only_waits,
             keeps_answers=keeps_answers,
+            between_brokers=between_brokers,
             function=function,
             request_class=declared.request,
             response_class=declared.response,

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TypeVar
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
 
 from headrace.broker.controller_service import ControllerService
 from headrace.broker.metadata_follower import Follower, MetadataFollower
@@ -12,10 +13,21 @@ from headrace.cluster.controller import Controller
 from headrace.cluster.decision import Decision
 from headrace.cluster.image import Image
 from headrace.cluster.store import Member, Store
-from headrace.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
+from headrace.errors import RequestTimedOutError
+from headrace.protocol.messages.create_topics import (
+    CreatableTopic,
+    CreatableTopicResult,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+)
 from headrace.runtime import Runtime
 
+log = logging.getLogger("headrace.broker.metadata")
+
 R = TypeVar("R")
+
+#: How long a client waits for a topic to be created on the way to something else.
+CREATE_TIMEOUT_S = 3.0
 
 
 class MetadataService:
@@ -27,6 +39,8 @@ class MetadataService:
         self._controller = controller
         self.follower = MetadataFollower(runtime, store, replicas)
         self.active = ControllerService(store, self.follower, replicas)
+        #: Where the controller may be another broker: how it is asked.
+        self.ask_controller: Callable[..., Awaitable[Any]] | None = None
 
     @property
     def image(self) -> Image:
@@ -46,10 +60,17 @@ class MetadataService:
         self.follower.follow(follower)
 
     async def open(self) -> None:
-        """Replay the store and win the election, which in a cluster of one is no contest."""
+        """Replay the store."""
         await self.follower.open()
+
+    async def win(self) -> None:
+        """Win the election, which in a cluster of one is no contest."""
         epoch = await self._store.elect(Member(self._controller.node_id, self._runtime.uuid()))
         assert epoch is not None, "a cluster of one has no other controller"
+        await self.take_office(epoch)
+
+    async def take_office(self, epoch: int) -> None:
+        """This broker was elected: it decides from now on."""
         await self.active.take_over(epoch)
         await self.change(lambda image: Decision(None, self._controller.bootstrap(image)))
 
@@ -72,6 +93,14 @@ class MetadataService:
     async def create(self, topic: CreatableTopic) -> CreateTopicsResponse:
         """Create one topic on the broker's own account: auto-creation, internal topics."""
         request = CreateTopicsRequest(topics=[topic], timeout_ms=60_000)
+        if self.ask_controller is not None and not self.active.is_active:
+            try:
+                forwarded: CreateTopicsResponse = await self.ask_controller(request, timeout_s=CREATE_TIMEOUT_S)
+                return forwarded
+            except RequestTimedOutError as error:
+                log.warning("%s could not be created: %s", topic.name, error)
+                failed = CreatableTopicResult(name=topic.name, error_code=error.code, error_message=error.message)
+                return CreateTopicsResponse(topics=[failed])
         return await self.change(lambda image: self._controller.create_topics(image, request))
 
     async def ensure_internal(self, name: str) -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import functools
 import logging
 import os
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from headrace.broker.listeners import SECURITY_PROTOCOLS
@@ -17,11 +18,17 @@ from headrace.cluster.decision import Decision
 from headrace.cluster.features import SUPPORTED_FEATURES
 from headrace.cluster.image import InconsistentMetadataError, Listener, PartitionImage, partition_record
 from headrace.cluster.records import ConfigRecord, MetadataRecord, ResourceType, TopicRecord
+from headrace.cluster.store import Store
+from headrace.cluster.store.directory_session import DirectorySession
+from headrace.cluster.store.kazoo_session import KazooSession
 from headrace.cluster.store.metadata_log import DIRECTORY_NAME, MetadataLog
+from headrace.cluster.store.node_store import NodeStore
+from headrace.cluster.store.session import Session
 from headrace.cluster.topic_names import INTERNAL_TOPICS, name_problem
+from headrace.config import ConfigError
 from headrace.errors import KafkaStorageError
-from headrace.log import Fate, Found, Log, LogDirectories
-from headrace.runtime import Runtime
+from headrace.log import Fate, Found, Log, LogDirectories, meta_properties
+from headrace.runtime import DiskError, Runtime
 from headrace.topics import TopicPartition
 
 if TYPE_CHECKING:
@@ -45,12 +52,45 @@ def held_bytes_max(config: BrokerConfig) -> int:
     return given if given > 0 else HELD_BYTES_DEFAULT
 
 
-def open_directories(runtime: Runtime, config: BrokerConfig) -> LogDirectories:
+def shared_store(runtime: Runtime, config: BrokerConfig) -> Store | None:
+    """The store that this broker shares with others; None for a cluster of one."""
+    zookeeper, directory = config["zookeeper.connect"], config["headrace.metadata.dir"]
+    if zookeeper and directory:
+        raise ConfigError(
+            {"headrace.metadata.dir": "headrace.metadata.dir: give this or zookeeper.connect, a cluster has one store"}
+        )
+    timeout_s = config.get_int("zookeeper.session.timeout.ms") / 1000
+    session: Callable[[], Session]
+    if zookeeper:
+        session = functools.partial(KazooSession, runtime, str(zookeeper), timeout_s=timeout_s)
+        where = f"ZooKeeper ({zookeeper})"
+    elif directory:
+        session = functools.partial(DirectorySession, runtime, str(directory), timeout_s=timeout_s)
+        where = str(directory)
+    else:
+        return None
+    if config.node_id < 0:
+        raise ConfigError({"node.id": "node.id: each broker that shares its metadata needs a number of its own"})
+    return NodeStore(runtime, session, timeout_s=timeout_s, where=where)
+
+
+def known_cluster_id(runtime: Runtime, config: BrokerConfig) -> str | None:
+    """The cluster that the log directories are of, as far as they say. Blocking."""
+    for path in config.log_dirs:
+        with contextlib.suppress(DiskError):
+            found = meta_properties.read(runtime.disk, os.path.abspath(path))
+            if found is not None:
+                return found.cluster_id
+    return None
+
+
+def open_directories(runtime: Runtime, config: BrokerConfig, cluster_id: str | None = None) -> LogDirectories:
     """Lock the log directories and find out who we are. Blocking."""
     return LogDirectories.open(
         runtime,
         config.log_dirs,
         node_id=config.node_id if config.node_id >= 0 else None,
+        cluster_id=cluster_id,
         metadata_path=str(config["metadata.log.dir"]) if config["metadata.log.dir"] else None,
         producer_expiration_ms=config.get_int("producer.id.expiration.ms"),
     )
@@ -116,7 +156,7 @@ def registration(broker: Broker, missing: list[bytes]) -> Registration:
     rack = broker.started_with["broker.rack"]
     return Registration(
         node_id=broker.node_id,
-        incarnation_id=broker.runtime.uuid(),
+        incarnation_id=broker.incarnation,
         listeners=listeners,
         rack=None if rack is None else str(rack),
         directories=[*map(_raw_id, broker.directories.directory_ids().values()), *missing],
@@ -131,8 +171,9 @@ def _raw_id(text: str) -> bytes:
 async def open_logs(broker: Broker) -> dict[TopicPartition, Log]:
     """Open every log of a topic that the metadata knows; where there is no metadata yet, make topics of the logs."""
     was_used = broker.node_id in broker.image.brokers or broker.metadata.deleted_before
-    if not broker.image.topics and not was_used:
-        # No broker ever came to serve with this metadata: it is new, and the logs are from before it.
+    if not broker.image.topics and not was_used and broker.membership is None:
+        # No broker ever came to serve with this metadata: it is new, and the logs are from before it. What several
+        # share is never made from what one of them has.
         return await _adopt_all(broker)
     return await broker.directories.open_logs_in_parallel(
         broker.log_config, functools.partial(fate_of, broker), bring_back=not _ids_not_here(broker)

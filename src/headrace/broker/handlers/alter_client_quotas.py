@@ -20,4 +20,4 @@ if TYPE_CHECKING:
 async def alter_client_quotas(
     broker: Broker, context: RequestContext, request: AlterClientQuotasRequest
 ) -> AlterClientQuotasResponse:
-    return await broker.decide(broker.controller.alter_client_quotas, request)
+    return await broker.decide(broker.controller.alter_client_quotas, request, context=context)

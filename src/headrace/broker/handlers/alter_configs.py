@@ -18,4 +18,4 @@ if TYPE_CHECKING:
 
 @handles(ApiKey.ALTER_CONFIGS, versions=(0, 2), requires=of_configs(Operation.ALTER_CONFIGS))
 async def alter_configs(broker: Broker, context: RequestContext, request: AlterConfigsRequest) -> AlterConfigsResponse:
-    return await broker.decide(broker.controller.alter_configs, request)
+    return await broker.decide(broker.controller.alter_configs, request, context=context)

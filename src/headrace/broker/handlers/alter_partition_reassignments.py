@@ -28,7 +28,7 @@ async def alter_partition_reassignments(
 ) -> AlterPartitionReassignmentsResponse:
     if request.timeout_ms <= 0 and request.topics:
         return _timed_out(request)
-    return await broker.decide(broker.controller.alter_partition_reassignments, request)
+    return await broker.decide(broker.controller.alter_partition_reassignments, request, context=context)
 
 
 def _timed_out(request: AlterPartitionReassignmentsRequest) -> AlterPartitionReassignmentsResponse:

@@ -23,4 +23,4 @@ if TYPE_CHECKING:
 async def alter_user_scram_credentials(
     broker: Broker, context: RequestContext, request: AlterUserScramCredentialsRequest
 ) -> AlterUserScramCredentialsResponse:
-    return await broker.decide(broker.controller.alter_user_scram_credentials, request)
+    return await broker.decide(broker.controller.alter_user_scram_credentials, request, context=context)

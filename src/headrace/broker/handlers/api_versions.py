@@ -44,6 +44,7 @@ def api_versions(broker: Broker, context: RequestContext, request: ApiVersionsRe
         api_keys=[
             ApiVersion(api_key=handler.api_key, min_version=handler.advertised_low, max_version=handler.high)
             for handler in load_handlers().values()
+            if not handler.between_brokers or context.is_from_broker
         ]
     )
     response.supported_features = [

@@ -23,4 +23,4 @@ async def create_acls(broker: Broker, context: RequestContext, request: CreateAc
     for acl in request.creations:
         if UNKNOWN in (acl.resource_type, acl.resource_pattern_type, acl.operation, acl.permission_type):
             raise CloseConnection("CreateAcls asks for something unknown")
-    return await broker.decide(broker.controller.create_acls, request)
+    return await broker.decide(broker.controller.create_acls, request, context=context)

@@ -27,7 +27,7 @@ async def create_partitions(
 ) -> CreatePartitionsResponse:
     if request.timeout_ms <= 0 and request.topics:
         return _timed_out(request)
-    return await broker.decide(broker.controller.create_partitions, request)
+    return await broker.decide(broker.controller.create_partitions, request, context=context)
 
 
 def _timed_out(request: CreatePartitionsRequest) -> CreatePartitionsResponse:

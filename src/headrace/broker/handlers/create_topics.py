@@ -36,7 +36,7 @@ async def create_topics(broker: Broker, context: RequestContext, request: Create
     times = Counter(topic.name for topic in request.topics)
     if request.timeout_ms <= 0 and any(count == 1 and name != METADATA_TOPIC for name, count in times.items()):
         return _timed_out(request)
-    return await broker.decide(broker.controller.create_topics, request)
+    return await broker.decide(broker.controller.create_topics, request, context=context)
 
 
 def _timed_out(request: CreateTopicsRequest) -> CreateTopicsResponse:

@@ -23,4 +23,4 @@ async def delete_acls(broker: Broker, context: RequestContext, request: DeleteAc
     for acl in request.filters:
         if UNKNOWN in (acl.resource_type_filter, acl.pattern_type_filter, acl.operation, acl.permission_type):
             raise CloseConnection("DeleteAcls asks for something unknown")
-    return await broker.decide(broker.controller.delete_acls, request)
+    return await broker.decide(broker.controller.delete_acls, request, context=context)

@@ -41,7 +41,7 @@ async def delete_topics(broker: Broker, context: RequestContext, request: Delete
         count == 1 and (name is None) != (topic_id == ZERO_UUID) for (name, topic_id), count in times.items()
     ):
         return _timed_out(asked)
-    return await broker.decide(broker.controller.delete_topics, request, context.api_version)
+    return await broker.decide(broker.controller.delete_topics, request, context.api_version, context=context)
 
 
 def _timed_out(asked: Sequence[DeleteTopicState]) -> DeleteTopicsResponse:

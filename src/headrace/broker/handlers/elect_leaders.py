@@ -28,7 +28,7 @@ async def elect_leaders(broker: Broker, context: RequestContext, request: ElectL
         return ElectLeadersResponse()
     if request.timeout_ms <= 0:
         return _timed_out(request)
-    return await broker.decide(broker.controller.elect_leaders, request)
+    return await broker.decide(broker.controller.elect_leaders, request, context=context)
 
 
 def _timed_out(request: ElectLeadersRequest) -> ElectLeadersResponse:

@@ -23,4 +23,4 @@ if TYPE_CHECKING:
 async def incremental_alter_configs(
     broker: Broker, context: RequestContext, request: IncrementalAlterConfigsRequest
 ) -> IncrementalAlterConfigsResponse:
-    return await broker.decide(broker.controller.incremental_alter_configs, request)
+    return await broker.decide(broker.controller.incremental_alter_configs, request, context=context)

@@ -20,4 +20,4 @@ if TYPE_CHECKING:
 async def update_features(
     broker: Broker, context: RequestContext, request: UpdateFeaturesRequest
 ) -> UpdateFeaturesResponse:
-    return await broker.decide(broker.controller.update_features, request)
+    return await broker.decide(broker.controller.update_features, request, context=context)

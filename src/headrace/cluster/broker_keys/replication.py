@@ -182,4 +182,26 @@ REPLICATION_KEYS: tuple[BrokerKey, ...] = (
         dynamic_only=True,
         doc="Bytes per second at which replicas move between directories.",
     ),
+    broker_key(
+        "zookeeper.connect",
+        STRING,
+        None,
+        internal=True,
+        doc="The ZooKeeper in which the brokers of this cluster share their metadata: host:port,host:port/path.",
+    ),
+    broker_key(
+        "zookeeper.session.timeout.ms",
+        INT,
+        18_000,
+        check=at_least(1000),
+        internal=True,
+        doc="A broker that ZooKeeper did not hear of for so long is taken for dead.",
+    ),
+    broker_key(
+        "headrace.metadata.dir",
+        STRING,
+        None,
+        internal=True,
+        doc="A directory in which several brokers of one machine share their metadata, instead of in ZooKeeper.",
+    ),
 )

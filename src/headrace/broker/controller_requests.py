@@ -1,0 +1,66 @@
+"""What brokers ask of the controller on their own account: to be registered, to go on, to stop, for producer ids."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from headrace.cluster.brokers import Registration
+from headrace.cluster.decision import Decision
+from headrace.cluster.image import Image, Listener
+from headrace.errors import ErrorCode, KafkaError
+from headrace.protocol.messages.allocate_producer_ids import AllocateProducerIdsRequest, AllocateProducerIdsResponse
+from headrace.protocol.messages.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
+from headrace.protocol.messages.broker_registration import BrokerRegistrationRequest, BrokerRegistrationResponse
+
+if TYPE_CHECKING:
+    from headrace.broker.broker import Broker
+
+
+async def register(broker: Broker, request: BrokerRegistrationRequest) -> BrokerRegistrationResponse:
+    """Give a broker its epoch. It is fenced until it has come as far as its own registration."""
+    if request.cluster_id != broker.cluster_id:
+        return BrokerRegistrationResponse(error_code=ErrorCode.INCONSISTENT_CLUSTER_ID)
+    registration = Registration(
+        node_id=request.broker_id,
+        incarnation_id=request.incarnation_id,
+        listeners=[Listener(x.name, x.host, x.port, x.security_protocol) for x in request.listeners],
+        rack=request.rack,
+        directories=request.log_dirs,
+        features=[(x.name, x.min_supported_version, x.max_supported_version) for x in request.features],
+    )
+    # That no other life of it is running is what the store's registrations are for.
+    epoch = await broker.metadata.change(lambda image: broker.controller.register_broker(image, registration))
+    return BrokerRegistrationResponse(broker_epoch=epoch)
+
+
+async def heartbeat(broker: Broker, request: BrokerHeartbeatRequest) -> BrokerHeartbeatResponse:
+    """Unfence a broker that is ready, and let one that wants to stop go when it leads nothing any more."""
+    return await broker.metadata.change(lambda image: _heard(broker, image, request))
+
+
+def _heard(broker: Broker, image: Image, request: BrokerHeartbeatRequest) -> Decision[BrokerHeartbeatResponse]:
+    node_id = request.broker_id
+    known = image.brokers.get(node_id)
+    if known is None or known.epoch != request.broker_epoch:
+        return Decision(BrokerHeartbeatResponse(error_code=ErrorCode.STALE_BROKER_EPOCH))
+    is_caught_up = request.current_metadata_offset > known.epoch
+    response = BrokerHeartbeatResponse(is_caught_up=is_caught_up, is_fenced=known.fenced)
+    if request.want_shut_down:
+        stopping = broker.controller.shut_down_broker(image, node_id)
+        response.should_shut_down = stopping.response
+        return Decision(response, stopping.records)
+    is_alive = broker.membership is None or broker.membership.is_alive(node_id, known.incarnation_id)
+    if known.fenced and is_caught_up and is_alive and not request.want_fence:
+        response.is_fenced = False
+        return Decision(response, broker.controller.unfence_broker(image, node_id).records)
+    return Decision(response)
+
+
+async def allocate_producer_ids(broker: Broker, request: AllocateProducerIdsRequest) -> AllocateProducerIdsResponse:
+    try:
+        block = await broker.metadata.change(
+            lambda image: broker.controller.allocate_producer_ids(image, request.broker_id, request.broker_epoch)
+        )
+    except KafkaError as error:
+        return AllocateProducerIdsResponse(error_code=error.code)
+    return AllocateProducerIdsResponse(producer_id_start=block.first, producer_id_len=block.size)

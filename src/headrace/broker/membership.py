@@ -1,0 +1,352 @@
+"""A broker's life among others: in the store as long as it lives, perhaps the controller, known to it, heard of by it.
+
+The store says who is alive (`Store.members`) and who is the controller (`Store.seat`). Everything else a broker tells
+the controller by requests: BrokerRegistration gives it its epoch, BrokerHeartbeat unfences it when it has come as far
+as its own registration, and lets it go when it wants to stop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, Final
+
+from headrace.broker import controller_requests
+from headrace.broker.dispatch import BROKER_CLIENT_ID
+from headrace.broker.peers import Lane, Peers
+from headrace.cluster.brokers import ProducerIdBlock, Registration
+from headrace.cluster.store import Member, Seat, SessionLostError, Store, StoreError
+from headrace.errors import (
+    DuplicateBrokerRegistrationError,
+    ErrorCode,
+    HeadraceError,
+    KafkaError,
+    NotControllerError,
+    RequestTimedOutError,
+    error_for,
+)
+from headrace.net.node import Node
+from headrace.protocol.messages.allocate_producer_ids import AllocateProducerIdsRequest
+from headrace.protocol.messages.alter_partition import AlterPartitionRequest
+from headrace.protocol.messages.broker_heartbeat import BrokerHeartbeatRequest
+from headrace.protocol.messages.broker_registration import BrokerRegistrationRequest, Feature
+from headrace.protocol.messages.broker_registration import Listener as RegisteredListener
+
+if TYPE_CHECKING:
+    from headrace.broker.broker import Broker
+
+log = logging.getLogger("headrace.broker.membership")
+
+ASK_TIMEOUT_S: Final = 30.0
+START_TIMEOUT_S: Final = 60.0
+LEAVE_TIMEOUT_S: Final = 10.0
+_RETRY_S: Final = 0.1
+
+
+class Membership:
+    """This broker in a cluster of several."""
+
+    def __init__(self, broker: Broker, store: Store) -> None:
+        self._broker = broker
+        self._store = store
+        self._metadata = broker.metadata
+        self._clock = broker.runtime.clock
+        config = broker.started_with
+        self._heartbeat_s = config.get_int("broker.heartbeat.interval.ms") / 1000
+        self._session_s = config.get_int("broker.session.timeout.ms") / 1000
+        self.incarnation = broker.incarnation
+        self.member = Member(broker.node_id, self.incarnation)
+        self.seat: Seat | None = None
+        self._living: dict[int, Member] = {}
+        self.peers = Peers(
+            broker.runtime,
+            self._locate,
+            client_id=f"{BROKER_CLIENT_ID}{broker.node_id}-control",
+            request_timeout_ms=int(ASK_TIMEOUT_S * 1000),
+        )
+        self._registration: Registration | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+        self._is_fenced = True
+        self._changed = asyncio.Event()
+        self._local: dict[type, Callable[[Broker, Any], Awaitable[Any]]] = {
+            BrokerRegistrationRequest: controller_requests.register,
+            BrokerHeartbeatRequest: controller_requests.heartbeat,
+            AllocateProducerIdsRequest: controller_requests.allocate_producer_ids,
+            AlterPartitionRequest: _alter_partition,
+        }
+
+    # --- coming
+
+    async def join(self, host: str, port: int) -> None:
+        """Let others know of this broker, and stand for election whenever there is no controller."""
+        self.member = Member(self._broker.node_id, self.incarnation, host, port)
+        deadline = self._clock.monotonic() + START_TIMEOUT_S
+        while True:
+            try:
+                await self._store.register(self.member)
+                break
+            except DuplicateBrokerRegistrationError:
+                # The one before may have died just now, with its session still alive.
+                if self._clock.monotonic() > deadline:
+                    raise
+                await asyncio.sleep(_RETRY_S)
+        self._start(self._contend())
+
+    def _start(self, work: Any) -> None:
+        self._tasks.append(asyncio.get_running_loop().create_task(work))
+
+    async def register(self, registration: Registration) -> int:
+        """Be registered with the controller; this broker's epoch."""
+        self._registration = registration
+        request = BrokerRegistrationRequest(
+            broker_id=registration.node_id,
+            cluster_id=self._broker.cluster_id,
+            incarnation_id=registration.incarnation_id,
+            listeners=[
+                RegisteredListener(name=x.name, host=x.host, port=x.port, security_protocol=x.security_protocol)
+                for x in registration.listeners
+            ],
+            features=[
+                Feature(name=name, min_supported_version=low, max_supported_version=high)
+                for name, low, high in registration.features
+            ],
+            rack=registration.rack,
+            log_dirs=list(registration.directories),
+        )
+        response = await self.ask_controller(request, timeout_s=START_TIMEOUT_S)
+        if response.error_code:
+            raise error_for(response.error_code, f"The controller does not register broker {registration.node_id}.")
+        epoch: int = response.broker_epoch
+        return epoch
+
+    async def serve(self) -> None:
+        """All logs are open: tell the controller from now on, and return once clients are sent here."""
+        self._metadata.follower.start()
+        self._start(self._beat())
+        deadline = self._clock.monotonic() + START_TIMEOUT_S
+        while self._is_fenced:
+            if self._clock.monotonic() > deadline:
+                log.warning("broker %d is still fenced; it serves when the controller lets it", self.member.node_id)
+                return
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._changed.wait(), _RETRY_S)
+
+    # --- going
+
+    async def leave(self) -> None:
+        """Hand over what this broker leads, as far as there is someone to hand it to."""
+        deadline = self._clock.monotonic() + LEAVE_TIMEOUT_S
+        while self._clock.monotonic() < deadline:
+            try:
+                response = await self.ask_controller(self._heartbeat(want_shut_down=True), timeout_s=LEAVE_TIMEOUT_S)
+            except HeadraceError as error:
+                log.warning("the controller could not be told that this broker stops: %s", error)
+                return
+            if response.should_shut_down or response.error_code:
+                return
+            await asyncio.sleep(_RETRY_S)
+
+    async def close(self) -> None:
+        tasks, self._tasks = self._tasks, []
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self.peers.close()
+
+    # --- the controller's seat
+
+    @property
+    def controller_id(self) -> int:
+        return -1 if self.seat is None else self.seat.member.node_id
+
+    def _seat_is(self, seat: Seat | None) -> None:
+        self.seat = seat
+        self._broker.answers.controller_id = self.controller_id
+        self._tell()
+
+    def _tell(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    async def _contend(self) -> None:
+        """Be the controller, or know who is, for as long as this broker lives."""
+        while True:
+            try:
+                epoch = await self._store.elect(self.member)
+                if epoch is None:
+                    seat = await self._store.seat()
+                    self._seat_is(seat)
+                    await self._until_lost(self._store.seat(seat))
+                    continue
+                await self._metadata.take_office(epoch)
+                self._seat_is(Seat(epoch, self.member))
+                await self._rule(epoch)
+            except SessionLostError as error:
+                await self._register_again(str(error))
+            except (StoreError, KafkaError) as error:
+                log.warning("who is the controller is not known for now: %s", error)
+                self._metadata.active.resign(str(error))
+                await asyncio.sleep(_RETRY_S)
+            self._seat_is(None)
+
+    async def _until_lost(self, waiting: Awaitable[object]) -> None:
+        """Wait for something in the store, or for the end of the session."""
+        found = asyncio.ensure_future(waiting)
+        lost = asyncio.ensure_future(self._store.lost())
+        try:
+            await asyncio.wait([found, lost], return_when=asyncio.FIRST_COMPLETED)
+            if found.done():
+                found.result()
+            else:
+                raise SessionLostError("the store says that this broker's session is over")
+        finally:
+            for waiting_for in (found, lost):
+                waiting_for.cancel()
+            await asyncio.gather(found, lost, return_exceptions=True)
+
+    async def _register_again(self, reason: str) -> None:
+        """The session is over, and others take this broker for dead: come back as the same one."""
+        log.warning("this broker registers again: %s", reason)
+        self._metadata.active.resign(reason)
+        self._seat_is(None)
+        while True:
+            try:
+                await self._store.register(self.member)
+                return
+            except (StoreError, KafkaError) as error:
+                log.warning("this broker could not register again: %s", error)
+                await asyncio.sleep(_RETRY_S)
+
+    # --- as the controller
+
+    def is_alive(self, node_id: int, incarnation: bytes) -> bool:
+        """Whether that life of a broker has a session, as far as the controller here knows."""
+        member = self._living.get(node_id)
+        return member is not None and member.incarnation == incarnation
+
+    async def _rule(self, epoch: int) -> None:
+        """Fence whoever is gone, until another is the controller."""
+        active = self._metadata.active
+        self._living = await self._store.members()
+        watching = asyncio.ensure_future(self._store.members(self._living))
+        lost = asyncio.ensure_future(self._store.lost())
+        over = asyncio.ensure_future(active.over.wait())
+        try:
+            while active.epoch == epoch:
+                wait_s = await self._fence_absent()
+                await asyncio.wait([watching, lost, over], return_when=asyncio.FIRST_COMPLETED, timeout=wait_s)
+                if lost.done():
+                    raise SessionLostError("the store says that this broker's session is over")
+                if watching.done():
+                    self._living = watching.result()
+                    watching = asyncio.ensure_future(self._store.members(self._living))
+        finally:
+            for task in (watching, lost, over):
+                task.cancel()
+            await asyncio.gather(watching, lost, over, return_exceptions=True)
+
+    async def _fence_absent(self) -> float | None:
+        """Fence brokers without a session; how long to wait before those whose time has not come yet."""
+        absent = [
+            broker.node_id
+            for broker in self._metadata.image.brokers.values()
+            if not broker.fenced and not self.is_alive(broker.node_id, broker.incarnation_id)
+        ]
+        if not absent:
+            return None
+        since = self._store.connected_since
+        now = self._clock.monotonic()
+        # After the store was away all sessions may be over at once: those who live have the time to come back.
+        if since is None or now - since < self._session_s:
+            return self._session_s if since is None else self._session_s - (now - since) + 0.001
+        for node_id in absent:
+            log.warning("broker %d is gone: it is fenced, and others lead what it led", node_id)
+            with contextlib.suppress(RequestTimedOutError):
+                await self._metadata.change(
+                    lambda image, node_id=node_id: self._broker.controller.fence_broker(image, node_id)  # type: ignore[misc]  # binds this turn's id
+                )
+        return _RETRY_S
+
+    # --- heartbeats
+
+    def _heartbeat(self, *, want_shut_down: bool = False) -> BrokerHeartbeatRequest:
+        return BrokerHeartbeatRequest(
+            broker_id=self.member.node_id,
+            broker_epoch=self._broker.broker_epoch,
+            current_metadata_offset=self._metadata.image.offset,
+            want_shut_down=want_shut_down,
+        )
+
+    async def _beat(self) -> None:
+        is_heard = True
+        while True:
+            try:
+                response = await self.ask_controller(self._heartbeat(), timeout_s=self._session_s)
+                if response.error_code == ErrorCode.STALE_BROKER_EPOCH and self._registration is not None:
+                    self._broker.broker_epoch = await self.register(self._registration)
+                elif response.error_code == ErrorCode.NONE:
+                    self._is_fenced = response.is_fenced
+                    self._tell()
+                is_heard = True
+            except HeadraceError as error:
+                if is_heard:
+                    log.warning("the controller does not hear of this broker for now: %s", error)
+                is_heard = False
+            await asyncio.sleep(_RETRY_S if self._is_fenced else self._heartbeat_s)
+
+    async def reserve_producer_ids(self) -> ProducerIdBlock:
+        request = AllocateProducerIdsRequest(broker_id=self.member.node_id, broker_epoch=self._broker.broker_epoch)
+        response = await self.ask_controller(request)
+        if response.error_code:
+            raise error_for(response.error_code, "The controller gave no producer ids.")
+        return ProducerIdBlock(response.producer_id_start, response.producer_id_len)
+
+    # --- asking the controller
+
+    def _locate(self, node_id: int) -> Node | None:
+        """Where a broker is: the controller's address is known from the store, also before it is registered."""
+        if self.seat is not None and self.seat.member.node_id == node_id:
+            return Node(node_id, self.seat.member.host, self.seat.member.port)
+        broker = self._metadata.image.brokers.get(node_id)
+        return None if broker is None else Node(node_id, broker.host, broker.port)
+
+    async def ask_controller(
+        self, request: Any, *, version: int | None = None, timeout_s: float = ASK_TIMEOUT_S
+    ) -> Any:
+        """Let the controller answer, whoever that is; given when the image here has what it decided.
+
+        Asked again while there is no controller or it cannot be reached, so it may be decided twice: the requests that
+        come here say what to be, not what to add, and a second answer says that it is so already.
+        """
+        deadline = self._clock.monotonic() + timeout_s
+        reason = "there is none"
+        while True:
+            left_s = deadline - self._clock.monotonic()
+            if left_s <= 0:
+                raise RequestTimedOutError(f"The controller did not answer within {timeout_s:g} s: {reason}.")
+            seat = self.seat
+            try:
+                if self._metadata.active.is_active and type(request) in self._local:
+                    return await self._local[type(request)](self._broker, request)
+                if seat is not None and seat.member.node_id != self.member.node_id:
+                    response = await self._ask(seat.member.node_id, request, version, left_s)
+                    if getattr(response, "error_code", 0) != ErrorCode.NOT_CONTROLLER:
+                        await self._metadata.follower.catch_up()
+                        return response
+                    reason = f"broker {seat.member.node_id} is none any more"
+            except NotControllerError as error:
+                reason = str(error)
+            except (HeadraceError, StoreError) as error:
+                reason = str(error)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._changed.wait(), min(_RETRY_S, max(left_s, 0.001)))
+
+    async def _ask(self, node_id: int, request: Any, version: int | None, timeout_s: float) -> Any:
+        timeout_ms = max(1.0, timeout_s * 1000)
+        return await self.peers.request(node_id, Lane.CONTROL, request, timeout_ms=timeout_ms, version_max=version)
+
+
+async def _alter_partition(broker: Broker, request: AlterPartitionRequest) -> Any:
+    return await broker.metadata.change(lambda image: broker.controller.alter_partition(image, request))

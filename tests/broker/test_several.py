@@ -1,0 +1,188 @@
+"""Brokers of one cluster: they find each other, one of them decides, and the others go on when one is gone."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from headrace.errors import ErrorCode
+from headrace.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from headrace.protocol.messages.delete_topics import DeleteTopicsRequest
+from headrace.protocol.messages.init_producer_id import InitProducerIdRequest
+from headrace.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
+
+from . import raw
+from .several import SeveralBrokers, run_several
+from .sim import INIT_PRODUCER_ID_VERSION, METADATA_VERSION
+
+
+async def create(cluster: SeveralBrokers, through: int, name: str, partitions: int = 6, replicas: int = 1) -> int:
+    topic = CreatableTopic(name=name, num_partitions=partitions, replication_factor=replicas)
+    request = CreateTopicsRequest(topics=[topic], timeout_ms=20_000)
+    answer = await cluster.client(through).request(request, raw.CREATE_TOPICS_VERSION, 60.0)
+    code: int = answer.topics[0].error_code
+    return code
+
+
+async def metadata(cluster: SeveralBrokers, through: int, *names: str) -> MetadataResponse:
+    topics = [MetadataRequestTopic(name=name) for name in names]
+    found: MetadataResponse = await cluster.client(through).request(MetadataRequest(topics=topics), METADATA_VERSION)
+    return found
+
+
+def leaders(found: MetadataResponse) -> list[int]:
+    return [partition.leader_id for partition in found.topics[0].partitions]
+
+
+def test_every_broker_tells_of_all_and_of_the_same_controller() -> None:
+    async def main(cluster: SeveralBrokers) -> None:
+        controllers = set()
+        for node_id in cluster.brokers:
+            found = await metadata(cluster, node_id, "none")
+            assert {broker.node_id for broker in found.brokers} == {1, 2, 3}
+            assert {broker.host for broker in found.brokers} == {"broker-1", "broker-2", "broker-3"}
+            controllers.add(found.controller_id)
+        assert controllers == {cluster.controller_id()}
+        epochs = {broker.broker_epoch for broker in cluster.alive}
+        assert len(epochs) == 3
+
+    run_several(main)
+
+
+def test_a_topic_is_created_through_any_broker_and_spread_over_all() -> None:
+    async def main(cluster: SeveralBrokers) -> None:
+        for through in cluster.brokers:
+            name = f"topic-{through}"
+            assert await create(cluster, through, name) == ErrorCode.NONE
+            # Whoever was asked knows of it when it answers.
+            found = await metadata(cluster, through, name)
+            assert set(leaders(found)) == {1, 2, 3}
+            assert await create(cluster, through, name) == ErrorCode.TOPIC_ALREADY_EXISTS
+            for index, leader in enumerate(leaders(found)):
+                broker = cluster.running(leader)
+                await cluster.until(lambda b=broker, n=name, i=index: (n, i) in b.replicas.partitions)  # type: ignore[misc]
+                produced = raw.produced(
+                    await cluster.client(leader).request(
+                        raw.produce_request(name, index, raw.batch([b"x"])), raw.PRODUCE_VERSION
+                    )
+                )
+                assert produced.error_code == ErrorCode.NONE
+        request = DeleteTopicsRequest(topic_names=["topic-1"], timeout_ms=20_000)
+        answer = await cluster.client(cluster.other_than(cluster.controller_id())).request(request, 3, 60.0)
+        assert [(row.name, row.error_code) for row in answer.responses] == [("topic-1", 0)]
+        for broker in cluster.alive:
+            await cluster.until(lambda b=broker: "topic-1" not in b.image.topics)  # type: ignore[misc]
+            await cluster.until(lambda b=broker: ("topic-1", 0) not in b.replicas.partitions)  # type: ignore[misc]
+
+    run_several(main)
+
+
+def test_brokers_give_out_producer_ids_that_no_other_gives() -> None:
+    async def main(cluster: SeveralBrokers) -> None:
+        ids = []
+        request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=60_000)
+        for _ in range(3):
+            for node_id in cluster.brokers:
+                answer = await cluster.client(node_id).request(request, INIT_PRODUCER_ID_VERSION)
+                assert answer.error_code == ErrorCode.NONE
+                ids.append(answer.producer_id)
+        assert len(set(ids)) == len(ids)
+
+    run_several(main)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_when_the_controller_dies_another_takes_over_and_fences_it(seed: int) -> None:
+    async def main(cluster: SeveralBrokers) -> None:
+        assert await create(cluster, 1, "wide", partitions=3, replicas=3) == ErrorCode.NONE
+        await asyncio.sleep(3)
+        dead = cluster.controller_id()
+        assert dead is not None
+        first_epoch = cluster.running(dead).metadata.controller_epoch
+        cluster.brokers[dead].kill()
+        took_s = await cluster.until(lambda: cluster.controller_id() not in (None, dead))
+        assert took_s < 2.0
+        now = cluster.controller_id()
+        assert now is not None
+        assert cluster.running(now).metadata.controller_epoch > first_epoch
+        for broker in cluster.alive:
+            await cluster.until(lambda b=broker: b.image.brokers[dead].fenced)  # type: ignore[misc]
+            assert dead not in [partition.leader for partition in broker.image.topics["wide"].partitions]
+            assert all(dead not in partition.isr for partition in broker.image.topics["wide"].partitions)
+        through = cluster.other_than(dead, now)
+        found = await metadata(cluster, through, "wide")
+        assert {broker.node_id for broker in found.brokers} == {1, 2, 3} - {dead}
+        assert await create(cluster, through, "after", partitions=4) == ErrorCode.NONE
+        # It comes back as another life of the same broker, and is unfenced.
+        epoch = cluster.running(now).image.brokers[dead].epoch
+        await cluster.brokers[dead].start()
+        back = cluster.running(dead)
+        assert back.broker_epoch > epoch
+        for broker in cluster.alive:
+            await cluster.until(lambda b=broker: not b.image.brokers[dead].fenced)  # type: ignore[misc]
+        assert set(back.image.topics) == {"wide", "after"}
+
+    run_several(main, seed)
+
+
+def test_a_broker_that_stops_hands_over_what_it_leads_first() -> None:
+    async def main(cluster: SeveralBrokers) -> None:
+        assert await create(cluster, 1, "wide", partitions=3, replicas=3) == ErrorCode.NONE
+        stopping = cluster.other_than(cluster.controller_id())
+        watcher = cluster.running(cluster.other_than(stopping))
+        led: list[int] = []
+
+        def note(changes: object) -> None:
+            partitions = watcher.image.topics["wide"].partitions
+            led.append(sum(partition.leader == stopping for partition in partitions))
+
+        watcher.metadata.follow(note)
+        await cluster.brokers[stopping].stop()
+        # While it was still there: it is not fenced, only stopping.
+        assert led[-1] == 0
+        await cluster.until(lambda: watcher.image.brokers[stopping].fenced)
+        assert len(cluster.alive) == 2
+
+    run_several(main)
+
+
+def test_the_controller_may_stop_too() -> None:
+    async def main(cluster: SeveralBrokers) -> None:
+        first = cluster.controller_id()
+        assert first is not None
+        await cluster.brokers[first].stop()
+        await cluster.until(lambda: cluster.controller_id() is not None)
+        assert await create(cluster, cluster.other_than(first), "later", partitions=2) == ErrorCode.NONE
+
+    run_several(main)
+
+
+def test_while_zookeeper_is_away_nothing_is_decided_and_nobody_is_fenced_when_it_is_back() -> None:
+    async def main(cluster: SeveralBrokers) -> None:
+        assert await create(cluster, 1, "before", partitions=3) == ErrorCode.NONE
+        epochs = {broker.node_id: broker.broker_epoch for broker in cluster.alive}
+        for broker in cluster.alive:
+            await cluster.until(lambda b=broker: "before" in b.image.topics)  # type: ignore[misc]
+        cluster.model.go_away()
+        await asyncio.sleep(30)
+        for through in cluster.brokers:
+            code = await create(cluster, through, "meanwhile", partitions=1)
+            assert code in (ErrorCode.REQUEST_TIMED_OUT, ErrorCode.NOT_CONTROLLER)
+        for index, leader in enumerate(leaders(await metadata(cluster, 2, "before"))):
+            produced = raw.produced(
+                await cluster.client(leader).request(
+                    raw.produce_request("before", index, raw.batch([b"x"])), raw.PRODUCE_VERSION
+                )
+            )
+            assert produced.error_code == ErrorCode.NONE
+        cluster.model.come_back(expire_all=True)
+        await cluster.until(lambda: cluster.controller_id() is not None)
+        await asyncio.sleep(10)
+        assert await create(cluster, 1, "after", partitions=1) == ErrorCode.NONE
+        for broker in cluster.alive:
+            assert not any(known.fenced for known in broker.image.brokers.values())
+            known_epochs = {known.node_id: known.epoch for known in broker.image.brokers.values()}
+            assert known_epochs == epochs, "a broker that went on was taken for another"
+
+    run_several(main)

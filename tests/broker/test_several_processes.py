@@ -1,0 +1,86 @@
+"""Three broker processes that share their metadata in a directory, and in a real ZooKeeper; one is killed."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from pathlib import Path
+
+import pytest
+from tests.waiting import eventually
+
+from headrace.errors import ErrorCode
+from headrace.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
+from headrace.testing import BrokerProcess, NoZooKeeper, ZooKeeperProcess
+
+from . import raw
+from .raw import RawClient
+from .sim import METADATA_VERSION
+
+
+def metadata(broker: BrokerProcess, *names: str) -> MetadataResponse:
+    with RawClient(broker.port) as client:
+        topics = [MetadataRequestTopic(name=name) for name in names]
+        found: MetadataResponse = client.request(MetadataRequest(topics=topics), METADATA_VERSION)
+        return found
+
+
+def create(broker: BrokerProcess, name: str, partitions: int) -> int:
+    with RawClient(broker.port) as client:
+        answer = client.request(raw.create_topics_request({name: partitions}), raw.CREATE_TOPICS_VERSION)
+        code: int = answer.topics[0].error_code
+        return code
+
+
+def live_through_a_kill(tmp_path: Path, shared: dict[str, str]) -> None:
+    brokers = {
+        node_id: BrokerProcess(
+            tmp_path / f"broker-{node_id}",
+            {"node.id": str(node_id), "broker.session.timeout.ms": "2000", "broker.heartbeat.interval.ms": "500"}
+            | shared,
+        )
+        for node_id in (1, 2, 3)
+    }
+    with contextlib.ExitStack() as stack:
+        for broker in brokers.values():
+            stack.callback(broker.kill)
+            broker.start()
+        for broker in brokers.values():
+            eventually(lambda b=broker: len(metadata(b).brokers) == 3, timeout_s=60)
+        assert create(brokers[2], "spread", 6) == ErrorCode.NONE
+        assert {p.leader_id for p in metadata(brokers[2], "spread").topics[0].partitions} == {1, 2, 3}
+        controller = metadata(brokers[2]).controller_id
+        assert controller in brokers
+        time.sleep(2.0)  # so that the survivors have been connected long enough to fence at once
+        dead = brokers.pop(controller)
+        dead.kill()
+        other = next(iter(brokers.values()))
+        eventually(lambda: metadata(other).controller_id in brokers, timeout_s=60)
+        eventually(lambda: {b.node_id for b in metadata(other).brokers} == set(brokers), timeout_s=60)
+        assert create(other, "after", 4) == ErrorCode.NONE
+        dead.start()
+        eventually(lambda: {b.node_id for b in metadata(other).brokers} == {1, 2, 3}, timeout_s=60)
+        eventually(
+            lambda: {p.leader_id for p in metadata(other, "spread").topics[0].partitions} == {1, 2, 3}, timeout_s=60
+        )
+        for broker in (*brokers.values(), dead):
+            assert broker.stop() == 0, broker.output()
+
+
+@pytest.mark.slow
+def test_processes_that_share_a_directory_go_on_when_the_controller_is_killed(tmp_path: Path) -> None:
+    live_through_a_kill(tmp_path, {"headrace.metadata.dir": str(tmp_path / "metadata")})
+
+
+@pytest.mark.slow
+def test_processes_that_share_a_zookeeper_go_on_when_the_controller_is_killed(tmp_path: Path) -> None:
+    pytest.importorskip("kazoo")
+    try:
+        zookeeper = ZooKeeperProcess(tmp_path / "zookeeper").start()
+    except NoZooKeeper as error:
+        pytest.skip(str(error))
+    try:
+        shared = {"zookeeper.connect": f"{zookeeper.address}/kafka", "zookeeper.session.timeout.ms": "1500"}
+        live_through_a_kill(tmp_path, shared)
+    finally:
+        zookeeper.kill()

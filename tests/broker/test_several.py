@@ -186,3 +186,30 @@ def test_while_zookeeper_is_away_nothing_is_decided_and_nobody_is_fenced_when_it
             assert known_epochs == epochs, "a broker that went on was taken for another"
 
     run_several(main)
+
+
+def test_what_the_old_controller_does_not_answer_the_next_one_does() -> None:
+    """A broker that is cut off is silent: its connections end in nothing, not in an error."""
+
+    async def main(cluster: SeveralBrokers) -> None:
+        await asyncio.sleep(3)
+        silent = cluster.controller_id()
+        assert silent is not None
+        others = [node_id for node_id in cluster.brokers if node_id != silent]
+        names = [f"broker-{node_id}" for node_id in others]
+        cluster.simulation.network.partition([f"broker-{silent}"], [*names])
+        cluster.brokers[silent].is_reachable = False
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        assert await create(cluster, others[0], "meanwhile", partitions=2) == ErrorCode.NONE
+        assert loop.time() - began < 5.0
+        assert cluster.controller_id() is not None
+        # The one that was cut off could write nothing, and follows when it is back.
+        cluster.simulation.network.heal()
+        cluster.brokers[silent].is_reachable = True
+        back = cluster.running(silent)
+        await cluster.until(lambda: "meanwhile" in back.image.topics)
+        await cluster.until(lambda: not back.image.brokers[silent].fenced)
+        assert sum(broker.metadata.active.is_active for broker in cluster.alive) == 1
+
+    run_several(main)

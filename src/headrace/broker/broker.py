@@ -158,10 +158,11 @@ class Broker:
         self, method: Callable[..., Decision[R]], *arguments: object, context: RequestContext | None = None
     ) -> R:
         """Let the controller decide, and make it true. A client's request goes to it, wherever it is."""
-        if self.membership is None or context is None or context.is_from_broker:
+        if self.membership is None or context is None:
             return await self.metadata.change(lambda image: method(image, *arguments))
         try:
-            if self.metadata.active.is_active:
+            # What another broker passed on goes no further: it asks again, whoever is the controller then.
+            if self.metadata.active.is_active or context.is_from_broker:
                 return await self.metadata.change(lambda image: method(image, *arguments))
             forwarded: R = await self.membership.ask_controller(arguments[0], version=context.api_version)
             return forwarded
@@ -297,8 +298,8 @@ class Broker:
             return
         try:
             await self.decide(self.controller.lose_logs, self.node_id, self.replicas.offline)
-        except KafkaStorageError as error:
-            # The metadata was in that directory too: clients are refused one by one.
+        except (KafkaStorageError, NotControllerError) as error:
+            # The metadata was in that directory too, or another decides: clients are refused one by one.
             log.error("leaders of offline partitions stay as they were: %s", error)
 
     def _make_waiting_later(self) -> None:

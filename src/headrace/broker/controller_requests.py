@@ -28,14 +28,20 @@ async def register(broker: Broker, request: BrokerRegistrationRequest) -> Broker
         directories=request.log_dirs,
         features=[(x.name, x.min_supported_version, x.max_supported_version) for x in request.features],
     )
-    # That no other life of it is running is what the store's registrations are for.
-    epoch = await broker.metadata.change(lambda image: broker.controller.register_broker(image, registration))
+    try:
+        # That no other life of it is running is what the store's registrations are for.
+        epoch = await broker.metadata.change(lambda image: broker.controller.register_broker(image, registration))
+    except KafkaError as error:
+        return BrokerRegistrationResponse(error_code=error.code)
     return BrokerRegistrationResponse(broker_epoch=epoch)
 
 
 async def heartbeat(broker: Broker, request: BrokerHeartbeatRequest) -> BrokerHeartbeatResponse:
     """Unfence a broker that is ready, and let one that wants to stop go when it leads nothing any more."""
-    return await broker.metadata.change(lambda image: _heard(broker, image, request))
+    try:
+        return await broker.metadata.change(lambda image: _heard(broker, image, request))
+    except KafkaError as error:
+        return BrokerHeartbeatResponse(error_code=error.code)
 
 
 def _heard(broker: Broker, image: Image, request: BrokerHeartbeatRequest) -> Decision[BrokerHeartbeatResponse]:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from headrace.broker import controller_requests
 from headrace.broker.dispatch import BROKER_CLIENT_ID
 from headrace.broker.peers import Lane, Peers
+from headrace.broker.refusals import tells
 from headrace.cluster.brokers import ProducerIdBlock, Registration
 from headrace.cluster.store import Member, Seat, SessionLostError, Store, StoreError
 from headrace.errors import (
@@ -23,7 +24,6 @@ from headrace.errors import (
     ErrorCode,
     HeadraceError,
     KafkaError,
-    NotControllerError,
     RequestTimedOutError,
     error_for,
 )
@@ -331,21 +331,36 @@ class Membership:
                 if self._metadata.active.is_active and type(request) in self._local:
                     return await self._local[type(request)](self._broker, request)
                 if seat is not None and seat.member.node_id != self.member.node_id:
-                    response = await self._ask(seat.member.node_id, request, version, left_s)
-                    if getattr(response, "error_code", 0) != ErrorCode.NOT_CONTROLLER:
+                    response = await self._ask(seat, request, version, left_s)
+                    if response is not None and not tells(response, ErrorCode.NOT_CONTROLLER):
                         await self._metadata.follower.catch_up()
                         return response
                     reason = f"broker {seat.member.node_id} is none any more"
-            except NotControllerError as error:
-                reason = str(error)
-            except (HeadraceError, StoreError) as error:
+            except HeadraceError as error:
                 reason = str(error)
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._changed.wait(), min(_RETRY_S, max(left_s, 0.001)))
 
-    async def _ask(self, node_id: int, request: Any, version: int | None, timeout_s: float) -> Any:
-        timeout_ms = max(1.0, timeout_s * 1000)
-        return await self.peers.request(node_id, Lane.CONTROL, request, timeout_ms=timeout_ms, version_max=version)
+    async def _ask(self, seat: Seat, request: Any, version: int | None, timeout_s: float) -> Any:
+        """The answer of this controller; None when another takes its seat before it has given one."""
+        asking = asyncio.ensure_future(
+            self.peers.request(
+                seat.member.node_id,
+                Lane.CONTROL,
+                request,
+                timeout_ms=max(1.0, timeout_s * 1000),
+                version_max=version,
+            )
+        )
+        try:
+            while not asking.done() and self.seat == seat:
+                changed = asyncio.ensure_future(self._changed.wait())
+                await asyncio.wait([asking, changed], return_when=asyncio.FIRST_COMPLETED)
+                changed.cancel()
+            return asking.result() if asking.done() else None
+        finally:
+            asking.cancel()
+            await asyncio.gather(asking, return_exceptions=True)
 
 
 async def _alter_partition(broker: Broker, request: AlterPartitionRequest) -> Any:

@@ -15,6 +15,7 @@ from headrace.cluster.changes import Changes, apply, difference, steps
 from headrace.cluster.image import Image
 from headrace.cluster.records import MetadataRecord
 from headrace.cluster.store import Reading, SessionLostError, Store, StoreError, fold
+from headrace.errors import HeadraceError
 from headrace.runtime import Runtime
 
 log = logging.getLogger("headrace.broker.metadata")
@@ -36,7 +37,6 @@ class MetadataFollower:
         self._replicas = replicas
         self._lock = asyncio.Lock()
         self._followers: list[Follower] = []
-        self._advanced = asyncio.Event()
         self._following: asyncio.Task[None] | None = None
 
     def follow(self, follower: Follower) -> None:
@@ -71,6 +71,9 @@ class MetadataFollower:
             except StoreError as error:
                 log.warning("the metadata is not followed for now: %s", error)
                 await asyncio.sleep(_RETRY_S)
+            except HeadraceError as error:
+                log.error("the metadata cannot be followed, and is tried again: %s", error)
+                await asyncio.sleep(_RETRY_S)
 
     async def catch_up(self, *, latest: bool = True) -> None:
         """Take what the store has; with `latest`, all that it had when this was called."""
@@ -103,18 +106,11 @@ class MetadataFollower:
             image.offset = entries[done - 1][0] + 1
             await self._tell(changes)
         image.offset = max(image.offset, reading.end_offset)
-        self._advanced.set()
-        self._advanced = asyncio.Event()
 
     async def _tell(self, changes: Changes) -> None:
         await self._replicas.follow(changes)
         for follower in self._followers:
             follower(changes)
-
-    async def reached(self, offset: int) -> None:
-        """Wait until the image has everything before this offset."""
-        while self.image.offset < offset:
-            await self._advanced.wait()
 
     async def make_waiting(self) -> None:
         """Make the logs for which there were no descriptors, if there are now."""

@@ -38,3 +38,18 @@ def refuse_topics(response: Any, name: str, error: KafkaError) -> None:
     for result in (*getattr(response, "topics", ()), *getattr(response, "results", ())):
         if getattr(result, "name", None) == name:
             refuse(result, error)
+
+
+def tells(response: Any, code: int) -> bool:
+    """Whether an answer has this error in one of its places."""
+    if isinstance(response, list):
+        return any(tells(item, code) for item in response)
+    schema = getattr(response, "SCHEMA", None)
+    if not isinstance(schema, Schema):
+        return False
+    return any(
+        getattr(response, declared.name) == code
+        if declared.name == "error_code"
+        else tells(getattr(response, declared.name), code)
+        for declared in schema.fields
+    )

@@ -11,9 +11,9 @@ import pytest
 from headrace.cluster.image import Image
 from headrace.cluster.records import ConfigRecord, MetadataRecord, NoOpRecord, encode_record
 from headrace.cluster.store import DecisionTooLargeError, Reading, Seat, Store, WrongClusterError, fold
-from headrace.cluster.store.node_formats import encode_log_node, log_path
+from headrace.cluster.store.node_formats import EPOCH, Election, encode_election, encode_log_node, log_path
 from headrace.cluster.store.node_store import NodeStore
-from headrace.cluster.store.session import NODE_BYTES_MAX, Create
+from headrace.cluster.store.session import NODE_BYTES_MAX, Create, Write
 from headrace.errors import DuplicateBrokerRegistrationError, StaleControllerEpochError
 from headrace.records import build_batch_of
 from headrace.testing import ZooKeeperProcess
@@ -339,6 +339,25 @@ def test_a_store_of_another_cluster_is_refused(run_several: Run) -> None:
             new = home.store()
             assert await new.open(None) == "a-cluster"
             await new.close()
+
+    run_several(main)
+
+
+def test_an_append_is_fenced_by_the_epoch_alone(run_several: Run) -> None:
+    """Whatever becomes of sessions and seats: once the epoch is another one, its predecessor writes nothing."""
+
+    async def main(home: Home) -> None:
+        assert isinstance(home, NodesHome)
+        async with opened(home) as store, opened(home) as other:
+            epoch = await won(store)
+            await store.append_if_epoch(epoch, topic(1))
+            assert isinstance(other, NodeStore)
+            await other._link.change([Write(EPOCH, encode_election(Election(epoch + 1, 2, bytes(16))))])
+            with pytest.raises(StaleControllerEpochError):
+                await store.append_if_epoch(epoch, topic(2))
+            with pytest.raises(StaleControllerEpochError):
+                await store.take_snapshot(await image_of(store), epoch)
+            assert told(await store.read_from(0, latest=True)) == topic(1)
 
     run_several(main)
 

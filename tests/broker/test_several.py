@@ -6,6 +6,11 @@ import asyncio
 
 import pytest
 
+from headrace.broker.broker import Broker
+from headrace.cluster.decision import Decision
+from headrace.cluster.records import PartitionChangeRecord
+from headrace.cluster.store import WrongClusterError
+from headrace.cluster.store.model import ZooKeeperModel
 from headrace.errors import ErrorCode
 from headrace.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from headrace.protocol.messages.delete_topics import DeleteTopicsRequest
@@ -13,7 +18,7 @@ from headrace.protocol.messages.init_producer_id import InitProducerIdRequest
 from headrace.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 
 from . import raw
-from .several import SeveralBrokers, run_several
+from .several import SeveralBrokers, SharingBroker, run_several
 from .sim import INIT_PRODUCER_ID_VERSION, METADATA_VERSION
 
 
@@ -211,5 +216,67 @@ def test_what_the_old_controller_does_not_answer_the_next_one_does() -> None:
         await cluster.until(lambda: "meanwhile" in back.image.topics)
         await cluster.until(lambda: not back.image.brokers[silent].fenced)
         assert sum(broker.metadata.active.is_active for broker in cluster.alive) == 1
+
+    run_several(main)
+
+
+def test_leadership_goes_back_to_the_preferred_replicas() -> None:
+    async def main(cluster: SeveralBrokers) -> None:
+        assert await create(cluster, 1, "wide", partitions=3, replicas=3) == ErrorCode.NONE
+        controller_id = cluster.controller_id()
+        assert controller_id is not None
+        broker = cluster.running(controller_id)
+        preferred = [partition.replicas[0] for partition in broker.image.topics["wide"].partitions]
+        topic_id = broker.image.topics["wide"].topic_id
+        moved = [
+            PartitionChangeRecord(partition_id=index, topic_id=topic_id, leader=partition.replicas[1])
+            for index, partition in enumerate(broker.image.topics["wide"].partitions)
+        ]
+        await broker.metadata.change(lambda image: Decision(None, moved))
+        assert led(broker) != preferred
+        await cluster.until(lambda: led(broker) == preferred, timeout_s=15)
+
+    run_several(main, settings={"leader.imbalance.check.interval.seconds": "5"})
+
+
+def led(broker: Broker) -> list[int]:
+    return [partition.leader for partition in broker.image.topics["wide"].partitions]
+
+
+def test_a_broker_with_the_data_of_another_cluster_is_refused() -> None:
+    async def main(cluster: SeveralBrokers) -> None:
+        stranger = SharingBroker(
+            cluster.simulation, ZooKeeperModel(cluster.simulation.random_for("another")), 4, settings={}
+        )
+        await stranger.start()
+        assert stranger.broker is not None
+        other_id = stranger.broker.cluster_id
+        assert other_id != cluster.running(1).cluster_id
+        await stranger.stop()
+        stranger = SharingBroker(cluster.simulation, cluster.model, 4, settings={})
+        with pytest.raises(WrongClusterError, match=other_id):
+            await stranger.start()
+        assert len(await_brokers(cluster)) == 3
+
+    run_several(main)
+
+
+def await_brokers(cluster: SeveralBrokers) -> list[int]:
+    return list(cluster.running(1).image.brokers)
+
+
+def test_logs_that_the_shared_metadata_does_not_know_are_kept() -> None:
+    async def main(cluster: SeveralBrokers) -> None:
+        broker = cluster.brokers[3]
+        await broker.stop()
+        # As if it had been lost from the metadata of the others, or never been in it.
+        disk = broker.host.restart().disk
+        disk.makedirs("/data/one/unknown-0")
+        disk.replace_file("/data/one/unknown-0/00000000000000000000.log", bytes(raw.batch([b"precious"])))
+        await broker.start()
+        names = broker.host.disk.listdir("/data/one")
+        assert "unknown-0" not in names
+        assert any(name.startswith("unknown-0.") and name.endswith("-stray") for name in names)
+        assert "unknown" not in cluster.running(3).image.topics
 
     run_several(main)

@@ -56,6 +56,7 @@ class Membership:
         config = broker.started_with
         self._heartbeat_s = config.get_int("broker.heartbeat.interval.ms") / 1000
         self._session_s = config.get_int("broker.session.timeout.ms") / 1000
+        self._balance_s = float(config.get_int("leader.imbalance.check.interval.seconds"))
         self.incarnation = broker.incarnation
         self.member = Member(broker.node_id, self.incarnation)
         self.seat: Seat | None = None
@@ -233,9 +234,15 @@ class Membership:
         watching = asyncio.ensure_future(self._store.members(self._living))
         lost = asyncio.ensure_future(self._store.lost())
         over = asyncio.ensure_future(active.over.wait())
+        balance_at = self._clock.monotonic() + self._balance_s
         try:
             while active.epoch == epoch:
                 wait_s = await self._fence_absent()
+                if self._clock.monotonic() >= balance_at:
+                    balance_at = self._clock.monotonic() + self._balance_s
+                    await self._balance()
+                left_s = max(0.0, balance_at - self._clock.monotonic())
+                wait_s = left_s if wait_s is None else min(wait_s, left_s)
                 await asyncio.wait([watching, lost, over], return_when=asyncio.FIRST_COMPLETED, timeout=wait_s)
                 if lost.done():
                     raise SessionLostError("the store says that this broker's session is over")
@@ -246,6 +253,12 @@ class Membership:
             for task in (watching, lost, over):
                 task.cancel()
             await asyncio.gather(watching, lost, over, return_exceptions=True)
+
+    async def _balance(self) -> None:
+        """Let those lead that are named first, now and then (`auto.leader.rebalance.enable`)."""
+        if self._broker.config.get_bool("auto.leader.rebalance.enable"):
+            with contextlib.suppress(RequestTimedOutError):
+                await self._metadata.change(self._broker.controller.balance_leaders)
 
     async def _fence_absent(self) -> float | None:
         """Fence brokers without a session; how long to wait before those whose time has not come yet."""

@@ -143,6 +143,9 @@ class Controller:
     def elect_leaders(self, image: Image, request: ElectLeadersRequest) -> Decision[ElectLeadersResponse]:
         return leadership.elect_leaders(image, request)
 
+    def balance_leaders(self, image: Image) -> Decision[None]:
+        return leadership.balance_leaders(image)
+
     def alter_partition(self, image: Image, request: AlterPartitionRequest) -> Decision[AlterPartitionResponse]:
         return leadership.alter_partition(image, request)
 

@@ -44,6 +44,8 @@ from headrace.protocol.messages.list_partition_reassignments import (
     OngoingTopicReassignment,
 )
 
+BALANCED_AT_ONCE_MAX = 1000
+
 _ELECTIONS = {0: Election.PREFERRED, 1: Election.UNCLEAN}
 
 
@@ -99,6 +101,22 @@ def _elect(image: Image, name: str, index: int, election: Election, records: lis
         return ApiError(unavailable, unavailable.message)
     records.append(record)
     return NO_ERROR
+
+
+def balance_leaders(image: Image, changes_max: int = BALANCED_AT_ONCE_MAX) -> Decision[None]:
+    """Give leadership back to the preferred replicas that are in sync and alive, as many at once as is good."""
+    decision: Decision[None] = Decision(None)
+    for topic in image.topics.values():
+        for index, partition in enumerate(topic.partitions):
+            preferred = partition.replicas[0]
+            if partition.leader == preferred or preferred not in partition.isr or not image.is_active(preferred):
+                continue
+            record = change(topic.topic_id, index, partition, image.is_active, election=Election.PREFERRED)
+            if record is not None:
+                decision.records.append(record)
+            if len(decision.records) >= changes_max:
+                return decision
+    return decision
 
 
 # --- changes asked for by leaders -------------------------------------------------------------------------------------

@@ -220,6 +220,28 @@ def test_what_the_old_controller_does_not_answer_the_next_one_does() -> None:
     run_several(main)
 
 
+def test_a_request_waits_for_the_controller_that_this_broker_becomes_itself() -> None:
+    async def main(cluster: SeveralBrokers) -> None:
+        through = cluster.controller_id()
+        assert through is not None
+        others = [node_id for node_id in cluster.brokers if node_id != through]
+        for node_id in others:
+            await cluster.brokers[node_id].stop()
+        cluster.model.go_away()
+        broker = cluster.running(through)
+        broker.metadata.active.resign("a test wants it to")
+        creating = asyncio.ensure_future(create(cluster, through, "later", partitions=1))
+        await asyncio.sleep(5)
+        assert not creating.done()
+        cluster.model.come_back(expire_all=True)
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        assert await creating == ErrorCode.NONE
+        assert loop.time() - began < 5.0
+
+    run_several(main)
+
+
 def test_leadership_goes_back_to_the_preferred_replicas() -> None:
     async def main(cluster: SeveralBrokers) -> None:
         assert await create(cluster, 1, "wide", partitions=3, replicas=3) == ErrorCode.NONE

@@ -158,14 +158,18 @@ class Broker:
         self, method: Callable[..., Decision[R]], *arguments: object, context: RequestContext | None = None
     ) -> R:
         """Let the controller decide, and make it true. A client's request goes to it, wherever it is."""
-        if self.membership is None or context is None:
+
+        async def here() -> R:
             return await self.metadata.change(lambda image: method(image, *arguments))
+
+        if self.membership is None or context is None:
+            return await here()
         try:
-            # What another broker passed on goes no further: it asks again, whoever is the controller then.
-            if self.metadata.active.is_active or context.is_from_broker:
-                return await self.metadata.change(lambda image: method(image, *arguments))
-            forwarded: R = await self.membership.ask_controller(arguments[0], version=context.api_version)
-            return forwarded
+            if context.is_from_broker:
+                # What another broker passed on goes no further: it asks again, whoever is the controller then.
+                return await here()
+            decided: R = await self.membership.ask_controller(arguments[0], version=context.api_version, here=here)
+            return decided
         except (NotControllerError, RequestTimedOutError) as error:
             # Nobody decided; what would have been answered says in every place that it was not.
             response = method(self.image, *arguments).response

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Final
@@ -24,6 +25,8 @@ from headrace.errors import (
     ErrorCode,
     HeadraceError,
     KafkaError,
+    NetworkError,
+    NotControllerError,
     RequestTimedOutError,
     error_for,
 )
@@ -326,33 +329,54 @@ class Membership:
         return None if broker is None else Node(node_id, broker.host, broker.port)
 
     async def ask_controller(
-        self, request: Any, *, version: int | None = None, timeout_s: float = ASK_TIMEOUT_S
+        self,
+        request: Any,
+        *,
+        version: int | None = None,
+        timeout_s: float = ASK_TIMEOUT_S,
+        here: Callable[[], Awaitable[Any]] | None = None,
     ) -> Any:
         """Let the controller answer, whoever that is; given when the image here has what it decided.
 
-        Asked again while there is no controller or it cannot be reached, so it may be decided twice: the requests that
-        come here say what to be, not what to add, and a second answer says that it is so already.
+        `here` decides where this broker is the controller; what brokers ask on their own account needs none. Asked
+        again while there is no controller or it cannot be reached, so it may be decided twice: the requests that come
+        here say what to be, not what to add, and a second answer says that it is so already.
         """
         deadline = self._clock.monotonic() + timeout_s
+        local = functools.partial(self._local[type(request)], self._broker, request) if here is None else here
         reason = "there is none"
         while True:
             left_s = deadline - self._clock.monotonic()
             if left_s <= 0:
                 raise RequestTimedOutError(f"The controller did not answer within {timeout_s:g} s: {reason}.")
             seat = self.seat
+            response = None
             try:
-                if self._metadata.active.is_active and type(request) in self._local:
-                    return await self._local[type(request)](self._broker, request)
-                if seat is not None and seat.member.node_id != self.member.node_id:
+                if self._metadata.active.is_active:
+                    response = await local()
+                elif seat is not None and seat.member.node_id != self.member.node_id:
                     response = await self._ask(seat, request, version, left_s)
-                    if response is not None and not tells(response, ErrorCode.NOT_CONTROLLER):
-                        await self._metadata.follower.catch_up()
-                        return response
-                    reason = f"broker {seat.member.node_id} is none any more"
-            except HeadraceError as error:
+            except (NetworkError, NotControllerError, StoreError) as error:
                 reason = str(error)
+            if response is not None:
+                if not tells(response, ErrorCode.NOT_CONTROLLER):
+                    await self._see_outcome(deadline)
+                    return response
+                reason = "the one that was asked is none any more"
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._changed.wait(), min(_RETRY_S, max(left_s, 0.001)))
+
+    async def _see_outcome(self, deadline: float) -> None:
+        """Bring the image up to what was decided just now, as far as the store can be reached."""
+        while not self._metadata.active.is_active:
+            try:
+                await self._metadata.follower.catch_up()
+                return
+            except StoreError as error:
+                if self._clock.monotonic() > deadline:
+                    log.warning("what the controller decided is not seen here yet: %s", error)
+                    return
+                await asyncio.sleep(_RETRY_S)
 
     async def _ask(self, seat: Seat, request: Any, version: int | None, timeout_s: float) -> Any:
         """The answer of this controller; None when another takes its seat before it has given one."""

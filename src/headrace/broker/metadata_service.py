@@ -93,15 +93,19 @@ class MetadataService:
     async def create(self, topic: CreatableTopic) -> CreateTopicsResponse:
         """Create one topic on the broker's own account: auto-creation, internal topics."""
         request = CreateTopicsRequest(topics=[topic], timeout_ms=60_000)
-        if self.ask_controller is not None and not self.active.is_active:
-            try:
-                forwarded: CreateTopicsResponse = await self.ask_controller(request, timeout_s=CREATE_TIMEOUT_S)
-                return forwarded
-            except RequestTimedOutError as error:
-                log.warning("%s could not be created: %s", topic.name, error)
-                failed = CreatableTopicResult(name=topic.name, error_code=error.code, error_message=error.message)
-                return CreateTopicsResponse(topics=[failed])
-        return await self.change(lambda image: self._controller.create_topics(image, request))
+
+        async def here() -> CreateTopicsResponse:
+            return await self.change(lambda image: self._controller.create_topics(image, request))
+
+        if self.ask_controller is None:
+            return await here()
+        try:
+            decided: CreateTopicsResponse = await self.ask_controller(request, timeout_s=CREATE_TIMEOUT_S, here=here)
+            return decided
+        except RequestTimedOutError as error:
+            log.warning("%s could not be created: %s", topic.name, error)
+            failed = CreatableTopicResult(name=topic.name, error_code=error.code, error_message=error.message)
+            return CreateTopicsResponse(topics=[failed])
 
     async def ensure_internal(self, name: str) -> None:
         """Create one of the broker's own topics unless it is there."""

@@ -220,6 +220,27 @@ def test_what_the_old_controller_does_not_answer_the_next_one_does() -> None:
     run_several(main)
 
 
+def test_clients_are_told_of_the_next_controller_though_nothing_else_has_changed() -> None:
+    async def main(cluster: SeveralBrokers) -> None:
+        seen = set()
+        for _ in range(6):
+            for node_id in cluster.brokers:
+                membership = cluster.running(node_id).membership
+                assert membership is not None
+                await cluster.until(
+                    lambda m=membership: m.controller_id == cluster.controller_id() is not None  # type: ignore[misc]
+                )
+                assert (await metadata(cluster, node_id)).controller_id == cluster.controller_id()
+            seen.add(cluster.controller_id())
+            cluster.model.go_away()
+            await asyncio.sleep(1)
+            cluster.model.come_back(expire_all=True)
+            await asyncio.sleep(1)
+        assert len(seen) > 1
+
+    run_several(main)
+
+
 def test_a_request_waits_for_the_controller_that_this_broker_becomes_itself() -> None:
     async def main(cluster: SeveralBrokers) -> None:
         through = cluster.controller_id()

@@ -41,6 +41,10 @@ class KeptAnswers:
             return
         self._answers[listener, request] = answer[HEAD_BYTES:]
 
+    def forget(self) -> None:
+        """Something has changed that the metadata does not tell of."""
+        self._clear(-1)
+
     def _clear(self, metadata_offset: int) -> None:
         self._answers.clear()
         self._bytes = 0

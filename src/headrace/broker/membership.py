@@ -167,7 +167,9 @@ class Membership:
 
     def _seat_is(self, seat: Seat | None) -> None:
         self.seat = seat
-        self._broker.answers.controller_id = self.controller_id
+        if self._broker.answers.controller_id != self.controller_id:
+            self._broker.answers.controller_id = self.controller_id
+            self._broker.pipeline.forget_kept()
         self._tell()
 
     def _tell(self) -> None:

@@ -148,6 +148,12 @@ class Pipeline:
         context.result = KeptAnswer(found)
         return True
 
+    def forget_kept(self) -> None:
+        """Make all answers anew: who is the controller has changed, which is not in the metadata."""
+        for route in self._routes.values():
+            if route.kept is not None:
+                route.kept.forget()
+
     def _route(self, kind: int) -> Route:
         """The way of requests of that API key and version, which is made when the first of them comes."""
         api_key, version = codec.split_kind(kind)

@@ -43,8 +43,8 @@ class Changes:
     #: The topics whose configuration changed, and whether that of brokers did.
     configured: set[str] = field(default_factory=set)
     brokers_configured: bool = False
-    #: Whether a broker came, went, was fenced or unfenced.
-    brokers: bool = False
+    #: The brokers that came, went, were fenced or unfenced.
+    brokers: set[int] = field(default_factory=set)
 
 
 def steps(records: Iterable[MetadataRecord]) -> Iterator[list[MetadataRecord]]:
@@ -78,7 +78,7 @@ def apply(image: Image, step: list[MetadataRecord]) -> Changes:
             elif record.resource_type == ResourceType.BROKER:
                 changes.brokers_configured = True
         elif isinstance(record, _OF_BROKERS):
-            changes.brokers = True
+            changes.brokers.add(record.broker_id)
     return changes
 
 
@@ -87,7 +87,9 @@ def difference(old: Image, new: Image) -> Changes:
     changes = Changes(
         deleted=[topic for topic in old.topics.values() if topic.topic_id not in new.topics_by_id],
         brokers_configured=_broker_configs(old) != _broker_configs(new),
-        brokers=old.brokers != new.brokers,
+        brokers={
+            node_id for node_id in {*old.brokers, *new.brokers} if old.brokers.get(node_id) != new.brokers.get(node_id)
+        },
     )
     for topic in new.topics.values():
         known = old.topics_by_id.get(topic.topic_id)

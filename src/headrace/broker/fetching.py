@@ -23,9 +23,12 @@ from headrace.broker.fetch_sessions import (
     SessionPartition,
     next_epoch,
 )
+from headrace.broker.leaders import addresses, leader_and_epoch, partition_here
 from headrace.broker.partition import NO_LEADER_EPOCH, Isolation, Partition
 from headrace.broker.purgatory import Waiter, Watchers
-from headrace.errors import ErrorCode, KafkaError, NotLeaderOrFollowerError, OffsetOutOfRangeError
+from headrace.broker.replication.selection import nearest
+from headrace.broker.replication.truncation import NotInLog, divergence
+from headrace.errors import ErrorCode, KafkaError, NotLeaderOrFollowerError
 from headrace.log import Log, Slice, WouldBlock
 from headrace.net.outbox import FilePart
 from headrace.protocol.messages.fetch import (
@@ -47,6 +50,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("headrace.broker.fetch")
 
+FOLLOWER_READS_SINCE_VERSION = 11
 TOPIC_IDS_SINCE_VERSION = 13
 REPLICA_STATE_SINCE_VERSION = 15
 LEADER_SINCE_VERSION = 16
@@ -172,8 +176,10 @@ class Fetching:
         "bytes_max",
         "bytes_min",
         "context",
+        "is_looked_at",
         "isolation",
         "opens_session",
+        "replica_epoch",
         "replica_id",
         "request",
         "session",
@@ -197,6 +203,9 @@ class Fetching:
         self.opens_session = opens_session
         self.by_id = context.api_version >= TOPIC_IDS_SINCE_VERSION
         self.replica_id = replica_id(request, context.api_version)
+        self.replica_epoch = request.replica_state.replica_epoch if self.replica_id >= 0 else -1
+        #: What a follower's fetch says of it is noted once, however often it is looked at while it waits.
+        self.is_looked_at = False
         self.isolation = Isolation.READ_UNCOMMITTED if request.isolation_level == 0 else Isolation.READ_COMMITTED
         self.bytes_max = min(request.max_bytes, broker.config.get_int("fetch.max.bytes"))
         # More than an answer may hold is not worth waiting for.
@@ -210,7 +219,9 @@ class Fetching:
 
     def look(self) -> list[Read]:
         """What every partition is, as the cluster has it, and how far its log may be read. On the event loop."""
-        return [self._look_at(wanted) for wanted in self.wanted]
+        reads = [self._look_at(wanted) for wanted in self.wanted]
+        self.is_looked_at = True
+        return reads
 
     def _look_at(self, wanted: SessionPartition) -> Read:
         data = PartitionData(
@@ -227,30 +238,69 @@ class Fetching:
             data.error_code, data.aborted_transactions = ErrorCode.UNKNOWN_TOPIC_ID, []
             return read
         try:
-            partition = self.broker.replicas.get(wanted.topic, wanted.partition)
-        except KafkaError as error:
-            data.error_code, data.aborted_transactions = error.code, []
-            return read
-        try:
-            partition.check_leader(max(wanted.current_leader_epoch, NO_LEADER_EPOCH))
-            if self.replica_id >= 0:
-                self._check_replica(partition)
+            partition = partition_here(self.broker, wanted.topic, wanted.partition)
         except KafkaError as error:
             data.error_code = error.code
-            if error.code in _TELL_LEADER and self.context.api_version >= LEADER_SINCE_VERSION:
-                state = partition.leadership
-                data.current_leader = LeaderIdAndEpoch(leader_id=state.leader_id, leader_epoch=state.leader_epoch)
+            if isinstance(error, NotLeaderOrFollowerError):
+                self._tell_leader(wanted, data)
+            else:
+                data.aborted_transactions = []
+            return read
+        try:
+            self._check(partition, wanted)
+        except KafkaError as error:
+            data.error_code = error.code
+            if error.code in _TELL_LEADER:
+                self._tell_leader(wanted, data)
             return read
         read.partition = partition
         log = read.log = partition.log
-        read.start_offset, read.stable_offset, read.high_watermark = log.offsets()
-        read.limit = read.high_watermark if self.isolation is Isolation.READ_UNCOMMITTED else read.stable_offset
+        if self.replica_id < 0 and self.request.rack_id and partition.state is not None:
+            chosen = nearest(self.broker, partition, wanted.fetch_offset, self.request.rack_id)
+            if chosen is not None:
+                # Nothing is read here: the consumer goes to that replica.
+                data.preferred_read_replica = chosen
+                read.log = None
+                data.log_start_offset, data.last_stable_offset, data.high_watermark = log.offsets()
+                return read
         if wanted.last_fetched_epoch >= 0:
             try:
-                data.diverging_epoch = _divergence(partition, wanted)
-            except OffsetOutOfRangeError as error:
-                data.error_code = error.code
+                found = divergence(log, partition.leader_epoch, wanted.fetch_offset, wanted.last_fetched_epoch)
+                if found is not None:
+                    data.diverging_epoch = EpochEndOffset(epoch=found.epoch, end_offset=found.end_offset)
+            except NotInLog:
+                data.error_code = ErrorCode.OFFSET_OUT_OF_RANGE
+        if self.replica_id >= 0:
+            self._note_follower(partition, wanted, data)
+        read.start_offset, read.stable_offset, read.high_watermark = log.offsets()
+        if self.replica_id >= 0:
+            read.limit = log.end_offset
+        else:
+            read.limit = read.high_watermark if self.isolation is Isolation.READ_UNCOMMITTED else read.stable_offset
         return read
+
+    def _check(self, partition: Partition, wanted: SessionPartition) -> None:
+        """Whether this broker answers: the leader everyone, a follower consumers that know what that means."""
+        epoch = max(wanted.current_leader_epoch, NO_LEADER_EPOCH)
+        if self.replica_id < 0 and self.context.api_version >= FOLLOWER_READS_SINCE_VERSION and partition.is_following:
+            partition.check_epoch(epoch)
+            return
+        partition.check_leader(epoch)
+        if self.replica_id >= 0:
+            partition.check_follower(self.replica_id, self.replica_epoch)
+
+    def _tell_leader(self, wanted: SessionPartition, data: PartitionData) -> None:
+        if self.context.api_version >= LEADER_SINCE_VERSION:
+            known = leader_and_epoch(self.broker, wanted.topic, wanted.partition)
+            if known is not None:
+                data.current_leader = LeaderIdAndEpoch(leader_id=known[0], leader_epoch=known[1])
+
+    def _note_follower(self, partition: Partition, wanted: SessionPartition, data: PartitionData) -> None:
+        """What a follower asks for tells what it has, unless its log has to be cut first."""
+        log, offset = partition.log, wanted.fetch_offset
+        is_common = not data.error_code and data.diverging_epoch is _NO_DIVERGENCE
+        if is_common and not self.is_looked_at and log.start_offset <= offset <= log.end_offset:
+            partition.fetched(self.replica_id, self.replica_epoch, offset, wanted.log_start_offset)
 
     def locate(self, reads: list[Read], *, nowait: bool) -> None:
         """Where the data of every partition is, within the limits. Nothing is read yet.
@@ -291,12 +341,6 @@ class Fetching:
             data.last_stable_offset = read.stable_offset
             data.log_start_offset = read.start_offset
 
-    def _check_replica(self, partition: Partition) -> None:
-        """A fetch in the name of a broker is only for brokers that have a replica, and not for the leader itself."""
-        state = partition.leadership
-        if self.replica_id not in state.replicas or self.replica_id == state.leader_id:
-            raise NotLeaderOrFollowerError(f"{partition.key}: broker {self.replica_id} has no replica of it")
-
     def is_due(self, reads: list[Read]) -> bool:
         """Whether to answer now: enough bytes, an error, a divergence, nothing asked for, or nothing to wait for."""
         if self.request.max_wait_ms <= 0 or not reads:
@@ -304,7 +348,8 @@ class Fetching:
         available = 0
         may_grow = False
         for read in reads:
-            if read.data.error_code or read.data.diverging_epoch.epoch >= 0:
+            data = read.data
+            if data.error_code or data.diverging_epoch is not _NO_DIVERGENCE or data.preferred_read_replica >= 0:
                 return True
             length = 0 if read.slice is None else read.slice.length
             available += length
@@ -320,7 +365,8 @@ class Fetching:
         if base >= bases[-1]:
             return False
         following = bases[bisect_right(bases, base)]
-        return partition.end_for(self.isolation) > following
+        end = partition.log.end_offset if self.replica_id >= 0 else partition.end_for(self.isolation)
+        return end > following
 
     # --- waiting and reading
 
@@ -343,12 +389,19 @@ class Fetching:
                 continue  # while it was looked at: nobody would wake us for that
             readable = None if self.isolation is Isolation.READ_UNCOMMITTED else _Committed(reads)
             waiter = Waiter(self._bytes_missing(reads), readable)
-            await waiter.wait((read.partition.watchers for read in reads if read.partition is not None), remaining_s)
+            await waiter.wait(self._watchers(reads), remaining_s)
         try:
             self.load(reads, nowait=True)
         except WouldBlock:
             await self.broker.runtime.offload(functools.partial(self.load, reads, nowait=False))
         return self.answer(reads)
+
+    def _watchers(self, reads: list[Read]) -> list[Watchers]:
+        """Those whose bytes this fetch waits for: followers wait for appends, consumers for what is committed."""
+        partitions = [read.partition for read in reads if read.partition is not None]
+        if self.replica_id >= 0:
+            return [partition.append_watchers for partition in partitions]
+        return [partition.watchers for partition in partitions]
 
     def _bytes_missing(self, reads: list[Read]) -> int:
         """How many bytes have to come before an answer can be due: what is wanted, or all that the limits allow."""
@@ -368,6 +421,7 @@ class Fetching:
         log = partition.log
         return (
             partition.is_offline
+            or (self.replica_id >= 0 and log.end_offset != read.limit)
             or log.high_watermark != data.high_watermark
             or log.last_stable_offset != data.last_stable_offset
             or log.start_offset != data.log_start_offset
@@ -440,12 +494,9 @@ class Fetching:
         if self.replica_id >= 0:
             return []
         told = {read.data.current_leader.leader_id for read in reads if read.data.error_code in _TELL_LEADER}
-        if not told:
-            return []
         return [
             NodeEndpoint(node_id=node.node_id, host=node.host, port=node.port, rack=node.rack)
-            for node in self.broker.answers.brokers(self.context.listener)
-            if node.node_id in told
+            for node in addresses(self.broker, self.context.listener, told)
         ]
 
     def _find_aborted(self, read: Read, found: Slice, *, nowait: bool) -> None:
@@ -455,22 +506,6 @@ class Fetching:
         read.data.aborted_transactions = [
             AbortedTransaction(producer_id=one.producer_id, first_offset=one.first_offset) for one in aborted
         ]
-
-
-def _divergence(partition: Partition, wanted: SessionPartition) -> EpochEndOffset:
-    """Where the reader's last epoch ended here, if earlier than where it wants to go on (KIP-320, KIP-595)."""
-    log = partition.log
-    if wanted.last_fetched_epoch == partition.leader_epoch:
-        epoch, end_offset = partition.leader_epoch, log.end_offset
-    else:
-        epoch, end_offset = log.end_offset_for(wanted.last_fetched_epoch)
-    if epoch < 0 or wanted.fetch_offset < log.start_offset:
-        raise OffsetOutOfRangeError(
-            f"{partition.key}: {wanted.fetch_offset} after epoch {wanted.last_fetched_epoch} is not in the log"
-        )
-    if epoch >= wanted.last_fetched_epoch and end_offset >= wanted.fetch_offset:
-        return _NO_DIVERGENCE
-    return EpochEndOffset(epoch=epoch, end_offset=end_offset)
 
 
 class _Committed:
@@ -523,6 +558,7 @@ def _has_news(read: Read) -> bool:
         or data.error_code
         or wanted.told_error
         or data.diverging_epoch.epoch >= 0
+        or data.preferred_read_replica >= 0
         or data.high_watermark != wanted.told_high_watermark
         or data.log_start_offset != wanted.told_log_start_offset
     )

@@ -49,7 +49,7 @@ class Schedule:
             (4, self.fence),
             (5, self.unfence),
             (1 + 2 * wild, self.elect),
-            (1, self.alter_late),
+            (4, self.alter_late),
             (0.3 * wild, self.make_anew),
             (0.5, self.delete_records),
         ]

@@ -328,7 +328,7 @@ class Node:
             self.cluster.send(self.id, source, Fetched(fetch, Answer(ErrorCode.NOT_LEADER_OR_FOLLOWER)))
             return
         asked, log, epoch = fetch.position, replica.log, leader.term.leader_epoch
-        if asked.leader_epoch != epoch and "no fencing of fetches" not in self.cluster.faults:
+        if asked.leader_epoch != epoch:
             error = ErrorCode.FENCED_LEADER_EPOCH if asked.leader_epoch < epoch else ErrorCode.UNKNOWN_LEADER_EPOCH
             self.cluster.send(self.id, source, Fetched(fetch, Answer(error)))
             return
@@ -340,7 +340,7 @@ class Node:
             found = None
             if asked.last_fetched_epoch >= 0:
                 found = divergence(log, epoch, asked.offset, asked.last_fetched_epoch)
-            if not log.start_offset <= asked.offset <= log.end_offset:
+            if found is None and not log.start_offset <= asked.offset <= log.end_offset:
                 raise NotInLog
         except NotInLog:
             answer = Answer(ErrorCode.OFFSET_OUT_OF_RANGE)

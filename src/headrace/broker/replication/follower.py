@@ -94,7 +94,11 @@ def step(asked: Position, now: Position, answer: Answer, log: FollowedLog) -> St
         return _NOTHING
     if answer.error is ErrorCode.NONE:
         if answer.diverging_epoch != UNKNOWN or answer.diverging_end_offset != UNKNOWN:
-            return Step(Act.TRUNCATE, cut_at(log, answer.diverging_epoch, answer.diverging_end_offset))
+            offset = cut_at(log, answer.diverging_epoch, answer.diverging_end_offset)
+            if offset <= answer.log_start_offset:
+                # What would be left is deleted at the leader, and by its epochs nobody can tell whether it is the same.
+                return Step(Act.START_AT, answer.log_start_offset, "what is common is deleted at the leader")
+            return Step(Act.TRUNCATE, offset)
         if answer.last_epoch > asked.leader_epoch:
             return Step(Act.WAIT_FOR_METADATA, reason=f"a batch of leader epoch {answer.last_epoch}, which is to come")
         return _APPEND
@@ -123,10 +127,10 @@ def out_of_range(asked: Position, now: Position, leader_start: int, leader_end: 
     """
     if not is_about(asked, now):
         return _NOTHING
-    if leader_end < log.end_offset:
+    if leader_start < leader_end < log.end_offset:
         return Step(Act.TRUNCATE, leader_end, "the leader's log is shorter")
-    if leader_start > log.end_offset:
-        return Step(Act.START_AT, leader_start, "the leader's log begins behind our end")
+    if leader_end < log.end_offset or leader_start > log.end_offset:
+        return Step(Act.START_AT, leader_start, "the leader has nothing of what is here")
     return Step(Act.BACK_OFF, reason="the leader's log has our offset, but not the epoch before it")
 
 

@@ -117,8 +117,9 @@ class LeaderState:
         lag_time_max_ms: float,
         min_isr: int = 1,
         holds_below_min_isr: bool = True,
+        epoch_start_offset: int | None = None,
     ) -> None:
-        """`end_offset` is where the epoch starts: what was in the log when it began.
+        """The epoch starts where the log ends, or at `epoch_start_offset` when it began earlier.
 
         `holds_below_min_isr`: with fewer replicas in sync than `min.insync.replicas` nothing more is committed, so that
         whatever was is on that many (KIP-966).
@@ -128,7 +129,8 @@ class LeaderState:
         self.lag_time_max_ms = lag_time_max_ms
         self.min_isr = min_isr
         self.holds_below_min_isr = holds_below_min_isr
-        self.end_offset = self.epoch_start_offset = end_offset
+        self.end_offset = end_offset
+        self.epoch_start_offset = end_offset if epoch_start_offset is None else epoch_start_offset
         self.high_watermark = min(high_watermark, end_offset)
         self.term = term
         self.pending: Proposal | None = None
@@ -174,9 +176,11 @@ class LeaderState:
 
     def appended(self, end_offset: int, now_ms: float) -> bool:
         """Our own log is as durable as its topic wants up to here. Whether the watermark has moved."""
-        self.end_offset = max(self.end_offset, end_offset)
-        # Nobody has what was appended just now: with a follower to wait for, it cannot be committed yet.
-        return not self._limiting and self._advance(now_ms)
+        before = self.end_offset
+        if end_offset > before:
+            self.end_offset = end_offset
+        # Where it was not our own end that held the watermark back, it moves with a follower's fetch.
+        return before <= self.high_watermark and self._advance(now_ms)
 
     def check_fetch(self, broker_id: int, broker_epoch: int) -> bool:
         """Whether a fetch is that of a replica, and not one from its former life."""

@@ -20,6 +20,7 @@ from headrace.broker.partition import Partition
 from headrace.broker.pipeline import Pipeline
 from headrace.broker.producer_ids import ProducerIds
 from headrace.broker.replicas import Replicas
+from headrace.broker.replication.manager import ReplicationManager
 from headrace.broker.transaction_service import TransactionService
 from headrace.broker.write_order import batch_bytes_max
 from headrace.cluster.answers import Answers
@@ -77,6 +78,7 @@ class Broker:
         self.directories: LogDirectories
         self.controller: Controller
         self.replicas: Replicas
+        self.replication: ReplicationManager
         self.metadata: MetadataService
         self.answers: Answers
         self.producer_ids: ProducerIds
@@ -164,11 +166,14 @@ class Broker:
             self.controller = Controller(self.node_id, config, self.runtime.rng, self.runtime.uuid)
             self.replicas = Replicas(self.runtime, self.node_id, self.directories, self.log_config)
             self.metadata = MetadataService(self.runtime, store, self.controller, self.replicas)
-            self._to_close += [self.metadata.close, self.replicas.close]
+            self.replication = ReplicationManager(self)
+            self.replicas.surroundings = self.replication
+            self._to_close += [self.metadata.close, self.replicas.close, self.replication.close]
             self.answers = Answers(self.metadata.image, self.cluster_id)
             self.answers.controller_id = self.node_id
             await self.metadata.open()
             self.metadata.follow(self._follow)
+            self.metadata.follow(self.replication.follow)
             await self._listen()
             loop = asyncio.get_running_loop()
             self.directories.on_offline = functools.partial(_tell, loop, self._directory_failed)

@@ -1,0 +1,88 @@
+"""Requests to other brokers of the cluster, by their id.
+
+A server takes one request of a connection at a time, and a fetch may wait there for half a second: so what must not
+wait behind another has a connection of its own (a lane). Where brokers are is asked anew with every connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+from enum import IntEnum
+from typing import Any, Final
+
+from headrace.net.backoff import Backoff
+from headrace.net.connection import Call
+from headrace.net.connections import Connections, Transport
+from headrace.net.loop import LoopDriver
+from headrace.net.node import Node
+from headrace.net.settings import ConnectionSettings
+from headrace.runtime import Clock, Runtime
+
+_LANES_MAX: Final = 1024
+
+
+class Lane(IntEnum):
+    """Which connection to a broker; those from FETCH on are the fetchers', one each."""
+
+    CONTROL = 0
+    MARKERS = 1
+    FETCH = 2
+
+
+class _PeerConnections(Connections):
+    def __init__(
+        self,
+        settings: ConnectionSettings,
+        clock: Clock,
+        rng: random.Random,
+        transport: Transport,
+        locate: Callable[[int], Node | None],
+    ) -> None:
+        super().__init__(settings, clock, rng, transport)
+        self._locate = locate
+
+    def node(self, key: int) -> Node | None:
+        return self._locate(key // _LANES_MAX)
+
+
+class Peers(LoopDriver[_PeerConnections]):
+    """Connections to other brokers, made when they are needed."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        locate: Callable[[int], Node | None],
+        *,
+        client_id: str,
+        request_timeout_ms: int,
+    ) -> None:
+        settings = ConnectionSettings(
+            client_id=client_id,
+            # Quicker than a client: there are few of us, and a broker that comes back is waited for.
+            reconnect_backoff=Backoff(50, 1000),
+            setup_backoff=Backoff(3000, 10_000),
+            request_timeout_ms=request_timeout_ms,
+            idle_max_ms=600_000,
+        )
+        super().__init__(
+            lambda transport: _PeerConnections(settings, runtime.clock, runtime.rng, transport, locate), runtime
+        )
+
+    async def request(self, node_id: int, lane: int, message: Any, *, timeout_ms: float | None = None) -> Any:
+        """The answer to a request; raises the call's error, `NetworkError` for a broker that cannot be reached."""
+        future: asyncio.Future[Call] = self.loop.create_future()
+
+        def done(call: Call) -> None:
+            if not future.done():
+                future.set_result(call)
+
+        call = self.core.submit(node_id * _LANES_MAX + lane, message, done, timeout_ms=timeout_ms)
+        self.schedule()
+        if call.done:
+            done(call)
+        await future
+        if call.error is not None:
+            raise call.error
+        return call.response

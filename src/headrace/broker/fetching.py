@@ -11,9 +11,22 @@ import asyncio
 import functools
 import logging
 from bisect import bisect_right
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from headrace.broker.dispatch import RequestContext
+from headrace.broker.fetch_reads import (
+    NO_DIVERGENCE,
+    NO_LEADER,
+    NO_SNAPSHOT,
+    Committed,
+    Read,
+    cannot_be_read,
+    has_news,
+    is_quiet,
+    remember,
+    turn_of,
+    unread,
+)
 from headrace.broker.fetch_sessions import (
     FINAL_EPOCH,
     FULL_EPOCH,
@@ -29,8 +42,7 @@ from headrace.broker.purgatory import Waiter, Watchers
 from headrace.broker.replication.selection import nearest
 from headrace.broker.replication.truncation import NotInLog, divergence
 from headrace.errors import ErrorCode, KafkaError, NotLeaderOrFollowerError
-from headrace.log import Log, Slice, WouldBlock
-from headrace.net.outbox import FilePart
+from headrace.log import Slice, WouldBlock
 from headrace.protocol.messages.fetch import (
     AbortedTransaction,
     EpochEndOffset,
@@ -40,10 +52,9 @@ from headrace.protocol.messages.fetch import (
     LeaderIdAndEpoch,
     NodeEndpoint,
     PartitionData,
-    SnapshotId,
 )
 from headrace.records import CorruptBatch
-from headrace.runtime import Buffer, DiskError
+from headrace.runtime import DiskError
 
 if TYPE_CHECKING:
     from headrace.broker.broker import Broker
@@ -58,41 +69,7 @@ LEADER_SINCE_VERSION = 16
 READ_AHEAD_BYTES = 32 * 1024
 # And so much over all partitions of a fetch: what waits for a slow reader is memory.
 READ_AHEAD_ALL_BYTES = 1024 * 1024
-# How much may wait behind a transaction that is open: nobody has counted.
-UNKNOWN_BYTES = 2**62
 _TELL_LEADER = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
-
-
-# What is told where there is nothing to tell. They are never changed, so that all answers can share them.
-_NO_DIVERGENCE, _NO_LEADER, _NO_SNAPSHOT = EpochEndOffset(), LeaderIdAndEpoch(), SnapshotId()
-
-
-class Read:
-    """What one partition's part of the answer will be: an error, or a place on disk still to be read.
-
-    The log and its offsets are noted before anything else: off the loop they may move meanwhile.
-    """
-
-    __slots__ = (
-        "data",
-        "high_watermark",
-        "limit",
-        "log",
-        "partition",
-        "slice",
-        "stable_offset",
-        "start_offset",
-        "wanted",
-    )
-
-    def __init__(self, wanted: SessionPartition, data: PartitionData) -> None:
-        self.wanted = wanted
-        self.data = data
-        self.partition: Partition | None = None
-        #: Set when there is something to be looked for in it.
-        self.log: Log | None = None
-        self.slice: Slice | None = None
-        self.high_watermark = self.stable_offset = self.start_offset = self.limit = -1
 
 
 def replica_id(request: FetchRequest, version: int) -> int:
@@ -114,7 +91,7 @@ def open_fetch(broker: Broker, context: RequestContext, request: FetchRequest) -
     found = sessions.find(request.session_id, request.session_epoch, by_id)
     if isinstance(found, ErrorCode):
         return FetchResponse(error_code=found)
-    _update_session(broker, found, wanted, request, by_id)
+    _update_session(found, wanted, request, by_id)
     sessions.touch(found, now_ms)
     if not sessions.has_room(found):
         return FetchResponse(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
@@ -122,7 +99,7 @@ def open_fetch(broker: Broker, context: RequestContext, request: FetchRequest) -
         sessions.remove(found.session_id)
         return FetchResponse()
     found.epoch = next_epoch(found.epoch)
-    return Fetching(broker, context, request, list(found.partitions.values()), found, opens_session=False)
+    return Fetching(broker, context, request, [], found, opens_session=False)
 
 
 def _named_partitions(broker: Broker, request: FetchRequest, by_id: bool) -> dict[PartitionKey, SessionPartition]:
@@ -145,26 +122,13 @@ def _named_partitions(broker: Broker, request: FetchRequest, by_id: bool) -> dic
 
 
 def _update_session(
-    broker: Broker,
-    session: FetchSession,
-    wanted: dict[PartitionKey, SessionPartition],
-    request: FetchRequest,
-    by_id: bool,
+    session: FetchSession, wanted: dict[PartitionKey, SessionPartition], request: FetchRequest, by_id: bool
 ) -> None:
     for key, new in wanted.items():
-        known = session.partitions.get(key)
-        if known is not None:
-            new.told_high_watermark = known.told_high_watermark
-            new.told_log_start_offset = known.told_log_start_offset
-            new.told_error = known.told_error
-        session.partitions[key] = new
+        session.put(key, new)
     for forgotten in request.forgotten_topics_data:
         for partition in forgotten.partitions:
-            session.partitions.pop(("" if by_id else forgotten.topic, forgotten.topic_id, partition), None)
-    if by_id:
-        for remembered in session.partitions.values():
-            # A topic that was unknown may have come, and one that was known may be gone.
-            remembered.topic = broker.topic_name(remembered.topic_id) or ""
+            session.drop(("" if by_id else forgotten.topic, forgotten.topic_id, partition))
 
 
 class Fetching:
@@ -178,6 +142,7 @@ class Fetching:
         "context",
         "is_looked_at",
         "isolation",
+        "looking",
         "opens_session",
         "replica_epoch",
         "replica_id",
@@ -198,8 +163,10 @@ class Fetching:
         self.broker = broker
         self.context = context
         self.request = request
+        #: What is looked at: of a session only what may have news.
         self.wanted = wanted
         self.session = session
+        self.looking: dict[PartitionKey, SessionPartition] = {}
         self.opens_session = opens_session
         self.by_id = context.api_version >= TOPIC_IDS_SINCE_VERSION
         self.replica_id = replica_id(request, context.api_version)
@@ -213,27 +180,57 @@ class Fetching:
 
     def has_something_to_read(self) -> bool:
         partitions = self.broker.replicas.partitions
-        return any((wanted.topic, wanted.partition) in partitions for wanted in self.wanted)
+        wanted = self.wanted if self.session is None else self.session.partitions.values()
+        return any((one.topic, one.partition) in partitions for one in wanted)
+
+    @property
+    def has_quiet(self) -> bool:
+        """Whether the session has partitions with nothing to give, which are not looked at."""
+        return self.session is not None and len(self.session.partitions) > len(self.looking)
 
     # --- looking: positions only
 
     def look(self) -> list[Read]:
         """What every partition is, as the cluster has it, and how far its log may be read. On the event loop."""
+        session = self.session
+        if session is not None and session.changed:
+            self._take_changed(session)
         reads = [self._look_at(wanted) for wanted in self.wanted]
         self.is_looked_at = True
         return reads
+
+    def _take_changed(self, session: FetchSession) -> None:
+        """From here on what happens is news for the next look."""
+        looking, partitions = self.looking, session.partitions
+        for key in session.changed:
+            found = partitions.get(key)
+            if found is not None:
+                looking[key] = found
+        session.changed = {}
+        if len(looking) > 1:
+            self.wanted = sorted(looking.values(), key=turn_of)
+        else:
+            self.wanted = list(looking.values())
+
+    def give_back(self) -> None:
+        """This fetch ends without an answer: the next one looks at what this one was to tell."""
+        if self.session is not None:
+            self.session.changed.update(dict.fromkeys(self.looking))
 
     def _look_at(self, wanted: SessionPartition) -> Read:
         data = PartitionData(
             partition_index=wanted.partition,
             high_watermark=-1,
             records=b"",
-            diverging_epoch=_NO_DIVERGENCE,
-            current_leader=_NO_LEADER,
-            snapshot_id=_NO_SNAPSHOT,
+            diverging_epoch=NO_DIVERGENCE,
+            current_leader=NO_LEADER,
+            snapshot_id=NO_SNAPSHOT,
             aborted_transactions=None,
         )
         read = Read(wanted, data)
+        if self.by_id:
+            # A topic that was unknown may have come, and one that was known may be gone.
+            wanted.topic = self.broker.topic_name(wanted.topic_id) or ""
         if self.by_id and not wanted.topic:
             data.error_code, data.aborted_transactions = ErrorCode.UNKNOWN_TOPIC_ID, []
             return read
@@ -254,6 +251,9 @@ class Fetching:
                 self._tell_leader(wanted, data)
             return read
         read.partition = partition
+        if self.session is not None:
+            # Before anything is looked at, so that nothing happens unseen.
+            self.session.watch(self._key(wanted), wanted, self._watchers_of(partition))
         log = read.log = partition.log
         if self.replica_id < 0 and self.request.rack_id and partition.state is not None:
             chosen = nearest(self.broker, partition, wanted.fetch_offset, self.request.rack_id)
@@ -298,7 +298,7 @@ class Fetching:
     def _note_follower(self, partition: Partition, wanted: SessionPartition, data: PartitionData) -> None:
         """What a follower asks for tells what it has, unless its log has to be cut first."""
         log, offset = partition.log, wanted.fetch_offset
-        is_common = not data.error_code and data.diverging_epoch is _NO_DIVERGENCE
+        is_common = not data.error_code and data.diverging_epoch is NO_DIVERGENCE
         if is_common and not self.is_looked_at and log.start_offset <= offset <= log.end_offset:
             partition.fetched(self.replica_id, self.replica_epoch, offset, wanted.log_start_offset)
 
@@ -313,7 +313,7 @@ class Fetching:
             log, data, wanted = read.log, read.data, read.wanted
             if log is None or data.error_code:
                 continue
-            if data.diverging_epoch is _NO_DIVERGENCE:
+            if data.diverging_epoch is NO_DIVERGENCE:
                 bytes_max = min(wanted.partition_max_bytes, left)
                 try:
                     found = log.locate(
@@ -327,7 +327,7 @@ class Fetching:
                     data.error_code = error.code
                     continue
                 except (DiskError, CorruptBatch) as error:
-                    _cannot_be_read(read, error)
+                    cannot_be_read(read, error)
                     continue
                 if bytes_max < 0 and found.length:
                     # As in Kafka, which fails to read so little; with nothing to read it does not come to that.
@@ -343,13 +343,14 @@ class Fetching:
 
     def is_due(self, reads: list[Read]) -> bool:
         """Whether to answer now: enough bytes, an error, a divergence, nothing asked for, or nothing to wait for."""
-        if self.request.max_wait_ms <= 0 or not reads:
+        has_quiet = self.has_quiet
+        if self.request.max_wait_ms <= 0 or not (reads or has_quiet):
             return True
         available = 0
-        may_grow = False
+        may_grow = has_quiet
         for read in reads:
             data = read.data
-            if data.error_code or data.diverging_epoch is not _NO_DIVERGENCE or data.preferred_read_replica >= 0:
+            if data.error_code or data.diverging_epoch is not NO_DIVERGENCE or data.preferred_read_replica >= 0:
                 return True
             length = 0 if read.slice is None else read.slice.length
             available += length
@@ -372,7 +373,19 @@ class Fetching:
 
     async def finish(self, wait_s: float) -> FetchResponse:
         """Wait until there is enough or the time is over, then read off the loop what is not in memory."""
-        loop = asyncio.get_running_loop()
+        try:
+            reads = await self._wait(wait_s)
+            try:
+                self.load(reads, nowait=True)
+            except WouldBlock:
+                await self.broker.runtime.offload(functools.partial(self.load, reads, nowait=False))
+            return self.answer(reads)
+        except BaseException:
+            self.give_back()
+            raise
+
+    async def _wait(self, wait_s: float) -> list[Read]:
+        loop, session = asyncio.get_running_loop(), self.session
         deadline = loop.time() + wait_s
         while True:
             on_loop = True
@@ -384,24 +397,32 @@ class Fetching:
                 await self.broker.runtime.offload(functools.partial(self.locate, reads, nowait=False))
             remaining_s = deadline - loop.time()
             if remaining_s <= 0 or self.is_due(reads):
-                break
+                return reads
+            if session is not None and session.changed:
+                continue  # while it was looked at
             if not on_loop and any(map(self._has_moved, reads)):
-                continue  # while it was looked at: nobody would wake us for that
-            readable = None if self.isolation is Isolation.READ_UNCOMMITTED else _Committed(reads)
+                continue  # nobody would wake us for that
+            readable = None if self.isolation is Isolation.READ_UNCOMMITTED else Committed(reads)
             waiter = Waiter(self._bytes_missing(reads), readable)
-            await waiter.wait(self._watchers(reads), remaining_s)
-        try:
-            self.load(reads, nowait=True)
-        except WouldBlock:
-            await self.broker.runtime.offload(functools.partial(self.load, reads, nowait=False))
-        return self.answer(reads)
+            if session is None:
+                await waiter.wait(self._watchers(reads), remaining_s)
+                continue
+            session.waiter = waiter
+            try:
+                await waiter.wait((), remaining_s)
+            finally:
+                if session.waiter is waiter:
+                    session.waiter = None
 
     def _watchers(self, reads: list[Read]) -> list[Watchers]:
         """Those whose bytes this fetch waits for: followers wait for appends, consumers for what is committed."""
-        partitions = [read.partition for read in reads if read.partition is not None]
-        if self.replica_id >= 0:
-            return [partition.append_watchers for partition in partitions]
-        return [partition.watchers for partition in partitions]
+        return [self._watchers_of(read.partition) for read in reads if read.partition is not None]
+
+    def _watchers_of(self, partition: Partition) -> Watchers:
+        return partition.append_watchers if self.replica_id >= 0 else partition.watchers
+
+    def _key(self, wanted: SessionPartition) -> PartitionKey:
+        return "" if self.by_id else wanted.topic, wanted.topic_id, wanted.partition
 
     def _bytes_missing(self, reads: list[Read]) -> int:
         """How many bytes have to come before an answer can be due: what is wanted, or all that the limits allow."""
@@ -411,7 +432,8 @@ class Fetching:
             available += length
             if length == 0 or length < read.wanted.partition_max_bytes:
                 room += max(1, read.wanted.partition_max_bytes - length)
-        return min(self.bytes_min - available, room)
+        missing = self.bytes_min - available
+        return missing if self.has_quiet else min(missing, room)
 
     def _has_moved(self, read: Read) -> bool:
         """Whether a partition is no longer as it was when it was looked at."""
@@ -441,7 +463,7 @@ class Fetching:
                     continue
                 ahead += found.length
                 if found.length > READ_AHEAD_BYTES or ahead > READ_AHEAD_ALL_BYTES:
-                    read.data.records = _unread(found)
+                    read.data.records = unread(found)
                 elif nowait:
                     data = found.file.read_nowait(found.position, found.length)
                     if data is None:
@@ -450,7 +472,7 @@ class Fetching:
                 else:
                     read.data.records = found.file.read(found.position, found.length)
             except (DiskError, CorruptBatch) as error:
-                _cannot_be_read(read, error)
+                cannot_be_read(read, error)
 
     # --- answering
 
@@ -461,7 +483,7 @@ class Fetching:
             session = sessions.create(self.by_id, self.broker.runtime.clock.now_ms(), len(self.wanted))
             if session is not None:
                 for wanted in self.wanted:
-                    session.partitions["" if self.by_id else wanted.topic, wanted.topic_id, wanted.partition] = wanted
+                    session.put(self._key(wanted), wanted)
                 sessions.has_room(session)
         if session is not None:
             session_id = session.session_id
@@ -473,9 +495,9 @@ class Fetching:
         for read in reads:
             wanted, data = read.wanted, read.data
             if session is not None:
-                if incremental and not _has_news(read):
+                if incremental and not has_news(read):
                     continue
-                _remember(read)
+                remember(read)
             name = wanted.topic_id if self.by_id else wanted.topic
             if topic is None or name != last:
                 topic, last = FetchableTopicResponse(topic=wanted.topic, topic_id=wanted.topic_id, partitions=[]), name
@@ -484,10 +506,25 @@ class Fetching:
             if data.error_code in _TELL_LEADER:
                 tells_leader = True
         if incremental and session is not None:
-            _rotate(session, reads)
+            self._settle(session, reads)
         if tells_leader:
             response.node_endpoints = self._new_leaders(reads)
         return response
+
+    def _settle(self, session: FetchSession, reads: list[Read]) -> None:
+        """What has nothing to give is not looked at before something happens to it; the rest is, with the next fetch.
+
+        Partitions that gave data go to the end, so that the others come first next time and none starves.
+        """
+        for read in reads:
+            wanted = read.wanted
+            if read.data.records:
+                wanted.turn = session.next_turn()
+            elif is_quiet(read):
+                continue
+            key = self._key(wanted)
+            if key in session.partitions:
+                session.changed[key] = None
 
     def _new_leaders(self, reads: list[Read]) -> list[NodeEndpoint]:
         """Where the leaders are that this answer sends the client to."""
@@ -506,75 +543,3 @@ class Fetching:
         read.data.aborted_transactions = [
             AbortedTransaction(producer_id=one.producer_id, first_offset=one.first_offset) for one in aborted
         ]
-
-
-class _Committed:
-    """Of the bytes that come while a reader of committed records waits, those that it may read: none before the
-    transactions around them have ended, and then also what came before the wait."""
-
-    __slots__ = ("_known",)
-
-    def __init__(self, reads: list[Read]) -> None:
-        # Per partition: the stable offset that was seen, and how many bytes wait behind it.
-        self._known: dict[Watchers, tuple[Partition, int, int]] = {}
-        for read in reads:
-            if read.partition is not None:
-                stable, end = read.data.last_stable_offset, read.data.high_watermark
-                self._known[read.partition.watchers] = (read.partition, stable, UNKNOWN_BYTES if stable < end else 0)
-
-    def __call__(self, watchers: Watchers, nbytes: int) -> int:
-        partition, seen, waiting = self._known[watchers]
-        log = partition.log
-        stable = log.last_stable_offset
-        waiting += nbytes
-        if stable <= seen:
-            self._known[watchers] = (partition, seen, waiting)
-            return 0
-        self._known[watchers] = (partition, stable, 0 if stable >= log.high_watermark else UNKNOWN_BYTES)
-        return waiting
-
-
-def _cannot_be_read(read: Read, error: DiskError | CorruptBatch) -> None:
-    """A partition's part of the answer says that its records cannot be read; the others' are not held up by it."""
-    wanted, partition = read.wanted, read.partition
-    if partition is not None and not partition.is_offline:
-        logger.error(
-            "%s-%d cannot be read at offset %d: %s", wanted.topic, wanted.partition, wanted.fetch_offset, error
-        )
-    code = ErrorCode.CORRUPT_MESSAGE if isinstance(error, CorruptBatch) else ErrorCode.KAFKA_STORAGE_ERROR
-    read.slice = None
-    read.data = PartitionData(partition_index=wanted.partition, error_code=code, high_watermark=-1, records=b"")
-
-
-def _unread(found: Slice) -> Buffer:
-    """Read piece by piece while it is sent; what is not in memory is waited for off the loop then."""
-    return cast(Buffer, FilePart(found.file, found.position, found.length))
-
-
-def _has_news(read: Read) -> bool:
-    data, wanted = read.data, read.wanted
-    return bool(
-        data.records
-        or data.error_code
-        or wanted.told_error
-        or data.diverging_epoch.epoch >= 0
-        or data.preferred_read_replica >= 0
-        or data.high_watermark != wanted.told_high_watermark
-        or data.log_start_offset != wanted.told_log_start_offset
-    )
-
-
-def _remember(read: Read) -> None:
-    read.wanted.told_high_watermark = read.data.high_watermark
-    read.wanted.told_log_start_offset = read.data.log_start_offset
-    read.wanted.told_error = bool(read.data.error_code)
-
-
-def _rotate(session: FetchSession, reads: list[Read]) -> None:
-    """Partitions that gave data go to the end, so that the others come first next time and none starves."""
-    for read in reads:
-        if read.data.records:
-            wanted = read.wanted
-            key = ("" if session.uses_topic_ids else wanted.topic, wanted.topic_id, wanted.partition)
-            if key in session.partitions:
-                session.partitions.move_to_end(key)

@@ -188,8 +188,10 @@ class Partition:
         if leadership.leader_epoch != known.leader_epoch or leadership.leader_id != known.leader_id:
             self._change_role()
         elif self.state is not None:
-            if self.state.changed(leadership.term(), self._surroundings.now_ms()):
+            now_ms = self._surroundings.now_ms()
+            if self.state.changed(leadership.term(), now_ms):
                 self._was_committed()
+            self._propose(self.state, self.state.any_expansion(now_ms))
         elif self._role_epoch == leadership.leader_epoch and self.is_leader and len(leadership.replicas) > 1:
             self._take_effect()  # it is given its first followers
         # What waits to be synced becomes visible with its own acknowledgement.
@@ -435,7 +437,8 @@ class Partition:
         if state is None:
             return
         high_watermark = state.high_watermark
-        self.log.update_high_watermark(high_watermark)
+        if not self.log.update_high_watermark(high_watermark):
+            return
         if self._acks:
             is_short = state.is_under_min_isr
             for waiting in self._acks.committed(high_watermark):
@@ -453,6 +456,9 @@ class Partition:
             nbytes += uncommitted.popleft()[1]
         if nbytes:
             self.watchers.came(nbytes)
+        else:
+            self.watchers.wake_all()
+        self.append_watchers.mark_all()  # followers are told with what they fetch next
 
     def check_follower(self, node_id: int, broker_epoch: int) -> None:
         """Refuse a fetch in the name of a broker that has no replica, or that was restarted since."""
@@ -480,22 +486,29 @@ class Partition:
             if state.tick(now_ms):
                 self._was_committed()
             self._propose(state, state.shrinkage(now_ms))
+            self._propose(state, state.any_expansion(now_ms))
 
     def brokers_changed(self, node_ids: list[int]) -> None:
         """Brokers were fenced, came back or were registered anew."""
         state = self.state
-        if state is not None and state.brokers_changed(node_ids, self._surroundings.now_ms()):
-            self._was_committed()
+        if state is not None:
+            now_ms = self._surroundings.now_ms()
+            if state.brokers_changed(node_ids, now_ms):
+                self._was_committed()
+            self._propose(state, state.any_expansion(now_ms))
 
     def isr_settled(self) -> None:
         """The controller has answered a proposal."""
         state = self.state
-        if state is not None and state.term.partition_epoch > self.leadership.partition_epoch:
+        if state is None:
+            return
+        if state.term.partition_epoch > self.leadership.partition_epoch:
             term = state.term
             self.leadership = Leadership(
                 term.leader_id, term.leader_epoch, list(term.replicas), list(term.isr), term.partition_epoch
             )
         self._was_committed()
+        self._propose(state, state.any_expansion(self._surroundings.now_ms()))
 
     def _propose(self, state: LeaderState, proposal: Proposal | None) -> None:
         if proposal is not None:

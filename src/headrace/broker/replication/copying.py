@@ -37,6 +37,7 @@ async def append(partition: Partition, asked: Position, answer: Answer, records:
     start_offset = min(answer.log_start_offset, log.high_watermark)
     if start_offset > log.start_offset:
         await partition.in_turn(log.delete_records, start_offset)
+        partition.wake_all()
 
 
 async def truncate(partition: Partition, asked: Position, offset: int) -> None:

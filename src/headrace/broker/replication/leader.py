@@ -179,6 +179,10 @@ class LeaderState:
         before = self.end_offset
         if end_offset > before:
             self.end_offset = end_offset
+            for one in self._limiting:
+                if one.end_offset >= before:
+                    # It had everything until now, also when nothing came for so long that it had nothing to fetch.
+                    one.caught_up_ms = now_ms
         # Where it was not our own end that held the watermark back, it moves with a follower's fetch.
         return before <= self.high_watermark and self._advance(now_ms)
 
@@ -248,6 +252,15 @@ class LeaderState:
         if one.end_offset < max(self.high_watermark, self.epoch_start_offset) or not self._is_eligible(one):
             return None
         return self._propose([*self.term.isr, broker_id])
+
+    def any_expansion(self, now_ms: float) -> Proposal | None:
+        """As `expansion`, for whoever has nothing to fetch, and so would not be looked at otherwise."""
+        for one in self.progress.values():
+            if one.broker_id not in self.term.isr and one.is_caught_up(self.end_offset, now_ms, self.lag_time_max_ms):
+                proposal = self.expansion(one.broker_id)
+                if proposal is not None:
+                    return proposal
+        return None
 
     def shrinkage(self, now_ms: float) -> Proposal | None:
         """A proposal without the followers that have fallen behind; to be asked for now and then."""

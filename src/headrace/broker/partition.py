@@ -41,7 +41,7 @@ from headrace.runtime import BUSY, Buffer, DirectoryWriter, DiskError, Overloade
 from headrace.topics import TopicPartition
 
 _CLIENT = Origin.CLIENT
-NO_LEADER_EPOCH = -1
+NO_LEADER_EPOCH = NO_LEADER = -1
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -161,7 +161,8 @@ class Partition:
         """Whether there is a leader to fetch from, and what this log was before has come to its end."""
         leadership = self.leadership
         return (
-            leadership.leader_id not in (self._own_id, NO_LEADER_EPOCH)
+            leadership.leader_id not in (self._own_id, NO_LEADER)
+            and self._own_id in leadership.replicas
             and self._role_epoch == leadership.leader_epoch
             and self._offline is None
             and self._turns.held is None

@@ -150,7 +150,7 @@ def test_a_leader_that_was_replaced_commits_nothing_and_is_cut() -> None:
         assert (await produced(trio, 3, b"two")).error_code == 0
         assert trio.partition(2).high_watermark == 1
         trio.deaf.clear()
-        await trio.catch_up(2)
+        await trio.tell()
         await trio.unfence(2)
         await until(lambda: logs_are_equal(trio))
         for node_id in NODES:

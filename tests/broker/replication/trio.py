@@ -1,13 +1,14 @@
 """Three brokers in a simulation that copy one another's partitions, with one controller that the test has in hand.
 
-Each has metadata of its own; what the controller decides is put into all of them (or into those that the test names),
-as a metadata log that they fetch would.
+Each has metadata of its own; what the controller decides is put into all of them in its order, as a metadata log that
+they fetch would, and later into those that are deaf for a while.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from tests.broker.raw import AsyncRawClient
 from tests.broker.sim import PORT, SimulatedBroker
@@ -17,11 +18,14 @@ from headrace.broker.partition import Partition
 from headrace.cluster import brokers as registrations
 from headrace.cluster import leadership
 from headrace.cluster.decision import Decision
-from headrace.cluster.image import PartitionImage, partition_record, registration
+from headrace.cluster.image import Image, PartitionImage, registration
 from headrace.cluster.records import MetadataRecord, PartitionRecord, TopicRecord
 from headrace.errors import NetworkError
 from headrace.protocol.messages.alter_partition import AlterPartitionRequest, AlterPartitionResponse
+from headrace.protocol.messages.elect_leaders import ElectLeadersRequest, TopicPartitions
 from headrace.runtime.simulated import Simulation, run_simulation
+
+R = TypeVar("R")
 
 TOPIC = "t"
 TOPIC_ID = bytes(range(16))
@@ -40,8 +44,13 @@ class Trio:
             )
             for node_id in NODES
         }
-        #: Brokers that do not hear of what the controller decides.
+        #: The cluster as the controller has it, and what it has decided; how much of it each broker has heard.
+        self.image = Image()
+        self.decisions: list[list[MetadataRecord]] = []
+        self.heard = dict.fromkeys(NODES, 0)
+        #: Brokers that do not hear of it now.
         self.deaf: set[int] = set()
+        self._telling = asyncio.Lock()
         self.controller_is_reached = True
 
     async def start(self) -> None:
@@ -57,6 +66,8 @@ class Trio:
             records: list[MetadataRecord] = [record for other, record in known if other != node_id]
             await self._put(broker, records)
             broker.replication.ask_controller = self.alter_partition
+        for _, record in known:
+            self.image.apply(record)
 
     def broker(self, node_id: int) -> Broker:
         broker = self.machines[node_id].broker
@@ -69,16 +80,24 @@ class Trio:
     @property
     def state(self) -> PartitionImage:
         """The partition as the controller has it."""
-        return self.broker(1).image.topics[TOPIC].partitions[0]
+        return self.image.topics[TOPIC].partitions[0]
 
-    async def tell(self, records: list[MetadataRecord]) -> None:
-        for node_id, machine in self.machines.items():
-            if machine.broker is not None and (node_id not in self.deaf or node_id == 1):
-                await self._put(machine.broker, records)
+    async def decide(self, decision: Decision[R]) -> R:
+        """What the controller says is so at once; brokers hear of it."""
+        if decision.records:
+            for record in decision.records:
+                self.image.apply(record)
+            self.decisions.append(decision.records)
+            await self.tell()
+        return decision.response
 
-    async def catch_up(self, node_id: int) -> None:
-        """Tell a broker how the partition is, after decisions that it has not heard of."""
-        await self._put(self.broker(node_id), [partition_record(TOPIC_ID, 0, self.state)])
+    async def tell(self) -> None:
+        """Let every broker that is not deaf hear of all that was decided, one decision after the other."""
+        async with self._telling:
+            for node_id in NODES:
+                while node_id not in self.deaf and self.heard[node_id] < len(self.decisions):
+                    self.heard[node_id] += 1
+                    await self._put(self.broker(node_id), self.decisions[self.heard[node_id] - 1])
 
     async def _put(self, broker: Broker, records: list[MetadataRecord]) -> None:
         await self.on(broker, broker.metadata.change(lambda: Decision(None, records)))
@@ -108,21 +127,22 @@ class Trio:
                     partition_epoch=0,
                 )
             )
-        await self.tell(records)
+        await self.decide(Decision(None, records))
 
     async def alter_partition(self, request: AlterPartitionRequest) -> AlterPartitionResponse:
         if not self.controller_is_reached:
             raise NetworkError("the controller cannot be reached")
-        decision = leadership.alter_partition(self.broker(1).image, request)
-        if decision.records:
-            await self.tell(decision.records)
-        return decision.response
+        return await self.decide(leadership.alter_partition(self.image, request))
 
     async def fence(self, node_id: int) -> None:
-        await self.tell(registrations.fence(self.broker(1).image, node_id).records)
+        await self.decide(registrations.fence(self.image, node_id))
 
     async def unfence(self, node_id: int) -> None:
-        await self.tell(registrations.unfence(self.broker(1).image, node_id).records)
+        await self.decide(registrations.unfence(self.image, node_id))
+
+    async def elect_preferred(self) -> None:
+        wanted = [TopicPartitions(topic=TOPIC, partitions=[0])]
+        await self.decide(leadership.elect_leaders(self.image, ElectLeadersRequest(topic_partitions=wanted)))
 
     async def client(self, node_id: int) -> AsyncRawClient:
         runtime = self.simulation.host("client").runtime

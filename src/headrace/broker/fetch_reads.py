@@ -99,22 +99,24 @@ def unread(found: Slice) -> Buffer:
 
 
 def has_news(read: Read) -> bool:
-    data, wanted = read.data, read.wanted
-    return bool(
+    data, told = read.data, read.wanted.kept
+    return told is None or bool(
         data.records
         or data.error_code
-        or wanted.told_error
+        or told.told_error
         or data.diverging_epoch.epoch >= 0
         or data.preferred_read_replica >= 0
-        or data.high_watermark != wanted.told_high_watermark
-        or data.log_start_offset != wanted.told_log_start_offset
+        or data.high_watermark != told.told_high_watermark
+        or data.log_start_offset != told.told_log_start_offset
     )
 
 
 def remember(read: Read) -> None:
-    read.wanted.told_high_watermark = read.data.high_watermark
-    read.wanted.told_log_start_offset = read.data.log_start_offset
-    read.wanted.told_error = bool(read.data.error_code)
+    kept, data = read.wanted.kept, read.data
+    if kept is not None:
+        kept.told_high_watermark = data.high_watermark
+        kept.told_log_start_offset = data.log_start_offset
+        kept.told_error = bool(data.error_code)
 
 
 def is_quiet(read: Read) -> bool:
@@ -129,4 +131,4 @@ def is_quiet(read: Read) -> bool:
 
 
 def turn_of(wanted: SessionPartition) -> int:
-    return wanted.turn
+    return 0 if wanted.kept is None else wanted.kept.turn

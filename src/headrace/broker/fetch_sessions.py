@@ -32,7 +32,7 @@ PartitionKey = tuple[str, bytes, int]  # topic name ("" when only the id is know
 
 @dataclass(slots=True)
 class SessionPartition:
-    """One partition of a session: what the client wants, and what it was last told."""
+    """One partition of a fetch: what the client wants. In a session it stays as it is until it is named again."""
 
     topic: str
     topic_id: bytes
@@ -42,12 +42,22 @@ class SessionPartition:
     partition_max_bytes: int = 0
     current_leader_epoch: int = -1
     last_fetched_epoch: int = -1
-    told_high_watermark: int = -1
-    told_log_start_offset: int = -1
-    told_error: bool = False
-    #: Its place in the order of answers: whoever gave records goes to the end, so that none starves.
-    turn: int = 0
-    watch: PartitionWatch | None = None
+    #: What its session knows of it; None without a session.
+    kept: Kept | None = None
+
+
+class Kept:
+    """What a session remembers of one partition, besides what is wanted: what was told, and when it has its turn."""
+
+    __slots__ = ("key", "told_error", "told_high_watermark", "told_log_start_offset", "turn", "watch")
+
+    def __init__(self, key: PartitionKey, turn: int) -> None:
+        self.key = key
+        #: Its place in the order of answers: whoever gave records goes to the end, so that none starves.
+        self.turn = turn
+        self.watch: PartitionWatch | None = None
+        self.told_high_watermark = self.told_log_start_offset = -1
+        self.told_error = False
 
 
 class PartitionWatch:
@@ -97,13 +107,7 @@ class FetchSession:
     def put(self, key: PartitionKey, wanted: SessionPartition) -> None:
         """Add a partition, or take over what is wanted of it now; it is looked at with the next fetch."""
         known = self.partitions.get(key)
-        if known is None:
-            wanted.turn = self.next_turn()
-        else:
-            wanted.turn, wanted.watch = known.turn, known.watch
-            wanted.told_high_watermark = known.told_high_watermark
-            wanted.told_log_start_offset = known.told_log_start_offset
-            wanted.told_error = known.told_error
+        wanted.kept = Kept(key, self.next_turn()) if known is None else known.kept
         self.partitions[key] = wanted
         self.changed[key] = None
 
@@ -113,22 +117,25 @@ class FetchSession:
 
     def drop(self, key: PartitionKey) -> None:
         gone = self.partitions.pop(key, None)
-        if gone is not None and gone.watch is not None:
-            gone.watch.end()
+        if gone is not None and gone.kept is not None:
+            _unwatch(gone.kept)
         self.changed.pop(key, None)
 
-    def watch(self, key: PartitionKey, wanted: SessionPartition, watchers: Watchers) -> None:
+    def watch(self, kept: Kept, watchers: Watchers) -> None:
         """Hear what happens to a partition, which may be another of the same name than before."""
-        if wanted.watch is None or wanted.watch.watchers is not watchers:
-            if wanted.watch is not None:
-                wanted.watch.end()
-            wanted.watch = PartitionWatch(self, key, watchers)
+        _unwatch(kept)
+        kept.watch = PartitionWatch(self, kept.key, watchers)
 
     def end(self) -> None:
         for wanted in self.partitions.values():
-            if wanted.watch is not None:
-                wanted.watch.end()
-                wanted.watch = None
+            if wanted.kept is not None:
+                _unwatch(wanted.kept)
+
+
+def _unwatch(kept: Kept) -> None:
+    if kept.watch is not None:
+        kept.watch.end()
+        kept.watch = None
 
 
 class FetchSessions:

@@ -36,12 +36,12 @@ from headrace.broker.fetch_sessions import (
     SessionPartition,
     next_epoch,
 )
-from headrace.broker.leaders import addresses, leader_and_epoch, partition_here
+from headrace.broker.leaders import addresses, leader_and_epoch, not_here
 from headrace.broker.partition import NO_LEADER_EPOCH, Isolation, Partition
 from headrace.broker.purgatory import Waiter, Watchers
 from headrace.broker.replication.selection import nearest
 from headrace.broker.replication.truncation import NotInLog, divergence
-from headrace.errors import ErrorCode, KafkaError, NotLeaderOrFollowerError
+from headrace.errors import ErrorCode, KafkaError, NotLeaderOrFollowerError, UnknownTopicOrPartitionError
 from headrace.log import Slice, WouldBlock
 from headrace.protocol.messages.fetch import (
     AbortedTransaction,
@@ -69,6 +69,7 @@ LEADER_SINCE_VERSION = 16
 READ_AHEAD_BYTES = 32 * 1024
 # And so much over all partitions of a fetch: what waits for a slow reader is memory.
 READ_AHEAD_ALL_BYTES = 1024 * 1024
+_NOTHING: dict[PartitionKey, SessionPartition] = {}
 _TELL_LEADER = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
 
 
@@ -166,7 +167,7 @@ class Fetching:
         #: What is looked at: of a session only what may have news.
         self.wanted = wanted
         self.session = session
-        self.looking: dict[PartitionKey, SessionPartition] = {}
+        self.looking: dict[PartitionKey, SessionPartition] = {} if session is not None else _NOTHING
         self.opens_session = opens_session
         self.by_id = context.api_version >= TOPIC_IDS_SINCE_VERSION
         self.replica_id = replica_id(request, context.api_version)
@@ -235,27 +236,29 @@ class Fetching:
             data.error_code, data.aborted_transactions = ErrorCode.UNKNOWN_TOPIC_ID, []
             return read
         try:
-            partition = partition_here(self.broker, wanted.topic, wanted.partition)
+            partition = self.broker.replicas.get(wanted.topic, wanted.partition)
         except KafkaError as error:
-            data.error_code = error.code
-            if isinstance(error, NotLeaderOrFollowerError):
-                self._tell_leader(wanted, data)
-            else:
-                data.aborted_transactions = []
+            self._refuse(wanted, data, error)
             return read
         try:
-            self._check(partition, wanted)
+            partition.check_leader(max(wanted.current_leader_epoch, NO_LEADER_EPOCH))
+            if self.replica_id >= 0:
+                partition.check_follower(self.replica_id, self.replica_epoch)
         except KafkaError as error:
-            data.error_code = error.code
-            if error.code in _TELL_LEADER:
-                self._tell_leader(wanted, data)
-            return read
+            if not self._is_followed_here(partition, error):
+                data.error_code = error.code
+                if error.code in _TELL_LEADER:
+                    self._tell_leader(wanted, data)
+                return read
         read.partition = partition
-        if self.session is not None:
+        kept = wanted.kept
+        if kept is not None and self.session is not None:
             # Before anything is looked at, so that nothing happens unseen.
-            self.session.watch(self._key(wanted), wanted, self._watchers_of(partition))
+            watchers = partition.append_watchers if self.replica_id >= 0 else partition.watchers
+            if kept.watch is None or kept.watch.watchers is not watchers:
+                self.session.watch(kept, watchers)
         log = read.log = partition.log
-        if self.replica_id < 0 and self.request.rack_id and partition.state is not None:
+        if partition.state is not None and self.replica_id < 0 and self.request.rack_id:
             chosen = nearest(self.broker, partition, wanted.fetch_offset, self.request.rack_id)
             if chosen is not None:
                 # Nothing is read here: the consumer goes to that replica.
@@ -279,15 +282,24 @@ class Fetching:
             read.limit = read.high_watermark if self.isolation is Isolation.READ_UNCOMMITTED else read.stable_offset
         return read
 
-    def _check(self, partition: Partition, wanted: SessionPartition) -> None:
-        """Whether this broker answers: the leader everyone, a follower consumers that know what that means."""
-        epoch = max(wanted.current_leader_epoch, NO_LEADER_EPOCH)
-        if self.replica_id < 0 and self.context.api_version >= FOLLOWER_READS_SINCE_VERSION and partition.is_following:
-            partition.check_epoch(epoch)
-            return
-        partition.check_leader(epoch)
-        if self.replica_id >= 0:
-            partition.check_follower(self.replica_id, self.replica_epoch)
+    def _refuse(self, wanted: SessionPartition, data: PartitionData, error: KafkaError) -> None:
+        """There is no replica here that could be read."""
+        if isinstance(error, UnknownTopicOrPartitionError):
+            error = not_here(self.broker, wanted.topic, wanted.partition, error)
+        data.error_code = error.code
+        if isinstance(error, NotLeaderOrFollowerError):
+            self._tell_leader(wanted, data)
+        else:
+            data.aborted_transactions = []
+
+    def _is_followed_here(self, partition: Partition, error: KafkaError) -> bool:
+        """Whether a follower answers in the leader's place: consumers that know what that means."""
+        return (
+            isinstance(error, NotLeaderOrFollowerError)
+            and self.replica_id < 0
+            and self.context.api_version >= FOLLOWER_READS_SINCE_VERSION
+            and partition.is_following
+        )
 
     def _tell_leader(self, wanted: SessionPartition, data: PartitionData) -> None:
         if self.context.api_version >= LEADER_SINCE_VERSION:
@@ -343,8 +355,10 @@ class Fetching:
 
     def is_due(self, reads: list[Read]) -> bool:
         """Whether to answer now: enough bytes, an error, a divergence, nothing asked for, or nothing to wait for."""
+        if self.request.max_wait_ms <= 0:
+            return True
         has_quiet = self.has_quiet
-        if self.request.max_wait_ms <= 0 or not (reads or has_quiet):
+        if not reads and not has_quiet:
             return True
         available = 0
         may_grow = has_quiet
@@ -421,9 +435,6 @@ class Fetching:
     def _watchers_of(self, partition: Partition) -> Watchers:
         return partition.append_watchers if self.replica_id >= 0 else partition.watchers
 
-    def _key(self, wanted: SessionPartition) -> PartitionKey:
-        return "" if self.by_id else wanted.topic, wanted.topic_id, wanted.partition
-
     def _bytes_missing(self, reads: list[Read]) -> int:
         """How many bytes have to come before an answer can be due: what is wanted, or all that the limits allow."""
         available = room = 0
@@ -483,7 +494,7 @@ class Fetching:
             session = sessions.create(self.by_id, self.broker.runtime.clock.now_ms(), len(self.wanted))
             if session is not None:
                 for wanted in self.wanted:
-                    session.put(self._key(wanted), wanted)
+                    session.put(("" if self.by_id else wanted.topic, wanted.topic_id, wanted.partition), wanted)
                 sessions.has_room(session)
         if session is not None:
             session_id = session.session_id
@@ -517,14 +528,15 @@ class Fetching:
         Partitions that gave data go to the end, so that the others come first next time and none starves.
         """
         for read in reads:
-            wanted = read.wanted
+            kept = read.wanted.kept
+            if kept is None:
+                continue
             if read.data.records:
-                wanted.turn = session.next_turn()
+                kept.turn = session.next_turn()
             elif is_quiet(read):
                 continue
-            key = self._key(wanted)
-            if key in session.partitions:
-                session.changed[key] = None
+            if kept.key in session.partitions:
+                session.changed[kept.key] = None
 
     def _new_leaders(self, reads: list[Read]) -> list[NodeEndpoint]:
         """Where the leaders are that this answer sends the client to."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from headrace.broker.partition import Partition
 from headrace.cluster.records import NO_LEADER
-from headrace.errors import NotLeaderOrFollowerError, UnknownTopicOrPartitionError
+from headrace.errors import KafkaError, NotLeaderOrFollowerError, UnknownTopicOrPartitionError
 
 if TYPE_CHECKING:
     from headrace.broker.broker import Broker
@@ -18,12 +18,16 @@ def partition_here(broker: Broker, topic: str, index: int) -> Partition:
     """The partition, or the error of one that is offline, elsewhere, or nowhere."""
     try:
         return broker.replicas.get(topic, index)
-    except UnknownTopicOrPartitionError:
-        state = broker.image.partition(topic, index)
-        if state is None or broker.node_id in state.replicas:
-            raise
-        leads = f"broker {state.leader} leads it"
-        raise NotLeaderOrFollowerError(f"{topic}-{index} has no replica here; {leads}") from None
+    except UnknownTopicOrPartitionError as error:
+        raise not_here(broker, topic, index, error) from None
+
+
+def not_here(broker: Broker, topic: str, index: int, error: UnknownTopicOrPartitionError) -> KafkaError:
+    """The error of a partition that this broker has no replica of: unknown, or led by another."""
+    state = broker.image.partition(topic, index)
+    if state is None or broker.node_id in state.replicas:
+        return error
+    return NotLeaderOrFollowerError(f"{topic}-{index} has no replica here; broker {state.leader} leads it")
 
 
 def leader_and_epoch(broker: Broker, topic: str, index: int) -> tuple[int, int] | None:

@@ -259,9 +259,16 @@ class Partition:
 
     def check_leader(self, current_leader_epoch: int = NO_LEADER_EPOCH) -> None:
         """Refuse a client whose idea of the leader differs from ours: it has old metadata, or we have."""
+        leadership = self.leadership
+        if (
+            leadership.leader_id == self._own_id
+            and (current_leader_epoch == NO_LEADER_EPOCH or current_leader_epoch == leadership.leader_epoch)
+            and self._offline is None
+        ):
+            return
         self.check_epoch(current_leader_epoch)
-        if self.leadership.leader_id != self._own_id:
-            raise NotLeaderOrFollowerError(f"{self.key}: broker {self.leadership.leader_id} leads it")
+        if leadership.leader_id != self._own_id:
+            raise NotLeaderOrFollowerError(f"{self.key}: broker {leadership.leader_id} leads it")
 
     def check_epoch(self, current_leader_epoch: int) -> None:
         """As `check_leader`, for what any replica may answer."""
@@ -298,11 +305,11 @@ class Partition:
         acks: int = -1,
         verification: Verification | None = None,
         transaction_version: int = 0,
-        timeout_s: float | None = None,
+        timeout_ms: int | None = None,
     ) -> Appended | Awaitable[Appended]:
         """Append a client's batch. Gives the result at once, or something to wait for: a busy disk, other replicas.
 
-        With acks=-1 it is there when the batch is committed; `timeout_s` is how long to wait for that. Raises what is
+        With acks=-1 it is there when the batch is committed; `timeout_ms` is how long to wait for that. Raises what is
         wrong with the batch or with this replica; then nothing was written.
         """
         if self._turns.held is not None:
@@ -314,7 +321,7 @@ class Partition:
                     acks=acks,
                     verification=verification,
                     transaction_version=transaction_version,
-                    timeout_s=timeout_s,
+                    timeout_ms=timeout_ms,
                 ),
             )
         self.check_leader()
@@ -337,14 +344,14 @@ class Partition:
         if appended is BUSY:
             # Submitted now, not when somebody waits for it: appends keep the order in which they were asked for.
             submitted = self._writer.submit(self._append_in_turn, log, *work)
-            return self._turns.begin(self._append_later(log, submitted, len(records), acks, epoch, timeout_s))
+            return self._turns.begin(self._append_later(log, submitted, len(records), acks, epoch, timeout_ms))
         if appended.sync_due or (appended.duplicate and _is_volatile(log, appended)):
-            return self._turns.begin(self._sync_then(log, appended, len(records), acks, epoch, timeout_s))
+            return self._turns.begin(self._sync_then(log, appended, len(records), acks, epoch, timeout_ms))
         if self.state is None:
             self._advance(appended.last_offset + 1)
             self._after(appended, len(records))
             return appended
-        return self._replicate(self.state, appended, len(records), acks, timeout_s)
+        return self._replicate(self.state, appended, len(records), acks, timeout_ms)
 
     def _append_in_turn(
         self,
@@ -369,27 +376,27 @@ class Partition:
         nbytes: int,
         acks: int,
         epoch: int,
-        timeout_s: float | None,
+        timeout_ms: int | None,
     ) -> Appended:
         try:
             appended = await submitted
         except DiskError as error:
             raise self._failed(error) from error
         if appended.sync_due or (appended.duplicate and _is_volatile(log, appended)):
-            return await self._sync_then(log, appended, nbytes, acks, epoch, timeout_s)
-        return await self._now_in_log(appended, nbytes, acks, epoch, timeout_s)
+            return await self._sync_then(log, appended, nbytes, acks, epoch, timeout_ms)
+        return await self._now_in_log(appended, nbytes, acks, epoch, timeout_ms)
 
     async def _sync_then(
-        self, log: Log, appended: Appended, nbytes: int, acks: int, epoch: int, timeout_s: float | None
+        self, log: Log, appended: Appended, nbytes: int, acks: int, epoch: int, timeout_ms: int | None
     ) -> Appended:
         """The topic wants records on the disk before they are acknowledged, or seen (`flush.messages`)."""
         if not appended.duplicate:
             self.append_watchers.came(nbytes)  # followers need not wait for our disk
         await self._sync(log)
-        return await self._now_in_log(appended, nbytes, acks, epoch, timeout_s)
+        return await self._now_in_log(appended, nbytes, acks, epoch, timeout_ms)
 
     async def _now_in_log(
-        self, appended: Appended, nbytes: int, acks: int, epoch: int, timeout_s: float | None
+        self, appended: Appended, nbytes: int, acks: int, epoch: int, timeout_ms: int | None
     ) -> Appended:
         state = self.state
         if state is None and len(self.leadership.replicas) <= 1:
@@ -400,13 +407,13 @@ class Partition:
             if acks == -1:
                 raise NotLeaderOrFollowerError(f"{self.key}: the leader epoch ended before this was committed")
             return appended
-        result = self._replicate(state, appended, nbytes, acks, timeout_s)
+        result = self._replicate(state, appended, nbytes, acks, timeout_ms)
         return result if isinstance(result, Appended) else await result
 
     # --- leading
 
     def _replicate(
-        self, state: LeaderState, appended: Appended, nbytes: int, acks: int, timeout_s: float | None
+        self, state: LeaderState, appended: Appended, nbytes: int, acks: int, timeout_ms: int | None
     ) -> Appended | Awaitable[Appended]:
         """A batch is in our log: followers may fetch it, and once they all have it is committed."""
         end_offset = appended.last_offset + 1
@@ -421,9 +428,9 @@ class Partition:
             return appended
         waiting = _Waiting(appended)
         self._acks.add(end_offset, waiting)
-        if timeout_s is not None:
+        if timeout_ms is not None:
             loop = asyncio.get_running_loop()
-            waiting.timer = loop.call_later(timeout_s, self._too_late, waiting)
+            waiting.timer = loop.call_later(timeout_ms / 1000, self._too_late, waiting)
         return waiting.future
 
     def _too_late(self, waiting: _Waiting) -> None:

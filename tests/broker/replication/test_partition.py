@@ -114,7 +114,7 @@ def test_an_append_is_acknowledged_when_every_in_sync_replica_has_it() -> None:
 def test_what_is_late_is_kept_and_committed_later() -> None:
     async def test(broker: Broker, partition: Partition, neighbours: Neighbours) -> None:
         partition.lead(leads(1))
-        waiting = append(partition, b"one", timeout_s=0.5)
+        waiting = append(partition, b"one", timeout_ms=500)
         with pytest.raises(RequestTimedOutError):
             await waiting
         assert partition.log.end_offset == 1

@@ -11,7 +11,7 @@ from collections.abc import Awaitable
 from typing import TYPE_CHECKING
 
 from headrace.broker.dispatch import NO_RESPONSE, CloseConnection, NoResponse, Pending, RequestContext, handles, settled
-from headrace.broker.leaders import addresses, leader_and_epoch, partition_here
+from headrace.broker.leaders import addresses, leader_and_epoch, not_here
 from headrace.broker.partition import Partition
 from headrace.broker.rights import Operation, on_topics, on_transactional_ids
 from headrace.cluster.topic_names import INTERNAL_TOPICS
@@ -201,13 +201,16 @@ def _append_one(
 ) -> None:
     partition, records = None, data.records
     try:
-        partition = partition_here(broker, topic, data.index)
+        partition = broker.replicas.get(topic, data.index)
         _check_allowed(context, request.acks, topic, records)
         if isinstance(verified, ErrorCode):
             raise error_for(verified)
-        timeout_s = request.timeout_ms / 1000 if request.acks == -1 else None
-        appended = partition.append(records or b"", acks=request.acks, verification=verified, timeout_s=timeout_s)
+        appended = partition.append(
+            records or b"", acks=request.acks, verification=verified, timeout_ms=request.timeout_ms
+        )
     except HeadraceError as error:
+        if isinstance(error, UnknownTopicOrPartitionError):
+            error = not_here(broker, topic, data.index, error)
         reached_log = _is_one_batch(records) and not isinstance(verified, ErrorCode)
         _fill_error(result, error, partition if reached_log else None)
         if isinstance(error, NotLeaderOrFollowerError):

@@ -165,7 +165,6 @@ class Partition:
             and self._own_id in leadership.replicas
             and self._role_epoch == leadership.leader_epoch
             and self._offline is None
-            and self._turns.held is None
         )
 
     @property
@@ -551,7 +550,12 @@ class Partition:
     # --- the log
 
     async def in_turn(self, change: Callable[[*Ts], T], *args: *Ts) -> T:
-        """Change the log in order with everything else that does: at once, unless the disk is busy."""
+        """Change the log in order with everything else that does: at once, unless the disk is busy.
+
+        After an exchange the log is another: the change looks whether it still is the one that it was meant for.
+        """
+        if self._turns.held is not None:
+            return await self._turns.hold_back(lambda: self._turns.begin(self.in_turn(change, *args)))
         try:
             done = self._writer.try_inline(change, *args)
             if done is not BUSY:

@@ -356,7 +356,7 @@ class Node:
         records = tuple(log.records[asked.offset : asked.offset + self.cluster.chance(1, 4)])
         marks["high_watermark"] = leader.high_watermark
         if records:
-            marks["last_epoch"], marks["next_offset"] = records[-1].epoch, asked.offset + len(records)
+            marks["last_epoch"] = records[-1].epoch
         self.cluster.send(self.id, source, Fetched(fetch, Answer(**marks), records))
 
     def _progressed(self, replica: Replica, leader: LeaderState, source: int, fetch: Fetch) -> None:

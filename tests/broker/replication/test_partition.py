@@ -280,3 +280,27 @@ def test_an_answer_that_waited_for_the_disk_is_looked_at_again() -> None:
         assert partition.log.end_offset == 0
 
     simulated(test)
+
+
+def test_what_a_leader_sent_waits_while_the_log_is_exchanged() -> None:
+    async def test(broker: Broker, partition: Partition, neighbours: Neighbours) -> None:
+        partition.lead(follows(2))
+        may_end = asyncio.Event()
+
+        async def work() -> None:
+            await may_end.wait()
+
+        exchange = asyncio.ensure_future(partition.exchange(work))
+        await asyncio.sleep(0)
+        assert partition.is_following  # it goes on being fetched when that is over
+        asked, answer = partition.position(), Answer(high_watermark=1, log_start_offset=0)
+        waiting = asyncio.ensure_future(copying.append(partition, asked, answer, from_leader(b"one", 0, 1)))
+        await asyncio.sleep(0.1)
+        assert not waiting.done()
+        assert partition.log.end_offset == 0
+        may_end.set()
+        await exchange
+        await waiting
+        assert partition.log.end_offset == 1
+
+    simulated(test)

@@ -46,9 +46,8 @@ class Answer:
     log_start_offset: int = UNKNOWN
     diverging_epoch: int = UNKNOWN
     diverging_end_offset: int = UNKNOWN
-    #: The epoch of the last batch, and the offset after it; UNKNOWN without records.
+    #: The epoch of the last batch; UNKNOWN without records.
     last_epoch: int = UNKNOWN
-    next_offset: int = UNKNOWN
 
 
 class Act(Enum):

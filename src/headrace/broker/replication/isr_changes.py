@@ -32,12 +32,11 @@ class _Asked(NamedTuple):
 class IsrChanges:
     """What waits, and what is under way. No I/O: `next_request` gives what to send, the others take how it went."""
 
-    __slots__ = ("_in_flight", "_waiting", "failed_updates")
+    __slots__ = ("_in_flight", "_waiting")
 
     def __init__(self) -> None:
         self._waiting: dict[Key, _Asked] = {}
         self._in_flight: dict[Key, _Asked] | None = None
-        self.failed_updates = 0
 
     def __len__(self) -> int:
         return len(self._waiting) + len(self._in_flight or ())
@@ -81,12 +80,6 @@ class IsrChanges:
             self._after(key, one, one.leader.unanswered(one.proposal))
         self._in_flight = None
 
-    def not_sent(self) -> None:
-        """The request has certainly not reached a controller."""
-        for key, one in (self._in_flight or {}).items():
-            self._after(key, one, Sent.AGAIN)
-        self._in_flight = None
-
     def answered(self, response: AlterPartitionResponse, now_ms: float) -> list[Key]:
         """Tell every leader; gives the partitions whose watermark has moved, or may move in another way now."""
         asked, self._in_flight = self._in_flight or {}, None
@@ -110,7 +103,6 @@ class IsrChanges:
     def _settle(self, key: Key, one: _Asked, data: AlterPartitionResponsePartitionData, now_ms: float) -> None:
         leader, proposal = one
         if data.error_code:
-            self.failed_updates += 1
             error = ErrorCode(data.error_code)
             self._after(key, one, leader.refused(proposal, error, now_ms))
             return

@@ -211,11 +211,6 @@ class LeaderState:
         # Only a replica that has held the watermark back can let it go on.
         return before <= self.high_watermark < offset and self._advance(now_ms)
 
-    def low_watermark(self, own_start_offset: int) -> int:
-        """The lowest log start over all replicas whose brokers are active: what is deleted everywhere."""
-        starts = [one.start_offset for one in self.progress.values() if self._broker_epochs(one.broker_id) is not None]
-        return min([own_start_offset, *starts])
-
     def _advance(self, now_ms: float) -> bool:
         if self.holds_below_min_isr and self.is_under_min_isr:
             return False

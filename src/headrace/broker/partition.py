@@ -12,7 +12,6 @@ it, and while the log itself is exchanged (`exchange`) everything else waits its
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import functools
 from collections import deque
 from collections.abc import Awaitable, Callable
@@ -41,6 +40,7 @@ from headrace.runtime import BUSY, Buffer, DirectoryWriter, DiskError, Overloade
 from headrace.topics import TopicPartition
 
 _CLIENT = Origin.CLIENT
+ROLE_RETRY_S = 0.1
 NO_LEADER_EPOCH = NO_LEADER = -1
 
 T = TypeVar("T")
@@ -215,12 +215,20 @@ class Partition:
             return
         log, epoch = self.log, self.leadership.leader_epoch
         leads = self.leadership.leader_id == self._own_id
-        if self._writer.try_inline(_take_role, log, epoch, leads) is BUSY:
-            # Without it (too much waits for the disk) the first append of the epoch begins it.
-            with contextlib.suppress(Overloaded, DiskError):
-                self._turns.begin(self._change_role_later(self._writer.submit(_take_role, log, epoch, leads), epoch))
-        else:
+        if self._writer.try_inline(_take_role, log, epoch, leads) is not BUSY:
             self._take_effect()
+            return
+        try:
+            self._turns.begin(self._change_role_later(self._writer.submit(_take_role, log, epoch, leads), epoch))
+        except Overloaded:
+            # Too much waits for the disk. What is appended before the next try begins the epoch by itself.
+            asyncio.get_running_loop().call_later(ROLE_RETRY_S, self._change_role_again, epoch)
+        except DiskError:
+            pass  # the broker stops: there is no writer any more
+
+    def _change_role_again(self, epoch: int) -> None:
+        if self.leadership.leader_epoch == epoch and self._role_epoch != epoch and self._offline is None:
+            self._change_role()
 
     async def _change_role_later(self, submitted: asyncio.Future[None], epoch: int) -> None:
         await submitted

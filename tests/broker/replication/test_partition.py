@@ -25,6 +25,7 @@ from headrace.errors import (
 from headrace.log import Appended
 from headrace.protocol.messages.create_topics import CreatableTopic
 from headrace.records import assign
+from headrace.runtime import Overloaded
 from headrace.runtime.simulated import Simulation, run_simulation
 
 OWN = 1  # the id that a broker has without any setting
@@ -302,5 +303,23 @@ def test_what_a_leader_sent_waits_while_the_log_is_exchanged() -> None:
         await exchange
         await waiting
         assert partition.log.end_offset == 1
+
+    simulated(test)
+
+
+def test_a_role_that_finds_no_room_at_the_writer_takes_effect_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(broker: Broker, partition: Partition, neighbours: Neighbours) -> None:
+        syncing = partition.writer.sync((partition.log,))
+
+        def is_full(*arguments: object) -> None:
+            raise Overloaded("too much waits")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(partition.writer, "submit", is_full)
+            partition.lead(leads(1))
+        assert partition.state is None
+        await syncing
+        await asyncio.sleep(1)
+        assert partition.state is not None
 
     simulated(test)

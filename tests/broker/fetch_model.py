@@ -78,6 +78,8 @@ class World:
         self.rng = simulation.rng
         self.broker = SimulatedBroker(simulation, {"log.retention.check.interval.ms": "1000000"})
         self.topics: dict[str, tuple[int, dict[str, str]]] = {}
+        #: How every partition was when it was last looked at, and since when it was seen so.
+        self.since: dict[Key, tuple[tuple[int, ...], float]] = {}
         self.values: dict[tuple[bytes, int], dict[int, bytes]] = {}
         self.under_way: list[UnderWay] = []
         self.over = False
@@ -105,7 +107,10 @@ class World:
         if partition is None:
             return None
         log = partition.log
-        return id(partition), log.start_offset, log.last_stable_offset, log.high_watermark, log.end_offset
+        state = id(partition), log.start_offset, log.last_stable_offset, log.high_watermark, log.end_offset
+        if key not in self.since or self.since[key][0] != state:
+            self.since[key] = (state, self.now())
+        return state
 
     # --- when a fetch is due
 
@@ -400,7 +405,9 @@ class Consumer:
             data, steady = got.get(key), fetch.was_steady and fetch.seen[key] is not None
             if data is None:
                 state = fetch.seen[key]
-                if steady and state is not None:
+                # A session hears of a change when the disk has done with it, a moment after it can be seen in the log.
+                is_old = state is not None and fetch.began - self.world.since[key][1] > SLACK_S
+                if steady and state is not None and is_old:
                     assert self.told.get(key) == (state[3], state[1]), f"{key} was not told {state}: {where}"
                 continue
             if data.error_code:

@@ -23,6 +23,7 @@ from headrace.broker.pipeline import Pipeline
 from headrace.broker.producer_ids import ProducerIds
 from headrace.broker.refusals import refuse
 from headrace.broker.replicas import Replicas
+from headrace.broker.replication.manager import ReplicationManager
 from headrace.broker.transaction_service import TransactionService
 from headrace.broker.write_order import batch_bytes_max
 from headrace.cluster.answers import Answers
@@ -95,6 +96,7 @@ class Broker:
         self.directories: LogDirectories
         self.controller: Controller
         self.replicas: Replicas
+        self.replication: ReplicationManager
         self.metadata: MetadataService
         self.answers: Answers
         self.producer_ids: ProducerIds
@@ -223,13 +225,16 @@ class Broker:
             self.controller = Controller(self.node_id, config, self.runtime.rng, self.runtime.uuid)
             self.replicas = Replicas(self.runtime, self.node_id, self.directories, self.log_config)
             self.metadata = MetadataService(self.runtime, store, self.controller, self.replicas)
-            self._to_close += [self.metadata.close, self.replicas.close]
+            self.replication = ReplicationManager(self)
+            self.replicas.surroundings = self.replication
+            self._to_close += [self.metadata.close, self.replicas.close, self.replication.close]
             self.answers = Answers(self.metadata.image, self.cluster_id)
             await self.metadata.open()
             if is_alone:
                 self.answers.controller_id = self.node_id
                 await self.metadata.win()
             self.metadata.follow(self._follow)
+            self.metadata.follow(self.replication.follow)
             await self._listen()
             if not is_alone:
                 await self._join(store)
@@ -276,6 +281,7 @@ class Broker:
         """Become one of several brokers, and know who is the controller, if anyone is."""
         self.membership = Membership(self, store)
         self.metadata.ask_controller = self.membership.ask_controller
+        self.replication.ask_controller = self.membership.ask_controller
         self._to_close.append(self.membership.close)
         first = self.listener_settings[0]
         await self.membership.join(first.advertised_host, first.public_port)

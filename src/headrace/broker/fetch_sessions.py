@@ -1,10 +1,13 @@
-"""Fetch sessions (KIP-227): what a consumer asked for last time, so that it need not ask again, nor hear what has not
+"""Fetch sessions (KIP-227): what a reader asked for last time, so that it need not ask again, nor hear what has not
 changed.
 
-A session remembers its partitions in the order they were added, and for each what was last answered. A full fetch opens
-one (epoch 0), later fetches name it with a rising epoch. When the cache is full, one that was not used for two minutes
-makes room; when there is none, the fetch is answered without a session. What all sessions together remember is bounded
-too, since a client may name any number of partitions, whether they exist or not.
+A session remembers its partitions, and for each what was last answered. Those that have nothing to give are not looked
+at again until something happens to them: each is watched, and what happens puts it among the `changed` ones. So a fetch
+costs as much as there is news, however many partitions its session has.
+
+A full fetch opens one (epoch 0), later fetches name it with a rising epoch. When the cache is full, one that was not
+used for two minutes makes room; when there is none, the fetch is answered without a session. What all sessions together
+remember is bounded too, since a client may name any number of partitions, whether they exist or not.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ import random
 from collections import OrderedDict
 from dataclasses import dataclass, field
 
+from headrace.broker.purgatory import Waiter, Watchers
 from headrace.errors import ErrorCode
 
 NO_SESSION = 0
@@ -20,7 +24,7 @@ FULL_EPOCH = 0
 FINAL_EPOCH = -1
 EVICTABLE_AFTER_MS = 120_000
 EPOCH_MAX = 2**31 - 1
-# Over all sessions; each takes some 400 bytes. A thousand consumers of a thousand partitions each fit.
+# Over all sessions; each takes some 600 bytes. A thousand consumers of a thousand partitions each fit.
 PARTITIONS_MAX = 1_000_000
 
 PartitionKey = tuple[str, bytes, int]  # topic name ("" when only the id is known), topic id, partition
@@ -28,7 +32,7 @@ PartitionKey = tuple[str, bytes, int]  # topic name ("" when only the id is know
 
 @dataclass(slots=True)
 class SessionPartition:
-    """One partition of a session: what the client wants, and what it was last told."""
+    """One partition of a fetch: what the client wants. In a session it stays as it is until it is named again."""
 
     topic: str
     topic_id: bytes
@@ -38,19 +42,100 @@ class SessionPartition:
     partition_max_bytes: int = 0
     current_leader_epoch: int = -1
     last_fetched_epoch: int = -1
-    told_high_watermark: int = -1
-    told_log_start_offset: int = -1
-    told_error: bool = False
+    #: What its session knows of it; None without a session.
+    kept: Kept | None = None
 
 
-@dataclass(slots=True)
+class Kept:
+    """What a session remembers of one partition, besides what is wanted: what was told, and when it has its turn."""
+
+    __slots__ = ("key", "told_error", "told_high_watermark", "told_log_start_offset", "turn", "watch")
+
+    def __init__(self, key: PartitionKey, turn: int) -> None:
+        self.key = key
+        #: Its place in the order of answers: whoever gave records goes to the end, so that none starves.
+        self.turn = turn
+        self.watch: PartitionWatch | None = None
+        self.told_high_watermark = self.told_log_start_offset = -1
+        self.told_error = False
+
+
+class PartitionWatch:
+    """One partition of a session, told what happens to it."""
+
+    __slots__ = ("_key", "_session", "watchers")
+
+    def __init__(self, session: FetchSession, key: PartitionKey, watchers: Watchers) -> None:
+        self._session = session
+        self._key = key
+        self.watchers = watchers
+        watchers.add(self)
+
+    def came(self, watchers: Watchers, nbytes: int) -> None:
+        session = self._session
+        session.changed[self._key] = None
+        if session.waiter is not None:
+            session.waiter.came(watchers, nbytes)
+
+    def wake(self) -> None:
+        session = self._session
+        session.changed[self._key] = None
+        if session.waiter is not None:
+            session.waiter.wake()
+
+    def mark(self) -> None:
+        self._session.changed[self._key] = None
+
+    def end(self) -> None:
+        self.watchers.discard(self)
+
+
+@dataclass(slots=True, eq=False)
 class FetchSession:
     session_id: int
     uses_topic_ids: bool
     epoch: int
     last_used_ms: int
-    partitions: OrderedDict[PartitionKey, SessionPartition] = field(default_factory=OrderedDict)
+    partitions: dict[PartitionKey, SessionPartition] = field(default_factory=dict)
+    #: Those to be looked at with the next fetch.
+    changed: dict[PartitionKey, None] = field(default_factory=dict)
+    #: The fetch that waits, if one does.
+    waiter: Waiter | None = None
     counted: int = 0
+    turns: int = 0
+
+    def put(self, key: PartitionKey, wanted: SessionPartition) -> None:
+        """Add a partition, or take over what is wanted of it now; it is looked at with the next fetch."""
+        known = self.partitions.get(key)
+        wanted.kept = Kept(key, self.next_turn()) if known is None else known.kept
+        self.partitions[key] = wanted
+        self.changed[key] = None
+
+    def next_turn(self) -> int:
+        self.turns += 1
+        return self.turns
+
+    def drop(self, key: PartitionKey) -> None:
+        gone = self.partitions.pop(key, None)
+        if gone is not None and gone.kept is not None:
+            _unwatch(gone.kept)
+        self.changed.pop(key, None)
+
+    def watch(self, kept: Kept, watchers: Watchers) -> None:
+        """Hear what happens to a partition, which may be another of the same name than before."""
+        _unwatch(kept)
+        kept.watch = PartitionWatch(self, kept.key, watchers)
+
+    def end(self) -> None:
+        for wanted in self.partitions.values():
+            if wanted.kept is not None:
+                _unwatch(wanted.kept)
+
+
+def _unwatch(kept: Kept) -> None:
+    if kept.watch is not None:
+        kept.watch.end()
+        kept.watch = None
 
 
 class FetchSessions:
@@ -109,6 +194,7 @@ class FetchSessions:
         session = self._sessions.pop(session_id, None)
         if session is not None:
             self.partition_count -= session.counted
+            session.end()
 
     def _evict(self, now_ms: int) -> bool:
         oldest = next(iter(self._sessions.values()), None)

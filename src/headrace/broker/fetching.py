@@ -11,9 +11,22 @@ import asyncio
 import functools
 import logging
 from bisect import bisect_right
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from headrace.broker.dispatch import RequestContext
+from headrace.broker.fetch_reads import (
+    NO_DIVERGENCE,
+    NO_LEADER,
+    NO_SNAPSHOT,
+    Committed,
+    Read,
+    cannot_be_read,
+    has_news,
+    is_quiet,
+    remember,
+    turn_of,
+    unread,
+)
 from headrace.broker.fetch_sessions import (
     FINAL_EPOCH,
     FULL_EPOCH,
@@ -23,11 +36,13 @@ from headrace.broker.fetch_sessions import (
     SessionPartition,
     next_epoch,
 )
+from headrace.broker.leaders import addresses, leader_and_epoch, not_here
 from headrace.broker.partition import NO_LEADER_EPOCH, Isolation, Partition
 from headrace.broker.purgatory import Waiter, Watchers
-from headrace.errors import ErrorCode, KafkaError, NotLeaderOrFollowerError, OffsetOutOfRangeError
-from headrace.log import Log, Slice, WouldBlock
-from headrace.net.outbox import FilePart
+from headrace.broker.replication.selection import nearest
+from headrace.broker.replication.truncation import NotInLog, divergence
+from headrace.errors import ErrorCode, KafkaError, NotLeaderOrFollowerError, UnknownTopicOrPartitionError
+from headrace.log import Slice, WouldBlock
 from headrace.protocol.messages.fetch import (
     AbortedTransaction,
     EpochEndOffset,
@@ -37,16 +52,16 @@ from headrace.protocol.messages.fetch import (
     LeaderIdAndEpoch,
     NodeEndpoint,
     PartitionData,
-    SnapshotId,
 )
 from headrace.records import CorruptBatch
-from headrace.runtime import Buffer, DiskError
+from headrace.runtime import DiskError
 
 if TYPE_CHECKING:
     from headrace.broker.broker import Broker
 
 logger = logging.getLogger("headrace.broker.fetch")
 
+FOLLOWER_READS_SINCE_VERSION = 11
 TOPIC_IDS_SINCE_VERSION = 13
 REPLICA_STATE_SINCE_VERSION = 15
 LEADER_SINCE_VERSION = 16
@@ -54,41 +69,8 @@ LEADER_SINCE_VERSION = 16
 READ_AHEAD_BYTES = 32 * 1024
 # And so much over all partitions of a fetch: what waits for a slow reader is memory.
 READ_AHEAD_ALL_BYTES = 1024 * 1024
-# How much may wait behind a transaction that is open: nobody has counted.
-UNKNOWN_BYTES = 2**62
+_NOTHING: dict[PartitionKey, SessionPartition] = {}
 _TELL_LEADER = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
-
-
-# What is told where there is nothing to tell. They are never changed, so that all answers can share them.
-_NO_DIVERGENCE, _NO_LEADER, _NO_SNAPSHOT = EpochEndOffset(), LeaderIdAndEpoch(), SnapshotId()
-
-
-class Read:
-    """What one partition's part of the answer will be: an error, or a place on disk still to be read.
-
-    The log and its offsets are noted before anything else: off the loop they may move meanwhile.
-    """
-
-    __slots__ = (
-        "data",
-        "high_watermark",
-        "limit",
-        "log",
-        "partition",
-        "slice",
-        "stable_offset",
-        "start_offset",
-        "wanted",
-    )
-
-    def __init__(self, wanted: SessionPartition, data: PartitionData) -> None:
-        self.wanted = wanted
-        self.data = data
-        self.partition: Partition | None = None
-        #: Set when there is something to be looked for in it.
-        self.log: Log | None = None
-        self.slice: Slice | None = None
-        self.high_watermark = self.stable_offset = self.start_offset = self.limit = -1
 
 
 def replica_id(request: FetchRequest, version: int) -> int:
@@ -110,7 +92,7 @@ def open_fetch(broker: Broker, context: RequestContext, request: FetchRequest) -
     found = sessions.find(request.session_id, request.session_epoch, by_id)
     if isinstance(found, ErrorCode):
         return FetchResponse(error_code=found)
-    _update_session(broker, found, wanted, request, by_id)
+    _update_session(found, wanted, request, by_id)
     sessions.touch(found, now_ms)
     if not sessions.has_room(found):
         return FetchResponse(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
@@ -118,7 +100,7 @@ def open_fetch(broker: Broker, context: RequestContext, request: FetchRequest) -
         sessions.remove(found.session_id)
         return FetchResponse()
     found.epoch = next_epoch(found.epoch)
-    return Fetching(broker, context, request, list(found.partitions.values()), found, opens_session=False)
+    return Fetching(broker, context, request, [], found, opens_session=False)
 
 
 def _named_partitions(broker: Broker, request: FetchRequest, by_id: bool) -> dict[PartitionKey, SessionPartition]:
@@ -141,26 +123,13 @@ def _named_partitions(broker: Broker, request: FetchRequest, by_id: bool) -> dic
 
 
 def _update_session(
-    broker: Broker,
-    session: FetchSession,
-    wanted: dict[PartitionKey, SessionPartition],
-    request: FetchRequest,
-    by_id: bool,
+    session: FetchSession, wanted: dict[PartitionKey, SessionPartition], request: FetchRequest, by_id: bool
 ) -> None:
     for key, new in wanted.items():
-        known = session.partitions.get(key)
-        if known is not None:
-            new.told_high_watermark = known.told_high_watermark
-            new.told_log_start_offset = known.told_log_start_offset
-            new.told_error = known.told_error
-        session.partitions[key] = new
+        session.put(key, new)
     for forgotten in request.forgotten_topics_data:
         for partition in forgotten.partitions:
-            session.partitions.pop(("" if by_id else forgotten.topic, forgotten.topic_id, partition), None)
-    if by_id:
-        for remembered in session.partitions.values():
-            # A topic that was unknown may have come, and one that was known may be gone.
-            remembered.topic = broker.topic_name(remembered.topic_id) or ""
+            session.drop(("" if by_id else forgotten.topic, forgotten.topic_id, partition))
 
 
 class Fetching:
@@ -172,8 +141,11 @@ class Fetching:
         "bytes_max",
         "bytes_min",
         "context",
+        "is_looked_at",
         "isolation",
+        "looking",
         "opens_session",
+        "replica_epoch",
         "replica_id",
         "request",
         "session",
@@ -192,11 +164,16 @@ class Fetching:
         self.broker = broker
         self.context = context
         self.request = request
+        #: What is looked at: of a session only what may have news.
         self.wanted = wanted
         self.session = session
+        self.looking: dict[PartitionKey, SessionPartition] = {} if session is not None else _NOTHING
         self.opens_session = opens_session
         self.by_id = context.api_version >= TOPIC_IDS_SINCE_VERSION
         self.replica_id = replica_id(request, context.api_version)
+        self.replica_epoch = request.replica_state.replica_epoch if self.replica_id >= 0 else -1
+        #: What a follower's fetch says of it is noted once, however often it is looked at while it waits.
+        self.is_looked_at = False
         self.isolation = Isolation.READ_UNCOMMITTED if request.isolation_level == 0 else Isolation.READ_COMMITTED
         self.bytes_max = min(request.max_bytes, broker.config.get_int("fetch.max.bytes"))
         # More than an answer may hold is not worth waiting for.
@@ -204,53 +181,138 @@ class Fetching:
 
     def has_something_to_read(self) -> bool:
         partitions = self.broker.replicas.partitions
-        return any((wanted.topic, wanted.partition) in partitions for wanted in self.wanted)
+        wanted = self.wanted if self.session is None else self.session.partitions.values()
+        return any((one.topic, one.partition) in partitions for one in wanted)
+
+    @property
+    def has_quiet(self) -> bool:
+        """Whether the session has partitions with nothing to give, which are not looked at."""
+        return self.session is not None and len(self.session.partitions) > len(self.looking)
 
     # --- looking: positions only
 
     def look(self) -> list[Read]:
         """What every partition is, as the cluster has it, and how far its log may be read. On the event loop."""
-        return [self._look_at(wanted) for wanted in self.wanted]
+        session = self.session
+        if session is not None and session.changed:
+            self._take_changed(session)
+        reads = [self._look_at(wanted) for wanted in self.wanted]
+        self.is_looked_at = True
+        return reads
+
+    def _take_changed(self, session: FetchSession) -> None:
+        """From here on what happens is news for the next look."""
+        looking, partitions = self.looking, session.partitions
+        for key in session.changed:
+            found = partitions.get(key)
+            if found is not None:
+                looking[key] = found
+        session.changed = {}
+        if len(looking) > 1:
+            self.wanted = sorted(looking.values(), key=turn_of)
+        else:
+            self.wanted = list(looking.values())
+
+    def give_back(self) -> None:
+        """This fetch ends without an answer: the next one looks at what this one was to tell."""
+        if self.session is not None:
+            self.session.changed.update(dict.fromkeys(self.looking))
 
     def _look_at(self, wanted: SessionPartition) -> Read:
         data = PartitionData(
             partition_index=wanted.partition,
             high_watermark=-1,
             records=b"",
-            diverging_epoch=_NO_DIVERGENCE,
-            current_leader=_NO_LEADER,
-            snapshot_id=_NO_SNAPSHOT,
+            diverging_epoch=NO_DIVERGENCE,
+            current_leader=NO_LEADER,
+            snapshot_id=NO_SNAPSHOT,
             aborted_transactions=None,
         )
         read = Read(wanted, data)
+        if self.by_id:
+            # A topic that was unknown may have come, and one that was known may be gone.
+            wanted.topic = self.broker.topic_name(wanted.topic_id) or ""
         if self.by_id and not wanted.topic:
             data.error_code, data.aborted_transactions = ErrorCode.UNKNOWN_TOPIC_ID, []
             return read
         try:
             partition = self.broker.replicas.get(wanted.topic, wanted.partition)
         except KafkaError as error:
-            data.error_code, data.aborted_transactions = error.code, []
+            self._refuse(wanted, data, error)
             return read
         try:
             partition.check_leader(max(wanted.current_leader_epoch, NO_LEADER_EPOCH))
             if self.replica_id >= 0:
-                self._check_replica(partition)
+                partition.check_follower(self.replica_id, self.replica_epoch)
         except KafkaError as error:
-            data.error_code = error.code
-            if error.code in _TELL_LEADER and self.context.api_version >= LEADER_SINCE_VERSION:
-                state = partition.leadership
-                data.current_leader = LeaderIdAndEpoch(leader_id=state.leader_id, leader_epoch=state.leader_epoch)
-            return read
+            if not self._is_followed_here(partition, error):
+                data.error_code = error.code
+                if error.code in _TELL_LEADER:
+                    self._tell_leader(wanted, data)
+                return read
         read.partition = partition
+        kept = wanted.kept
+        if kept is not None and self.session is not None:
+            # Before anything is looked at, so that nothing happens unseen.
+            watchers = partition.append_watchers if self.replica_id >= 0 else partition.watchers
+            if kept.watch is None or kept.watch.watchers is not watchers:
+                self.session.watch(kept, watchers)
         log = read.log = partition.log
-        read.start_offset, read.stable_offset, read.high_watermark = log.offsets()
-        read.limit = read.high_watermark if self.isolation is Isolation.READ_UNCOMMITTED else read.stable_offset
+        if partition.state is not None and self.replica_id < 0 and self.request.rack_id:
+            chosen = nearest(self.broker, partition, wanted.fetch_offset, self.request.rack_id)
+            if chosen is not None:
+                # Nothing is read here: the consumer goes to that replica.
+                data.preferred_read_replica = chosen
+                read.log = None
+                data.log_start_offset, data.last_stable_offset, data.high_watermark = log.offsets()
+                return read
         if wanted.last_fetched_epoch >= 0:
             try:
-                data.diverging_epoch = _divergence(partition, wanted)
-            except OffsetOutOfRangeError as error:
-                data.error_code = error.code
+                found = divergence(log, partition.leader_epoch, wanted.fetch_offset, wanted.last_fetched_epoch)
+                if found is not None:
+                    data.diverging_epoch = EpochEndOffset(epoch=found.epoch, end_offset=found.end_offset)
+            except NotInLog:
+                data.error_code = ErrorCode.OFFSET_OUT_OF_RANGE
+        if self.replica_id >= 0:
+            self._note_follower(partition, wanted, data)
+        read.start_offset, read.stable_offset, read.high_watermark = log.offsets()
+        if self.replica_id >= 0:
+            read.limit = log.end_offset
+        else:
+            read.limit = read.high_watermark if self.isolation is Isolation.READ_UNCOMMITTED else read.stable_offset
         return read
+
+    def _refuse(self, wanted: SessionPartition, data: PartitionData, error: KafkaError) -> None:
+        """There is no replica here that could be read."""
+        if isinstance(error, UnknownTopicOrPartitionError):
+            error = not_here(self.broker, wanted.topic, wanted.partition, error)
+        data.error_code = error.code
+        if isinstance(error, NotLeaderOrFollowerError):
+            self._tell_leader(wanted, data)
+        else:
+            data.aborted_transactions = []
+
+    def _is_followed_here(self, partition: Partition, error: KafkaError) -> bool:
+        """Whether a follower answers in the leader's place: consumers that know what that means."""
+        return (
+            isinstance(error, NotLeaderOrFollowerError)
+            and self.replica_id < 0
+            and self.context.api_version >= FOLLOWER_READS_SINCE_VERSION
+            and partition.is_following
+        )
+
+    def _tell_leader(self, wanted: SessionPartition, data: PartitionData) -> None:
+        if self.context.api_version >= LEADER_SINCE_VERSION:
+            known = leader_and_epoch(self.broker, wanted.topic, wanted.partition)
+            if known is not None:
+                data.current_leader = LeaderIdAndEpoch(leader_id=known[0], leader_epoch=known[1])
+
+    def _note_follower(self, partition: Partition, wanted: SessionPartition, data: PartitionData) -> None:
+        """What a follower asks for tells what it has, unless its log has to be cut first."""
+        log, offset = partition.log, wanted.fetch_offset
+        is_common = not data.error_code and data.diverging_epoch is NO_DIVERGENCE
+        if is_common and not self.is_looked_at and log.start_offset <= offset <= log.end_offset:
+            partition.fetched(self.replica_id, self.replica_epoch, offset, wanted.log_start_offset)
 
     def locate(self, reads: list[Read], *, nowait: bool) -> None:
         """Where the data of every partition is, within the limits. Nothing is read yet.
@@ -263,7 +325,7 @@ class Fetching:
             log, data, wanted = read.log, read.data, read.wanted
             if log is None or data.error_code:
                 continue
-            if data.diverging_epoch is _NO_DIVERGENCE:
+            if data.diverging_epoch is NO_DIVERGENCE:
                 bytes_max = min(wanted.partition_max_bytes, left)
                 try:
                     found = log.locate(
@@ -277,7 +339,7 @@ class Fetching:
                     data.error_code = error.code
                     continue
                 except (DiskError, CorruptBatch) as error:
-                    _cannot_be_read(read, error)
+                    cannot_be_read(read, error)
                     continue
                 if bytes_max < 0 and found.length:
                     # As in Kafka, which fails to read so little; with nothing to read it does not come to that.
@@ -291,20 +353,18 @@ class Fetching:
             data.last_stable_offset = read.stable_offset
             data.log_start_offset = read.start_offset
 
-    def _check_replica(self, partition: Partition) -> None:
-        """A fetch in the name of a broker is only for brokers that have a replica, and not for the leader itself."""
-        state = partition.leadership
-        if self.replica_id not in state.replicas or self.replica_id == state.leader_id:
-            raise NotLeaderOrFollowerError(f"{partition.key}: broker {self.replica_id} has no replica of it")
-
     def is_due(self, reads: list[Read]) -> bool:
         """Whether to answer now: enough bytes, an error, a divergence, nothing asked for, or nothing to wait for."""
-        if self.request.max_wait_ms <= 0 or not reads:
+        if self.request.max_wait_ms <= 0:
+            return True
+        has_quiet = self.has_quiet
+        if not reads and not has_quiet:
             return True
         available = 0
-        may_grow = False
+        may_grow = has_quiet
         for read in reads:
-            if read.data.error_code or read.data.diverging_epoch.epoch >= 0:
+            data = read.data
+            if data.error_code or data.diverging_epoch is not NO_DIVERGENCE or data.preferred_read_replica >= 0:
                 return True
             length = 0 if read.slice is None else read.slice.length
             available += length
@@ -320,13 +380,26 @@ class Fetching:
         if base >= bases[-1]:
             return False
         following = bases[bisect_right(bases, base)]
-        return partition.end_for(self.isolation) > following
+        end = partition.log.end_offset if self.replica_id >= 0 else partition.end_for(self.isolation)
+        return end > following
 
     # --- waiting and reading
 
     async def finish(self, wait_s: float) -> FetchResponse:
         """Wait until there is enough or the time is over, then read off the loop what is not in memory."""
-        loop = asyncio.get_running_loop()
+        try:
+            reads = await self._wait(wait_s)
+            try:
+                self.load(reads, nowait=True)
+            except WouldBlock:
+                await self.broker.runtime.offload(functools.partial(self.load, reads, nowait=False))
+            return self.answer(reads)
+        except BaseException:
+            self.give_back()
+            raise
+
+    async def _wait(self, wait_s: float) -> list[Read]:
+        loop, session = asyncio.get_running_loop(), self.session
         deadline = loop.time() + wait_s
         while True:
             on_loop = True
@@ -338,17 +411,29 @@ class Fetching:
                 await self.broker.runtime.offload(functools.partial(self.locate, reads, nowait=False))
             remaining_s = deadline - loop.time()
             if remaining_s <= 0 or self.is_due(reads):
-                break
+                return reads
+            if session is not None and session.changed:
+                continue  # while it was looked at
             if not on_loop and any(map(self._has_moved, reads)):
-                continue  # while it was looked at: nobody would wake us for that
-            readable = None if self.isolation is Isolation.READ_UNCOMMITTED else _Committed(reads)
+                continue  # nobody would wake us for that
+            readable = None if self.isolation is Isolation.READ_UNCOMMITTED else Committed(reads)
             waiter = Waiter(self._bytes_missing(reads), readable)
-            await waiter.wait((read.partition.watchers for read in reads if read.partition is not None), remaining_s)
-        try:
-            self.load(reads, nowait=True)
-        except WouldBlock:
-            await self.broker.runtime.offload(functools.partial(self.load, reads, nowait=False))
-        return self.answer(reads)
+            if session is None:
+                await waiter.wait(self._watchers(reads), remaining_s)
+                continue
+            session.waiter = waiter
+            try:
+                await waiter.wait((), remaining_s)
+            finally:
+                if session.waiter is waiter:
+                    session.waiter = None
+
+    def _watchers(self, reads: list[Read]) -> list[Watchers]:
+        """Those whose bytes this fetch waits for: followers wait for appends, consumers for what is committed."""
+        return [self._watchers_of(read.partition) for read in reads if read.partition is not None]
+
+    def _watchers_of(self, partition: Partition) -> Watchers:
+        return partition.append_watchers if self.replica_id >= 0 else partition.watchers
 
     def _bytes_missing(self, reads: list[Read]) -> int:
         """How many bytes have to come before an answer can be due: what is wanted, or all that the limits allow."""
@@ -358,7 +443,8 @@ class Fetching:
             available += length
             if length == 0 or length < read.wanted.partition_max_bytes:
                 room += max(1, read.wanted.partition_max_bytes - length)
-        return min(self.bytes_min - available, room)
+        missing = self.bytes_min - available
+        return missing if self.has_quiet else min(missing, room)
 
     def _has_moved(self, read: Read) -> bool:
         """Whether a partition is no longer as it was when it was looked at."""
@@ -368,6 +454,7 @@ class Fetching:
         log = partition.log
         return (
             partition.is_offline
+            or (self.replica_id >= 0 and log.end_offset != read.limit)
             or log.high_watermark != data.high_watermark
             or log.last_stable_offset != data.last_stable_offset
             or log.start_offset != data.log_start_offset
@@ -387,7 +474,7 @@ class Fetching:
                     continue
                 ahead += found.length
                 if found.length > READ_AHEAD_BYTES or ahead > READ_AHEAD_ALL_BYTES:
-                    read.data.records = _unread(found)
+                    read.data.records = unread(found)
                 elif nowait:
                     data = found.file.read_nowait(found.position, found.length)
                     if data is None:
@@ -396,7 +483,7 @@ class Fetching:
                 else:
                     read.data.records = found.file.read(found.position, found.length)
             except (DiskError, CorruptBatch) as error:
-                _cannot_be_read(read, error)
+                cannot_be_read(read, error)
 
     # --- answering
 
@@ -407,7 +494,7 @@ class Fetching:
             session = sessions.create(self.by_id, self.broker.runtime.clock.now_ms(), len(self.wanted))
             if session is not None:
                 for wanted in self.wanted:
-                    session.partitions["" if self.by_id else wanted.topic, wanted.topic_id, wanted.partition] = wanted
+                    session.put(("" if self.by_id else wanted.topic, wanted.topic_id, wanted.partition), wanted)
                 sessions.has_room(session)
         if session is not None:
             session_id = session.session_id
@@ -419,9 +506,9 @@ class Fetching:
         for read in reads:
             wanted, data = read.wanted, read.data
             if session is not None:
-                if incremental and not _has_news(read):
+                if incremental and not has_news(read):
                     continue
-                _remember(read)
+                remember(read)
             name = wanted.topic_id if self.by_id else wanted.topic
             if topic is None or name != last:
                 topic, last = FetchableTopicResponse(topic=wanted.topic, topic_id=wanted.topic_id, partitions=[]), name
@@ -430,22 +517,35 @@ class Fetching:
             if data.error_code in _TELL_LEADER:
                 tells_leader = True
         if incremental and session is not None:
-            _rotate(session, reads)
+            self._settle(session, reads)
         if tells_leader:
             response.node_endpoints = self._new_leaders(reads)
         return response
+
+    def _settle(self, session: FetchSession, reads: list[Read]) -> None:
+        """What has nothing to give is not looked at before something happens to it; the rest is, with the next fetch.
+
+        Partitions that gave data go to the end, so that the others come first next time and none starves.
+        """
+        for read in reads:
+            kept = read.wanted.kept
+            if kept is None:
+                continue
+            if read.data.records:
+                kept.turn = session.next_turn()
+            elif is_quiet(read):
+                continue
+            if kept.key in session.partitions:
+                session.changed[kept.key] = None
 
     def _new_leaders(self, reads: list[Read]) -> list[NodeEndpoint]:
         """Where the leaders are that this answer sends the client to."""
         if self.replica_id >= 0:
             return []
         told = {read.data.current_leader.leader_id for read in reads if read.data.error_code in _TELL_LEADER}
-        if not told:
-            return []
         return [
             NodeEndpoint(node_id=node.node_id, host=node.host, port=node.port, rack=node.rack)
-            for node in self.broker.answers.brokers(self.context.listener)
-            if node.node_id in told
+            for node in addresses(self.broker, self.context.listener, told)
         ]
 
     def _find_aborted(self, read: Read, found: Slice, *, nowait: bool) -> None:
@@ -455,90 +555,3 @@ class Fetching:
         read.data.aborted_transactions = [
             AbortedTransaction(producer_id=one.producer_id, first_offset=one.first_offset) for one in aborted
         ]
-
-
-def _divergence(partition: Partition, wanted: SessionPartition) -> EpochEndOffset:
-    """Where the reader's last epoch ended here, if earlier than where it wants to go on (KIP-320, KIP-595)."""
-    log = partition.log
-    if wanted.last_fetched_epoch == partition.leader_epoch:
-        epoch, end_offset = partition.leader_epoch, log.end_offset
-    else:
-        epoch, end_offset = log.end_offset_for(wanted.last_fetched_epoch)
-    if epoch < 0 or wanted.fetch_offset < log.start_offset:
-        raise OffsetOutOfRangeError(
-            f"{partition.key}: {wanted.fetch_offset} after epoch {wanted.last_fetched_epoch} is not in the log"
-        )
-    if epoch >= wanted.last_fetched_epoch and end_offset >= wanted.fetch_offset:
-        return _NO_DIVERGENCE
-    return EpochEndOffset(epoch=epoch, end_offset=end_offset)
-
-
-class _Committed:
-    """Of the bytes that come while a reader of committed records waits, those that it may read: none before the
-    transactions around them have ended, and then also what came before the wait."""
-
-    __slots__ = ("_known",)
-
-    def __init__(self, reads: list[Read]) -> None:
-        # Per partition: the stable offset that was seen, and how many bytes wait behind it.
-        self._known: dict[Watchers, tuple[Partition, int, int]] = {}
-        for read in reads:
-            if read.partition is not None:
-                stable, end = read.data.last_stable_offset, read.data.high_watermark
-                self._known[read.partition.watchers] = (read.partition, stable, UNKNOWN_BYTES if stable < end else 0)
-
-    def __call__(self, watchers: Watchers, nbytes: int) -> int:
-        partition, seen, waiting = self._known[watchers]
-        log = partition.log
-        stable = log.last_stable_offset
-        waiting += nbytes
-        if stable <= seen:
-            self._known[watchers] = (partition, seen, waiting)
-            return 0
-        self._known[watchers] = (partition, stable, 0 if stable >= log.high_watermark else UNKNOWN_BYTES)
-        return waiting
-
-
-def _cannot_be_read(read: Read, error: DiskError | CorruptBatch) -> None:
-    """A partition's part of the answer says that its records cannot be read; the others' are not held up by it."""
-    wanted, partition = read.wanted, read.partition
-    if partition is not None and not partition.is_offline:
-        logger.error(
-            "%s-%d cannot be read at offset %d: %s", wanted.topic, wanted.partition, wanted.fetch_offset, error
-        )
-    code = ErrorCode.CORRUPT_MESSAGE if isinstance(error, CorruptBatch) else ErrorCode.KAFKA_STORAGE_ERROR
-    read.slice = None
-    read.data = PartitionData(partition_index=wanted.partition, error_code=code, high_watermark=-1, records=b"")
-
-
-def _unread(found: Slice) -> Buffer:
-    """Read piece by piece while it is sent; what is not in memory is waited for off the loop then."""
-    return cast(Buffer, FilePart(found.file, found.position, found.length))
-
-
-def _has_news(read: Read) -> bool:
-    data, wanted = read.data, read.wanted
-    return bool(
-        data.records
-        or data.error_code
-        or wanted.told_error
-        or data.diverging_epoch.epoch >= 0
-        or data.high_watermark != wanted.told_high_watermark
-        or data.log_start_offset != wanted.told_log_start_offset
-    )
-
-
-def _remember(read: Read) -> None:
-    read.wanted.told_high_watermark = read.data.high_watermark
-    read.wanted.told_log_start_offset = read.data.log_start_offset
-    read.wanted.told_error = bool(read.data.error_code)
-
-
-def _rotate(session: FetchSession, reads: list[Read]) -> None:
-    """Partitions that gave data go to the end, so that the others come first next time and none starves."""
-    for read in reads:
-        if read.data.records:
-            wanted = read.wanted
-            key = ("" if session.uses_topic_ids else wanted.topic, wanted.topic_id, wanted.partition)
-            if key in session.partitions:
-                session.partitions.move_to_end(key)

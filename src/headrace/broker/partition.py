@@ -1,28 +1,38 @@
-"""A partition as this broker serves it: its log, its leadership, and who waits for it.
+"""A partition as this broker serves it: its log, its role, and who waits for it.
 
 Every change of the log goes through its directory's writer, inline while the disk is quiet; only the high watermark is
 moved here, on the loop (`LogState` says who owns what). That of a partition with one replica is its log end; with more,
-replication moves it. What was begun on a log is finished whoever waits for it, and
-while the log itself is exchanged (`exchange`) everything else waits its turn.
+what the leader knows of its followers decides (`replication/leader.py`), and a follower takes what its leader tells.
+
+A role change passes through the writer as well, and what was queued before looks at the leader epoch again in its turn:
+nothing that was asked of a former leader lands behind its end. What was begun on a log is finished whoever waits for
+it, and while the log itself is exchanged (`exchange`) everything else waits its turn.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import functools
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any, TypeVar, TypeVarTuple
+from typing import TypeVar, TypeVarTuple
 
 from headrace.broker.purgatory import Watchers
+from headrace.broker.replication.acks import AckWaiters
+from headrace.broker.replication.follower import Position, is_about, position
+from headrace.broker.replication.leader import LeaderState, Proposal, Term
+from headrace.broker.replication.surroundings import ALONE, Surroundings
+from headrace.broker.turns import Turns
 from headrace.errors import (
     FencedLeaderEpochError,
     KafkaStorageError,
+    NotEnoughReplicasAfterAppendError,
     NotEnoughReplicasError,
     NotLeaderOrFollowerError,
+    OffsetNotAvailableError,
+    RequestTimedOutError,
     UnknownLeaderEpochError,
 )
 from headrace.log import UNVERIFIED, Appended, Log, Origin, Verification
@@ -30,7 +40,8 @@ from headrace.runtime import BUSY, Buffer, DirectoryWriter, DiskError, Overloade
 from headrace.topics import TopicPartition
 
 _CLIENT = Origin.CLIENT
-NO_LEADER_EPOCH = -1
+ROLE_RETRY_S = 0.1
+NO_LEADER_EPOCH = NO_LEADER = -1
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -49,27 +60,84 @@ class Leadership:
     leader_epoch: int
     replicas: list[int]
     isr: list[int]
+    partition_epoch: int = -1
+
+    def term(self) -> Term:
+        return Term(self.leader_id, self.leader_epoch, self.partition_epoch, tuple(self.replicas), tuple(self.isr))
+
+
+class _Waiting:
+    """An append that waits to be committed."""
+
+    __slots__ = ("appended", "future", "timer")
+
+    def __init__(self, appended: Appended) -> None:
+        self.appended = appended
+        self.future: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()
+        self.timer: asyncio.TimerHandle | None = None
+
+    def done(self) -> bool:
+        return self.future.done()
+
+    def end(self, error: Exception | None) -> None:
+        if self.timer is not None:
+            self.timer.cancel()
+        if not self.future.done():
+            if error is None:
+                self.future.set_result(self.appended)
+            else:
+                self.future.set_exception(error)
 
 
 class Partition:
     """Appends to and reads from one partition whose replica is here."""
 
-    __slots__ = ("_held", "_offline", "_own_id", "_under_way", "_writer", "key", "leadership", "log", "watchers")
+    __slots__ = (
+        "_acks",
+        "_offline",
+        "_own_id",
+        "_role_epoch",
+        "_surroundings",
+        "_turns",
+        "_uncommitted",
+        "_writer",
+        "append_watchers",
+        "key",
+        "leadership",
+        "log",
+        "state",
+        "watchers",
+    )
 
     def __init__(
-        self, own_id: int, key: TopicPartition, log: Log, writer: DirectoryWriter, leadership: Leadership
+        self,
+        own_id: int,
+        key: TopicPartition,
+        log: Log,
+        writer: DirectoryWriter,
+        leadership: Leadership,
+        surroundings: Surroundings = ALONE,
     ) -> None:
         self._own_id = own_id
         self.key = key
         self.log = log
         self.writer = writer
         self.leadership = leadership
+        self._surroundings = surroundings
+        #: Who waits for something to be committed; and who for something to be appended: followers.
         self.watchers = Watchers()
+        self.append_watchers = Watchers()
+        #: What a leader of more than one replica knows; None for any other.
+        self.state: LeaderState | None = None
+        #: The leader epoch whose role is in effect; others wait for their turn at the writer.
+        self._role_epoch = NO_LEADER_EPOCH - 1
+        self._acks: AckWaiters[_Waiting] = AckWaiters()
+        # Ends and sizes of batches that are not committed yet.
+        self._uncommitted: deque[tuple[int, int]] = deque()
         self._offline: str | None = None
-        # Tasks that use the log or wait for its disk. And, while the log is exchanged, what begins when it is over.
-        self._under_way: dict[asyncio.Task[Any], None] = {}
-        self._held: deque[Callable[[], None]] | None = None
-        self._begin_epoch()
+        # Who uses the log, and who has to wait while it is exchanged.
+        self._turns = Turns()
+        self._change_role()
         self._advance(log.end_offset)
 
     # --- state
@@ -89,6 +157,17 @@ class Partition:
         return self.leadership.leader_id == self._own_id and self._offline is None
 
     @property
+    def is_following(self) -> bool:
+        """Whether there is a leader to fetch from, and what this log was before has come to its end."""
+        leadership = self.leadership
+        return (
+            leadership.leader_id not in (self._own_id, NO_LEADER)
+            and self._own_id in leadership.replicas
+            and self._role_epoch == leadership.leader_epoch
+            and self._offline is None
+        )
+
+    @property
     def leader_epoch(self) -> int:
         return self.leadership.leader_epoch
 
@@ -102,33 +181,104 @@ class Partition:
 
     def lead(self, leadership: Leadership) -> None:
         """Take over what the metadata says; whoever waits here looks again."""
+        known = self.leadership
+        if leadership.leader_epoch < known.leader_epoch or leadership.partition_epoch < known.partition_epoch:
+            return  # an answer of the controller has told something newer already
         self.leadership = leadership
-        self._begin_epoch()
+        if leadership.leader_epoch != known.leader_epoch or leadership.leader_id != known.leader_id:
+            self._change_role()
+        elif self.state is not None:
+            now_ms = self._surroundings.now_ms()
+            if self.state.changed(leadership.term(), now_ms):
+                self._was_committed()
+            self._propose(self.state, self.state.any_expansion(now_ms))
+        elif self._role_epoch == leadership.leader_epoch and self.is_leader and len(leadership.replicas) > 1:
+            self._take_effect()  # it is given its first followers
         # What waits to be synced becomes visible with its own acknowledgement.
-        log = self.log
-        self._advance(log.end_offset if log.unsynced < log.config.flush_messages else log.recovery_point)
-        self.watchers.wake_all()
+        self._advance(_durable_end(self.log))
+        self.wake_all()
 
-    def _begin_epoch(self) -> None:
-        """What is appended from now on belongs to this leader's epoch; what was asked for before does not."""
-        if self.leadership.leader_id != self._own_id:
-            return
-        if self._held is not None:
-            self._held.append(self._begin_epoch)
+    def wake_all(self) -> None:
+        self.watchers.wake_all()
+        self.append_watchers.wake_all()
+
+    # --- roles
+
+    def _change_role(self) -> None:
+        """Begin a leader epoch: what is appended from now on belongs to it, what was asked for before does not."""
+        self.state = None
+        self._uncommitted.clear()
+        for waiting in self._acks.drain():
+            waiting.end(NotLeaderOrFollowerError(f"{self.key}: the leader epoch ended before this was committed"))
+        if self._turns.held is not None:
+            self._turns.held.append(self._change_role)
             return
         log, epoch = self.log, self.leadership.leader_epoch
-        if self._writer.try_inline(log.begin_epoch, epoch) is BUSY:
-            # Without it (too much waits for the disk) the first append of the epoch begins it.
-            with contextlib.suppress(Overloaded, DiskError):
-                self._begin(_finished(self._writer.submit(log.begin_epoch, epoch)))
+        leads = self.leadership.leader_id == self._own_id
+        if self._writer.try_inline(_take_role, log, epoch, leads) is not BUSY:
+            self._take_effect()
+            return
+        try:
+            self._turns.begin(self._change_role_later(self._writer.submit(_take_role, log, epoch, leads), epoch))
+        except Overloaded:
+            # Too much waits for the disk. What is appended before the next try begins the epoch by itself.
+            asyncio.get_running_loop().call_later(ROLE_RETRY_S, self._change_role_again, epoch)
+        except DiskError:
+            pass  # the broker stops: there is no writer any more
+
+    def _change_role_again(self, epoch: int) -> None:
+        if self.leadership.leader_epoch == epoch and self._role_epoch != epoch and self._offline is None:
+            self._change_role()
+
+    async def _change_role_later(self, submitted: asyncio.Future[None], epoch: int) -> None:
+        await submitted
+        if self.leadership.leader_epoch == epoch:
+            self._take_effect()
+            self.wake_all()
+
+    def _take_effect(self) -> None:
+        """The log is as the former epochs left it: from here on it is that of this one."""
+        leadership, log = self.leadership, self.log
+        self._role_epoch = leadership.leader_epoch
+        if leadership.leader_id == self._own_id and len(leadership.replicas) > 1:
+            epochs = log.epochs
+            began = epochs.entries[-1].start_offset if epochs.latest == leadership.leader_epoch else log.end_offset
+            self.state = LeaderState(
+                self._own_id,
+                leadership.term(),
+                self._surroundings.broker_epoch,
+                end_offset=_durable_end(log),
+                high_watermark=log.high_watermark,
+                now_ms=self._surroundings.now_ms(),
+                lag_time_max_ms=self._surroundings.lag_time_max_ms,
+                min_isr=log.config.min_insync_replicas,
+                epoch_start_offset=began,
+            )
+            self._was_committed()
+        self._surroundings.role_changed(self)
 
     def go_offline(self, reason: str) -> None:
         """The disk below failed: nothing is served from here any more."""
         self._offline = reason
-        self.watchers.wake_all()
+        for waiting in self._acks.drain():
+            waiting.end(KafkaStorageError(f"{self.key}: its log directory is offline ({reason})"))
+        self.wake_all()
 
     def check_leader(self, current_leader_epoch: int = NO_LEADER_EPOCH) -> None:
         """Refuse a client whose idea of the leader differs from ours: it has old metadata, or we have."""
+        leadership = self.leadership
+        if (
+            leadership.leader_id == self._own_id
+            and (current_leader_epoch == NO_LEADER_EPOCH or current_leader_epoch == leadership.leader_epoch)
+            and self._offline is None
+        ):
+            return
+        self.check_epoch(current_leader_epoch)
+        if leadership.leader_id != self._own_id:
+            raise NotLeaderOrFollowerError(f"{self.key}: broker {leadership.leader_id} leads it")
+
+    def check_epoch(self, current_leader_epoch: int) -> None:
+        """As `check_leader`, for what any replica may answer."""
         if self._offline is not None:
             raise KafkaStorageError(f"{self.key}: its log directory is offline ({self._offline})")
         epoch = self.leadership.leader_epoch
@@ -139,8 +289,14 @@ class Partition:
                 raise UnknownLeaderEpochError(
                     f"{self.key}: leader epoch {current_leader_epoch} is not known here yet ({epoch})"
                 )
-        if self.leadership.leader_id != self._own_id:
-            raise NotLeaderOrFollowerError(f"{self.key}: broker {self.leadership.leader_id} leads it")
+
+    def check_settled(self) -> None:
+        """Refuse to tell the end of the log before all that the former leaders committed is known to be (KIP-207)."""
+        if self.state is not None and not self.state.is_settled:
+            raise OffsetNotAvailableError(
+                f"{self.key}: the high watermark {self.high_watermark} has not reached the start of leader epoch "
+                f"{self.leader_epoch} at {self.state.epoch_start_offset} yet; ask again"
+            )
 
     def end_for(self, isolation: Isolation) -> int:
         """Where a reader of that isolation must stop."""
@@ -156,14 +312,15 @@ class Partition:
         acks: int = -1,
         verification: Verification | None = None,
         transaction_version: int = 0,
+        timeout_ms: int | None = None,
     ) -> Appended | Awaitable[Appended]:
-        """Append a client's batch. Gives the result at once, or something to wait for when the disk is busy.
+        """Append a client's batch. Gives the result at once, or something to wait for: a busy disk, other replicas.
 
-        Raises what is wrong with the batch or with this replica; then nothing was written.
+        With acks=-1 it is there when the batch is committed; `timeout_ms` is how long to wait for that. Raises what is
+        wrong with the batch or with this replica; then nothing was written.
         """
-        if self._held is not None:
-            return self._hold_back(
-                self._held,
+        if self._turns.held is not None:
+            return self._turns.hold_back(
                 functools.partial(
                     self.append,
                     records,
@@ -171,55 +328,253 @@ class Partition:
                     acks=acks,
                     verification=verification,
                     transaction_version=transaction_version,
+                    timeout_ms=timeout_ms,
                 ),
             )
         self.check_leader()
-        log = self.log
+        log, leadership = self.log, self.leadership
         if acks == -1:
             # Kafka 4 caps the wanted number by the replicas that exist, so one broker serves any setting.
-            needed = min(log.config.min_insync_replicas, len(self.leadership.replicas))
-            if len(self.leadership.isr) < needed:
-                raise NotEnoughReplicasError(
-                    f"{self.key}: {len(self.leadership.isr)} in-sync replicas, min.insync.replicas={needed}"
-                )
+            isr = leadership.isr if self.state is None else self.state.term.isr
+            needed = min(log.config.min_insync_replicas, len(leadership.replicas))
+            if len(isr) < needed:
+                raise NotEnoughReplicasError(f"{self.key}: {len(isr)} in-sync replicas, min.insync.replicas={needed}")
         if verification is None and origin is _CLIENT:
             # Its transaction was open here when we looked, which by the writer's turn it may no longer be.
             verification = UNVERIFIED
-        work = (records, self.leadership.leader_epoch, origin, None, verification, transaction_version)
+        epoch = leadership.leader_epoch
+        work = (records, epoch, origin, None, verification, transaction_version)
         try:
             appended = self._writer.try_inline(log.append, *work)
         except DiskError as error:
             raise self._failed(error) from error
         if appended is BUSY:
             # Submitted now, not when somebody waits for it: appends keep the order in which they were asked for.
-            return self._begin(self._append_later(log, self._writer.submit(log.append, *work), len(records)))
+            submitted = self._writer.submit(self._append_in_turn, log, *work)
+            return self._turns.begin(self._append_later(log, submitted, len(records), acks, epoch, timeout_ms))
         if appended.sync_due or (appended.duplicate and _is_volatile(log, appended)):
-            return self._begin(self._sync_then(log, appended, len(records)))
-        self._advance(appended.last_offset + 1)
-        self._after(appended, len(records))
-        return appended
+            return self._turns.begin(self._sync_then(log, appended, len(records), acks, epoch, timeout_ms))
+        if self.state is None:
+            self._advance(appended.last_offset + 1)
+            self._after(appended, len(records))
+            return appended
+        return self._replicate(self.state, appended, len(records), acks, timeout_ms)
 
-    async def _append_later(self, log: Log, submitted: asyncio.Future[Appended], nbytes: int) -> Appended:
+    def _append_in_turn(
+        self,
+        log: Log,
+        records: Buffer,
+        epoch: int,
+        origin: Origin,
+        now_ms: int | None,
+        verification: Verification | None,
+        transaction_version: int,
+    ) -> Appended:
+        """What was queued, on the writer's thread: by now another may lead."""
+        leadership = self.leadership
+        if leadership.leader_epoch != epoch or leadership.leader_id != self._own_id:
+            raise NotLeaderOrFollowerError(f"{self.key}: broker {leadership.leader_id} leads it since")
+        return log.append(records, epoch, origin, now_ms, verification, transaction_version)
+
+    async def _append_later(
+        self,
+        log: Log,
+        submitted: asyncio.Future[Appended],
+        nbytes: int,
+        acks: int,
+        epoch: int,
+        timeout_ms: int | None,
+    ) -> Appended:
         try:
             appended = await submitted
         except DiskError as error:
             raise self._failed(error) from error
         if appended.sync_due or (appended.duplicate and _is_volatile(log, appended)):
-            return await self._sync_then(log, appended, nbytes)
-        self._advance(appended.last_offset + 1)
-        self._after(appended, nbytes)
-        return appended
+            return await self._sync_then(log, appended, nbytes, acks, epoch, timeout_ms)
+        return await self._now_in_log(appended, nbytes, acks, epoch, timeout_ms)
 
-    async def _sync_then(self, log: Log, appended: Appended, nbytes: int) -> Appended:
+    async def _sync_then(
+        self, log: Log, appended: Appended, nbytes: int, acks: int, epoch: int, timeout_ms: int | None
+    ) -> Appended:
         """The topic wants records on the disk before they are acknowledged, or seen (`flush.messages`)."""
+        if not appended.duplicate:
+            self.append_watchers.came(nbytes)  # followers need not wait for our disk
         await self._sync(log)
-        self._advance(appended.last_offset + 1)
-        self._after(appended, nbytes)
-        return appended
+        return await self._now_in_log(appended, nbytes, acks, epoch, timeout_ms)
+
+    async def _now_in_log(
+        self, appended: Appended, nbytes: int, acks: int, epoch: int, timeout_ms: int | None
+    ) -> Appended:
+        state = self.state
+        if state is None and len(self.leadership.replicas) <= 1:
+            self._advance(appended.last_offset + 1)
+            self._after(appended, nbytes)
+            return appended
+        if state is None or state.term.leader_epoch != epoch:
+            if acks == -1:
+                raise NotLeaderOrFollowerError(f"{self.key}: the leader epoch ended before this was committed")
+            return appended
+        result = self._replicate(state, appended, nbytes, acks, timeout_ms)
+        return result if isinstance(result, Appended) else await result
+
+    # --- leading
+
+    def _replicate(
+        self, state: LeaderState, appended: Appended, nbytes: int, acks: int, timeout_ms: int | None
+    ) -> Appended | Awaitable[Appended]:
+        """A batch is in our log: followers may fetch it, and once they all have it is committed."""
+        end_offset = appended.last_offset + 1
+        if not appended.duplicate:
+            self._uncommitted.append((end_offset, nbytes))
+        if state.appended(end_offset, self._surroundings.now_ms()):
+            self._was_committed()
+        if not appended.duplicate:
+            self.append_watchers.came(nbytes)
+            self._after_roll(appended)
+        if acks != -1 or state.high_watermark >= end_offset:
+            return appended
+        waiting = _Waiting(appended)
+        self._acks.add(end_offset, waiting)
+        if timeout_ms is not None:
+            loop = asyncio.get_running_loop()
+            waiting.timer = loop.call_later(timeout_ms / 1000, self._too_late, waiting)
+        return waiting.future
+
+    def _too_late(self, waiting: _Waiting) -> None:
+        """Its client no longer waits; the batch stays, and is committed when the others have it."""
+        if not waiting.done():
+            waiting.end(RequestTimedOutError(f"{self.key}: the in-sync replicas did not confirm the batch in time"))
+            self._acks.gave_up()
+
+    def _was_committed(self) -> None:
+        """The watermark may have moved: whoever waits for what is below it goes on."""
+        state = self.state
+        if state is None:
+            return
+        high_watermark = state.high_watermark
+        if not self.log.update_high_watermark(high_watermark):
+            return
+        if self._acks:
+            is_short = state.is_under_min_isr
+            for waiting in self._acks.committed(high_watermark):
+                error = None
+                if is_short:
+                    error = NotEnoughReplicasAfterAppendError(
+                        f"{self.key}: {len(state.term.isr)} in-sync replicas, min.insync.replicas={state.needed}"
+                    )
+                waiting.end(error)
+        self._tell_committed(high_watermark)
+
+    def _tell_committed(self, high_watermark: int) -> None:
+        nbytes, uncommitted = 0, self._uncommitted
+        while uncommitted and uncommitted[0][0] <= high_watermark:
+            nbytes += uncommitted.popleft()[1]
+        if nbytes:
+            self.watchers.came(nbytes)
+        else:
+            self.watchers.wake_all()
+        self.append_watchers.mark_all()  # followers are told with what they fetch next
+
+    def check_follower(self, node_id: int, broker_epoch: int) -> None:
+        """Refuse a fetch in the name of a broker that has no replica, or that was restarted since."""
+        state = self.state
+        if state is None or not state.check_fetch(node_id, broker_epoch):
+            raise NotLeaderOrFollowerError(f"{self.key}: broker {node_id} has no replica of it")
+
+    def fetched(self, node_id: int, broker_epoch: int, offset: int, start_offset: int) -> None:
+        """A follower has everything below `offset`."""
+        state = self.state
+        if state is None:
+            return
+        now_ms = self._surroundings.now_ms()
+        if state.fetched(node_id, broker_epoch, offset, start_offset, self.log.end_offset, now_ms):
+            self._was_committed()
+        if node_id not in state.term.isr:
+            self._propose(state, state.expansion(node_id))
+
+    def check_in_sync(self) -> None:
+        """Time has passed: followers that are behind for too long leave the in-sync replicas."""
+        state = self.state
+        if state is not None:
+            state.min_isr = self.log.config.min_insync_replicas
+            now_ms = self._surroundings.now_ms()
+            if state.tick(now_ms):
+                self._was_committed()
+            self._propose(state, state.shrinkage(now_ms))
+            self._propose(state, state.any_expansion(now_ms))
+
+    def brokers_changed(self, node_ids: list[int]) -> None:
+        """Brokers were fenced, came back or were registered anew."""
+        state = self.state
+        if state is not None:
+            now_ms = self._surroundings.now_ms()
+            if state.brokers_changed(node_ids, now_ms):
+                self._was_committed()
+            self._propose(state, state.any_expansion(now_ms))
+
+    def isr_settled(self) -> None:
+        """The controller has answered a proposal."""
+        state = self.state
+        if state is None:
+            return
+        if state.term.partition_epoch > self.leadership.partition_epoch:
+            term = state.term
+            self.leadership = Leadership(
+                term.leader_id, term.leader_epoch, list(term.replicas), list(term.isr), term.partition_epoch
+            )
+        self._was_committed()
+        self._propose(state, state.any_expansion(self._surroundings.now_ms()))
+
+    def _propose(self, state: LeaderState, proposal: Proposal | None) -> None:
+        if proposal is not None:
+            self._surroundings.propose(self, state, proposal)
+
+    # --- following
+
+    def position(self) -> Position:
+        """Where this follower goes on."""
+        log = self.log
+        return position(log.topic_id or b"", self.key.partition, self.leadership.leader_epoch, log)
+
+    def is_about(self, asked: Position) -> bool:
+        """Whether a leader's answer is about the log as it is; asked in the writer's turn, on whichever thread."""
+        return self.leadership.leader_id != self._own_id and is_about(asked, self.position())
+
+    def copied(self, appended: Appended, nbytes: int) -> None:
+        """A follower has appended what its leader sent."""
+        self._uncommitted.append((appended.last_offset + 1, nbytes))
+        self._after_roll(appended)
+
+    def was_cut(self) -> None:
+        """What waits below the log's end may be gone."""
+        self._uncommitted.clear()
+
+    def learn_watermark(self, high_watermark: int) -> None:
+        """A follower hears what its leader has committed. It never shows less than before."""
+        if high_watermark > self.log.high_watermark:
+            self.log.update_high_watermark(high_watermark)
+            self._tell_committed(high_watermark)
+
+    # --- the log
+
+    async def in_turn(self, change: Callable[[*Ts], T], *args: *Ts) -> T:
+        """Change the log in order with everything else that does: at once, unless the disk is busy.
+
+        After an exchange the log is another: the change looks whether it still is the one that it was meant for.
+        """
+        if self._turns.held is not None:
+            return await self._turns.hold_back(lambda: self._turns.begin(self.in_turn(change, *args)))
+        try:
+            done = self._writer.try_inline(change, *args)
+            if done is not BUSY:
+                return done
+            return await asyncio.shield(self._turns.begin(_result(self._writer.submit(change, *args))))
+        except DiskError as error:
+            raise self._failed(error) from error
 
     async def sync(self) -> None:
         """Make everything appended so far durable."""
-        await self._run(lambda: self._sync(self.log))
+        await self._turns.run(lambda: self._sync(self.log))
 
     async def _sync(self, log: Log) -> None:
         try:
@@ -229,58 +584,26 @@ class Partition:
 
     async def change_log(self, change: Callable[[Log, *Ts], object], *args: *Ts) -> None:
         """Run a change of the log (delete records, retention, truncation) in order with the appends."""
-        await self._run(lambda: self._change(change, *args))
+        await self._turns.run(lambda: self._change(change, *args))
 
     async def _change(self, change: Callable[[Log, *Ts], object], *args: *Ts) -> None:
         try:
             await self._writer.submit(change, self.log, *args)
         except DiskError as error:
             raise self._failed(error) from error
-        self.watchers.wake_all()
+        self.wake_all()
 
     # --- one after the other
 
     async def exchange(self, work: Callable[[], Awaitable[None]]) -> None:
         """Do something while nobody uses the log, nor can begin to."""
-        if self._held is not None:
+        if self._turns.held is not None:
             raise KafkaStorageError(f"{self.key}: its log is being exchanged already")
-        held: deque[Callable[[], None]] = deque()
-        self._held = held
-        try:
-            await self.idle()
-            await work()
-        finally:
-            self._held = None
-            while held:
-                held.popleft()()
+        await self._turns.exchange(work)
 
     async def idle(self) -> None:
         """Wait until nothing is under way on the log."""
-        while self._under_way:
-            await asyncio.wait(list(self._under_way))
-
-    def _begin(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        """Do something with the log, for which `exchange` waits."""
-        task = asyncio.get_running_loop().create_task(work)
-        self._under_way[task] = None
-        task.add_done_callback(self._ended)
-        return task
-
-    def _ended(self, task: asyncio.Task[Any]) -> None:
-        del self._under_way[task]
-        if not task.cancelled():
-            task.exception()  # is for those who wait, and it is no mistake when nobody does
-
-    def _run(self, work: Callable[[], Coroutine[Any, Any, None]]) -> asyncio.Future[None]:
-        """Do it now, or when the log may be used again; to its end, also when whoever waits for it gives up."""
-        if self._held is None:
-            return asyncio.shield(self._begin(work()))
-        return self._hold_back(self._held, lambda: self._begin(work()))
-
-    def _hold_back(self, held: deque[Callable[[], None]], begin: Callable[[], T | Awaitable[T]]) -> asyncio.Task[T]:
-        turn: asyncio.Future[T | Awaitable[T]] = asyncio.get_running_loop().create_future()
-        held.append(functools.partial(_take_turn, turn, begin))
-        return asyncio.get_running_loop().create_task(_after_turn(turn))
+        await self._turns.idle()
 
     def _failed(self, error: DiskError) -> KafkaStorageError:
         if not error.is_shortage or self.log.failure is not None:
@@ -297,10 +620,19 @@ class Partition:
             return
         self.watchers.came(nbytes)
         if appended.rolled:
+            self._after_roll(appended)
+
+    def _after_roll(self, appended: Appended) -> None:
+        if appended.rolled:
             # A read ends with its segment: whoever waits for more of the one before would get no more.
-            self.watchers.wake_all()
+            self.wake_all()
             # In the background: nobody waits for it, but it keeps what a crash makes us check short.
-            self._begin(self._sync(self.log))
+            self._turns.begin(self._sync(self.log))
+
+
+def _durable_end(log: Log) -> int:
+    """Up to where the log is as durable as its topic wants."""
+    return log.end_offset if log.unsynced < log.config.flush_messages else log.recovery_point
 
 
 def _is_volatile(log: Log, appended: Appended) -> bool:
@@ -308,22 +640,11 @@ def _is_volatile(log: Log, appended: Appended) -> bool:
     return appended.last_offset >= log.recovery_point and log.unsynced >= log.config.flush_messages
 
 
-def _take_turn(turn: asyncio.Future[T], begin: Callable[[], T]) -> None:
-    if turn.done():
-        return  # whoever wanted it has given up
-    try:
-        turn.set_result(begin())
-    except Exception as error:  # noqa: BLE001 - it is for whoever waits, and those behind have their turn too
-        turn.set_exception(error)
+def _take_role(log: Log, leader_epoch: int, leads: bool) -> None:
+    """In the writer's turn: what was appended in former epochs is in the log now, or never will be."""
+    if leads:
+        log.begin_epoch(leader_epoch)
 
 
-async def _finished(work: asyncio.Future[None]) -> None:
-    await work
-
-
-async def _after_turn(turn: asyncio.Future[T | Awaitable[T]]) -> T:
-    begun = await turn
-    if isinstance(begun, asyncio.Future):
-        done: T = await begun
-        return done
-    return begun  # type: ignore[return-value]  # what is no future is the result itself
+async def _result(work: asyncio.Future[T]) -> T:
+    return await work

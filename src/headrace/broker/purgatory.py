@@ -10,10 +10,26 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 # Of so many bytes that came to a partition (or came earlier), how many the one who waits can read now.
 Readable: TypeAlias = Callable[["Watchers", int], int]
+
+
+class Watcher(Protocol):
+    """Whoever is told what happens to a partition."""
+
+    def came(self, watchers: Watchers, nbytes: int) -> None:
+        """So many bytes came."""
+        ...
+
+    def wake(self) -> None:
+        """Something else happened, of which it has to look for itself."""
+        ...
+
+    def mark(self) -> None:
+        """Something happened that nobody waits for, but that is to be told with the next answer."""
+        ...
 
 
 class Waiter:
@@ -38,6 +54,9 @@ class Waiter:
         if not self.future.done():
             self.future.set_result(None)
 
+    def mark(self) -> None:
+        """It waits for something else."""
+
     async def wait(self, watched: Iterable[Watchers], timeout_s: float) -> None:
         """Return when woken or when the time is over; whichever it was, the caller looks for itself."""
         handle = self._loop.call_later(timeout_s, self.wake)
@@ -54,20 +73,20 @@ class Waiter:
 
 
 class Watchers:
-    """The waiters of one partition."""
+    """Those who are told what happens to one partition: requests that wait, and sessions that remember it."""
 
     __slots__ = ("_waiters",)
 
     def __init__(self) -> None:
         # Most partitions have none at any time. A dict keeps their order, which a set's would differ from run to run.
-        self._waiters: dict[Waiter, None] | None = None
+        self._waiters: dict[Watcher, None] | None = None
 
-    def add(self, waiter: Waiter) -> None:
+    def add(self, waiter: Watcher) -> None:
         if self._waiters is None:
             self._waiters = {}
         self._waiters[waiter] = None
 
-    def discard(self, waiter: Waiter) -> None:
+    def discard(self, waiter: Watcher) -> None:
         if self._waiters is not None:
             self._waiters.pop(waiter, None)
             if not self._waiters:
@@ -82,6 +101,11 @@ class Watchers:
         if self._waiters is not None:
             for waiter in tuple(self._waiters):
                 waiter.wake()
+
+    def mark_all(self) -> None:
+        if self._waiters is not None:
+            for waiter in tuple(self._waiters):
+                waiter.mark()
 
     def __len__(self) -> int:
         return 0 if self._waiters is None else len(self._waiters)

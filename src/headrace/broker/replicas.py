@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import TypeVar, TypeVarTuple
 
 from headrace.broker.partition import Leadership, Partition
+from headrace.broker.replication.surroundings import ALONE, Surroundings
 from headrace.cluster.changes import Changes
 from headrace.cluster.image import Image, PartitionImage, TopicImage
 from headrace.cluster.records import MetadataRecord, PartitionRecord
@@ -48,6 +49,7 @@ class Replicas:
         self._node_id = node_id
         self.directories = directories
         self.config_of = config_of
+        self.surroundings: Surroundings = ALONE
         self.partitions: dict[tuple[str, int], Partition] = {}
         self._offline: dict[tuple[str, int], _Offline] = {}
         self._writers: dict[str, DirectoryWriter] = {}
@@ -237,7 +239,7 @@ class Replicas:
         directory = self.directories.directory_of(partition_log)
         key = TopicPartition(topic, index)
         self.partitions[topic, index] = Partition(
-            self._node_id, key, partition_log, self.writer(directory), leadership(state)
+            self._node_id, key, partition_log, self.writer(directory), leadership(state), self.surroundings
         )
 
     async def _drop(self, topic: TopicImage) -> None:
@@ -324,4 +326,4 @@ class Replicas:
 
 
 def leadership(state: PartitionImage) -> Leadership:
-    return Leadership(state.leader, state.leader_epoch, list(state.replicas), list(state.isr))
+    return Leadership(state.leader, state.leader_epoch, list(state.replicas), list(state.isr), state.partition_epoch)

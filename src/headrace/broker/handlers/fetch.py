@@ -53,6 +53,9 @@ def fetch(broker: Broker, context: RequestContext, request: FetchRequest) -> Fet
             return fetching.answer(reads)
     except WouldBlock:
         pass  # looked at again, and then off the loop
+    except BaseException:
+        fetching.give_back()
+        raise
     return Pending(fetching.finish(request.max_wait_ms / 1000))
 
 

@@ -11,9 +11,17 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from headrace.broker.dispatch import RequestContext, handles
+from headrace.broker.leaders import partition_here
 from headrace.broker.partition import Isolation, Partition
 from headrace.broker.rights import Operation, on_topics
-from headrace.errors import CorruptMessageError, ErrorCode, KafkaError, KafkaStorageError, UnsupportedVersionError
+from headrace.errors import (
+    CorruptMessageError,
+    ErrorCode,
+    KafkaError,
+    KafkaStorageError,
+    OffsetNotAvailableError,
+    UnsupportedVersionError,
+)
 from headrace.log import TimeAndOffset
 from headrace.protocol.api import ApiKey
 from headrace.protocol.messages.list_offsets import (
@@ -31,7 +39,8 @@ if TYPE_CHECKING:
 
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD = -1, -2, -3, -4, -5, -6
 _SINCE_VERSION = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST_PENDING_UPLOAD: 11}
-CONSUMER_REPLICA_ID = -1
+CONSUMER_REPLICA_ID, DEBUGGING_REPLICA_ID = -1, -2
+NOT_AVAILABLE_SINCE_VERSION = 5
 _ISOLATION_LEVELS = (0, 1)
 
 
@@ -58,6 +67,10 @@ async def list_offsets(broker: Broker, context: RequestContext, request: ListOff
                 continue
             try:
                 found = await _find(broker, context, request, topic.name, part)
+            except OffsetNotAvailableError as error:
+                too_old = context.api_version < NOT_AVAILABLE_SINCE_VERSION
+                result.error_code = ErrorCode.LEADER_NOT_AVAILABLE if too_old else error.code
+                continue
             except KafkaError as error:
                 result.error_code = error.code
                 continue
@@ -94,11 +107,17 @@ async def _find(
     when = part.timestamp
     if when < EARLIEST_PENDING_UPLOAD or context.api_version < _SINCE_VERSION.get(when, 0):
         raise UnsupportedVersionError(f"ListOffsets v{context.api_version} does not know timestamp {when}")
-    partition = broker.partition(topic, part.partition_index)
-    partition.check_leader(part.current_leader_epoch)
+    partition = partition_here(broker, topic, part.partition_index)
+    if request.replica_id == DEBUGGING_REPLICA_ID:
+        partition.check_epoch(part.current_leader_epoch)
+    else:
+        partition.check_leader(part.current_leader_epoch)
     log = partition.log
     end = _end(partition, request)
+    is_consumer = request.replica_id == CONSUMER_REPLICA_ID
     if when == LATEST:
+        if is_consumer:
+            partition.check_settled()
         return TimeAndOffset(-1, end, partition.leader_epoch)
     if when in (EARLIEST, EARLIEST_LOCAL):
         return TimeAndOffset(-1, log.start_offset, log.epochs.epoch_for(log.start_offset))
@@ -111,7 +130,11 @@ async def _find(
         raise KafkaStorageError(f"{partition.key}: {error}") from error
     except CorruptBatch as error:
         raise CorruptMessageError(f"{partition.key}: {error}") from error
-    return found if found is not None and found.offset < end else None
+    if found is not None and 0 <= found.offset < end:
+        return found
+    if is_consumer:
+        partition.check_settled()  # what was found may be committed, and only this leader does not know yet
+    return None if found is None or found.offset >= end else found
 
 
 def _end(partition: Partition, request: ListOffsetsRequest) -> int:

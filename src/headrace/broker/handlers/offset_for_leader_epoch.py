@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from headrace.broker.dispatch import RequestContext, handles
+from headrace.broker.leaders import partition_here
 from headrace.broker.rights import Operation, any_of, on_cluster, on_topics
 from headrace.errors import KafkaError
 from headrace.protocol.api import ApiKey
@@ -45,7 +46,7 @@ def offset_for_leader_epoch(
 def _end_of_epoch(broker: Broker, topic: str, part: OffsetForLeaderPartition) -> EpochEndOffset:
     result = EpochEndOffset(partition=part.partition)
     try:
-        partition = broker.partition(topic, part.partition)
+        partition = partition_here(broker, topic, part.partition)
         partition.check_leader(part.current_leader_epoch)
     except KafkaError as error:
         result.error_code = error.code

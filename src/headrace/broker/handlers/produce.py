@@ -11,6 +11,7 @@ from collections.abc import Awaitable
 from typing import TYPE_CHECKING
 
 from headrace.broker.dispatch import NO_RESPONSE, CloseConnection, NoResponse, Pending, RequestContext, handles, settled
+from headrace.broker.leaders import addresses, leader_and_epoch, not_here
 from headrace.broker.partition import Partition
 from headrace.broker.rights import Operation, on_topics, on_transactional_ids
 from headrace.cluster.topic_names import INTERNAL_TOPICS
@@ -35,6 +36,7 @@ from headrace.protocol.api import ApiKey
 from headrace.protocol.messages.produce import (
     BatchIndexAndErrorMessage,
     LeaderIdAndEpoch,
+    NodeEndpoint,
     PartitionProduceData,
     PartitionProduceResponse,
     ProduceRequest,
@@ -59,6 +61,7 @@ if TYPE_CHECKING:
 
 VALID_ACKS = (-1, 0, 1)
 ZSTD_SINCE_VERSION = 7
+LEADER_SINCE_VERSION = 10
 ADMIN_CLIENT_ID = "__admin_client"
 MAGIC_AT, MAGIC = 16, 2
 
@@ -127,7 +130,9 @@ def _append_all(
     if behind:
         response.responses = _in_order(response.responses, behind)
     if pending:
-        return Pending(_finish(request, response, pending))
+        return Pending(_finish(broker, context, request, response, pending))
+    if behind:
+        _tell_addresses(broker, context, response)
     return _respond(request, response, failed=bool(behind))
 
 
@@ -200,10 +205,16 @@ def _append_one(
         _check_allowed(context, request.acks, topic, records)
         if isinstance(verified, ErrorCode):
             raise error_for(verified)
-        appended = partition.append(records or b"", acks=request.acks, verification=verified)
+        appended = partition.append(
+            records or b"", acks=request.acks, verification=verified, timeout_ms=request.timeout_ms
+        )
     except HeadraceError as error:
+        if isinstance(error, UnknownTopicOrPartitionError):
+            error = not_here(broker, topic, data.index, error)
         reached_log = _is_one_batch(records) and not isinstance(verified, ErrorCode)
         _fill_error(result, error, partition if reached_log else None)
+        if isinstance(error, NotLeaderOrFollowerError):
+            _tell_leader(broker, topic, result)
         return
     if isinstance(appended, Appended):
         _fill(result, appended)
@@ -313,9 +324,6 @@ def _fill_error(result: PartitionProduceResponse, error: HeadraceError, partitio
         raise error
     if partition is not None and not isinstance(error, _WITHOUT_LOG_START):
         result.log_start_offset = partition.log.start_offset
-    if partition is not None and isinstance(error, NotLeaderOrFollowerError):
-        leadership = partition.leadership
-        result.current_leader = LeaderIdAndEpoch(leader_id=leadership.leader_id, leader_epoch=leadership.leader_epoch)
     result.error_code = error.code
     result.error_message = error.message or None
     if isinstance(error, RecordsRejected):
@@ -325,13 +333,45 @@ def _fill_error(result: PartitionProduceResponse, error: HeadraceError, partitio
         ]
 
 
-async def _finish(request: ProduceRequest, response: ProduceResponse, pending: list[_Pending]) -> _Answer:
+def _tell_leader(broker: Broker, topic: str, result: PartitionProduceResponse) -> None:
+    """Whom to send it to instead; from version 10 on it travels."""
+    known = leader_and_epoch(broker, topic, result.index)
+    if known is not None:
+        result.current_leader = LeaderIdAndEpoch(leader_id=known[0], leader_epoch=known[1])
+
+
+def _tell_addresses(broker: Broker, context: RequestContext, response: ProduceResponse) -> None:
+    if context.api_version < LEADER_SINCE_VERSION:
+        return
+    told = {
+        result.current_leader.leader_id
+        for topic in response.responses
+        for result in topic.partition_responses
+        if result.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    }
+    response.node_endpoints = [
+        NodeEndpoint(node_id=node.node_id, host=node.host, port=node.port, rack=node.rack)
+        for node in addresses(broker, context.listener, told)
+    ]
+
+
+async def _finish(
+    broker: Broker,
+    context: RequestContext,
+    request: ProduceRequest,
+    response: ProduceResponse,
+    pending: list[_Pending],
+) -> _Answer:
     for partition, result, awaitable in pending:
         try:
             _fill(result, await awaitable)
         except HeadraceError as error:
             _fill_error(result, error, partition)
+            if isinstance(error, NotLeaderOrFollowerError):
+                _tell_leader(broker, partition.key.topic, result)
     failed = any(result.error_code for topic in response.responses for result in topic.partition_responses)
+    if failed:
+        _tell_addresses(broker, context, response)
     return _respond(request, response, failed)
 
 

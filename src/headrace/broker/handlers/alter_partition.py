@@ -1,0 +1,23 @@
+"""AlterPartition (key 56): a leader asks the controller for other in-sync replicas of its partitions.
+
+Serves versions 2-3, for brokers. 3 tells the broker epoch of every replica, so that none from a former life comes in.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from headrace.broker.dispatch import RequestContext, handles
+from headrace.broker.rights import Operation, on_cluster
+from headrace.protocol.api import ApiKey
+from headrace.protocol.messages.alter_partition import AlterPartitionRequest, AlterPartitionResponse
+
+if TYPE_CHECKING:
+    from headrace.broker.broker import Broker
+
+
+@handles(ApiKey.ALTER_PARTITION, versions=(2, 3), requires=(on_cluster(Operation.CLUSTER_ACTION),))
+async def alter_partition(
+    broker: Broker, context: RequestContext, request: AlterPartitionRequest
+) -> AlterPartitionResponse:
+    return await broker.decide(broker.controller.alter_partition, request)

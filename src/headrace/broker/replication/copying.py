@@ -1,0 +1,78 @@
+"""A follower's log is changed as its leader's answers say: appended to, cut, or begun anew.
+
+Each change looks again, in the writer's turn, whether the log and the leader epoch are still those that the leader was
+asked about; `StaleAnswer` says that they are not, and then nothing was changed.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from headrace.broker.replication.follower import Answer, Position, watermark
+from headrace.log import Appended, Log
+
+if TYPE_CHECKING:
+    from headrace.broker.partition import Partition
+    from headrace.runtime import Buffer
+
+
+class StaleAnswer(Exception):
+    """A leader's answer is about a log, or an epoch, that is no longer so."""
+
+
+async def append(partition: Partition, asked: Position, answer: Answer, records: Buffer) -> None:
+    """Append what the leader has sent for `asked`, uncopied; then take over its watermark and the start of its log."""
+    if not partition.is_following:
+        raise StaleAnswer
+    log = partition.log
+    if records:
+        appended = await partition.in_turn(_append, partition, log, asked, records)
+        if appended.sync_due:
+            # The leader counts on what we say that we have.
+            await partition.sync()
+        partition.copied(appended, len(records))
+    if partition.leader_epoch != asked.leader_epoch or not partition.is_following or partition.log is not log:
+        raise StaleAnswer
+    partition.learn_watermark(watermark(answer, log.end_offset))
+    start_offset = min(answer.log_start_offset, log.high_watermark)
+    if start_offset > log.start_offset:
+        await partition.in_turn(log.delete_records, start_offset)
+        partition.wake_all()
+
+
+async def truncate(partition: Partition, asked: Position, offset: int) -> None:
+    """Cut the log to `offset`."""
+    if not partition.is_following:
+        raise StaleAnswer
+    await partition.in_turn(_truncate, partition, partition.log, asked, offset)
+    partition.was_cut()
+    partition.wake_all()
+
+
+async def start_at(partition: Partition, asked: Position, offset: int) -> None:
+    """Drop everything; what comes next has `offset`."""
+    if not partition.is_following:
+        raise StaleAnswer
+    await partition.in_turn(_start_at, partition, partition.log, asked, offset)
+    partition.was_cut()
+    partition.wake_all()
+
+
+def _append(partition: Partition, log: Log, asked: Position, records: Buffer) -> Appended:
+    _check(partition, log, asked)
+    return log.append_replica(records)
+
+
+def _truncate(partition: Partition, log: Log, asked: Position, offset: int) -> None:
+    _check(partition, log, asked)
+    log.truncate_to(offset)
+
+
+def _start_at(partition: Partition, log: Log, asked: Position, offset: int) -> None:
+    _check(partition, log, asked)
+    log.start_at(offset)
+
+
+def _check(partition: Partition, log: Log, asked: Position) -> None:
+    if partition.log is not log or not partition.is_about(asked):
+        raise StaleAnswer

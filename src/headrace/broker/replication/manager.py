@@ -1,0 +1,207 @@
+"""Replication as one broker does it: fetchers for what it follows, proposals for what it leads, a look at who lags.
+
+It costs nothing while every partition has one replica: tasks and connections begin with the first that has more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, TypeAlias
+
+from headrace.broker.peers import Lane, Peers
+from headrace.broker.replication.fetcher import Fetcher
+from headrace.broker.replication.isr_changes import IsrChanges
+from headrace.broker.replication.leader import LeaderState, Proposal
+from headrace.cluster.changes import Changes
+from headrace.errors import HeadraceError
+from headrace.net.node import Node
+from headrace.protocol.messages.alter_partition import AlterPartitionRequest, AlterPartitionResponse
+from headrace.protocol.messages.fetch import FetchRequest, FetchResponse
+from headrace.protocol.messages.list_offsets import ListOffsetsRequest, ListOffsetsResponse
+
+if TYPE_CHECKING:
+    from headrace.broker.broker import Broker
+    from headrace.broker.partition import Partition
+
+logger = logging.getLogger("headrace.broker.replication")
+
+AskController: TypeAlias = Callable[[AlterPartitionRequest], Awaitable[AlterPartitionResponse]]
+
+ASK_AGAIN_S = 0.1
+
+
+class _Peer:
+    """One leader, over the connection of one fetcher."""
+
+    def __init__(self, peers: Peers, broker_id: int, number: int) -> None:
+        self._peers = peers
+        self.broker_id = broker_id
+        self._lane = Lane.FETCH + number
+
+    async def fetch(self, request: FetchRequest) -> FetchResponse:
+        response: FetchResponse = await self._peers.request(self.broker_id, self._lane, request)
+        return response
+
+    async def list_offsets(self, request: ListOffsetsRequest) -> ListOffsetsResponse:
+        response: ListOffsetsResponse = await self._peers.request(self.broker_id, self._lane, request)
+        return response
+
+
+class ReplicationManager:
+    """The surroundings of this broker's partitions."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self.clock = broker.runtime.clock
+        self.ask_controller: AskController = self._decide_here
+        self.peers = Peers(
+            broker.runtime,
+            self._locate,
+            client_id=f"broker-{broker.node_id}-fetcher",
+            request_timeout_ms=broker.started_with.get_int("replica.socket.timeout.ms"),
+        )
+        self._fetchers: dict[tuple[int, int], Fetcher] = {}
+        self._changes = IsrChanges()
+        self._proposed: dict[tuple[bytes, int], Partition] = {}
+        self._asking: asyncio.Task[None] | None = None
+        self._looking: asyncio.Task[None] | None = None
+        self._is_closed = False
+
+    # --- what partitions and fetchers ask for
+
+    @property
+    def node_id(self) -> int:
+        return self._broker.node_id
+
+    @property
+    def broker_epoch_here(self) -> int:
+        return self._broker.broker_epoch
+
+    @property
+    def lag_time_max_ms(self) -> float:
+        return float(self._broker.config.get_int("replica.lag.time.max.ms"))
+
+    def now_ms(self) -> float:
+        return self.clock.monotonic() * 1000
+
+    def broker_epoch(self, node_id: int) -> int | None:
+        found = self._broker.image.brokers.get(node_id)
+        return found.epoch if found is not None and found.is_active else None
+
+    def setting(self, key: str) -> int:
+        return self._broker.config.get_int(key)
+
+    def role_changed(self, partition: Partition) -> None:
+        """A partition leads or follows from now on; one that follows is fetched from its leader."""
+        if self._is_closed:
+            return
+        if partition.is_following:
+            self._fetcher_of(partition).add(partition)
+        elif partition.state is not None and self._looking is None:
+            self._looking = asyncio.get_running_loop().create_task(self._look_at_lag())
+
+    def propose(self, partition: Partition, leader: LeaderState, proposal: Proposal) -> None:
+        key = (partition.log.topic_id or b"", partition.key.partition)
+        self._proposed[key] = partition
+        self._changes.propose(key, leader, proposal)
+        if not self._is_closed and (self._asking is None or self._asking.done()):
+            self._asking = asyncio.get_running_loop().create_task(self._ask())
+
+    def follow(self, changes: Changes) -> None:
+        """After a change of the metadata: brokers that came, went or were fenced may change who is waited for."""
+        if changes.brokers:
+            node_ids = sorted(changes.brokers)
+            for partition in self._broker.replicas.partitions.values():
+                partition.brokers_changed(node_ids)
+
+    # --- fetchers
+
+    def _fetcher_of(self, partition: Partition) -> Fetcher:
+        source = partition.leadership.leader_id
+        number = hash_of(partition.key.topic, partition.key.partition) % self.setting("num.replica.fetchers")
+        fetcher = self._fetchers.get((source, number))
+        if fetcher is None:
+            fetcher = self._fetchers[source, number] = Fetcher(_Peer(self.peers, source, number), _Settings(self))
+        return fetcher
+
+    def _locate(self, node_id: int) -> Node | None:
+        found = self._broker.image.brokers.get(node_id)
+        if found is None:
+            return None
+        name = self._broker.started_with.values.get("inter.broker.listener.name")
+        address = found.listener(name) if isinstance(name, str) else None
+        if address is None and found.listeners:
+            address = found.listeners[0]
+        return None if address is None else Node(node_id, address.host, address.port, found.rack)
+
+    # --- in-sync replicas
+
+    async def _decide_here(self, request: AlterPartitionRequest) -> AlterPartitionResponse:
+        broker = self._broker
+        return await broker.decide(broker.controller.alter_partition, request)
+
+    async def _ask(self) -> None:
+        """Ask the controller as long as there is something to ask, one request at a time."""
+        # What this turn of the loop still proposes goes along.
+        await asyncio.sleep(0)
+        while True:
+            request = self._changes.next_request(self.node_id, self._broker.broker_epoch)
+            if request is None:
+                return
+            try:
+                response = await self.ask_controller(request)
+            except HeadraceError as error:
+                logger.warning("the controller does not answer about in-sync replicas: %s", error)
+                self._changes.unanswered()
+                await asyncio.sleep(ASK_AGAIN_S)
+                continue
+            except asyncio.CancelledError:
+                self._changes.unanswered()
+                raise
+            for key in self._changes.answered(response, self.now_ms()):
+                partition = self._proposed.pop(key, None)
+                if partition is not None:
+                    partition.isr_settled()
+            if len(self._changes):
+                await asyncio.sleep(ASK_AGAIN_S)
+
+    async def _look_at_lag(self) -> None:
+        """Every half of the time that a follower may be behind, so it leaves after one to one and a half times that."""
+        while True:
+            await asyncio.sleep(self.lag_time_max_ms / 2000)
+            for partition in list(self._broker.replicas.partitions.values()):
+                if partition.state is not None:
+                    partition.check_in_sync()
+
+    async def close(self) -> None:
+        self._is_closed = True
+        tasks = [task for task in (self._asking, self._looking) if task is not None]
+        for task in tasks:
+            task.cancel()
+        for fetcher in self._fetchers.values():
+            await fetcher.close()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self.peers.close()
+
+
+class _Settings:
+    """What a fetcher asks of its broker."""
+
+    def __init__(self, manager: ReplicationManager) -> None:
+        self._manager = manager
+        self.node_id = manager.node_id
+        self.clock = manager.clock
+
+    @property
+    def broker_epoch(self) -> int:
+        return self._manager.broker_epoch_here
+
+    def setting(self, key: str) -> int:
+        return self._manager.setting(key)
+
+
+def hash_of(topic: str, partition: int) -> int:
+    """The same in every run, unlike Python's own: partitions are spread over fetchers by it."""
+    return sum(topic.encode()) * 31 + partition

@@ -1,0 +1,32 @@
+"""The model cluster: nothing is lost under any of some seeds, and mistakes that are put in are found."""
+
+from __future__ import annotations
+
+import pytest
+from tests.broker.replication.model import run
+from tests.broker.replication.mutations import MUTATIONS, Mutation, found_after
+
+_QUICK = 100
+
+
+@pytest.mark.parametrize("first", range(0, 200, 50))
+def test_no_schedule_breaks_an_invariant(first: int) -> None:
+    committed = 0
+    for seed in range(first, first + 50):
+        committed += sum(map(len, run(seed).cluster.committed.values()))
+    assert committed > 100
+
+
+@pytest.mark.parametrize(
+    "mutation", [mutation for mutation in MUTATIONS if mutation.seeds <= _QUICK], ids=lambda mutation: mutation.name
+)
+def test_the_model_finds_a_mistake(mutation: Mutation) -> None:
+    assert found_after(mutation, mutation.seeds) is not None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "mutation", [mutation for mutation in MUTATIONS if mutation.seeds > _QUICK], ids=lambda mutation: mutation.name
+)
+def test_the_model_finds_a_rarer_mistake(mutation: Mutation) -> None:
+    assert found_after(mutation, mutation.seeds) is not None

@@ -1,0 +1,325 @@
+"""A partition with several replicas: who is told what, when, and what never lands in the log."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import cast
+
+import pytest
+from tests.broker import raw
+from tests.broker.sim import SimulatedBroker
+
+from headrace.broker.broker import Broker
+from headrace.broker.partition import Leadership, Partition
+from headrace.broker.replication import copying
+from headrace.broker.replication.copying import StaleAnswer
+from headrace.broker.replication.follower import Answer
+from headrace.broker.replication.leader import LeaderState, Proposal, Term
+from headrace.errors import (
+    NotEnoughReplicasError,
+    NotLeaderOrFollowerError,
+    OffsetNotAvailableError,
+    RequestTimedOutError,
+)
+from headrace.log import Appended
+from headrace.protocol.messages.create_topics import CreatableTopic
+from headrace.records import assign
+from headrace.runtime import Overloaded
+from headrace.runtime.simulated import Simulation, run_simulation
+
+OWN = 1  # the id that a broker has without any setting
+SECOND, THIRD = 2, 3
+
+
+class Neighbours:
+    """Two other brokers, both active with the epoch 7, and a controller that does what it is told to."""
+
+    lag_time_max_ms = 1000.0
+
+    def __init__(self) -> None:
+        self.time_ms = 0.0
+        self.proposals: list[tuple[LeaderState, Proposal]] = []
+
+    def now_ms(self) -> float:
+        return self.time_ms
+
+    def broker_epoch(self, node_id: int) -> int | None:
+        return 7
+
+    def propose(self, partition: Partition, leader: LeaderState, proposal: Proposal) -> None:
+        self.proposals.append((leader, proposal))
+
+    def role_changed(self, partition: Partition) -> None:
+        pass
+
+
+Test = Callable[[Broker, Partition, Neighbours], Awaitable[None]]
+
+
+def simulated(test: Test) -> None:
+    """Run it with a broker in a simulation, and one partition that the test gives other replicas."""
+
+    async def inside(broker: Broker) -> None:
+        await broker.metadata.create(CreatableTopic(name="t", num_partitions=1, replication_factor=1))
+        partition, neighbours = broker.partition("t", 0), Neighbours()
+        assert partition.leadership.leader_id == OWN
+        partition._surroundings = neighbours
+        await test(broker, partition, neighbours)
+
+    async def main(simulation: Simulation) -> None:
+        machine = SimulatedBroker(simulation)
+        await machine.start()
+        assert machine.broker is not None
+        await machine.host.start(inside(machine.broker))
+        await machine.stop()
+
+    run_simulation(main, 1, time_max_s=600.0)
+
+
+def leads(epoch: int, isr: tuple[int, ...] = (OWN, SECOND, THIRD), partition_epoch: int = 10) -> Leadership:
+    return Leadership(OWN, epoch, [OWN, SECOND, THIRD], list(isr), partition_epoch)
+
+
+def follows(epoch: int, leader: int = SECOND, partition_epoch: int = 10) -> Leadership:
+    return Leadership(leader, epoch, [OWN, SECOND, THIRD], [OWN, SECOND, THIRD], partition_epoch)
+
+
+def append(partition: Partition, value: bytes, **more: object) -> asyncio.Future[Appended]:
+    return asyncio.ensure_future(cast(Awaitable[Appended], partition.append(raw.batch([value]), **more)))  # type: ignore[arg-type]
+
+
+def from_leader(value: bytes, offset: int, epoch: int) -> bytes:
+    batch = bytearray(raw.batch([value]))
+    assign(batch, offset, epoch)
+    return bytes(batch)
+
+
+def test_an_append_is_acknowledged_when_every_in_sync_replica_has_it() -> None:
+    async def test(broker: Broker, partition: Partition, neighbours: Neighbours) -> None:
+        partition.lead(leads(1))
+        waiting = append(partition, b"one")
+        await asyncio.sleep(0)
+        partition.fetched(SECOND, 7, 1, 0)
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        assert partition.high_watermark == 0
+        partition.fetched(THIRD, 7, 1, 0)
+        assert (await waiting).base_offset == 0
+        assert partition.high_watermark == 1
+        assert isinstance(partition.append(raw.batch([b"two"]), acks=1), Appended)  # waits for nobody
+
+    simulated(test)
+
+
+def test_what_is_late_is_kept_and_committed_later() -> None:
+    async def test(broker: Broker, partition: Partition, neighbours: Neighbours) -> None:
+        partition.lead(leads(1))
+        waiting = append(partition, b"one", timeout_ms=500)
+        with pytest.raises(RequestTimedOutError):
+            await waiting
+        assert partition.log.end_offset == 1
+        for node_id in (SECOND, THIRD):
+            partition.fetched(node_id, 7, 1, 0)
+        assert partition.high_watermark == 1
+
+    simulated(test)
+
+
+def test_too_few_in_sync_replicas_refuse_before_anything_is_written() -> None:
+    async def test(broker: Broker, partition: Partition, neighbours: Neighbours) -> None:
+        partition.log.config = partition.log.config.__class__(min_insync_replicas=2)
+        partition.lead(leads(1, (OWN,)))
+        with pytest.raises(NotEnoughReplicasError):
+            partition.append(raw.batch([b"one"]))
+        assert partition.log.end_offset == 0
+        assert isinstance(partition.append(raw.batch([b"one"]), acks=1), Appended)
+        assert partition.high_watermark == 0  # below the minimum nothing is committed
+
+    simulated(test)
+
+
+def test_a_duplicate_waits_like_the_original() -> None:
+    async def test(broker: Broker, partition: Partition, neighbours: Neighbours) -> None:
+        partition.lead(leads(1))
+        batch = raw.batch([b"one"], producer_id=5, producer_epoch=0, base_sequence=0)
+        first = asyncio.ensure_future(cast(Awaitable[Appended], partition.append(bytearray(batch))))
+        again = asyncio.ensure_future(cast(Awaitable[Appended], partition.append(bytearray(batch))))
+        await asyncio.sleep(0.1)
+        assert not first.done()
+        assert not again.done()
+        for node_id in (SECOND, THIRD):
+            partition.fetched(node_id, 7, 1, 0)
+        assert (await first).base_offset == (await again).base_offset == 0
+        assert partition.log.end_offset == 1
+
+    simulated(test)
+
+
+def test_whoever_waits_is_told_when_the_leader_steps_down() -> None:
+    async def test(broker: Broker, partition: Partition, neighbours: Neighbours) -> None:
+        partition.lead(leads(1))
+        waiting = append(partition, b"one")
+        await asyncio.sleep(0)
+        partition.lead(follows(2, partition_epoch=11))
+        with pytest.raises(NotLeaderOrFollowerError):
+            await waiting
+        assert partition.is_following
+        # And a leader epoch that begins anew does not take the old waiters over.
+        partition.lead(leads(3, partition_epoch=12))
+        assert partition.leader_epoch == 3
+        assert partition.log.epochs.latest == 3
+
+    simulated(test)
+
+
+def test_a_queued_append_of_an_old_epoch_does_not_land() -> None:
+    async def test(broker: Broker, partition: Partition, neighbours: Neighbours) -> None:
+        partition.lead(leads(1))
+        syncing = partition.writer.sync((partition.log,))  # from now on work is queued
+        queued = append(partition, b"late", acks=1)
+        partition.lead(follows(2, partition_epoch=11))
+        assert not partition.is_following  # until what was queued before has had its turn
+        with pytest.raises(NotLeaderOrFollowerError):
+            await queued
+        await syncing
+        assert partition.log.end_offset == 0
+        while not partition.is_following:
+            await asyncio.sleep(0.01)
+
+    simulated(test)
+
+
+def test_metadata_that_is_older_than_the_controllers_answer_changes_nothing() -> None:
+    async def test(broker: Broker, partition: Partition, neighbours: Neighbours) -> None:
+        partition.lead(leads(1, (OWN, SECOND)))
+        partition.fetched(SECOND, 7, 0, 0)
+        partition.fetched(THIRD, 7, 0, 0)
+        ((state, proposal),) = neighbours.proposals
+        assert proposal.isr == (OWN, SECOND, THIRD)
+        assert proposal.broker_epochs == (7, 7, 7)
+        state.accepted(proposal, Term(OWN, 1, 11, (OWN, SECOND, THIRD), (OWN, SECOND, THIRD)), 0.0)
+        partition.isr_settled()
+        assert partition.leadership.isr == [OWN, SECOND, THIRD]
+        partition.lead(leads(1, (OWN, SECOND)))
+        assert partition.leadership.isr == [OWN, SECOND, THIRD]
+
+    simulated(test)
+
+
+def test_followers_that_stay_behind_leave_the_in_sync_replicas() -> None:
+    async def test(broker: Broker, partition: Partition, neighbours: Neighbours) -> None:
+        partition.lead(leads(1))
+        waiting = append(partition, b"one")
+        neighbours.time_ms = 900.0
+        partition.fetched(SECOND, 7, 1, 0)
+        partition.check_in_sync()
+        assert not neighbours.proposals
+        neighbours.time_ms = 1100.0
+        partition.check_in_sync()
+        ((state, proposal),) = neighbours.proposals
+        assert proposal.isr == (OWN, SECOND)
+        assert not waiting.done()  # nothing is committed before the controller has agreed
+        state.accepted(proposal, Term(OWN, 1, 11, (OWN, SECOND, THIRD), (OWN, SECOND)), 1100.0)
+        partition.isr_settled()
+        assert (await waiting).base_offset == 0
+
+    simulated(test)
+
+
+def test_the_end_is_not_told_before_the_epochs_start_is_committed_kip_207() -> None:
+    async def test(broker: Broker, partition: Partition, neighbours: Neighbours) -> None:
+        partition.lead(leads(1))
+        partition.append(raw.batch([b"one"]), acks=1)
+        partition.lead(leads(2, partition_epoch=11))
+        with pytest.raises(OffsetNotAvailableError):
+            partition.check_settled()
+        for node_id in (SECOND, THIRD):
+            partition.fetched(node_id, 7, 1, 0)
+        partition.check_settled()
+
+    simulated(test)
+
+
+def test_a_follower_appends_what_it_asked_for_and_nothing_else() -> None:
+    async def test(broker: Broker, partition: Partition, neighbours: Neighbours) -> None:
+        partition.lead(follows(2))
+        asked = partition.position()
+        assert (asked.offset, asked.leader_epoch) == (0, 2)
+        answer = Answer(high_watermark=1, log_start_offset=0)
+        await copying.append(partition, asked, answer, from_leader(b"one", 0, 1))
+        assert (partition.log.end_offset, partition.high_watermark) == (1, 1)
+        assert partition.position().last_fetched_epoch == 1
+        # The same answer again, as after a time-out, is about a log that is no longer so.
+        with pytest.raises(StaleAnswer):
+            await copying.append(partition, asked, answer, from_leader(b"one", 0, 1))
+        asked = partition.position()
+        partition.lead(follows(3, leader=THIRD, partition_epoch=11))
+        with pytest.raises(StaleAnswer):
+            await copying.append(partition, asked, answer, from_leader(b"two", 1, 2))
+        with pytest.raises(StaleAnswer):
+            await copying.truncate(partition, asked, 0)
+        assert partition.log.end_offset == 1
+        await copying.truncate(partition, partition.position(), 0)
+        assert (partition.log.end_offset, partition.high_watermark) == (0, 0)
+
+    simulated(test)
+
+
+def test_an_answer_that_waited_for_the_disk_is_looked_at_again() -> None:
+    async def test(broker: Broker, partition: Partition, neighbours: Neighbours) -> None:
+        partition.lead(follows(2))
+        asked = partition.position()
+        syncing = partition.writer.sync((partition.log,))
+        answer = Answer(high_watermark=1, log_start_offset=0)
+        waiting = asyncio.ensure_future(copying.append(partition, asked, answer, from_leader(b"one", 0, 1)))
+        await asyncio.sleep(0)
+        partition.lead(follows(3, leader=THIRD, partition_epoch=11))
+        with pytest.raises(StaleAnswer):
+            await waiting
+        await syncing
+        assert partition.log.end_offset == 0
+
+    simulated(test)
+
+
+def test_what_a_leader_sent_waits_while_the_log_is_exchanged() -> None:
+    async def test(broker: Broker, partition: Partition, neighbours: Neighbours) -> None:
+        partition.lead(follows(2))
+        may_end = asyncio.Event()
+
+        async def work() -> None:
+            await may_end.wait()
+
+        exchange = asyncio.ensure_future(partition.exchange(work))
+        await asyncio.sleep(0)
+        assert partition.is_following  # it goes on being fetched when that is over
+        asked, answer = partition.position(), Answer(high_watermark=1, log_start_offset=0)
+        waiting = asyncio.ensure_future(copying.append(partition, asked, answer, from_leader(b"one", 0, 1)))
+        await asyncio.sleep(0.1)
+        assert not waiting.done()
+        assert partition.log.end_offset == 0
+        may_end.set()
+        await exchange
+        await waiting
+        assert partition.log.end_offset == 1
+
+    simulated(test)
+
+
+def test_a_role_that_finds_no_room_at_the_writer_takes_effect_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(broker: Broker, partition: Partition, neighbours: Neighbours) -> None:
+        syncing = partition.writer.sync((partition.log,))
+
+        def is_full(*arguments: object) -> None:
+            raise Overloaded("too much waits")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(partition.writer, "submit", is_full)
+            partition.lead(leads(1))
+        assert partition.state is None
+        await syncing
+        await asyncio.sleep(1)
+        assert partition.state is not None
+
+    simulated(test)

@@ -1,0 +1,276 @@
+"""What went wrong in Kafka once, step by step: each of these lost records, or mixed them up, before it was mended."""
+
+from __future__ import annotations
+
+import pytest
+from tests.broker.replication.model_cluster import PARTITION, Cluster, Fetch, Message, Node, Violation
+from tests.broker.replication.model_log import ModelLog, Record
+
+from headrace.broker.replication.follower import Act, Answer, Position, out_of_range, position, step
+from headrace.error_codes import ErrorCode
+
+
+def calm(*, nodes: int = 3, min_isr: int = 1, faults: frozenset[str] = frozenset()) -> Cluster:
+    """A cluster in which nothing is queued, and nothing happens by chance. The last node leads."""
+    return Cluster(lambda low, high: high, nodes=nodes, min_isr=min_isr, faults=faults)
+
+
+def by_role(cluster: Cluster) -> list[Node]:
+    """The leader first, then the followers in the order of the replicas."""
+    return [cluster.nodes[node_id] for node_id in cluster.partition.replicas]
+
+
+def deliver_all(cluster: Cluster, *, but_to: int = -1) -> None:
+    """Everything under way arrives, and what follows from it; what is for `but_to` is lost."""
+    while cluster.messages:
+        message = cluster.messages.pop(0)
+        if message.target != but_to:
+            cluster.deliver(message)
+    cluster.check()
+
+
+def copy_all(cluster: Cluster, *followers: Node, rounds: int = 3) -> None:
+    for _ in range(rounds):
+        for node in followers:
+            node.fetch(cluster.topic_id)
+        deliver_all(cluster)
+
+
+def log_of(cluster: Cluster, node: Node) -> ModelLog:
+    return node.logs[cluster.topic_id]
+
+
+def is_acknowledged(cluster: Cluster, value: int) -> bool:
+    return value in cluster.acknowledged.get(cluster.topic_id, {})
+
+
+def _lose_leaders_one_after_the_other(faults: frozenset[str]) -> None:
+    cluster = calm(faults=faults)
+    first, second, third = by_role(cluster)
+    topic_id = cluster.topic_id
+    first.produce(topic_id, 1)
+    first.produce(topic_id, 2)
+    copy_all(cluster, second, third, rounds=1)
+    for node in (second, third):
+        node.fetch(topic_id)
+        deliver_all(cluster, but_to=node.id)  # the answer that tells the new watermark is lost
+    assert is_acknowledged(cluster, 2)
+    assert log_of(cluster, third).high_watermark == 0
+    first.crash(power_loss=False)
+    cluster.fence(first.id)
+    cluster.spread_metadata()  # the third follows the second now
+    cluster.check()
+    second.crash(power_loss=False)
+    cluster.fence(second.id)
+    cluster.spread_metadata()
+    cluster.check()
+    assert third.replicas[topic_id].leader is not None
+    assert [record.value for record in log_of(cluster, third).records] == [1, 2]
+
+
+def test_a_follower_keeps_what_is_above_its_watermark_kip_101() -> None:
+    _lose_leaders_one_after_the_other(frozenset())
+    with pytest.raises(Violation):
+        _lose_leaders_one_after_the_other(frozenset(["cut to the watermark"]))
+
+
+def test_logs_do_not_differ_after_a_power_loss_of_all_kip_101() -> None:
+    cluster = calm(nodes=2)
+    first, second = by_role(cluster)
+    topic_id = cluster.topic_id
+    first.produce(topic_id, 1)
+    copy_all(cluster, second)
+    log_of(cluster, second).sync()
+    first.produce(topic_id, 2)
+    log_of(cluster, first).sync()
+    copy_all(cluster, second)
+    assert is_acknowledged(cluster, 2)
+    first.crash(power_loss=True)
+    cluster.fence(first.id)
+    cluster.spread_metadata()
+    second.crash(power_loss=True)  # the second, now the only one in sync, has lost what the first has
+    second.restart()
+    cluster.unfence(second.id)
+    # Every replica in sync lost its power: a record may be lost by that, but no two logs may differ.
+    cluster.committed.clear()
+    cluster.spread_metadata()
+    second.produce(topic_id, 3)
+    first.restart()
+    cluster.unfence(first.id)
+    cluster.spread_metadata()
+    assert [record.value for record in log_of(cluster, first).records] == [1, 2]
+    for _ in range(3):
+        first.fetch(topic_id)
+        while cluster.messages:
+            cluster.deliver(cluster.messages.pop(0))
+    assert log_of(cluster, first).records == log_of(cluster, second).records
+    assert [record.value for record in log_of(cluster, first).records] == [1, 3]
+
+
+def test_fast_elections_are_told_apart_by_several_rounds_kip_279() -> None:
+    leader, follower = ModelLog(), ModelLog()
+    leader.append([Record(1, n) for n in range(3)] + [Record(2, n) for n in range(3, 9)])
+    leader.begin_epoch(4)
+    follower.append([Record(1, n) for n in range(5)] + [Record(3, 10 + n) for n in range(3)])
+    asked = position(b"t", 0, 4, follower)
+    # The leader does not know epoch 3. Its epoch 2 ended behind all that the follower has, which says nothing.
+    first = step(asked, asked, Answer(diverging_epoch=2, diverging_end_offset=9), follower)
+    assert (first.act, first.offset) == (Act.TRUNCATE, 5)
+    follower.truncate_to(first.offset)
+    asked = position(b"t", 0, 4, follower)
+    assert asked.last_fetched_epoch == 1
+    second = step(asked, asked, Answer(diverging_epoch=1, diverging_end_offset=3), follower)
+    assert (second.act, second.offset) == (Act.TRUNCATE, 3)
+
+
+def test_a_stale_leader_is_refused_and_commits_nothing_kip_320() -> None:
+    cluster = calm()
+    stale, second, third = by_role(cluster)
+    topic_id = cluster.topic_id
+    stale.produce(topic_id, 1)
+    copy_all(cluster, second, third)
+    stale.paused = True
+    cluster.fence(stale.id)
+    cluster.spread_metadata()
+    second.produce(topic_id, 2)
+    copy_all(cluster, third)
+    assert is_acknowledged(cluster, 2)
+    stale.paused = False  # it has not heard of its end
+    stale.produce(topic_id, 3)
+    cluster.check()
+    # A follower of the new epoch comes to it, as one with old addresses does: it gets nothing, and counts for nothing.
+    asked = position(topic_id, PARTITION, 1, log_of(cluster, third))
+    stale.was_fetched_from(third.id, Fetch(asked, third.broker_epoch, third.life, 99))
+    answer: Message = cluster.messages.pop()
+    assert answer.body.answer.error is ErrorCode.UNKNOWN_LEADER_EPOCH
+    assert not is_acknowledged(cluster, 3)
+    cluster.spread_metadata()
+    copy_all(cluster, stale)
+    assert [record.value for record in log_of(cluster, stale).records] == [1, 2]
+    # And the other way round: a follower of the old epoch is fenced by the new leader.
+    second.was_fetched_from(third.id, Fetch(Position(topic_id, 0, 0, 2, 0, 0), third.broker_epoch, 0, 100))
+    assert cluster.messages.pop().body.answer.error is ErrorCode.FENCED_LEADER_EPOCH
+
+
+def test_a_fenced_replica_is_not_put_back_in_a_loop_kip_841() -> None:
+    cluster = calm()
+    leader, second, third = by_role(cluster)
+    topic_id = cluster.topic_id
+    state = leader.replicas[topic_id].leader
+    assert state is not None
+    cluster.fence(third.id)
+    cluster.spread_metadata(second.id)
+    # The leader knows of the new in-sync replicas only by the refusal: it has asked for an old partition epoch.
+    state.progress[third.id].end_offset = -1
+    third.fetch(topic_id)
+    deliver_all(cluster)
+    cluster.spread_metadata()
+    assert state.term.isr == (leader.id, second.id)
+    third.fetch(topic_id)
+    deliver_all(cluster)
+    assert state.pending is None
+    assert cluster.partition.isr == (leader.id, second.id)
+    cluster.unfence(third.id)
+    cluster.spread_metadata()
+    third.fetch(topic_id)
+    deliver_all(cluster)
+    assert set(cluster.partition.isr) == {1, 2, 3}
+
+
+def test_a_refusal_of_an_ineligible_replica_brings_back_the_committed_state_kip_841() -> None:
+    cluster = calm()
+    leader, second, third = by_role(cluster)
+    topic_id = cluster.topic_id
+    cluster.fence(third.id)
+    cluster.spread_metadata()
+    cluster.unfence(third.id)
+    cluster.spread_metadata()
+    state = leader.replicas[topic_id].leader
+    assert state is not None
+    third.fetch(topic_id)
+    cluster.deliver(cluster.messages.pop(0))  # the leader asks for it to be taken in
+    assert third.id in state.maximal_isr
+    cluster.fence(third.id)
+    deliver_all(cluster)
+    assert state.pending is None
+    assert third.id not in state.maximal_isr
+    leader.produce(topic_id, 1)
+    copy_all(cluster, second)
+    cluster.spread_metadata()
+    copy_all(cluster, second)
+    assert is_acknowledged(cluster, 1)
+
+
+def test_a_replica_from_a_former_life_does_not_come_in_kip_903() -> None:
+    cluster = calm()
+    leader, second, third = by_role(cluster)
+    topic_id = cluster.topic_id
+    leader.produce(topic_id, 1)
+    copy_all(cluster, second, third)
+    cluster.fence(third.id)
+    cluster.unfence(third.id)
+    cluster.spread_metadata()
+    third.fetch(topic_id)  # under way when it dies, with its disk
+    third.crash(power_loss=True)
+    third.logs.clear()
+    third.restart()
+    cluster.unfence(third.id)
+    deliver_all(cluster)  # the leader has not heard of the new life, and asks for the old one to be taken in
+    assert third.id not in cluster.partition.isr
+    cluster.spread_metadata()
+    state = leader.replicas[topic_id].leader
+    assert state is not None
+    assert state.pending is None
+    copy_all(cluster, third)
+    assert third.id in cluster.partition.isr
+    assert not state.check_fetch(third.id, 2)  # and now the former life is refused
+
+
+def test_below_the_minimum_nothing_is_committed_kip_966() -> None:
+    cluster = calm(min_isr=2)
+    leader, second, third = by_role(cluster)
+    topic_id = cluster.topic_id
+    leader.produce(topic_id, 1)
+    copy_all(cluster, second, third)
+    for node in (second, third):
+        node.crash(power_loss=False)
+        cluster.fence(node.id)
+    leader.replicas[topic_id].log.append([Record(0, 2)])  # as with acks=1
+    cluster.spread_metadata()
+    state = leader.replicas[topic_id].leader
+    assert state is not None
+    state.appended(2, cluster.now_ms)
+    assert state.term.isr == (leader.id,)
+    assert state.high_watermark == 1
+    assert state.is_under_min_isr
+
+
+@pytest.mark.xfail(raises=Violation, strict=True, reason="needs the controller's eligible leader replicas (KIP-966)")
+def test_the_last_replica_standing_keeps_what_others_have_kip_966() -> None:
+    cluster = calm(min_isr=2)
+    leader, second, third = by_role(cluster)
+    topic_id = cluster.topic_id
+    leader.produce(topic_id, 1)
+    copy_all(cluster, second, third)
+    assert is_acknowledged(cluster, 1)
+    for node in (second, third):
+        node.crash(power_loss=False)
+        cluster.fence(node.id)
+    leader.crash(power_loss=True)
+    for node in (leader, second, third):
+        node.restart()
+        cluster.unfence(node.id)
+    cluster.spread_metadata()
+    copy_all(cluster, second, third)
+
+
+def test_a_shorter_leader_after_an_unclean_election_is_followed() -> None:
+    log = ModelLog()
+    log.append([Record(0, n) for n in range(5)])
+    asked = position(b"t", 0, 2, log)
+    assert out_of_range(asked, asked, 0, 3, log).act is Act.TRUNCATE
+    assert out_of_range(asked, asked, 0, 3, log).offset == 3
+    started = out_of_range(asked, asked, 9, 12, log)
+    assert (started.act, started.offset) == (Act.START_AT, 9)
+    moved = position(b"t", 0, 3, log)
+    assert out_of_range(asked, moved, 9, 12, log).act is Act.NOTHING

@@ -1,0 +1,190 @@
+"""Three whole brokers over a simulated network: produced on the leader, copied, read anywhere, healed after faults."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from tests.broker import raw
+from tests.broker.replication.trio import NODES, TOPIC, TOPIC_ID, Trio, simulated
+
+from headrace.errors import ErrorCode
+from headrace.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic, PartitionData
+from headrace.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from headrace.protocol.messages.produce import PartitionProduceResponse
+
+WAIT_S = 30.0
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(WAIT_S):
+        while not condition():
+            await asyncio.sleep(0.01)
+
+
+async def produce(trio: Trio, node_id: int, value: bytes, *, acks: int = -1, timeout_ms: int = 5000) -> Any:
+    client = await trio.client(node_id)
+    request = raw.produce_request(TOPIC, 0, raw.batch([value]), acks=acks)
+    request.timeout_ms = timeout_ms
+    response = await client.request(request, 10, timeout_s=WAIT_S)
+    client.close()
+    return response
+
+
+async def produced(trio: Trio, node_id: int, value: bytes, **more: Any) -> PartitionProduceResponse:
+    return raw.produced(await produce(trio, node_id, value, **more))
+
+
+async def fetch(trio: Trio, node_id: int, *, rack: str = "", version: int = 16, offset: int = 0) -> Any:
+    client = await trio.client(node_id)
+    wanted = FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=1 << 20)
+    topic = FetchTopic(topic=TOPIC, topic_id=TOPIC_ID, partitions=[wanted])
+    request = FetchRequest(
+        max_wait_ms=0, min_bytes=1, session_epoch=-1, topics=[topic], rack_id=rack, isolation_level=0
+    )
+    response = await client.request(request, version)
+    client.close()
+    return response
+
+
+async def fetched(trio: Trio, node_id: int, **more: Any) -> PartitionData:
+    return raw.fetched(await fetch(trio, node_id, **more))
+
+
+def values(data: PartitionData) -> list[bytes]:
+    return [value for _, value in raw.values_of(data.records)]
+
+
+def logs_are_equal(trio: Trio) -> bool:
+    logs = [trio.partition(node_id).log for node_id in NODES]
+    ends = {(log.end_offset, log.high_watermark, log.leader_epoch) for log in logs}
+    return len(ends) == 1 and logs[0].end_offset == logs[0].high_watermark
+
+
+def test_what_is_acknowledged_is_on_every_replica_and_readable_from_each() -> None:
+    async def test(trio: Trio) -> None:
+        await trio.create_topic()
+        for number in range(20):
+            result = await produced(trio, 1, b"%d" % number)
+            assert (result.error_code, result.base_offset) == (0, number)
+            assert all(trio.partition(node_id).log.end_offset > number for node_id in NODES)
+        await until(lambda: logs_are_equal(trio))
+        expected = [b"%d" % number for number in range(20)]
+        for node_id in NODES:
+            assert values(await fetched(trio, node_id)) == expected
+        # Before version 11 a consumer does not know that followers answer: it is sent away.
+        assert (await fetched(trio, 2, version=10)).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+    simulated(test)
+
+
+def test_who_comes_to_a_follower_is_told_the_leader() -> None:
+    async def test(trio: Trio) -> None:
+        await trio.create_topic((2, 3))
+        for node_id in (1, 3):
+            response = await produce(trio, node_id, b"x")
+            result = raw.produced(response)
+            assert result.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+            assert (result.current_leader.leader_id, result.current_leader.leader_epoch) == (2, 0)
+            assert [(node.node_id, node.host) for node in response.node_endpoints] == [(2, "b2")]
+        response = await fetch(trio, 1)  # which has no replica
+        data = raw.fetched(response)
+        assert data.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        assert data.current_leader.leader_id == 2
+        assert [node.node_id for node in response.node_endpoints] == [2]
+        client = await trio.client(3)
+        wanted = ListOffsetsPartition(partition_index=0, current_leader_epoch=-1, timestamp=-1)
+        topic = ListOffsetsTopic(name=TOPIC, partitions=[wanted])
+        answer = await client.request(ListOffsetsRequest(replica_id=-1, isolation_level=0, topics=[topic]), 7)
+        assert answer.topics[0].partitions[0].error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+    simulated(test)
+
+
+def test_a_follower_that_is_cut_off_leaves_and_comes_back() -> None:
+    async def test(trio: Trio) -> None:
+        await trio.create_topic()
+        assert (await produced(trio, 1, b"one")).error_code == 0
+        trio.simulation.network.partition(["b3"], ["b1", "b2"])
+        # The deaf follower holds the record up until it is out of sync.
+        assert (await produced(trio, 1, b"two", timeout_ms=500)).error_code == ErrorCode.REQUEST_TIMED_OUT
+        await until(lambda: set(trio.state.isr) == {1, 2})
+        assert (await produced(trio, 1, b"three")).error_code == 0
+        trio.simulation.network.heal()
+        await until(lambda: set(trio.state.isr) == {1, 2, 3})
+        await until(lambda: logs_are_equal(trio))
+        assert values(await fetched(trio, 3)) == [b"one", b"two", b"three"]
+
+    simulated(test)
+
+
+def test_below_the_minimum_acks_all_is_refused_and_nothing_is_committed() -> None:
+    async def test(trio: Trio) -> None:
+        await trio.create_topic()
+        for node_id in (2, 3):
+            await trio.fence(node_id)
+        assert trio.state.isr == (1,)
+        assert (await produced(trio, 1, b"one")).error_code == ErrorCode.NOT_ENOUGH_REPLICAS
+        assert (await produced(trio, 1, b"one", acks=1)).error_code == 0
+        assert trio.partition(1).high_watermark == 0
+        for node_id in (2, 3):
+            await trio.unfence(node_id)
+        await until(lambda: set(trio.state.isr) == {1, 2, 3})
+        await until(lambda: logs_are_equal(trio))
+        assert trio.partition(1).high_watermark == 1
+
+    simulated(test, settings={"min.insync.replicas": "2"})
+
+
+def test_a_leader_that_was_replaced_commits_nothing_and_is_cut() -> None:
+    async def test(trio: Trio) -> None:
+        await trio.create_topic((2, 3, 1))
+        assert (await produced(trio, 2, b"one")).error_code == 0
+        trio.deaf.add(2)
+        await trio.fence(2)
+        assert trio.state.leader == 3
+        # It believes to lead, and followers of the new epoch do not come to it.
+        assert (await produced(trio, 2, b"lost", acks=1)).error_code == 0
+        assert (await produced(trio, 2, b"lost too", timeout_ms=500)).error_code == ErrorCode.REQUEST_TIMED_OUT
+        assert (await produced(trio, 3, b"two")).error_code == 0
+        assert trio.partition(2).high_watermark == 1
+        trio.deaf.clear()
+        await trio.tell()
+        await trio.unfence(2)
+        await until(lambda: logs_are_equal(trio))
+        for node_id in NODES:
+            assert values(await fetched(trio, node_id)) == [b"one", b"two"]
+        await until(lambda: set(trio.state.isr) == {1, 2, 3})
+
+    simulated(test)
+
+
+def test_a_consumer_is_sent_to_the_replica_of_its_rack() -> None:
+    async def test(trio: Trio) -> None:
+        await trio.create_topic()
+        assert (await produced(trio, 1, b"one")).error_code == 0
+        await until(lambda: logs_are_equal(trio))
+        sent = await fetched(trio, 1, rack="r3")
+        assert (sent.error_code, sent.preferred_read_replica, values(sent)) == (0, 3, [])
+        assert values(await fetched(trio, 3, rack="r3")) == [b"one"]
+        assert values(await fetched(trio, 1, rack="r1")) == [b"one"]
+        assert values(await fetched(trio, 1, rack="elsewhere")) == [b"one"]
+
+    simulated(test, settings={"replica.selector.class": "org.apache.kafka.common.replica.RackAwareReplicaSelector"})
+
+
+def test_the_controller_is_asked_again_until_it_answers() -> None:
+    async def test(trio: Trio) -> None:
+        await trio.create_topic()
+        assert (await produced(trio, 1, b"one")).error_code == 0
+        trio.controller_is_reached = False
+        trio.simulation.network.partition(["b3"], ["b1", "b2"])
+        await asyncio.sleep(10)
+        assert set(trio.state.isr) == {1, 2, 3}
+        assert (await produced(trio, 1, b"two", timeout_ms=500)).error_code == ErrorCode.REQUEST_TIMED_OUT
+        trio.controller_is_reached = True
+        await until(lambda: set(trio.state.isr) == {1, 2})
+        await until(lambda: trio.partition(1).high_watermark == 2)
+
+    simulated(test)

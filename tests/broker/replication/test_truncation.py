@@ -1,0 +1,63 @@
+"""Where logs part, next to Kafka's own answers: rounds of fetches between two logs with their leader epochs."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+from tests.broker.replication.model_log import ModelLog, Record
+
+from headrace.broker.replication.truncation import NotInLog, cut_at, divergence
+
+VECTORS = Path(__file__).parents[2] / "reference" / "vectors" / "follower-truncation.jsonl.gz"
+
+
+def _log(described: dict[str, Any]) -> ModelLog:
+    log = ModelLog()
+    for epoch, count in described["runs"]:
+        log.append([Record(epoch, n) for n in range(count)])
+    assert log.end_offset == described["end"]
+    return log
+
+
+def _play(case: dict[str, Any]) -> None:
+    leader, follower = _log(case["leader"]), _log(case["follower"])
+    if case["leader"]["logStart"]:
+        leader.delete_before(case["leader"]["logStart"])
+    leader.begin_epoch(case["leaderEpoch"])
+    assert [list(entry) for entry in leader.epochs.entries] == case["leader"]["entries"]
+    for expected in case["rounds"]:
+        asked_epoch = expected["lastFetchedEpoch"]
+        assert follower.end_offset == expected["fetchOffset"]
+        assert follower.leader_epoch == (-1 if asked_epoch is None else asked_epoch)
+        try:
+            if asked_epoch is None and follower.end_offset < leader.start_offset:
+                raise NotInLog
+            found = (
+                None
+                if asked_epoch is None
+                else divergence(leader, case["leaderEpoch"], follower.end_offset, asked_epoch)
+            )
+        except NotInLog:
+            assert expected["answer"] == "OFFSET_OUT_OF_RANGE"
+            break
+        if found is None:
+            assert expected["answer"] == "fetching"
+            break
+        assert expected["answer"] == "diverging"
+        assert list(found) == expected["leaderSays"]
+        offset = cut_at(follower, *found)
+        assert offset == expected["truncateTo"]
+        follower.truncate_to(offset)
+    assert follower.end_offset == case["followerEnd"]
+    assert [list(entry) for entry in follower.epochs.entries] == case["followerEntries"]
+
+
+def test_rounds_of_truncation_are_kafkas() -> None:
+    with gzip.open(VECTORS, "rt", encoding="utf-8") as lines:
+        cases = [json.loads(line) for line in lines]
+    assert len(cases) > 1000
+    for case in cases:
+        _play(case)

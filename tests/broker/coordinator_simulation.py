@@ -1,6 +1,8 @@
 """Coordinators and their drivers over appends that end in any order, fail in any way, and hardly fit their logs.
 
-Requests, markers and the ends of appends are mixed at every step. At the end both coordinators know what the logs say,
+Requests, markers and the ends of appends are mixed at every step, and so are changes of the leader: partitions are led
+elsewhere and here again, in whatever step of loading, writing or waiting they are; what was under way is in the log
+then, or is not, and seems to have been written all the same. At the end both coordinators know what the logs say,
 everyone was answered, and no transaction hangs. A seed decides everything. Many seeds, by hand:
 
     python -m tests.broker.coordinator_simulation 10000
@@ -12,6 +14,7 @@ import asyncio
 import logging
 import random
 import sys
+from collections.abc import Callable
 from typing import Any
 
 from headrace.cluster.topic_names import CONSUMER_OFFSETS, TRANSACTION_STATE
@@ -49,13 +52,15 @@ class Producer:
 class Story:
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
-        self.machine = Machine(group_partitions=GROUP_PARTITIONS, seed=seed)
+        self.is_newer = self.random.random() < 0.5  # the protocol of transactions
+        self.machine = Machine(group_partitions=GROUP_PARTITIONS, seed=seed, version=2 if self.is_newer else 0)
         self.offset = 0
         self.asked: list[asyncio.Future[Any]] = []
         self.tasks: list[asyncio.Task[Any]] = []
         self.producers: list[Producer] = []
         self.counts: dict[str, int] = {}
         self.is_quiet = False
+        self.moving: dict[tuple[str, int], asyncio.Task[None]] = {}
         for partition in self.logs:
             partition.trouble = self.trouble
 
@@ -75,6 +80,10 @@ class Story:
     # --- what happens
 
     async def run(self) -> None:
+        self.is_quiet = True
+        await self.machine.ready()
+        self.is_quiet = False
+        self.machine.runtime.offload = self.offload  # type: ignore[method-assign]
         for _ in range(STEPS):
             self.random.choice(self.deeds)(self)
             if self.random.random() < 0.7:
@@ -82,7 +91,7 @@ class Story:
             if self.random.random() < 0.1:
                 await asyncio.sleep(self.random.choice((0.001, 0.01, 1.0)))
         await self.make_peace()
-        self.check()
+        await self.check()
         await self.machine.close()
 
     def commit(self) -> None:
@@ -115,24 +124,26 @@ class Story:
 
     def commit_in_transaction(self) -> None:
         for producer in self.producers:
-            for group in sorted(producer.groups):
-                if self.random.random() < 0.5:
-                    # As the handler does: whether the group is part of the transaction is asked in the same step.
-                    index = self.machine.groups.coordinator.partition_of(group)
-                    key: Any = (CONSUMER_OFFSETS, index)
-                    coordinator = self.machine.transactions.coordinator
-                    verdict = coordinator.verify(producer.name, *producer.who.values(), [key])
-                    if verdict[key] == ErrorCode.NONE:
-                        self.count("commits in transactions")
-                        offsets = self.some_offsets()
-                        asked = self.machine.commit_in_transaction(producer.name, producer.who, group, offsets)
-                        self.asked.append(asked)
+            for group in GROUPS if self.is_newer else sorted(producer.groups):
+                if self.random.random() < (0.2 if self.is_newer else 0.5):
+                    self.count("commits in transactions")
+                    version = 5 if self.is_newer else 3
+                    asked = self.machine.commit_in_transaction(
+                        producer.name, producer.who, group, self.some_offsets(), version
+                    )
+                    self.asked.append(asked)
 
     def end_transaction(self) -> None:
         if self.producers:
             producer = self.random.choice(self.producers)
             producer.groups.clear()
-            self.asked.append(self.machine.end(producer.name, producer.who, self.random.random() < 0.5))
+            self.tasks.append(asyncio.get_running_loop().create_task(self.ended(producer)))
+
+    async def ended(self, producer: Producer) -> None:
+        committed = self.random.random() < 0.5
+        answer = await self.machine.end(producer.name, producer.who, committed, 5 if self.is_newer else 3)
+        if self.is_newer and answer.error_code == ErrorCode.NONE:
+            producer.who = {"producer_id": answer.producer_id, "producer_epoch": answer.producer_epoch}
 
     def delete_groups(self) -> None:
         names = self.random.sample(GROUPS, self.random.randint(1, 2))
@@ -154,6 +165,43 @@ class Story:
         self.machine.limit(CONSUMER_OFFSETS, self.random.choice((160, 200, 400, 1_000_000)))
         self.machine.limit(TRANSACTION_STATE, self.random.choice((250, 1_000_000)))
 
+    async def offload(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        await turns(self.random.choice((1, 1, 5, 40)))
+        return function(*arguments)
+
+    def move(self) -> None:
+        """Let another broker lead a partition, or another epoch begin; the coordinator hears of it a little later."""
+        key = self.random.choice([key for key in self.machine.partitions if key[0] != TOPIC])
+        if key not in self.moving:
+            self.count("moves")
+            task = self.moving[key] = asyncio.get_running_loop().create_task(self.moved(key))
+            task.add_done_callback(lambda _: self.moving.pop(key))
+            self.tasks.append(task)
+
+    async def moved(self, key: tuple[str, int]) -> None:
+        service, partition, index = self.machine.service(key[0]), self.machine.partitions[key], key[1]
+        if not service._coordinator.is_loaded(index):
+            self.count("moves while it is loaded")
+        if self.random.random() < 0.6:
+            self.change_leader(partition, is_leader=False)
+            await turns(self.random.choice((0, 1, 3)))
+            service.resign(index, partition.leader_epoch)
+            left = [timer for timer in service._timers if timer.partition == index]
+            assert not left, f"timers of a partition that is led elsewhere: {left}"
+            await turns(self.random.choice((0, 1, 10, 60)))
+        self.change_leader(partition, is_leader=True)
+        await turns(self.random.choice((0, 1, 3)))
+        service.lead(index, partition.leader_epoch)
+        await turns(self.random.choice((0, 1, 20)))
+        partition.committed_max = None
+        partition.watchers.wake_all()
+
+    def change_leader(self, partition: FakePartition, *, is_leader: bool) -> None:
+        kept = self.random.randint(0, len(partition.under_way))
+        partition.lead(partition.leader_epoch + 1, is_leader=is_leader, kept=kept)
+        if is_leader and self.random.random() < 0.5:
+            partition.committed_max = self.random.randint(0, partition.log.end_offset)
+
     def hold_or_not(self) -> None:
         for partition in self.logs:
             partition.holds = self.random.random() < 0.6
@@ -163,7 +211,6 @@ class Story:
         for partition in self.random.sample(self.logs, len(self.logs)):
             some = self.random.sample(partition.under_way, self.random.randint(0, len(partition.under_way)))
             for append in some:
-                partition.under_way.remove(append)
                 match self.random.randrange(20):
                     case 0 if not self.is_quiet:
                         self.count("appends failed")
@@ -176,13 +223,15 @@ class Story:
 
     deeds = (
         *(commit, commit, begin_producer, add_group, add_group, commit_in_transaction, commit_in_transaction),
-        *(end_transaction, delete_groups, delete_offsets, change_limit, hold_or_not, end_appends, end_appends),
+        *(end_transaction, delete_groups, delete_offsets, change_limit, hold_or_not, end_appends, end_appends, move),
     )
 
     # --- what must hold
 
     async def make_peace(self) -> None:
         self.is_quiet = True
+        while self.moving:
+            await asyncio.sleep(0.01)
         self.machine.limit(CONSUMER_OFFSETS, 1_000_000)
         self.machine.limit(TRANSACTION_STATE, 1_000_000)
         for partition in self.logs:
@@ -200,21 +249,16 @@ class Story:
                 await asyncio.sleep(0.1)
         await turns(50)
 
-    def check(self) -> None:
+    async def check(self) -> None:
         unanswered = [future for future in (*self.asked, *self.tasks) if not future.done()]
         assert not unanswered, f"{len(unanswered)} were never answered"
         for future in (*self.asked, *self.tasks):
             future.result()
         known = self.known(self.machine.groups.coordinator)
         assert known == self.folded(), f"{known} is not what the log says: {self.folded()}"
-        other = Machine(group_partitions=GROUP_PARTITIONS)
-        for index in range(GROUP_PARTITIONS):
-            other.groups.coordinator.begin_load(index)
-            for batch in self.machine.partitions[CONSUMER_OFFSETS, index].log.batches:
-                for record in batch:
-                    other.groups._load(index, record)
-            other.groups.coordinator.loaded(index, other.groups.now())
+        other = await Machine(group_partitions=GROUP_PARTITIONS, partitions=self.machine.partitions).ready()
         assert known == self.known(other.groups.coordinator), "a reload gives another state"
+        await other.close()
         for snapshot in self.machine.transactions.coordinator.snapshots(0).values():
             assert not snapshot.state.is_prepared, f"a transaction hangs: {snapshot}"
 

@@ -156,9 +156,11 @@ class Partition:
         acks: int = -1,
         verification: Verification | None = None,
         transaction_version: int = 0,
+        leader_epoch: int = NO_LEADER_EPOCH,
     ) -> Appended | Awaitable[Appended]:
         """Append a client's batch. Gives the result at once, or something to wait for when the disk is busy.
 
+        With a leader epoch it is refused unless that is the present one, also if it has to wait for its turn.
         Raises what is wrong with the batch or with this replica; then nothing was written.
         """
         if self._held is not None:
@@ -171,9 +173,10 @@ class Partition:
                     acks=acks,
                     verification=verification,
                     transaction_version=transaction_version,
+                    leader_epoch=leader_epoch,
                 ),
             )
-        self.check_leader()
+        self.check_leader(leader_epoch)
         log = self.log
         if acks == -1:
             # Kafka 4 caps the wanted number by the replicas that exist, so one broker serves any setting.
@@ -254,6 +257,15 @@ class Partition:
             while held:
                 held.popleft()()
 
+    async def caught_up(self) -> None:
+        """Wait for every change of the log that was asked for before."""
+        if self._held is not None or self._under_way:
+            await self._run(lambda: self._caught_up(self._writer))
+
+    @staticmethod
+    async def _caught_up(writer: DirectoryWriter) -> None:
+        await writer.submit(_nothing)
+
     async def idle(self) -> None:
         """Wait until nothing is under way on the log."""
         while self._under_way:
@@ -315,6 +327,10 @@ def _take_turn(turn: asyncio.Future[T], begin: Callable[[], T]) -> None:
         turn.set_result(begin())
     except Exception as error:  # noqa: BLE001 - it is for whoever waits, and those behind have their turn too
         turn.set_exception(error)
+
+
+def _nothing() -> None:
+    """What waits for its turn, and then does nothing."""
 
 
 async def _finished(work: asyncio.Future[None]) -> None:

@@ -180,7 +180,7 @@ class Story:
 
     async def moved(self, key: tuple[str, int]) -> None:
         service, partition, index = self.machine.service(key[0]), self.machine.partitions[key], key[1]
-        if not service._coordinator.is_loaded(index):
+        if not service.coordinator.is_loaded(index):
             self.count("moves while it is loaded")
         if self.random.random() < 0.6:
             self.change_leader(partition, is_leader=False)

@@ -278,7 +278,7 @@ class Machine:
         for topic, index in led:
             self.service(topic).lead(index, self.partitions[topic, index].leader_epoch)
         async with asyncio.timeout(60):
-            while not all(self.service(topic)._coordinator.is_loaded(index) for topic, index in led):
+            while not all(self.service(topic).coordinator.is_loaded(index) for topic, index in led):
                 await asyncio.sleep(0)
         return self
 
@@ -335,17 +335,7 @@ class Machine:
         return self.ask_transactions("end_txn", request, version)
 
     def commit(self, group: str, offsets: dict[int, int]) -> asyncio.Future[Any]:
-        partitions = [
-            OffsetCommitRequestPartition(partition_index=index, committed_offset=offset, committed_metadata="")
-            for index, offset in offsets.items()
-        ]
-        request = OffsetCommitRequest(
-            group_id=group,
-            generation_id_or_member_epoch=-1,
-            member_id="",
-            topics=[OffsetCommitRequestTopic(name=TOPIC, partitions=partitions)],
-        )
-        return self.ask_group("offset_commit", request, 8)
+        return self.ask_group("offset_commit", commit_request(group, offsets), 8)
 
     def commit_in_transaction(
         self, name: str, who: dict[str, int], group: str, offsets: dict[int, int], version: int = 3
@@ -372,6 +362,19 @@ class Machine:
     async def close(self) -> None:
         await self.transactions.close()
         await self.groups.close()
+
+
+def commit_request(group: str, offsets: dict[int, int]) -> OffsetCommitRequest:
+    partitions = [
+        OffsetCommitRequestPartition(partition_index=index, committed_offset=offset, committed_metadata="")
+        for index, offset in offsets.items()
+    ]
+    return OffsetCommitRequest(
+        group_id=group,
+        generation_id_or_member_epoch=-1,
+        member_id="",
+        topics=[OffsetCommitRequestTopic(name=TOPIC, partitions=partitions)],
+    )
 
 
 def context(version: int) -> Any:

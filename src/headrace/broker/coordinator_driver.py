@@ -81,7 +81,7 @@ class CoordinatorDriver(Generic[OutcomeT, ShardT]):
     def __init__(self, broker: Broker, topic: str, coordinator: Coordinator[OutcomeT, ShardT]) -> None:
         self.broker = broker
         self.topic = topic
-        self._coordinator = coordinator
+        self.coordinator = coordinator
         self._waiting: dict[Hashable, asyncio.Future[object]] = {}
         self._timers: dict[Timer, asyncio.TimerHandle] = {}
         self._tokens = itertools.count(1)
@@ -154,9 +154,9 @@ class CoordinatorDriver(Generic[OutcomeT, ShardT]):
         errors = {position: append.error for position, append in enumerate(appends) if append.error}
         try:
             if errors:
-                self.apply(self._coordinator.failed(outcome, errors, self.now()))
+                self.apply(self.coordinator.failed(outcome, errors, self.now()))
             else:
-                self.apply(self._coordinator.written(outcome, self.now()))
+                self.apply(self.coordinator.written(outcome, self.now()))
         except Exception as error:
             log.error("%s: what follows from a record failed: please report it", self.topic, exc_info=error)
             for reply in outcome.replies:
@@ -234,7 +234,7 @@ class CoordinatorDriver(Generic[OutcomeT, ShardT]):
     def _on_timer(self, timer: Timer) -> None:
         self._timers.pop(timer, None)
         try:
-            self.apply(self._coordinator.on_timer(timer, self.now()))
+            self.apply(self.coordinator.on_timer(timer, self.now()))
         except Exception as error:
             log.error(
                 "%s: %s failed, and is tried again in %.0f s: please report it",
@@ -276,7 +276,7 @@ class CoordinatorDriver(Generic[OutcomeT, ShardT]):
             return
         self.resign(index, leader_epoch)
         led = self._led[index] = _Led(leader_epoch)
-        self.apply(self._coordinator.begin_load(index, leader_epoch))
+        self.apply(self.coordinator.begin_load(index, leader_epoch))
         led.loading = self.keep(self._load_until_done(index, led))
 
     def resign(self, index: int, leader_epoch: int | None = None) -> None:
@@ -295,7 +295,7 @@ class CoordinatorDriver(Generic[OutcomeT, ShardT]):
             return
         if led.loading is not None:
             led.loading.cancel()
-        self.apply(self._coordinator.unload(index))
+        self.apply(self.coordinator.unload(index))
         self.order.give_up(index, ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
     async def _load_until_done(self, index: int, led: _Led) -> None:
@@ -314,7 +314,7 @@ class CoordinatorDriver(Generic[OutcomeT, ShardT]):
                     LOAD_RETRY_S,
                 )
             await asyncio.sleep(LOAD_RETRY_S)
-            self.apply(self._coordinator.begin_load(index, led.leader_epoch))
+            self.apply(self.coordinator.begin_load(index, led.leader_epoch))
 
     async def _load(self, index: int) -> None:
         """Replay a partition of the topic, read off the loop and folded in turns, then let it be served."""
@@ -328,11 +328,11 @@ class CoordinatorDriver(Generic[OutcomeT, ShardT]):
         while (chunk := await self.broker.runtime.offload(next, chunks, None)) is not None:
             for start in range(0, len(chunk), LOAD_RECORDS_PER_TURN):
                 for record in chunk[start : start + LOAD_RECORDS_PER_TURN]:
-                    self._coordinator.load(index, record)
+                    self.coordinator.load(index, record)
                 await asyncio.sleep(0)
             count += len(chunk)
         await _committed(partition, end_offset)
-        self.apply(self._coordinator.loaded(index, self.now()))
+        self.apply(self.coordinator.loaded(index, self.now()))
         if count:
             took_ms = (self.broker.runtime.clock.monotonic() - started) * 1000
             log.info("%s-%d: %d records loaded in %.0f ms", self.topic, index, count, took_ms)

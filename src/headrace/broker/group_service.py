@@ -29,9 +29,10 @@ class MarkerAppend(NamedTuple):
 class GroupService(CoordinatorDriver[Outcome, Shard]):
     """The groups whose partition of `__consumer_offsets` is led here."""
 
+    coordinator: GroupCoordinator
+
     def __init__(self, broker: Broker, coordinator: GroupCoordinator) -> None:
         super().__init__(broker, CONSUMER_OFFSETS, coordinator)
-        self.coordinator = coordinator
 
     def batch_options(self, outcome: Outcome) -> BatchOptions:
         """Offsets that are committed in a transaction are records of it: unseen until its marker is there."""

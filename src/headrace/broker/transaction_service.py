@@ -41,9 +41,10 @@ if TYPE_CHECKING:
 class TransactionService(CoordinatorDriver[Outcome, Shard]):
     """The transactional ids whose partition of `__transaction_state` is led here."""
 
+    coordinator: TransactionCoordinator
+
     def __init__(self, broker: Broker, coordinator: TransactionCoordinator) -> None:
         super().__init__(broker, TRANSACTION_STATE, coordinator)
-        self.coordinator = coordinator
 
     # --- requests
 

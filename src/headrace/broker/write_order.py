@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from headrace.broker.partition import NO_LEADER_EPOCH, Partition
 from headrace.config import INT32_MAX
-from headrace.errors import ErrorCode, HeadraceError, KafkaError
+from headrace.errors import ErrorCode, FencedLeaderEpochError, HeadraceError, KafkaError, UnknownLeaderEpochError
 from headrace.log import Appended, Origin, Verification
 from headrace.runtime import Buffer
 
@@ -147,6 +147,10 @@ def batch_bytes_max(broker: Broker, topic: str, index: int) -> int:
 
 
 def _error_of(error: BaseException, what: str) -> ErrorCode:
+    if isinstance(error, (FencedLeaderEpochError, UnknownLeaderEpochError)):
+        # Told in the word for it that those who asked for an append know: coordinators, and other brokers'.
+        log.info("%s: a record of the coordinator was not written: %s", what, error)
+        return ErrorCode.NOT_LEADER_OR_FOLLOWER
     if isinstance(error, KafkaError):
         log.warning("%s: a record of the coordinator was not written: %s", what, error)
         return ErrorCode(error.code)

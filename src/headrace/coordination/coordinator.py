@@ -19,23 +19,23 @@ class Coordinator(ABC, Generic[OutcomeT, ShardT]):
         """`outcome` is its kind of outcome, `shards` are the partitions of `topic` that it serves."""
         self._topic = topic
         self._outcome = outcome
-        self._served = shards
+        self._shards = shards
 
     def partition_of(self, name: str) -> int:
         """The partition of the topic that keeps the group or transactional id of that name."""
-        return self._served.partition_of(name)
+        return self._shards.partition_of(name)
 
     # --- partitions come and go ---------------------------------------------------------------------------------------
 
     def begin_load(self, partition: int, leader_epoch: int) -> OutcomeT:
         """This broker leads that partition now, in this epoch. Until `loaded`, nobody is told anything about it."""
         out = self.unload(partition)
-        self._served.begin(partition, leader_epoch)
+        self._shards.begin(partition, leader_epoch)
         return out
 
     def load(self, partition: int, record: StoredRecord) -> None:
         """Replay one record or marker, in the order of the log."""
-        shard = self._served.get(partition)
+        shard = self._shards.get(partition)
         if shard is None or shard.loader is None:
             raise ValueError(f"{self._topic}-{partition} is not being loaded: call begin_load first")
         shard.loader.add(record)
@@ -43,7 +43,7 @@ class Coordinator(ABC, Generic[OutcomeT, ShardT]):
     def loaded(self, partition: int, at: Now) -> OutcomeT:
         """All is replayed: serve the partition."""
         out = self._outcome()
-        shard = self._served.get(partition)
+        shard = self._shards.get(partition)
         if shard is None or shard.loader is None:
             return out
         shard.report = shard.loader.report
@@ -56,18 +56,18 @@ class Coordinator(ABC, Generic[OutcomeT, ShardT]):
         Who waits for a write is answered by what becomes of that.
         """
         out = self._outcome()
-        shard = self._served.end(partition)
+        shard = self._shards.end(partition)
         if shard is not None and shard.loader is None:
             self._give_up(out, shard)
         return out
 
     def is_loaded(self, partition: int) -> bool:
         """Whether this coordinator knows all that the partition holds."""
-        return self._served.served(partition) is not None
+        return self._shards.served(partition) is not None
 
     def load_report(self, partition: int) -> LoadReport | None:
         """What the partition held when it was loaded, None when it is not served."""
-        shard = self._served.served(partition)
+        shard = self._shards.served(partition)
         return None if shard is None else shard.report
 
     @abstractmethod

@@ -8,6 +8,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping
 
+from headrace.cluster.topic_names import CONSUMER_OFFSETS
 from headrace.coordination import Caller, Coordinator, Now, Reply, Timer
 from headrace.errors import ErrorCode
 from headrace.groups import answers
@@ -35,10 +36,11 @@ from headrace.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest
 class GroupCoordinator(Coordinator[Outcome, Shard]):
     """All groups of the partitions of `__consumer_offsets` that this broker leads."""
 
+    _shards: Shards
+
     def __init__(self, config: GroupConfig, rng: random.Random, topics: TopicLookup) -> None:
+        super().__init__(CONSUMER_OFFSETS, Outcome, Shards(config.offsets_topic_partitions))
         self._config = config
-        self._shards = Shards(config.offsets_topic_partitions)
-        super().__init__("__consumer_offsets", Outcome, self._shards)
         self._rebalances = Rebalances(config)
         self._membership = Membership(config, rng, self._shards, self._rebalances)
         self._offsets = OffsetCommits(config, self._shards, self._rebalances, topics)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 
+from headrace.cluster.topic_names import TRANSACTION_STATE
 from headrace.config import INT32_MAX
 from headrace.coordination import Caller, Coordinator, Now, Timer
 from headrace.errors import ErrorCode
@@ -37,6 +38,8 @@ class TransactionCoordinator(Coordinator[Outcome, Shard]):
     record, so it may not have more partitions than fit.
     """
 
+    _shards: Shards
+
     def __init__(
         self,
         config: TransactionConfig,
@@ -45,8 +48,7 @@ class TransactionCoordinator(Coordinator[Outcome, Shard]):
         transaction_version: int = EPOCH_BUMP_VERSION,
         batch_bytes_max: Callable[[int], int] = lambda partition: INT32_MAX,
     ) -> None:
-        self._shards = Shards(config, transaction_version, batch_bytes_max)
-        super().__init__("__transaction_state", Outcome, self._shards)
+        super().__init__(TRANSACTION_STATE, Outcome, Shards(config, transaction_version, batch_bytes_max))
         self._endings = Endings(self._shards, ids, topics)
         self._producers = Producers(self._shards, self._endings, ids)
         self._partitions = Partitions(self._shards, topics)

@@ -158,8 +158,9 @@ class FakePartition:
             append.is_settled = True
         self.watchers.wake_all()
 
-    async def caught_up(self) -> None:
+    async def change_log(self, change: Callable[[Any], object]) -> None:
         await asyncio.sleep(0)
+        change(self.log)
 
     def append(
         self, batch: Any, *, leader_epoch: int = -1, verification: Verification | None = None, **_: Any

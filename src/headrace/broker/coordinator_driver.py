@@ -321,7 +321,7 @@ class CoordinatorDriver(Generic[OutcomeT, ShardT]):
         # What was asked for in an earlier epoch and is still under way may come to the log yet: it has to be read too.
         await self.order.idle(index)
         partition = self.broker.partition(self.topic, index)
-        await partition.caught_up()
+        await partition.change_log(_nothing)
         started = self.broker.runtime.clock.monotonic()
         count, end_offset = 0, partition.log.end_offset
         chunks = stored_records(partition.log, end_offset)
@@ -361,6 +361,10 @@ class CoordinatorDriver(Generic[OutcomeT, ShardT]):
         await asyncio.gather(*self._tasks, return_exceptions=True)
         for future in list(self._waiting.values()):
             future.cancel()
+
+
+def _nothing(partition_log: Log) -> None:
+    """A change of a log that only waits for its turn."""
 
 
 async def _committed(partition: Partition, end_offset: int) -> None:

@@ -257,15 +257,6 @@ class Partition:
             while held:
                 held.popleft()()
 
-    async def caught_up(self) -> None:
-        """Wait for every change of the log that was asked for before."""
-        if self._held is not None or self._under_way:
-            await self._run(lambda: self._caught_up(self._writer))
-
-    @staticmethod
-    async def _caught_up(writer: DirectoryWriter) -> None:
-        await writer.submit(_nothing)
-
     async def idle(self) -> None:
         """Wait until nothing is under way on the log."""
         while self._under_way:
@@ -327,10 +318,6 @@ def _take_turn(turn: asyncio.Future[T], begin: Callable[[], T]) -> None:
         turn.set_result(begin())
     except Exception as error:  # noqa: BLE001 - it is for whoever waits, and those behind have their turn too
         turn.set_exception(error)
-
-
-def _nothing() -> None:
-    """What waits for its turn, and then does nothing."""
 
 
 async def _finished(work: asyncio.Future[None]) -> None:

@@ -56,6 +56,8 @@ class Story:
         self.machine = Machine(group_partitions=GROUP_PARTITIONS, seed=seed, version=2 if self.is_newer else 0)
         self.offset = 0
         self.asked: list[asyncio.Future[Any]] = []
+        self.plain_commits: list[tuple[str, dict[int, int], asyncio.Future[Any]]] = []
+        self.transactional_commits: list[tuple[str, dict[int, int], asyncio.Future[Any]]] = []
         self.tasks: list[asyncio.Task[Any]] = []
         self.producers: list[Producer] = []
         self.counts: dict[str, int] = {}
@@ -67,6 +69,10 @@ class Story:
     @property
     def logs(self) -> list[FakePartition]:
         return list(self.machine.partitions.values())
+
+    @property
+    def commits(self) -> list[tuple[str, dict[int, int], asyncio.Future[Any]]]:
+        return self.plain_commits + self.transactional_commits
 
     def count(self, what: str) -> None:
         self.counts[what] = self.counts.get(what, 0) + 1
@@ -84,6 +90,8 @@ class Story:
         await self.machine.ready()
         self.is_quiet = False
         self.machine.runtime.offload = self.offload  # type: ignore[method-assign]
+        self.join = self.machine.transactions.join
+        self.machine.transactions.join = self.slow_join  # type: ignore[method-assign]
         for _ in range(STEPS):
             self.random.choice(self.deeds)(self)
             if self.random.random() < 0.7:
@@ -95,7 +103,8 @@ class Story:
         await self.machine.close()
 
     def commit(self) -> None:
-        self.asked.append(self.machine.commit(self.random.choice(GROUPS), self.some_offsets()))
+        group, offsets = self.random.choice(GROUPS), self.some_offsets()
+        self.plain_commits.append((group, offsets, self.machine.commit(group, offsets)))
 
     def some_offsets(self) -> dict[int, int]:
         self.offset += 1
@@ -127,11 +136,9 @@ class Story:
             for group in GROUPS if self.is_newer else sorted(producer.groups):
                 if self.random.random() < (0.2 if self.is_newer else 0.5):
                     self.count("commits in transactions")
-                    version = 5 if self.is_newer else 3
-                    asked = self.machine.commit_in_transaction(
-                        producer.name, producer.who, group, self.some_offsets(), version
-                    )
-                    self.asked.append(asked)
+                    version, offsets = 5 if self.is_newer else 3, self.some_offsets()
+                    asked = self.machine.commit_in_transaction(producer.name, producer.who, group, offsets, version)
+                    self.transactional_commits.append((group, offsets, asked))
 
     def end_transaction(self) -> None:
         if self.producers:
@@ -165,6 +172,12 @@ class Story:
         self.machine.limit(CONSUMER_OFFSETS, self.random.choice((160, 200, 400, 1_000_000)))
         self.machine.limit(TRANSACTION_STATE, self.random.choice((250, 1_000_000)))
 
+    async def slow_join(self, *arguments: Any, **more: Any) -> Any:
+        """As that of another broker, whose answer may be long on its way."""
+        errors = await self.join(*arguments, **more)
+        await turns(self.random.choice((0, 0, 1, 10, 40)))
+        return errors
+
     async def offload(self, function: Callable[..., Any], *arguments: Any) -> Any:
         await turns(self.random.choice((1, 1, 5, 40)))
         return function(*arguments)
@@ -184,17 +197,31 @@ class Story:
             self.count("moves while it is loaded")
         if self.random.random() < 0.6:
             self.change_leader(partition, is_leader=False)
-            await turns(self.random.choice((0, 1, 3)))
+            await self.not_heard_of_yet()
             service.resign(index, partition.leader_epoch)
+            await turns(2)
+            self.check_told(key)
             left = [timer for timer in service._timers if timer.partition == index]
             assert not left, f"timers of a partition that is led elsewhere: {left}"
             await turns(self.random.choice((0, 1, 10, 60)))
         self.change_leader(partition, is_leader=True)
-        await turns(self.random.choice((0, 1, 3)))
+        await self.not_heard_of_yet()
         service.lead(index, partition.leader_epoch)
         await turns(self.random.choice((0, 1, 20)))
         partition.committed_max = None
         partition.watchers.wake_all()
+
+    async def not_heard_of_yet(self) -> None:
+        await turns(self.random.choice((0, 0, 1, 3)))
+        if self.random.random() < 0.5:
+            self.end_appends()
+            await turns(self.random.choice((1, 3)))
+
+    def check_told(self, key: tuple[str, int]) -> None:
+        """Nobody waits for a partition of groups that is led elsewhere. (In a transaction its coordinator may.)"""
+        for group, _, asked in self.plain_commits:
+            if key == (CONSUMER_OFFSETS, self.machine.groups.coordinator.partition_of(group)):
+                assert asked.done(), f"{group} still waits for a coordinator that is gone"
 
     def change_leader(self, partition: FakePartition, *, is_leader: bool) -> None:
         kept = self.random.randint(0, len(partition.under_way))
@@ -250,10 +277,12 @@ class Story:
         await turns(50)
 
     async def check(self) -> None:
-        unanswered = [future for future in (*self.asked, *self.tasks) if not future.done()]
+        asked = [*self.asked, *self.tasks, *(future for _, _, future in self.commits)]
+        unanswered = [future for future in asked if not future.done()]
         assert not unanswered, f"{len(unanswered)} were never answered"
-        for future in (*self.asked, *self.tasks):
+        for future in asked:
             future.result()
+        self.check_kept()
         known = self.known(self.machine.groups.coordinator)
         assert known == self.folded(), f"{known} is not what the log says: {self.folded()}"
         other = await Machine(group_partitions=GROUP_PARTITIONS, partitions=self.machine.partitions).ready()
@@ -261,6 +290,23 @@ class Story:
         await other.close()
         for snapshot in self.machine.transactions.coordinator.snapshots(0).values():
             assert not snapshot.state.is_prepared, f"a transaction hangs: {snapshot}"
+
+    def check_kept(self) -> None:
+        """What was said to be committed is in the log, whoever led it."""
+        written = set()
+        for (topic, _), partition in self.machine.partitions.items():
+            for record in (record for batch in partition.log.batches for record in batch if topic == CONSUMER_OFFSETS):
+                found = None if record.committed is not None else decode_record(record.key, record.value)
+                key: Any = None if found is None else found.key
+                value: Any = None if found is None else found.value
+                if isinstance(key, OffsetCommitKey) and isinstance(value, OffsetCommitValue):
+                    written.add((key.group, key.partition, value.offset))
+        for group, offsets, future in self.commits:
+            for part in future.result().topics[0].partitions:
+                if part.error_code == ErrorCode.NONE:
+                    self.count("commits kept")
+                    name = (group, part.partition_index, offsets[part.partition_index])
+                    assert name in written, f"{name} was committed, and is lost"
 
     def known(self, coordinator: Any) -> Offsets:
         found = {}

@@ -134,7 +134,8 @@ class FakeLog:
 class FakePartition:
     """Appends at once, or later (`holds`), or raises what `trouble` gives; led here, or elsewhere."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_coordinators: bool = False) -> None:
+        self.is_coordinators = is_coordinators
         self.log = FakeLog()
         self.holds = False
         self.under_way: list[UnderWay] = []
@@ -165,6 +166,7 @@ class FakePartition:
     def append(
         self, batch: Any, *, leader_epoch: int = -1, verification: Verification | None = None, **_: Any
     ) -> Appended | asyncio.Future[Appended]:
+        assert leader_epoch >= 0 or not self.is_coordinators, "nobody knows which coordinator wants it"
         if not self.is_leader:
             raise NotLeaderOrFollowerError("it is led elsewhere")
         if leader_epoch not in (-1, self.leader_epoch):
@@ -253,7 +255,9 @@ class Machine:
         self.runtime = FakeRuntime()
         topics = {CONSUMER_OFFSETS: group_partitions, TRANSACTION_STATE: 1, TOPIC: PARTITIONS}
         self.partitions = partitions or {
-            (topic, index): FakePartition() for topic, count in topics.items() for index in range(count)
+            (topic, index): FakePartition(is_coordinators=topic != TOPIC)
+            for topic, count in topics.items()
+            for index in range(count)
         }
         self.image = SimpleNamespace(topics={TOPIC: SimpleNamespace(partitions=[None] * PARTITIONS)})
         self.producer_ids = FakeIds()
@@ -280,7 +284,7 @@ class Machine:
             self.service(topic).lead(index, self.partitions[topic, index].leader_epoch)
         async with asyncio.timeout(60):
             while not all(self.service(topic).coordinator.is_loaded(index) for topic, index in led):
-                await asyncio.sleep(0)
+                await asyncio.sleep(0.0001)  # so that simulated time passes too
         return self
 
     # --- what a broker is asked for

@@ -321,7 +321,7 @@ def test_a_transaction_whose_coordinator_is_lost_at_whatever_step_ends_all_the_s
 def test_what_concerns_other_partitions_too_waits_for_them_and_says_which_failed() -> None:
     async def test() -> None:
         machine = await Machine(group_partitions=2).ready()
-        one = next(name for name in "abcdefgh" if machine.groups.coordinator.partition_of(name) == 0)
+        one, third = [name for name in "abcdefgh" if machine.groups.coordinator.partition_of(name) == 0][:2]
         two = next(name for name in "abcdefgh" if machine.groups.coordinator.partition_of(name) == 1)
         for group in (one, two):
             await machine.commit(group, {0: 5})
@@ -329,9 +329,11 @@ def test_what_concerns_other_partitions_too_waits_for_them_and_says_which_failed
         for log in logs:
             log.holds = True
         asked = machine.ask_group("delete_groups", DeleteGroupsRequest(groups_names=[one, two]), 2)
+        behind = machine.commit(third, {0: 6})
         resign(machine)
         await turns()
         assert not asked.done()
+        assert errors_of(await behind) == {ErrorCode.NOT_COORDINATOR}, "it waits for no other partition"
         logs[1].under_way[0].end()
         errors = {result.group_id: result.error_code for result in (await asked).results}
         assert errors == {one: ErrorCode.NOT_COORDINATOR, two: ErrorCode.NONE}

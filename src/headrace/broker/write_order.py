@@ -202,12 +202,16 @@ class WriteOrder:
     def give_up(self, index: int, error: ErrorCode) -> None:
         """Nobody waits any longer for what is under way in that partition: it has failed with this error.
 
-        What belongs to other partitions too happens when its appends there have ended.
+        What belongs to other partitions too happens in its turn there; nothing of this partition waits for that.
         """
-        for place in tuple(self._places.get(index, ())):
+        places = self._places.pop(index, ())
+        for place in places:
+            place.partitions = [other for other in place.partitions if other != index]
+        for place in places:
             for append in place.appends:
                 if append.index == index:
                     append.give_up(error)
+            self._go_on(place)
 
     async def idle(self, index: int) -> None:
         """Wait for everything that is before this moment in a partition's order."""
@@ -217,6 +221,10 @@ class WriteOrder:
 
     def _one_ended(self, place: _Place) -> None:
         place.appends_left -= 1
+        self._go_on(place)
+
+    def _go_on(self, place: _Place) -> None:
+        """Let a place happen if it is its turn, and whatever comes next."""
         ready = deque((place,))
         while ready:
             ready.extend(self._happen(ready.popleft()))

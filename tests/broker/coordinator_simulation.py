@@ -130,15 +130,22 @@ class Story:
     async def added(self, producer: Producer, group: str) -> None:
         if await self.machine.add_offsets(producer.name, producer.who, group) == ErrorCode.NONE:
             producer.groups.add(group)
+            if self.random.random() < 0.8:
+                self.commit_one(producer, group)
 
     def commit_in_transaction(self) -> None:
         for producer in self.producers:
             for group in GROUPS if self.is_newer else sorted(producer.groups):
                 if self.random.random() < (0.2 if self.is_newer else 0.5):
-                    self.count("commits in transactions")
-                    version, offsets = 5 if self.is_newer else 3, self.some_offsets()
-                    asked = self.machine.commit_in_transaction(producer.name, producer.who, group, offsets, version)
-                    self.transactional_commits.append((group, offsets, asked))
+                    self.commit_one(producer, group)
+
+    def commit_one(self, producer: Producer, group: str) -> None:
+        self.count("commits in transactions")
+        version, offsets = 5 if self.is_newer else 3, self.some_offsets()
+        asked = self.machine.commit_in_transaction(producer.name, producer.who, group, offsets, version)
+        self.transactional_commits.append((group, offsets, asked))
+        if self.random.random() < 0.3:  # the end overtakes what is long on its way
+            self.tasks.append(asyncio.get_running_loop().create_task(self.ended(producer)))
 
     def end_transaction(self) -> None:
         if self.producers:
@@ -147,6 +154,7 @@ class Story:
             self.tasks.append(asyncio.get_running_loop().create_task(self.ended(producer)))
 
     async def ended(self, producer: Producer) -> None:
+        await turns(self.random.choice((0, 1, 5)))
         committed = self.random.random() < 0.5
         answer = await self.machine.end(producer.name, producer.who, committed, 5 if self.is_newer else 3)
         if self.is_newer and answer.error_code == ErrorCode.NONE:
@@ -175,7 +183,7 @@ class Story:
     async def slow_join(self, *arguments: Any, **more: Any) -> Any:
         """As that of another broker, whose answer may be long on its way."""
         errors = await self.join(*arguments, **more)
-        await turns(self.random.choice((0, 0, 1, 10, 40)))
+        await turns(self.random.choice((0, 0, 1, 10, 100)))
         return errors
 
     async def offload(self, function: Callable[..., Any], *arguments: Any) -> Any:

@@ -13,9 +13,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-import sys
 from collections.abc import Callable
 from typing import Any
+
+from tests.coordination.driver import played, run_seeds
 
 from headrace.cluster.topic_names import CONSUMER_OFFSETS, TRANSACTION_STATE
 from headrace.errors import ErrorCode, KafkaStorageError
@@ -359,25 +360,13 @@ def simulate(seed: int) -> Story:
         await story.run()
         return story
 
-    try:
+    def run() -> Story:
         story: Story = run_simulation(main, seed, time_max_s=36_000.0).value
-    except Exception as error:
-        error.add_note(f"seed {seed}")
-        raise
-    return story
+        return story
 
-
-def main() -> None:
-    count = int(sys.argv[1]) if len(sys.argv) > 1 else 1_000
-    first = int(sys.argv[2]) if len(sys.argv) > 2 else 0
-    logging.disable(logging.CRITICAL)
-    totals: dict[str, int] = {}
-    for seed in range(first, first + count):
-        for what, n in simulate(seed).counts.items():
-            totals[what] = totals.get(what, 0) + n
-    print(f"{count} seeds from {first}: nothing found")
-    print(", ".join(f"{n} {what}" for what, n in sorted(totals.items())))
+    return played(seed, run)
 
 
 if __name__ == "__main__":
-    main()
+    logging.disable(logging.CRITICAL)
+    run_seeds(simulate)

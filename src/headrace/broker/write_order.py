@@ -213,12 +213,6 @@ class WriteOrder:
                     append.give_up(error)
             self._go_on(place)
 
-    async def idle(self, index: int) -> None:
-        """Wait for everything that is before this moment in a partition's order."""
-        reached = asyncio.Event()
-        self.add((index,), (), reached.set)
-        await reached.wait()
-
     def _one_ended(self, place: _Place) -> None:
         place.appends_left -= 1
         self._go_on(place)

@@ -1,6 +1,8 @@
 """Coordinators and their drivers over appends that end in any order, fail in any way, and hardly fit their logs.
 
-Requests, markers and the ends of appends are mixed at every step. At the end both coordinators know what the logs say,
+Requests, markers and the ends of appends are mixed at every step, and so are changes of the leader: partitions are led
+elsewhere and here again, in whatever step of loading, writing or waiting they are; what was under way is in the log
+then, or is not, and seems to have been written all the same. At the end both coordinators know what the logs say,
 everyone was answered, and no transaction hangs. A seed decides everything. Many seeds, by hand:
 
     python -m tests.broker.coordinator_simulation 10000
@@ -11,8 +13,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-import sys
+from collections.abc import Callable
 from typing import Any
+
+from tests.coordination.driver import played, run_seeds
 
 from headrace.cluster.topic_names import CONSUMER_OFFSETS, TRANSACTION_STATE
 from headrace.errors import ErrorCode, KafkaStorageError
@@ -49,19 +53,27 @@ class Producer:
 class Story:
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
-        self.machine = Machine(group_partitions=GROUP_PARTITIONS, seed=seed)
+        self.is_newer = self.random.random() < 0.5  # the protocol of transactions
+        self.machine = Machine(group_partitions=GROUP_PARTITIONS, seed=seed, version=2 if self.is_newer else 0)
         self.offset = 0
         self.asked: list[asyncio.Future[Any]] = []
+        self.plain_commits: list[tuple[str, dict[int, int], asyncio.Future[Any]]] = []
+        self.transactional_commits: list[tuple[str, dict[int, int], asyncio.Future[Any]]] = []
         self.tasks: list[asyncio.Task[Any]] = []
         self.producers: list[Producer] = []
         self.counts: dict[str, int] = {}
         self.is_quiet = False
+        self.moving: dict[tuple[str, int], asyncio.Task[None]] = {}
         for partition in self.logs:
             partition.trouble = self.trouble
 
     @property
     def logs(self) -> list[FakePartition]:
         return list(self.machine.partitions.values())
+
+    @property
+    def commits(self) -> list[tuple[str, dict[int, int], asyncio.Future[Any]]]:
+        return self.plain_commits + self.transactional_commits
 
     def count(self, what: str) -> None:
         self.counts[what] = self.counts.get(what, 0) + 1
@@ -75,6 +87,12 @@ class Story:
     # --- what happens
 
     async def run(self) -> None:
+        self.is_quiet = True
+        await self.machine.ready()
+        self.is_quiet = False
+        self.machine.runtime.offload = self.offload  # type: ignore[method-assign]
+        self.join = self.machine.transactions.join
+        self.machine.transactions.join = self.slow_join  # type: ignore[method-assign]
         for _ in range(STEPS):
             self.random.choice(self.deeds)(self)
             if self.random.random() < 0.7:
@@ -82,11 +100,12 @@ class Story:
             if self.random.random() < 0.1:
                 await asyncio.sleep(self.random.choice((0.001, 0.01, 1.0)))
         await self.make_peace()
-        self.check()
+        await self.check()
         await self.machine.close()
 
     def commit(self) -> None:
-        self.asked.append(self.machine.commit(self.random.choice(GROUPS), self.some_offsets()))
+        group, offsets = self.random.choice(GROUPS), self.some_offsets()
+        self.plain_commits.append((group, offsets, self.machine.commit(group, offsets)))
 
     def some_offsets(self) -> dict[int, int]:
         self.offset += 1
@@ -112,27 +131,35 @@ class Story:
     async def added(self, producer: Producer, group: str) -> None:
         if await self.machine.add_offsets(producer.name, producer.who, group) == ErrorCode.NONE:
             producer.groups.add(group)
+            if self.random.random() < 0.8:
+                self.commit_one(producer, group)
 
     def commit_in_transaction(self) -> None:
         for producer in self.producers:
-            for group in sorted(producer.groups):
-                if self.random.random() < 0.5:
-                    # As the handler does: whether the group is part of the transaction is asked in the same step.
-                    index = self.machine.groups.coordinator.partition_of(group)
-                    key: Any = (CONSUMER_OFFSETS, index)
-                    coordinator = self.machine.transactions.coordinator
-                    verdict = coordinator.verify(producer.name, *producer.who.values(), [key])
-                    if verdict[key] == ErrorCode.NONE:
-                        self.count("commits in transactions")
-                        offsets = self.some_offsets()
-                        asked = self.machine.commit_in_transaction(producer.name, producer.who, group, offsets)
-                        self.asked.append(asked)
+            for group in GROUPS if self.is_newer else sorted(producer.groups):
+                if self.random.random() < (0.2 if self.is_newer else 0.5):
+                    self.commit_one(producer, group)
+
+    def commit_one(self, producer: Producer, group: str) -> None:
+        self.count("commits in transactions")
+        version, offsets = 5 if self.is_newer else 3, self.some_offsets()
+        asked = self.machine.commit_in_transaction(producer.name, producer.who, group, offsets, version)
+        self.transactional_commits.append((group, offsets, asked))
+        if self.random.random() < 0.3:  # the end overtakes what is long on its way
+            self.tasks.append(asyncio.get_running_loop().create_task(self.ended(producer)))
 
     def end_transaction(self) -> None:
         if self.producers:
             producer = self.random.choice(self.producers)
             producer.groups.clear()
-            self.asked.append(self.machine.end(producer.name, producer.who, self.random.random() < 0.5))
+            self.tasks.append(asyncio.get_running_loop().create_task(self.ended(producer)))
+
+    async def ended(self, producer: Producer) -> None:
+        await turns(self.random.choice((0, 1, 5)))
+        committed = self.random.random() < 0.5
+        answer = await self.machine.end(producer.name, producer.who, committed, 5 if self.is_newer else 3)
+        if self.is_newer and answer.error_code == ErrorCode.NONE:
+            producer.who = {"producer_id": answer.producer_id, "producer_epoch": answer.producer_epoch}
 
     def delete_groups(self) -> None:
         names = self.random.sample(GROUPS, self.random.randint(1, 2))
@@ -154,6 +181,63 @@ class Story:
         self.machine.limit(CONSUMER_OFFSETS, self.random.choice((160, 200, 400, 1_000_000)))
         self.machine.limit(TRANSACTION_STATE, self.random.choice((250, 1_000_000)))
 
+    async def slow_join(self, *arguments: Any, **more: Any) -> Any:
+        """As that of another broker, whose answer may be long on its way."""
+        errors = await self.join(*arguments, **more)
+        await turns(self.random.choice((0, 0, 1, 10, 100)))
+        return errors
+
+    async def offload(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        await turns(self.random.choice((1, 1, 5, 40)))
+        return function(*arguments)
+
+    def move(self) -> None:
+        """Let another broker lead a partition, or another epoch begin; the coordinator hears of it a little later."""
+        key = self.random.choice([key for key in self.machine.partitions if key[0] != TOPIC])
+        if key not in self.moving:
+            self.count("moves")
+            task = self.moving[key] = asyncio.get_running_loop().create_task(self.moved(key))
+            task.add_done_callback(lambda _: self.moving.pop(key))
+            self.tasks.append(task)
+
+    async def moved(self, key: tuple[str, int]) -> None:
+        service, partition, index = self.machine.service(key[0]), self.machine.partitions[key], key[1]
+        if not service.coordinator.is_loaded(index):
+            self.count("moves while it is loaded")
+        if self.random.random() < 0.6:
+            self.change_leader(partition, is_leader=False)
+            await self.not_heard_of_yet()
+            service.resign(index, partition.leader_epoch)
+            await turns(2)
+            self.check_told(key)
+            left = [timer for timer in service._timers if timer.partition == index]
+            assert not left, f"timers of a partition that is led elsewhere: {left}"
+            await turns(self.random.choice((0, 1, 10, 60)))
+        self.change_leader(partition, is_leader=True)
+        await self.not_heard_of_yet()
+        service.lead(index, partition.leader_epoch)
+        await turns(self.random.choice((0, 1, 20)))
+        partition.committed_max = None
+        partition.watchers.wake_all()
+
+    async def not_heard_of_yet(self) -> None:
+        await turns(self.random.choice((0, 0, 1, 3)))
+        if self.random.random() < 0.5:
+            self.end_appends()
+            await turns(self.random.choice((1, 3)))
+
+    def check_told(self, key: tuple[str, int]) -> None:
+        """Nobody waits for a partition of groups that is led elsewhere. (In a transaction its coordinator may.)"""
+        for group, _, asked in self.plain_commits:
+            if key == (CONSUMER_OFFSETS, self.machine.groups.coordinator.partition_of(group)):
+                assert asked.done(), f"{group} still waits for a coordinator that is gone"
+
+    def change_leader(self, partition: FakePartition, *, is_leader: bool) -> None:
+        kept = self.random.randint(0, len(partition.under_way))
+        partition.lead(partition.leader_epoch + 1, is_leader=is_leader, kept=kept)
+        if is_leader and self.random.random() < 0.5:
+            partition.committed_max = self.random.randint(0, partition.log.end_offset)
+
     def hold_or_not(self) -> None:
         for partition in self.logs:
             partition.holds = self.random.random() < 0.6
@@ -163,7 +247,6 @@ class Story:
         for partition in self.random.sample(self.logs, len(self.logs)):
             some = self.random.sample(partition.under_way, self.random.randint(0, len(partition.under_way)))
             for append in some:
-                partition.under_way.remove(append)
                 match self.random.randrange(20):
                     case 0 if not self.is_quiet:
                         self.count("appends failed")
@@ -176,13 +259,15 @@ class Story:
 
     deeds = (
         *(commit, commit, begin_producer, add_group, add_group, commit_in_transaction, commit_in_transaction),
-        *(end_transaction, delete_groups, delete_offsets, change_limit, hold_or_not, end_appends, end_appends),
+        *(end_transaction, delete_groups, delete_offsets, change_limit, hold_or_not, end_appends, end_appends, move),
     )
 
     # --- what must hold
 
     async def make_peace(self) -> None:
         self.is_quiet = True
+        while self.moving:
+            await asyncio.sleep(0.01)
         self.machine.limit(CONSUMER_OFFSETS, 1_000_000)
         self.machine.limit(TRANSACTION_STATE, 1_000_000)
         for partition in self.logs:
@@ -200,23 +285,37 @@ class Story:
                 await asyncio.sleep(0.1)
         await turns(50)
 
-    def check(self) -> None:
-        unanswered = [future for future in (*self.asked, *self.tasks) if not future.done()]
+    async def check(self) -> None:
+        asked = [*self.asked, *self.tasks, *(future for _, _, future in self.commits)]
+        unanswered = [future for future in asked if not future.done()]
         assert not unanswered, f"{len(unanswered)} were never answered"
-        for future in (*self.asked, *self.tasks):
+        for future in asked:
             future.result()
+        self.check_kept()
         known = self.known(self.machine.groups.coordinator)
         assert known == self.folded(), f"{known} is not what the log says: {self.folded()}"
-        other = Machine(group_partitions=GROUP_PARTITIONS)
-        for index in range(GROUP_PARTITIONS):
-            other.groups.coordinator.begin_load(index)
-            for batch in self.machine.partitions[CONSUMER_OFFSETS, index].log.batches:
-                for record in batch:
-                    other.groups._load(index, record)
-            other.groups.coordinator.loaded(index, other.groups.now())
+        other = await Machine(group_partitions=GROUP_PARTITIONS, partitions=self.machine.partitions).ready()
         assert known == self.known(other.groups.coordinator), "a reload gives another state"
+        await other.close()
         for snapshot in self.machine.transactions.coordinator.snapshots(0).values():
             assert not snapshot.state.is_prepared, f"a transaction hangs: {snapshot}"
+
+    def check_kept(self) -> None:
+        """What was said to be committed is in the log, whoever led it."""
+        written = set()
+        for (topic, _), partition in self.machine.partitions.items():
+            for record in (record for batch in partition.log.batches for record in batch if topic == CONSUMER_OFFSETS):
+                found = None if record.committed is not None else decode_record(record.key, record.value)
+                key: Any = None if found is None else found.key
+                value: Any = None if found is None else found.value
+                if isinstance(key, OffsetCommitKey) and isinstance(value, OffsetCommitValue):
+                    written.add((key.group, key.partition, value.offset))
+        for group, offsets, future in self.commits:
+            for part in future.result().topics[0].partitions:
+                if part.error_code == ErrorCode.NONE:
+                    self.count("commits kept")
+                    name = (group, part.partition_index, offsets[part.partition_index])
+                    assert name in written, f"{name} was committed, and is lost"
 
     def known(self, coordinator: Any) -> Offsets:
         found = {}
@@ -261,25 +360,13 @@ def simulate(seed: int) -> Story:
         await story.run()
         return story
 
-    try:
+    def run() -> Story:
         story: Story = run_simulation(main, seed, time_max_s=36_000.0).value
-    except Exception as error:
-        error.add_note(f"seed {seed}")
-        raise
-    return story
+        return story
 
-
-def main() -> None:
-    count = int(sys.argv[1]) if len(sys.argv) > 1 else 1_000
-    first = int(sys.argv[2]) if len(sys.argv) > 2 else 0
-    logging.disable(logging.CRITICAL)
-    totals: dict[str, int] = {}
-    for seed in range(first, first + count):
-        for what, n in simulate(seed).counts.items():
-            totals[what] = totals.get(what, 0) + n
-    print(f"{count} seeds from {first}: nothing found")
-    print(", ".join(f"{n} {what}" for what, n in sorted(totals.items())))
+    return played(seed, run)
 
 
 if __name__ == "__main__":
-    main()
+    logging.disable(logging.CRITICAL)
+    run_seeds(simulate)

@@ -10,15 +10,24 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
-from headrace.broker.coordinator_driver import StoredRecord
 from headrace.broker.dispatch import Pending
 from headrace.broker.group_service import GroupService
+from headrace.broker.handlers.txn_offset_commit import txn_offset_commit
+from headrace.broker.purgatory import Watchers
 from headrace.broker.transaction_service import TransactionService
 from headrace.broker.write_order import batch_bytes_max
 from headrace.cluster.topic_names import CONSUMER_OFFSETS, TRANSACTION_STATE
-from headrace.errors import InvalidProducerEpochError, MessageTooLargeError, UnknownTopicOrPartitionError
+from headrace.coordination import StoredRecord
+from headrace.errors import (
+    FencedLeaderEpochError,
+    InvalidProducerEpochError,
+    InvalidTxnStateError,
+    MessageTooLargeError,
+    NotLeaderOrFollowerError,
+    UnknownTopicOrPartitionError,
+)
 from headrace.groups import GroupConfig, GroupCoordinator
-from headrace.log import Appended, LogConfig
+from headrace.log import Appended, LogConfig, Verification
 from headrace.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
 from headrace.protocol.messages.end_txn import EndTxnRequest
 from headrace.protocol.messages.init_producer_id import InitProducerIdRequest
@@ -33,52 +42,135 @@ from headrace.protocol.messages.txn_offset_commit import (
     TxnOffsetCommitRequestPartition,
     TxnOffsetCommitRequestTopic,
 )
-from headrace.records import read_control, read_records, split
+from headrace.records import assign, read_control, read_records, split
 from headrace.transactions import TransactionConfig, TransactionCoordinator
 
 TOPIC, PARTITIONS = "t", 8
 
 
-@dataclass
+class StoredBatch(list[StoredRecord]):
+    """What a batch says, and its bytes."""
+
+    def __init__(self, raw: bytes) -> None:
+        super().__init__(stored(raw))
+        self.raw = raw
+
+
+@dataclass(eq=False)
 class UnderWay:
-    """An append that has not ended. What it wrote is in the log, in its place, unless it fails."""
+    """An append that has not ended. What it wrote is in the log, in its place, unless it fails or is cut off."""
 
     future: asyncio.Future[Appended]
-    records: list[StoredRecord]
-    log: list[list[StoredRecord]]
+    records: StoredBatch
+    partition: FakePartition
+    is_settled: bool = False  # whether it is in the log is decided, whatever becomes of it
 
     def end(self) -> None:
-        self.future.set_result(Appended(0, 0, -1, 0))
+        self._tell(lambda: self.future.set_result(Appended(0, 0, -1, 0)))
 
     def fail(self, error: BaseException) -> None:
-        self._take_back()
-        self.future.set_exception(error)
+        self.take_back()
+        self._tell(lambda: self.future.set_exception(error))
 
     def cancel(self) -> None:
-        self._take_back()
-        self.future.cancel()
+        self.take_back()
+        self._tell(lambda: self.future.cancel())
 
-    def _take_back(self) -> None:
-        self.log[:] = [batch for batch in self.log if batch is not self.records]  # another may say the same
+    def take_back(self) -> None:
+        if not self.is_settled:
+            batches = self.partition.log.batches
+            batches[:] = [batch for batch in batches if batch is not self.records]  # another may say the same
+            self.is_settled = True
+
+    def _tell(self, tell: Callable[[], object]) -> None:
+        self.is_settled = True
+        if self in self.partition.under_way:
+            self.partition.under_way.remove(self)
+        if not self.future.done():
+            tell()
+        self.partition.watchers.wake_all()
 
 
 @dataclass
 class FakeLog:
+    """Batches in memory. Of a transaction it lets nothing in that it should not (as `ProducerState` does)."""
+
     config: LogConfig = field(default_factory=LogConfig)
-    batches: list[list[StoredRecord]] = field(default_factory=list)
+    batches: list[StoredBatch] = field(default_factory=list)
+    guards: dict[int, Verification] = field(default_factory=dict)
+    start_offset: int = 0
+
+    @property
+    def end_offset(self) -> int:
+        return sum(map(len, self.batches))
+
+    def locate(self, offset: int, max_bytes: int, *, limit: int, at_least_one: bool) -> Any:
+        """One batch at a time: so there are many steps in which it is read."""
+        base_offset = 0
+        for batch in self.batches:
+            if base_offset + len(batch) > offset:
+                break
+            base_offset += len(batch)
+        raw = bytearray(batch.raw)
+        assign(raw, base_offset, 0)
+        return SimpleNamespace(file=SimpleNamespace(read=lambda at, length: bytes(raw)), position=0, length=len(raw))
+
+    def is_open(self, producer_id: int) -> bool:
+        """Whether this producer's transaction is open here."""
+        last = [record for batch in self.batches for record in batch if record.producer_id == producer_id][-1:]
+        return bool(last) and last[0].committed is None
+
+    def start_verification(self, producer_id: int, sequence: int, epoch: int) -> Verification | None:
+        if self.is_open(producer_id):
+            return None
+        return self.guards.setdefault(producer_id, Verification(producer_id))
+
+    def check_open(self, producer_id: int, verification: Verification | None) -> None:
+        is_proof = verification is None or self.guards.get(producer_id) is verification
+        if not is_proof and not self.is_open(producer_id):
+            raise InvalidTxnStateError(f"the transaction of {producer_id} is not open")
 
 
 class FakePartition:
-    """Appends at once, or later (`holds`), or raises what `trouble` gives."""
+    """Appends at once, or later (`holds`), or raises what `trouble` gives; led here, or elsewhere."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_coordinators: bool = False) -> None:
+        self.is_coordinators = is_coordinators
         self.log = FakeLog()
         self.holds = False
         self.under_way: list[UnderWay] = []
         self.trouble: Callable[[], BaseException | None] = lambda: None
         self.epochs: dict[int, int] = {}  # of producers
+        self.leader_epoch = 0
+        self.is_leader = True
+        self.watchers = Watchers()
+        self.committed_max: int | None = None  # as far as others have it, if they are behind
 
-    def append(self, batch: Any, **_: Any) -> Appended | asyncio.Future[Appended]:
+    @property
+    def high_watermark(self) -> int:
+        return self.log.end_offset if self.committed_max is None else min(self.committed_max, self.log.end_offset)
+
+    def lead(self, leader_epoch: int, *, is_leader: bool = True, kept: int | None = None) -> None:
+        """Another epoch begins. Of what is under way, so many appends are in the log then; the rest is cut off."""
+        self.leader_epoch, self.is_leader = leader_epoch, is_leader
+        for number, append in enumerate(list(self.under_way)):
+            if kept is not None and number >= kept:
+                append.take_back()
+            append.is_settled = True
+        self.watchers.wake_all()
+
+    async def change_log(self, change: Callable[[Any], object]) -> None:
+        await asyncio.sleep(0)
+        change(self.log)
+
+    def append(
+        self, batch: Any, *, leader_epoch: int = -1, verification: Verification | None = None, **_: Any
+    ) -> Appended | asyncio.Future[Appended]:
+        assert leader_epoch >= 0 or not self.is_coordinators, "nobody knows which coordinator wants it"
+        if not self.is_leader:
+            raise NotLeaderOrFollowerError("it is led elsewhere")
+        if leader_epoch not in (-1, self.leader_epoch):
+            raise FencedLeaderEpochError(f"epoch {leader_epoch} is over, it is {self.leader_epoch}")
         error = self.trouble()
         if error is not None:
             raise error
@@ -88,12 +180,15 @@ class FakePartition:
         if header.producer_id >= 0:
             if header.producer_epoch < self.epochs.get(header.producer_id, -1):
                 raise InvalidProducerEpochError(f"{header.producer_epoch} is over")
+            if not header.is_control:
+                self.log.check_open(header.producer_id, verification)
+            self.log.guards.pop(header.producer_id, None)
             self.epochs[header.producer_id] = header.producer_epoch
-        records = stored(bytes(batch))
+        records = StoredBatch(bytes(batch))
         self.log.batches.append(records)
         if not self.holds:
             return Appended(0, 0, -1, 0)
-        held = UnderWay(asyncio.get_running_loop().create_future(), records, self.log.batches)
+        held = UnderWay(asyncio.get_running_loop().create_future(), records, self)
         self.under_way.append(held)
         return held.future
 
@@ -127,6 +222,10 @@ class FakeClock:
 class FakeRuntime:
     clock: FakeClock = field(default_factory=FakeClock)
 
+    async def offload(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        await asyncio.sleep(0)
+        return function(*arguments)
+
 
 class FakeIds:
     is_empty = False
@@ -142,36 +241,51 @@ class FakeIds:
 class Machine:
     """Both coordinators over the partitions of `__consumer_offsets`, `__transaction_state` and one topic."""
 
-    def __init__(self, *, group_partitions: int = 1, seed: int = 1) -> None:
+    node_id = 1
+
+    def __init__(
+        self,
+        *,
+        group_partitions: int = 1,
+        seed: int = 1,
+        version: int = 0,
+        partitions: dict[tuple[str, int], FakePartition] | None = None,
+    ) -> None:
+        """`version` is that of transactions; `partitions` are another machine's, if they are given."""
         self.runtime = FakeRuntime()
-        self.partitions: dict[tuple[str, int], FakePartition] = {}
-        for index in range(group_partitions):
-            self.partitions[CONSUMER_OFFSETS, index] = FakePartition()
-        self.partitions[TRANSACTION_STATE, 0] = FakePartition()
-        for index in range(PARTITIONS):
-            self.partitions[TOPIC, index] = FakePartition()
-        self.group_config = GroupConfig(offsets_topic_partitions=group_partitions)
-        self.rng = random.Random(seed)
+        topics = {CONSUMER_OFFSETS: group_partitions, TRANSACTION_STATE: 1, TOPIC: PARTITIONS}
+        self.partitions = partitions or {
+            (topic, index): FakePartition(is_coordinators=topic != TOPIC)
+            for topic, count in topics.items()
+            for index in range(count)
+        }
+        self.image = SimpleNamespace(topics={TOPIC: SimpleNamespace(partitions=[None] * PARTITIONS)})
         self.producer_ids = FakeIds()
-        self.groups = self.new_groups()
+        group_config = GroupConfig(offsets_topic_partitions=group_partitions)
+        self.groups = GroupService(
+            self,  # type: ignore[arg-type]  # as much of a broker as coordinators need
+            GroupCoordinator(group_config, random.Random(seed), self),
+        )
         config = TransactionConfig(
             state_topic_partitions=1, offsets_topic_partitions=group_partitions, retry_backoff_ms=1
         )
         self.transactions = TransactionService(
-            self,  # type: ignore[arg-type]  # as much of a broker as coordinators need
-            TransactionCoordinator(config, self.producer_ids.take, self, 0, self.state_batch_bytes_max),
-        )
-        for index in range(group_partitions):
-            self.groups.coordinator.begin_load(index)
-            self.groups.apply(self.groups.coordinator.loaded(index, self.groups.now()))
-        self.transactions.coordinator.begin_load(0, 0)
-        self.transactions.apply(self.transactions.coordinator.loaded(0, self.transactions.now()))
-
-    def new_groups(self) -> GroupService:
-        return GroupService(
             self,  # type: ignore[arg-type]  # as above
-            GroupCoordinator(self.group_config, self.rng, self),
+            TransactionCoordinator(config, self.producer_ids.take, self, version, self.state_batch_bytes_max),
         )
+
+    def service(self, topic: str) -> GroupService | TransactionService:
+        return self.groups if topic == CONSUMER_OFFSETS else self.transactions
+
+    async def ready(self) -> Machine:
+        """Lead all that is led here, and wait until it is served."""
+        led = [(topic, index) for topic, index in self.partitions if topic != TOPIC]
+        for topic, index in led:
+            self.service(topic).lead(index, self.partitions[topic, index].leader_epoch)
+        async with asyncio.timeout(60):
+            while not all(self.service(topic).coordinator.is_loaded(index) for topic, index in led):
+                await asyncio.sleep(0.0001)  # so that simulated time passes too
+        return self
 
     # --- what a broker is asked for
 
@@ -221,25 +335,17 @@ class Machine:
         code: int = (await self.ask_transactions("add_offsets_to_txn", request, 3)).error_code
         return code
 
-    def end(self, name: str, who: dict[str, int], committed: bool) -> asyncio.Future[Any]:
-        return self.ask_transactions("end_txn", EndTxnRequest(transactional_id=name, committed=committed, **who), 3)
+    def end(self, name: str, who: dict[str, int], committed: bool, version: int = 3) -> asyncio.Future[Any]:
+        request = EndTxnRequest(transactional_id=name, committed=committed, **who)
+        return self.ask_transactions("end_txn", request, version)
 
     def commit(self, group: str, offsets: dict[int, int]) -> asyncio.Future[Any]:
-        partitions = [
-            OffsetCommitRequestPartition(partition_index=index, committed_offset=offset, committed_metadata="")
-            for index, offset in offsets.items()
-        ]
-        request = OffsetCommitRequest(
-            group_id=group,
-            generation_id_or_member_epoch=-1,
-            member_id="",
-            topics=[OffsetCommitRequestTopic(name=TOPIC, partitions=partitions)],
-        )
-        return self.ask_group("offset_commit", request, 8)
+        return self.ask_group("offset_commit", commit_request(group, offsets), 8)
 
     def commit_in_transaction(
-        self, name: str, who: dict[str, int], group: str, offsets: dict[int, int]
+        self, name: str, who: dict[str, int], group: str, offsets: dict[int, int], version: int = 3
     ) -> asyncio.Future[Any]:
+        """By the handler itself, which asks the transaction's coordinator first."""
         partitions = [
             TxnOffsetCommitRequestPartition(partition_index=index, committed_offset=offset, committed_metadata="")
             for index, offset in offsets.items()
@@ -252,7 +358,7 @@ class Machine:
             topics=[TxnOffsetCommitRequestTopic(name=TOPIC, partitions=partitions)],
             **who,
         )
-        return self.ask_group("txn_offset_commit", request, 3)
+        return asyncio.ensure_future(txn_offset_commit(self, context(version), request))  # type: ignore[arg-type]
 
     async def fetch(self, group: str) -> dict[int, int]:
         found = await self.ask_group("offset_fetch", OffsetFetchRequest(group_id=group, topics=None), 5)
@@ -261,6 +367,19 @@ class Machine:
     async def close(self) -> None:
         await self.transactions.close()
         await self.groups.close()
+
+
+def commit_request(group: str, offsets: dict[int, int]) -> OffsetCommitRequest:
+    partitions = [
+        OffsetCommitRequestPartition(partition_index=index, committed_offset=offset, committed_metadata="")
+        for index, offset in offsets.items()
+    ]
+    return OffsetCommitRequest(
+        group_id=group,
+        generation_id_or_member_epoch=-1,
+        member_id="",
+        topics=[OffsetCommitRequestTopic(name=TOPIC, partitions=partitions)],
+    )
 
 
 def context(version: int) -> Any:

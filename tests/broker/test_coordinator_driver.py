@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from headrace.broker import coordinator_driver
-from headrace.broker.coordinator_driver import StoredRecord
 from headrace.broker.write_order import Append, WriteOrder
 from headrace.cluster.topic_names import CONSUMER_OFFSETS, TRANSACTION_STATE
 from headrace.errors import ErrorCode, KafkaStorageError
@@ -23,7 +22,7 @@ from headrace.protocol.messages.offset_delete import (
     OffsetDeleteRequestTopic,
 )
 
-from .coordinators import TOPIC, Machine, turns
+from .coordinators import TOPIC, FakePartition, Machine, turns
 
 ALL = range(8)
 DAY_MS = 86_400_000
@@ -31,7 +30,7 @@ DAY_MS = 86_400_000
 
 def on_a_machine(test: Callable[[Machine], Coroutine[Any, Any, None]]) -> None:
     async def run() -> None:
-        machine = Machine()
+        machine = await Machine().ready()
         try:
             await test(machine)
         finally:
@@ -42,15 +41,7 @@ def on_a_machine(test: Callable[[Machine], Coroutine[Any, Any, None]]) -> None:
 
 async def reloaded(machine: Machine, group: str) -> dict[int, int]:
     """The group's offsets as a new coordinator finds them in the log."""
-    other = Machine()
-    other.runtime = machine.runtime
-    other.partitions = machine.partitions
-    coordinator = other.groups.coordinator
-    coordinator.begin_load(0)
-    for batch in machine.offsets_log.log.batches:
-        for record in batch:
-            other.groups._load(0, record)
-    other.groups.apply(coordinator.loaded(0, other.groups.now()))
+    other = await Machine(partitions=machine.partitions).ready()
     found = await other.fetch(group)
     await other.close()
     return found
@@ -69,6 +60,7 @@ def test_a_marker_does_not_overtake_the_offsets_that_it_ends(committed: bool) ->
         machine.offsets_log.holds = True
         other = machine.commit("other", {1: 1})
         commit = machine.commit_in_transaction("tid", who, "g", {0: 777})
+        await turns()
         assert (await machine.end("tid", who, committed)).error_code == ErrorCode.NONE
         await turns()
         first, second, marker = machine.offsets_log.under_way
@@ -94,12 +86,16 @@ def test_a_marker_does_not_overtake_the_offsets_that_it_ends(committed: bool) ->
     on_a_machine(test)
 
 
+def under_way(future: asyncio.Future[Any], index: int = 0) -> Append:
+    return Append.under_way("p", index, future, FakePartition(), -1)  # type: ignore[arg-type]  # nobody looks at it
+
+
 def test_a_place_that_spans_partitions_waits_for_all_of_them_and_holds_all_of_them_up() -> None:
     async def run() -> None:
         order, happened = WriteOrder(), []
         loop = asyncio.get_running_loop()
         futures: list[asyncio.Future[Any]] = [loop.create_future() for _ in range(3)]
-        appends = [Append("p", ErrorCode.NONE, future) for future in futures]
+        appends = [under_way(future) for future in futures]
         order.add({0}, appends[:1], lambda: happened.append("0"))
         order.add({1}, appends[1:2], lambda: happened.append("1"))
         order.add({0, 1}, (), lambda: happened.append("both"))
@@ -123,7 +119,7 @@ def test_thousands_of_places_may_become_free_at_once() -> None:
     async def run() -> None:
         order, happened = WriteOrder(), []
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        order.add({0}, [Append("p", ErrorCode.NONE, future)], lambda: happened.append(-1))
+        order.add({0}, [under_way(future)], lambda: happened.append(-1))
         for number in range(5_000):
             order.add({0}, (), lambda number=number: happened.append(number))  # type: ignore[misc]
         future.set_result(None)
@@ -141,7 +137,7 @@ def test_a_place_that_fails_holds_nobody_up(caplog: pytest.LogCaptureFixture) ->
         def broken() -> None:
             raise Unexpected
 
-        order.add({0}, [Append("p", ErrorCode.NONE, future)], broken)
+        order.add({0}, [under_way(future)], broken)
         order.add({0}, (), lambda: happened.append("next"))
         order.add({1}, (), broken)
         future.set_result(None)
@@ -270,79 +266,25 @@ def test_a_timer_that_fails_comes_again(monkeypatch: pytest.MonkeyPatch) -> None
 def test_a_partition_that_cannot_be_loaded_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(coordinator_driver, "LOAD_RETRY_S", 0.001)
     tries = []
+    stored_records = coordinator_driver.stored_records
 
-    def records(log: Any) -> Any:
+    def records(log: Any, end_offset: int) -> Any:
         tries.append(log)
-        yield [record for batch in log.batches[:1] for record in batch]
+        chunks = stored_records(log, end_offset)
+        yield next(chunks)
         if len(tries) == 1:
             raise Unexpected
-        yield [record for batch in log.batches[1:] for record in batch]
-
-    async def offload(function: Callable[..., Any], *arguments: Any) -> Any:
-        return function(*arguments)
-
-    monkeypatch.setattr(coordinator_driver, "stored_records", records)
+        yield from chunks
 
     async def test(machine: Machine) -> None:
         await machine.commit("g", {0: 1})
         await machine.commit("g", {1: 2})
-        machine.runtime.offload = offload  # type: ignore[attr-defined]
-        machine.groups.load(0)
+        monkeypatch.setattr(coordinator_driver, "stored_records", records)
+        machine.offsets_log.lead(1)
+        machine.groups.lead(0, 1)
         await until(lambda: machine.groups.coordinator.is_loaded(0))
         assert len(tries) == 2
         assert await machine.fetch("g") == {0: 1, 1: 2}
-
-    on_a_machine(test)
-
-
-def test_a_partition_that_is_unloaded_while_it_is_read_stays_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    may_go_on = asyncio.Event()
-
-    async def offload(function: Callable[..., Any], *arguments: Any) -> Any:
-        await may_go_on.wait()
-        return function(*arguments)
-
-    monkeypatch.setattr(coordinator_driver, "stored_records", lambda log: iter([log.batches[0]]))
-
-    async def test(machine: Machine) -> None:
-        await machine.commit("g", {0: 1})
-        machine.runtime.offload = offload  # type: ignore[attr-defined]
-        machine.groups.load(0)
-        await turns()
-        machine.groups.unload(0)
-        may_go_on.set()
-        await turns()
-        assert not machine.groups.coordinator.is_loaded(0)
-        refused = (await machine.commit("g", {0: 2})).topics[0].partitions[0].error_code
-        assert refused == ErrorCode.NOT_COORDINATOR
-
-    on_a_machine(test)
-
-
-def test_what_is_under_way_is_waited_for_before_a_partition_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else an offset that was acknowledged would be in the log and unknown."""
-
-    def records(log: Any) -> Any:
-        yield [record for batch in log.batches for record in batch]
-
-    async def offload(function: Callable[..., Any], *arguments: Any) -> Any:
-        return function(*arguments)
-
-    monkeypatch.setattr(coordinator_driver, "stored_records", records)
-
-    async def test(machine: Machine) -> None:
-        machine.runtime.offload = offload  # type: ignore[attr-defined]
-        machine.offsets_log.holds = True
-        commit = machine.commit("g", {0: 1})
-        kept: list[list[StoredRecord]] = [machine.offsets_log.log.batches.pop()]  # submitted, not in the log yet
-        machine.groups.load(0)
-        await turns()
-        assert not machine.groups.coordinator.is_loaded(0)
-        machine.offsets_log.log.batches += kept
-        machine.offsets_log.under_way[0].end()
-        assert (await commit).topics[0].partitions[0].error_code == ErrorCode.NONE
-        await until(lambda: machine.groups.coordinator.is_loaded(0))
-        assert await machine.fetch("g") == {0: 1}
 
     on_a_machine(test)
 
@@ -352,7 +294,7 @@ def test_a_transaction_ends_also_when_the_offsets_topic_was_deleted() -> None:
         who = await machine.started("tid")
         assert await machine.add_offsets("tid", who, "g") == ErrorCode.NONE
         del machine.partitions[CONSUMER_OFFSETS, 0]
-        machine.groups.apply(machine.groups.coordinator.unload(0))
+        machine.groups.resign(0)
         assert (await machine.end("tid", who, True)).error_code == ErrorCode.NONE
         await until(lambda: machine.transactions.coordinator.snapshots(0)["tid"].state.is_complete)
 

@@ -116,7 +116,8 @@ async def story(inside: Broker) -> None:
     for group in inside.groups.coordinator._shards.groups.values():
         assert not group.offsets.pending
         assert not group.offsets.in_flight
-    inside.groups.load(0)
+    inside.groups.resign(0)
+    inside.groups.lead(0, inside.partition(CONSUMER_OFFSETS, 0).leader_epoch)
     while not inside.groups.coordinator.is_loaded(0):
         await asyncio.sleep(0)
     for actor in actors:

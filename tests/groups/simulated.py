@@ -6,8 +6,30 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from headrace.groups import GroupState
+from headrace.errors import ErrorCode
+from headrace.groups import GroupState, Outcome, StoredRecord
 from headrace.groups.state import Group
+from headrace.protocol.messages.heartbeat import HeartbeatRequest
+from headrace.protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
+from headrace.protocol.messages.leave_group import LeaveGroupRequest, MemberIdentity
+from headrace.protocol.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
+from headrace.protocol.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
+from headrace.protocol.messages.txn_offset_commit import (
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitRequestPartition,
+    TxnOffsetCommitRequestTopic,
+)
+from headrace.protocol.stored.consumer_offsets import (
+    GroupMetadataKey,
+    OffsetCommitKey,
+    OffsetCommitValue,
+    decode_record,
+)
+from headrace.protocol.stored.coordinator import Unknown
 
 
 @dataclass
@@ -30,6 +52,68 @@ class Client:
     asked_ms: int = 0
     in_transaction: bool = False
     turn: int = 0  # only the latest plan for what it does next counts
+
+    def join_request(self, metadata: bytes) -> JoinGroupRequest:
+        return JoinGroupRequest(
+            group_id=self.group_id,
+            session_timeout_ms=self.session_timeout_ms,
+            rebalance_timeout_ms=self.rebalance_timeout_ms,
+            member_id=self.member_id,
+            group_instance_id=self.instance_id,
+            protocol_type="consumer",
+            protocols=[JoinGroupRequestProtocol(name=name, metadata=metadata) for name in self.protocols],
+        )
+
+    def sync_request(self, assignments: list[SyncGroupRequestAssignment]) -> SyncGroupRequest:
+        return SyncGroupRequest(
+            group_id=self.group_id,
+            generation_id=self.generation,
+            member_id=self.member_id,
+            group_instance_id=self.instance_id,
+            assignments=assignments,
+        )
+
+    def heartbeat_request(self) -> HeartbeatRequest:
+        return HeartbeatRequest(
+            group_id=self.group_id,
+            generation_id=self.generation,
+            member_id=self.member_id,
+            group_instance_id=self.instance_id,
+        )
+
+    def leave_request(self) -> LeaveGroupRequest:
+        who = MemberIdentity(member_id=self.member_id, group_instance_id=self.instance_id)
+        return LeaveGroupRequest(group_id=self.group_id, members=[who])
+
+    def commit_request(self, topic: str, offsets: dict[int, int]) -> OffsetCommitRequest:
+        partitions = [
+            OffsetCommitRequestPartition(partition_index=index, committed_offset=offset, committed_metadata="")
+            for index, offset in offsets.items()
+        ]
+        return OffsetCommitRequest(
+            group_id=self.group_id,
+            generation_id_or_member_epoch=self.generation,
+            member_id=self.member_id,
+            group_instance_id=self.instance_id,
+            topics=[OffsetCommitRequestTopic(name=topic, partitions=partitions)],
+        )
+
+    def transactional_commit_request(
+        self, producer_id: int, topic: str, offsets: dict[int, int]
+    ) -> TxnOffsetCommitRequest:
+        partitions = [
+            TxnOffsetCommitRequestPartition(partition_index=index, committed_offset=offset, committed_metadata="")
+            for index, offset in offsets.items()
+        ]
+        return TxnOffsetCommitRequest(
+            transactional_id=self.name,
+            group_id=self.group_id,
+            producer_id=producer_id,
+            generation_id=self.generation,
+            member_id=self.member_id,
+            group_instance_id=self.instance_id,
+            topics=[TxnOffsetCommitRequestTopic(name=topic, partitions=partitions)],
+        )
 
 
 @dataclass
@@ -61,7 +145,15 @@ class Written(NamedTuple):
     place: int
 
 
-@dataclass
+@dataclass(eq=False)
+class Write:
+    """Records on their way to the log; of those whose partition was led elsewhere meanwhile, with what they failed."""
+
+    outcome: Outcome
+    given_up: dict[int, ErrorCode] = field(default_factory=dict)
+
+
+@dataclass(eq=False)
 class Marker:
     """The end of a transaction in one partition, on its way to the log."""
 
@@ -69,6 +161,51 @@ class Marker:
     producer_id: int
     committed: bool
     end: Callable[[], None]
+
+
+class Books:
+    """What the log says of offsets, worked out record by record, and not by the coordinator's loader."""
+
+    def __init__(self) -> None:
+        self.committed: dict[tuple[str, int], Written] = {}  # group, partition → offset
+        self.pending: dict[int, dict[tuple[str, int], Written]] = {}  # the same of open transactions, by producer
+        self.writes = 0
+
+    def note(self, record: StoredRecord) -> str | None:
+        """Take in a record; if it is a group's tombstone, its name."""
+        found = decode_record(record.key, record.value)
+        assert not isinstance(found, Unknown)
+        if isinstance(found.key, GroupMetadataKey):
+            return found.key.group if record.value is None else None
+        assert isinstance(found.key, OffsetCommitKey)
+        name = (found.key.group, found.key.partition)
+        self.writes += 1
+        if found.value is None:
+            self.committed.pop(name, None)
+            for table in self.pending.values():
+                table.pop(name, None)
+            return None
+        assert isinstance(found.value, OffsetCommitValue)
+        table = self.committed if record.producer_id < 0 else self.pending.setdefault(record.producer_id, {})
+        table[name] = Written(found.value.offset, self.writes)
+        return None
+
+    def end(self, marker: Marker, is_here: Callable[[str], bool]) -> None:
+        """A transaction has ended, for the groups of one partition."""
+        table = self.pending.get(marker.producer_id, {})
+        for name in [name for name in table if is_here(name[0])]:
+            written = table.pop(name)
+            if marker.committed and written.place > self.committed.get(name, Written(0, -1)).place:
+                self.committed[name] = written
+
+    def offsets(self, is_wanted: Callable[[str], bool]) -> dict[tuple[str, int, int], int]:
+        """By group, producer (-1: committed) and partition."""
+        return {
+            (group_id, producer_id, index): written.offset
+            for producer_id, table in {-1: self.committed, **self.pending}.items()
+            for (group_id, index), written in table.items()
+            if is_wanted(group_id)
+        }
 
 
 def check_group(group: Group) -> None:

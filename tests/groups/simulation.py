@@ -1,51 +1,35 @@
 """Members that join, leave, die, stall and come back, over a network that delays, repeats, reorders and loses.
 
 The coordinator's writes take time and sometimes fail, whole or in part, since they may need several batches. Markers
-that end transactions are written among them. The wall clock is set forward and back, and the coordinator is started
-anew from its own records at any moment. What must hold whatever happens is checked after every step. A seed decides
+that end transactions are written among them. The wall clock is set forward and back. The coordinator is started anew
+from its own records at any moment, and its partitions are led elsewhere for a while: what was under way has failed
+then, whether it is in the log or not. What must hold whatever happens is checked after every step. A seed decides
 everything. By hand, many seeds:
 
-    cd tests && python -m groups.simulation 10000
+    python -m tests.groups.simulation 10000
 """
 
 from __future__ import annotations
 
-import heapq
 import random
-import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
+from tests.coordination.driver import played, run_seeds
+
 from headrace.errors import ErrorCode
-from headrace.groups import Caller, GroupConfig, GroupState, Outcome, Timer, TimerKind
+from headrace.groups import Caller, GroupConfig, GroupState, Outcome, StoredRecord, Timer, TimerKind
 from headrace.protocol.messages.delete_groups import DeleteGroupsRequest
-from headrace.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
-from headrace.protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol, JoinGroupResponse
-from headrace.protocol.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse, MemberIdentity
-from headrace.protocol.messages.offset_commit import (
-    OffsetCommitRequest,
-    OffsetCommitRequestPartition,
-    OffsetCommitRequestTopic,
-    OffsetCommitResponse,
-)
+from headrace.protocol.messages.heartbeat import HeartbeatResponse
+from headrace.protocol.messages.join_group import JoinGroupResponse
+from headrace.protocol.messages.leave_group import LeaveGroupResponse
+from headrace.protocol.messages.offset_commit import OffsetCommitResponse
 from headrace.protocol.messages.offset_fetch import OffsetFetchRequest
 from headrace.protocol.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment, SyncGroupResponse
-from headrace.protocol.messages.txn_offset_commit import (
-    TxnOffsetCommitRequest,
-    TxnOffsetCommitRequestPartition,
-    TxnOffsetCommitRequestTopic,
-    TxnOffsetCommitResponse,
-)
-from headrace.protocol.stored.consumer_offsets import (
-    GroupMetadataKey,
-    OffsetCommitKey,
-    OffsetCommitValue,
-    decode_record,
-)
-from headrace.protocol.stored.coordinator import Unknown
+from headrace.protocol.messages.txn_offset_commit import TxnOffsetCommitResponse
 
 from .driver import Driver
-from .simulated import Client, Facts, Marker, Sent, Written, check_group
+from .simulated import Books, Client, Facts, Marker, Sent, Write, check_group
 
 GROUPS = ("alpha", "beta")
 TOPIC = "topic"
@@ -53,39 +37,32 @@ PARTITIONS = 4
 HOUR_MS = 3_600_000
 BUSY_MS = 90_000
 QUIET_MS = 1_200_000
+GROUP_PARTITIONS = 2
 WRITE_ERRORS = (ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.REQUEST_TIMED_OUT)
 
 
 class Simulation(Driver):
     def __init__(self, seed: int) -> None:
-        self.random = random.Random(seed)
-        delay_ms = self.random.choice((0, 0, 500, 3_000))
+        pick = random.Random(seed)
         config = GroupConfig(
-            initial_rebalance_delay_ms=delay_ms,
-            offsets_topic_partitions=2,
-            max_size=self.random.choice((3, 100)),
+            initial_rebalance_delay_ms=pick.choice((0, 0, 500, 3_000)),
+            offsets_topic_partitions=GROUP_PARTITIONS,
+            max_size=pick.choice((3, 100)),
             new_member_join_timeout_ms=60_000,
-            offsets_retention_ms=3_600_000,
+            offsets_retention_minutes=60,
         )
+        self.epochs = dict.fromkeys(range(GROUP_PARTITIONS), 0)
         super().__init__(config, seed=seed)
-        self.hold = True
         self.topics.create(TOPIC, PARTITIONS)
-        self.events: list[tuple[int, int, Callable[[], None]]] = []
-        self.event_count = 0
         self.sent: dict[int, Sent] = {}
-        self.epoch = 0
         self.facts: dict[tuple[int, str], Facts] = {}
         self.lost: set[int] = set()  # requests that died with a coordinator
-        self.committed: dict[tuple[str, int], Written] = {}  # what the log says: group, partition → offset
-        self.pending: dict[int, dict[tuple[str, int], Written]] = {}  # the same of open transactions, by producer
-        self.writes = 0
+        self.books = Books()
         self.effects_per_batch = self.random.choice((1, 1, 2, 100))
         self.offset = 0
         self.write_ready_ms = 0
-        self.in_order: list[Outcome | Marker] = []
+        self.in_order: list[Write | Marker] = []
         self.checks = 0
-        self.is_quiet = False
-        self.counts: dict[str, int] = {}
         self.clients = [self.new_client(n) for n in range(self.random.randint(2, 6))]
 
     def new_client(self, number: int) -> Client:
@@ -104,103 +81,63 @@ class Simulation(Driver):
 
     # --- events
 
-    def at(self, delay_ms: int, action: Callable[[], None]) -> None:
-        self.event_count += 1
-        heapq.heappush(self.events, (self.now_ms + delay_ms, self.event_count, action))
-
-    def run(self) -> None:
+    def run(self) -> Simulation:
         for client in self.clients:
             self.plan(client, self.random.randint(0, 3_000))
-        self.at(self.random.randint(1_000, 20_000), self.disturb)
-        self.play_until(self.now_ms + BUSY_MS)
+        self.after(self.random.randint(1_000, 20_000), self.disturb)
+        self.run_until(self.now_ms + BUSY_MS)
         self.is_quiet = True
-        self.play_until(self.now_ms + QUIET_MS)
+        self.run_until(self.now_ms + QUIET_MS)
         self.end_transactions()
         self.clock_error_ms = 0
-        self.play_until(self.now_ms + 10_000)
+        self.run_until(self.now_ms + 10_000)
         self.check_end()
+        return self
 
-    def play_until(self, until_ms: int) -> None:
-        for _ in range(50_000):
-            next_timer_ms = min(self.timers.values(), default=until_ms + 1)
-            next_event_ms = self.events[0][0] if self.events else until_ms + 1
-            if min(next_timer_ms, next_event_ms) > until_ms:
-                break
-            if next_timer_ms <= next_event_ms:
-                self.now_ms = max(self.now_ms, next_timer_ms)
-                self.run_until(self.now_ms)
-            else:
-                at_ms, _, action = heapq.heappop(self.events)
-                self.now_ms = max(self.now_ms, at_ms)
-                action()
-            self.check()
-        else:
-            raise AssertionError("events without end")
-        self.now_ms = until_ms
+    # --- writes
 
-    def absorb(self, outcome: Outcome) -> None:
-        for token, response in outcome.replies if not outcome.records else ():
-            self.on_answer(token, response)
-        held = len(self.held)
-        super().absorb(outcome)
-        if len(self.held) > held:
-            self.queue(self.held.pop())
+    def begin_write(self, outcome: Outcome) -> None:
+        self.queue(Write(outcome))
 
-    def queue(self, write: Outcome | Marker) -> None:
+    def queue(self, write: Write | Marker) -> None:
         """Writes end in the order in which they began."""
         self.in_order.append(write)
         self.write_ready_ms = max(self.write_ready_ms, self.now_ms + self.random.choice((0, 0, 1, 5, 50, 700)))
-        self.at(self.write_ready_ms - self.now_ms, lambda epoch=self.epoch: self.end_write(epoch))  # type: ignore[misc]
+        delay_ms = self.write_ready_ms - self.now_ms
+        self.after(delay_ms, lambda: self.end_write(write))
+        if delay_ms and self.chance(0.02):
+            # Of all moments the worst: while something is being written.
+            what = self.random.choice((self.crash, self.move_some))
+            self.after(self.random.randrange(delay_ms), lambda: None if self.is_quiet else what())
 
-    def end_write(self, epoch: int) -> None:
-        if epoch != self.epoch:
-            return  # it went down with its coordinator
-        write = self.in_order.pop(0)
+    def end_write(self, write: Write | Marker) -> None:
+        if not any(one is write for one in self.in_order):
+            return  # it was over when its partition was led elsewhere, or its coordinator died
+        self.in_order.remove(write)
         if isinstance(write, Marker):
             self.end_marker(write)
             return
-        errors = {}
-        for first in range(0, len(write.effects), self.effects_per_batch):
-            if self.random.random() < 0.03 and not self.is_quiet:
+        effects = write.outcome.effects
+        errors = dict(write.given_up)
+        for first in range(0, len(effects), self.effects_per_batch):
+            if self.chance(0.03):
                 self.count("failed writes")
                 error = self.random.choice(WRITE_ERRORS)
-                errors |= dict.fromkeys(range(first, first + self.effects_per_batch), error)
-        errors = {position: error for position, error in errors.items() if position < len(write.effects)}
-        if 0 < len(errors) < len(write.effects):
+                failed = range(first, min(first + self.effects_per_batch, len(effects)))
+                errors = dict.fromkeys(failed, error) | errors
+        if 0 < len(errors) < len(effects):
             self.count("writes that failed in part")
-        self.put(write, [position for position in range(len(write.effects)) if position not in errors])
+        self.put(write.outcome, [position for position in range(len(effects)) if position not in errors])
         if errors:
-            self.absorb(self.coordinator.failed(write, errors, self.now))
+            self.absorb(self.coordinator.failed(write.outcome, errors, self.now))
         else:
-            self.absorb(self.coordinator.written(write, self.now))
+            self.absorb(self.coordinator.written(write.outcome, self.now))
 
-    def put(self, write: Outcome, positions: Iterable[int]) -> None:
-        producer_id = -1 if write.producer is None else write.producer.producer_id
-        for position in positions:
-            for record in write.effects[position].records:
-                self.log.setdefault(record.partition, []).append((record.key, record.value, producer_id))
-                self.keep_books(record.key, record.value, producer_id)
-
-    def keep_books(self, key: bytes, value: bytes | None, producer_id: int) -> None:
-        """What the log says, worked out record by record."""
-        record = decode_record(key, value)
-        assert not isinstance(record, Unknown)
-        if isinstance(record.key, GroupMetadataKey):
-            if value is None:
-                # Of the group that comes next under this name nothing was said yet.
-                self.facts.pop((self.epoch, record.key.group), None)
-            return
-        assert isinstance(record.key, OffsetCommitKey)
-        name = (record.key.group, record.key.partition)
-        self.writes += 1
-        if record.value is None:
-            self.committed.pop(name, None)
-            for table in self.pending.values():
-                table.pop(name, None)
-            return
-        assert isinstance(record.value, OffsetCommitValue)
-        table = self.committed if producer_id < 0 else self.pending.setdefault(producer_id, {})
-        table[name] = Written(record.value.offset, self.writes)
+    def note_put(self, partition: int, record: StoredRecord) -> None:
+        deleted = self.books.note(record)
+        if deleted is not None:
+            # Of the group that comes next under this name nothing was said yet.
+            self.facts.pop((self.epoch_of(deleted), deleted), None)
 
     def end_transactions(self) -> None:
         """Markers are on their way to every partition, behind whatever is before them there."""
@@ -215,11 +152,14 @@ class Simulation(Driver):
 
     def send_marker(self, partition: int, producer_id: int, committed: bool) -> None:
         end = self.coordinator.ending_transaction(partition, producer_id, committed)
-        assert end is not None, "the partition is served"
-        self.queue(Marker(partition, producer_id, committed, end))
+        if end is None:
+            # The partition is not served: the transaction coordinator asks again.
+            self.after(300, lambda: self.send_marker(partition, producer_id, committed))
+        else:
+            self.queue(Marker(partition, producer_id, committed, end))
 
     def end_marker(self, marker: Marker) -> None:
-        if self.random.random() < 0.1 and not self.is_quiet:
+        if self.chance(0.1):
             self.count("markers written again")
             self.send_marker(marker.partition, marker.producer_id, marker.committed)
             return
@@ -227,16 +167,9 @@ class Simulation(Driver):
         self.put_marker(marker)
 
     def put_marker(self, marker: Marker) -> None:
-        log = self.log.setdefault(marker.partition, [])
-        self.markers.append((marker.partition, len(log), marker.producer_id, marker.committed))
-        for name, written in list(self.pending.get(marker.producer_id, {}).items()):
-            if self.coordinator.partition_of(name[0]) == marker.partition:
-                del self.pending[marker.producer_id][name]
-                if marker.committed and written.place > self.committed.get(name, Written(0, -1)).place:
-                    self.committed[name] = written
-
-    def count(self, what: str) -> None:
-        self.counts[what] = self.counts.get(what, 0) + 1
+        stored = StoredRecord(b"", None, marker.producer_id, marker.committed)
+        self.log.setdefault(marker.partition, []).append(stored)
+        self.books.end(marker, lambda group_id: self.coordinator.partition_of(group_id) == marker.partition)
 
     def disturb(self) -> None:
         """Now and then something happens that nobody asked for."""
@@ -259,13 +192,13 @@ class Simulation(Driver):
                 caller = Caller(("admin", self.tokens), api_version=2)
                 self.absorb(self.coordinator.delete_groups(caller, request, self.now))
             case 0:
-                self.restart()
+                self.crash()
             case 1:
-                self.move_away()
+                self.move_some()
             case _:
                 client = self.random.choice(self.clients)
                 self.reborn(client)
-        self.at(self.random.randint(500, 10_000), self.disturb)
+        self.after(self.random.randint(500, 10_000), self.disturb)
 
     def reborn(self, client: Client) -> None:
         """Killed, and started again without its id. If it is static, its old self is fenced."""
@@ -273,52 +206,111 @@ class Simulation(Driver):
         client.member_id, client.generation, client.phase, client.waiting = "", -1, "out", None
         self.plan(client, self.random.choice((0, 100, 9_000)))
 
-    def restart(self) -> None:
+    # --- the coordinator's lives
+
+    def epoch_of(self, group_id: str) -> int:
+        """The leader epoch of the group's partition: what was said in another one may have been forgotten."""
+        return self.epochs[self.coordinator.partition_of(group_id)]
+
+    def crash(self) -> None:
         """The broker dies and comes back; what it had not written is gone, and so are its connections."""
         self.count("restarts")
-        assert self.known_offsets() == self.books(), "known offsets are not those in the log"
-        self.lost |= self.unanswered()
-        self.start_anew()
-
-    def move_away(self) -> None:
-        """The partitions move to another broker and at once come back: those who wait are told."""
-        self.count("moves")
-        assert self.known_offsets() == self.books(), "known offsets are not those in the log"
-        outcomes = [self.coordinator.unload(partition) for partition in range(2)]
-        for outcome in outcomes:
-            self.absorb(outcome)
-        held = {reply.token for write in self.in_order if isinstance(write, Outcome) for reply in write.replies}
-        waiting = self.unanswered()
-        assert waiting <= held, "someone still waits for a coordinator that is gone"
-        assert not self.timers, f"timers left behind: {self.timers}"
-        self.lost |= waiting
-        self.start_anew()
-
-    def start_anew(self) -> None:
-        """Some of what was on its way is in the log, perhaps a part of the last; the rest never will be.
-
-        Markers are sent again by the transaction coordinator, which heard of none of them.
-        """
+        self.check_offsets()
+        self.lost |= self.unanswered(range(GROUP_PARTITIONS))
         markers = [write for write in self.in_order if isinstance(write, Marker)]
-        for write in self.in_order[: self.random.randint(0, len(self.in_order))]:
+        self.land_some(range(GROUP_PARTITIONS))
+        self.in_order.clear()
+        for partition in range(GROUP_PARTITIONS):
+            self.epochs[partition] += 1
+        self.restart()
+        assert self.known_offsets() == self.books.offsets(self.is_served), (
+            "other offsets were found than are in the log"
+        )
+        self.send_again(markers)
+
+    def move_some(self) -> None:
+        self.move_away(self.random.sample(range(GROUP_PARTITIONS), self.random.randint(1, GROUP_PARTITIONS)))
+
+    def move_away(self, partitions: list[int]) -> None:
+        """Others lead these partitions, and then this broker again: those who wait are told."""
+        if not all(map(self.coordinator.is_loaded, partitions)):
+            return
+        self.count("moves")
+        self.check_offsets()
+        markers = [write for write in self.in_order if isinstance(write, Marker) and write.partition in partitions]
+        self.land_some(partitions)
+        for partition in partitions:
+            self.epochs[partition] += 1
+            self.absorb(self.coordinator.unload(partition))
+        for write in list(self.in_order):
+            self.give_up(write, partitions)
+        waiting = self.unanswered(partitions)
+        assert not waiting, f"someone still waits for a coordinator that is gone: {waiting}"
+        left = [timer for timer in self.timers if timer.partition in partitions]
+        assert not left, f"timers left behind: {left}"
+        epochs = dict(self.epochs)
+        delay_ms = self.random.choice((0, 1, 700, 5_000))
+        self.after(delay_ms, lambda: self.come_back(partitions, epochs))
+        self.send_again(markers)
+
+    def give_up(self, write: Write | Marker, partitions: list[int]) -> None:
+        """What is under way in these partitions has failed; if that is all of it, now."""
+        if isinstance(write, Marker):
+            if write.partition in partitions:
+                self.in_order.remove(write)
+            return
+        for position, effect in enumerate(write.outcome.effects):
+            if effect.partition in partitions:
+                write.given_up[position] = ErrorCode.NOT_LEADER_OR_FOLLOWER
+        if len(write.given_up) == len(write.outcome.effects):
+            self.in_order.remove(write)
+            self.absorb(self.coordinator.failed(write.outcome, write.given_up, self.now))
+
+    def come_back(self, partitions: list[int], epochs: dict[int, int]) -> None:
+        """The log is read, which takes a while, unless it is led elsewhere again or the broker dies meanwhile."""
+        for partition in partitions:
+            if epochs[partition] == self.epochs[partition]:
+                self.absorb(self.coordinator.begin_load(partition, self.epochs[partition]))
+                delay_ms = self.random.choice((0, 1, 700))
+                self.after(delay_ms, lambda p=partition: self.be_back(p, epochs[p]))  # type: ignore[misc]
+
+    def be_back(self, partition: int, epoch: int) -> None:
+        if epoch == self.epochs[partition]:
+            self.replay(partition)
+            self.absorb(self.coordinator.loaded(partition, self.now))
+            assert self.known_offsets() == self.books.offsets(self.is_served), (
+                "other offsets were found than are in the log"
+            )
+
+    def land_some(self, partitions: Iterable[int]) -> None:
+        """Some of what was on its way there is in the log, perhaps a part of the last; the rest never will be."""
+        on_its_way = [
+            write for write in self.in_order if not isinstance(write, Marker) or write.partition in partitions
+        ]
+        for write in on_its_way[: self.random.randint(0, len(on_its_way))]:
             if isinstance(write, Marker):
                 self.put_marker(write)
-            else:
-                self.put(write, range(self.random.randint(1, len(write.effects))))
+                continue
+            here = [
+                position
+                for position, effect in enumerate(write.outcome.effects)
+                if effect.partition in partitions and position not in write.given_up
+            ]
+            if here:
+                self.put(write.outcome, here[: self.random.randint(1, len(here))])
                 self.count("writes of which nobody heard")
-        self.in_order.clear()
-        self.epoch += 1
-        self.reload()
-        assert self.known_offsets() == self.books(), "other offsets were found than are in the log"
+
+    def send_again(self, markers: list[Marker]) -> None:
+        """By the transaction coordinator, which heard of none of them."""
         for marker in markers:
             self.send_marker(marker.partition, marker.producer_id, marker.committed)
 
-    def books(self) -> dict[Any, int]:
-        return {
-            (group_id, producer_id, index): written.offset
-            for producer_id, table in {-1: self.committed, **self.pending}.items()
-            for (group_id, index), written in table.items()
-        }
+    def is_served(self, group_id: str) -> bool:
+        return self.coordinator.is_loaded(self.coordinator.partition_of(group_id))
+
+    def check_offsets(self) -> None:
+        told = self.books.offsets(self.is_served)
+        assert self.known_offsets() == told, "known offsets are not those in the log"
 
     def known_offsets(self) -> dict[Any, int]:
         """Committed, and pending in transactions, as the coordinator knows them."""
@@ -329,8 +321,15 @@ class Simulation(Driver):
                     found |= {(group_id, producer_id, index): one.offset for index, one in partitions.items()}
         return found
 
-    def unanswered(self) -> set[int]:
-        return {t for t, sent in self.sent.items() if sent.arrived and t not in self.answers} - self.lost
+    def unanswered(self, partitions: Iterable[int]) -> set[int]:
+        return {
+            token
+            for token, sent in self.sent.items()
+            if sent.arrived
+            and token not in self.answers
+            and token not in self.lost
+            and self.coordinator.partition_of(sent.client.group_id) in partitions
+        }
 
     def fetch_all(self) -> dict[tuple[str, int], int]:
         found = {}
@@ -350,24 +349,26 @@ class Simulation(Driver):
         client.asked_ms = self.now_ms
         self.tokens += 1
         client.waiting = self.tokens
-        self.sent[self.tokens] = Sent(client, client.life, method, request, self.epoch)
+        self.sent[self.tokens] = Sent(client, client.life, method, request, self.epoch_of(client.group_id))
         token = self.tokens
-        self.at(self.travel_ms(), lambda: self.arrive(token, version))
+        self.after(self.travel_ms(), lambda: self.arrive(token, version))
         # A generation that the log never heard of is numbered again by the next coordinator, in Kafka as here. What a
         # leader said in the first one and is repeated in the second would pass: so nothing of the first is repeated.
         repeats = self.random.random() < 0.04
-        if repeats and (method == "join_group" or client.generation_epoch == self.epoch):
+        if repeats and (method == "join_group" or client.generation_epoch == self.epoch_of(client.group_id)):
             self.tokens += 1
-            self.sent[self.tokens] = Sent(client, client.life, method, request, self.epoch, expected=False)
+            self.sent[self.tokens] = Sent(
+                client, client.life, method, request, self.epoch_of(client.group_id), expected=False
+            )
             again = self.tokens
-            self.at(self.travel_ms(), lambda: self.arrive(again, version))
+            self.after(self.travel_ms(), lambda: self.arrive(again, version))
 
     def travel_ms(self) -> int:
         return self.random.choice((0, 1, 1, 2, 20)) if self.random.random() < 0.95 else self.random.randint(100, 20_000)
 
     def arrive(self, token: int, version: int) -> None:
         sent = self.sent[token]
-        if sent.epoch != self.epoch:
+        if sent.epoch != self.epoch_of(sent.client.group_id):
             self.lost.add(token)
             return
         sent.arrived = True
@@ -375,7 +376,7 @@ class Simulation(Driver):
         self.count(sent.method)
         outcome = getattr(self.coordinator, sent.method)(caller, sent.request, self.now)
         if sent.method in ("offset_commit", "txn_offset_commit") and outcome.records:
-            facts = self.facts.setdefault((self.epoch, sent.client.group_id), Facts())
+            facts = self.facts.setdefault((self.epoch_of(sent.client.group_id), sent.client.group_id), Facts())
             in_transaction = sent.method == "txn_offset_commit"
             # When it arrives, not when it is sent: it may come late, after the end of the transaction before.
             sent.client.in_transaction |= in_transaction
@@ -385,19 +386,20 @@ class Simulation(Driver):
             self.count("commits accepted")
         self.absorb(outcome)
 
-    def on_answer(self, token: Any, response: Any) -> None:
+    def answer(self, token: Any, response: Any) -> None:
+        super().answer(token, response)
         if token not in self.sent:
             return  # an administrator's
         sent = self.sent[token]
         self.check_answer(sent, response)
         if sent.expected and self.random.random() < 0.98:
-            self.at(self.travel_ms(), lambda: self.hear(token, sent, response))
+            self.after(self.travel_ms(), lambda: self.hear(token, sent, response))
 
     # --- the clients
 
     def hear(self, token: int, sent: Sent, response: Any) -> None:
         client = sent.client
-        if client.waiting != token or client.life != sent.life or sent.epoch != self.epoch:
+        if client.waiting != token or client.life != sent.life or sent.epoch != self.epoch_of(client.group_id):
             return  # it gave up waiting, or the answer was lost on its way
         client.waiting = None
         match response:
@@ -429,7 +431,7 @@ class Simulation(Driver):
             client.member_id = response.member_id
         elif response.error_code == ErrorCode.NONE:
             client.member_id, client.generation, client.phase = response.member_id, response.generation_id, "joined"
-            client.generation_epoch = self.epoch
+            client.generation_epoch = self.epoch_of(client.group_id)
             assignments = []
             if response.leader == response.member_id and not response.skip_assignment:
                 mark = f"{self.random.getrandbits(32):x}"
@@ -437,17 +439,11 @@ class Simulation(Driver):
                     owner = member.group_instance_id or member.member_id
                     text = f"{response.generation_id}/{owner}/{mark}"
                     assignments.append(SyncGroupRequestAssignment(member_id=member.member_id, assignment=text.encode()))
-            request = SyncGroupRequest(
-                group_id=client.group_id,
-                generation_id=client.generation,
-                member_id=client.member_id,
-                group_instance_id=client.instance_id,
-                assignments=assignments,
-            )
+            request = client.sync_request(assignments)
             if self.random.random() < 0.93:
                 self.deliver(client, "sync_group", request, 3 if client.version < 9 else 5)
             else:
-                self.at(self.random.randint(1_000, 15_000), lambda: self.sync_late(client, request))
+                self.after(self.random.randint(1_000, 15_000), lambda: self.sync_late(client, request))
         else:
             self.forget_if(client, response.error_code)
 
@@ -458,7 +454,7 @@ class Simulation(Driver):
     def plan(self, client: Client, delay_ms: int) -> None:
         client.turn += 1
         turn = client.turn
-        self.at(delay_ms, lambda: self.live(client) if turn == client.turn else None)
+        self.after(delay_ms, lambda: self.live(client) if turn == client.turn else None)
 
     def live(self, client: Client) -> None:
         """What a client does next."""
@@ -471,83 +467,40 @@ class Simulation(Driver):
             client.waiting = None  # it gives up, and asks again
             client.phase = "out"
         if client.phase == "out":
-            self.deliver(client, "join_group", self.join_request(client), client.version)
+            self.deliver(
+                client, "join_group", client.join_request(self.random.choice((b"1", b"1", b"1", b"2"))), client.version
+            )
         elif client.phase == "stable":
             self.work(client)
         if client.phase != "stalled":
             self.plan(client, self.random.randint(500, 3_500))
 
-    def join_request(self, client: Client) -> JoinGroupRequest:
-        metadata = self.random.choice((b"1", b"1", b"1", b"2"))
-        return JoinGroupRequest(
-            group_id=client.group_id,
-            session_timeout_ms=client.session_timeout_ms,
-            rebalance_timeout_ms=client.rebalance_timeout_ms,
-            member_id=client.member_id,
-            group_instance_id=client.instance_id,
-            protocol_type="consumer",
-            protocols=[JoinGroupRequestProtocol(name=name, metadata=metadata) for name in client.protocols],
-        )
-
     def work(self, client: Client) -> None:
         choice = self.random.random()
         if choice < 0.03:
             client.phase = "stalled"
-            self.at(self.random.randint(1_000, 20_000), lambda: self.reborn(client))
+            self.after(self.random.randint(1_000, 20_000), lambda: self.reborn(client))
         elif choice < 0.06:
-            who = MemberIdentity(member_id=client.member_id, group_instance_id=client.instance_id)
-            self.deliver(client, "leave_group", LeaveGroupRequest(group_id=client.group_id, members=[who]), 3)
+            self.deliver(client, "leave_group", client.leave_request(), 3)
         elif choice < 0.10:
             client.phase = "out"  # its subscription changed, or it leads and saw new partitions
         elif choice < 0.25:
-            self.commit_in_transaction(client)
+            producer_id = 100 + self.clients.index(client)
+            request = client.transactional_commit_request(producer_id, TOPIC, self.some_offsets())
+            self.deliver(client, "txn_offset_commit", request, 3)
         elif choice < 0.50:
-            self.offset += 1
-            partitions = [
-                OffsetCommitRequestPartition(partition_index=n, committed_offset=self.offset, committed_metadata="")
-                for n in self.some_partitions()
-            ]
-            request = OffsetCommitRequest(
-                group_id=client.group_id,
-                generation_id_or_member_epoch=client.generation,
-                member_id=client.member_id,
-                group_instance_id=client.instance_id,
-                topics=[OffsetCommitRequestTopic(name=TOPIC, partitions=partitions)],
-            )
-            self.deliver(client, "offset_commit", request, 8)
+            self.deliver(client, "offset_commit", client.commit_request(TOPIC, self.some_offsets()), 8)
         else:
-            request = HeartbeatRequest(
-                group_id=client.group_id,
-                generation_id=client.generation,
-                member_id=client.member_id,
-                group_instance_id=client.instance_id,
-            )
-            self.deliver(client, "heartbeat", request, 4)
+            self.deliver(client, "heartbeat", client.heartbeat_request(), 4)
 
-    def some_partitions(self) -> list[int]:
-        return self.random.sample(range(PARTITIONS), self.random.randint(1, PARTITIONS))
-
-    def commit_in_transaction(self, client: Client) -> None:
+    def some_offsets(self) -> dict[int, int]:
         self.offset += 1
-        partitions = [
-            TxnOffsetCommitRequestPartition(partition_index=n, committed_offset=self.offset, committed_metadata="")
-            for n in self.some_partitions()
-        ]
-        request = TxnOffsetCommitRequest(
-            transactional_id=client.name,
-            group_id=client.group_id,
-            producer_id=100 + self.clients.index(client),
-            generation_id=client.generation,
-            member_id=client.member_id,
-            group_instance_id=client.instance_id,
-            topics=[TxnOffsetCommitRequestTopic(name=TOPIC, partitions=partitions)],
-        )
-        self.deliver(client, "txn_offset_commit", request, 3)
+        return dict.fromkeys(self.random.sample(range(PARTITIONS), self.random.randint(1, PARTITIONS)), self.offset)
 
     # --- what must hold
 
     def check_answer(self, sent: Sent, response: Any) -> None:
-        facts = self.facts.setdefault((self.epoch, sent.client.group_id), Facts())
+        facts = self.facts.setdefault((self.epoch_of(sent.client.group_id), sent.client.group_id), Facts())
         match response:
             case JoinGroupResponse() if response.error_code == ErrorCode.NONE:
                 self.count("joined")
@@ -582,49 +535,37 @@ class Simulation(Driver):
                     wanted[Timer(TimerKind.SESSION, *name, member_id)] = session.armed_ms
         timers = {timer: at for timer, at in self.timers.items() if timer.kind is not TimerKind.EXPIRY}
         assert timers == wanted, "timers that are set and timers that are meant differ"
-        assert len(self.timers) - len(timers) == 2, "one timer per partition looks for what is too old"
+        served = [partition for partition in range(GROUP_PARTITIONS) if self.coordinator.is_loaded(partition)]
+        expiring = sorted(timer.partition for timer in self.timers if timer.kind is TimerKind.EXPIRY)
+        assert expiring == served, "one timer per partition looks for what is too old"
         self.checks += 1
         if self.checks % 8 == 0:
             # Of a group that is being deleted nothing is told any more.
             dead = {name for name, group in self.coordinator._shards.groups.items() if group.state is GroupState.DEAD}
-            committed = {name: written.offset for name, written in self.committed.items() if name[0] not in dead}
+            committed = {
+                name: written.offset
+                for name, written in self.books.committed.items()
+                if name[0] not in dead and self.is_served(name[0])
+            }
             assert self.fetch_all() == committed, "fetched offsets are not those that were written"
 
     def check_end(self) -> None:
         unanswered = [sent for token, sent in self.sent.items() if token not in self.answers.keys() | self.lost]
         assert not unanswered, f"never answered: {unanswered}"
-        assert not self.held
         assert not self.in_order
+        assert all(map(self.coordinator.is_loaded, range(GROUP_PARTITIONS)))
         for group in self.coordinator._shards.groups.values():
             assert group.state is GroupState.EMPTY, f"all are gone, but {group.group_id} is {group.state}"
             assert not group.members
             assert not group.pending
         assert {timer.kind for timer in self.timers} == {TimerKind.EXPIRY}
-        self.hold = False
         self.run_until(self.now_ms + self.config.offsets_retention_ms + HOUR_MS + 2 * 600_000)
         assert not self.coordinator._shards.groups, "groups outlive the retention of their offsets"
 
 
 def simulate(seed: int) -> Simulation:
-    simulation = Simulation(seed)
-    try:
-        simulation.run()
-    except Exception as error:
-        error.add_note(f"seed {seed}")
-        raise
-    return simulation
-
-
-def main() -> None:
-    count = int(sys.argv[1]) if len(sys.argv) > 1 else 1_000
-    first = int(sys.argv[2]) if len(sys.argv) > 2 else 0
-    totals: dict[str, int] = {}
-    for seed in range(first, first + count):
-        for what, n in simulate(seed).counts.items():
-            totals[what] = totals.get(what, 0) + n
-    print(f"{count} seeds from {first}: nothing found")
-    print(", ".join(f"{n} {what}" for what, n in sorted(totals.items())))
+    return played(seed, lambda: Simulation(seed).run())
 
 
 if __name__ == "__main__":
-    main()
+    run_seeds(simulate)

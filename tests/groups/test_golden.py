@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from headrace.groups import GroupConfig
+from headrace.groups import GroupConfig, StoredRecord
 from headrace.protocol.messages.offset_fetch import OffsetFetchRequest
 from headrace.records import read_records, split
 
@@ -22,17 +22,18 @@ PARTITIONS = 3
 def load(directory: Path) -> Members:
     driver = Driver(GroupConfig(offsets_topic_partitions=PARTITIONS), load=False)
     for partition in range(PARTITIONS):
-        driver.absorb(driver.coordinator.begin_load(partition))
+        driver.absorb(driver.coordinator.begin_load(partition, 0))
         for file in sorted((directory / f"__consumer_offsets-{partition}").glob("*.log")):
             for batch in split(file.read_bytes()):
                 for record in read_records(batch):
                     key = bytes(record.key or b"")
                     if batch.is_control:
                         committed = int.from_bytes(key[2:4], "big") == 1
-                        driver.coordinator.complete_transaction(partition, batch.producer_id, committed)
+                        found = StoredRecord(b"", None, batch.producer_id, committed)
                     else:
                         value = None if record.value is None else bytes(record.value)
-                        driver.coordinator.load(partition, key, value, batch.producer_id)
+                        found = StoredRecord(key, value, batch.producer_id)
+                    driver.coordinator.load(partition, found)
         driver.absorb(driver.coordinator.loaded(partition, driver.now))
     return Members(driver)
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from headrace.groups import GroupConfig, GroupCoordinator, GroupState, Now
+from headrace.groups import GroupConfig, GroupCoordinator, GroupState, Now, StoredRecord
 from headrace.groups.loading import Loader
 from headrace.groups.records import group_record, offset_record
 from headrace.protocol.messages.describe_groups import DescribeGroupsRequest
@@ -39,7 +39,7 @@ def raw(field: str | None) -> bytes | None:
 
 def load_one(line: dict[str, Any]) -> Loader:
     loader = Loader()
-    loader.add(raw(line["key"]) or b"", raw(line["value"]))
+    loader.add(StoredRecord(raw(line["key"]) or b"", raw(line["value"])))
     return loader
 
 
@@ -133,6 +133,8 @@ def test_damaged_and_foreign_records_are_counted_and_never_stop_the_loading() ->
 def test_a_whole_partition_of_them_answers_requests() -> None:
     """All good lines of the vectors as one log: the last value of each key is what is told."""
     driver = Driver(load=False)
+    for partition in range(50):
+        driver.absorb(driver.coordinator.begin_load(partition, 0))
     offsets: dict[tuple[str, str, int], int] = {}
     groups: set[str] = set()
     for line in LINES:
@@ -140,7 +142,8 @@ def test_a_whole_partition_of_them_answers_requests() -> None:
             continue
         key = line["key_fields"]
         group_id = key.get("group", key.get("groupId"))
-        driver.coordinator.load(driver.coordinator.partition_of(group_id), raw(line["key"]) or b"", raw(line["value"]))
+        record = StoredRecord(raw(line["key"]) or b"", raw(line["value"]))
+        driver.coordinator.load(driver.coordinator.partition_of(group_id), record)
         if line["type"] == "GROUP_METADATA":
             (groups.discard if line["value"] is None else groups.add)(group_id)
         elif line["type"] in CLASSIC:
@@ -167,6 +170,7 @@ def test_a_whole_partition_of_them_answers_requests() -> None:
 
 def test_a_partition_that_serves_takes_no_more_records() -> None:
     coordinator = GroupCoordinator(GroupConfig(), random.Random(0), Topics())
+    coordinator.begin_load(3, 0)
     coordinator.loaded(3, Now(0, 0))
     with pytest.raises(ValueError, match="begin_load"):
-        coordinator.load(3, b"\x00\x02\x00\x01g", None)
+        coordinator.load(3, StoredRecord(b"\x00\x02\x00\x01g", None))

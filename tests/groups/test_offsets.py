@@ -43,7 +43,7 @@ def members() -> Members:
 
 def last_record(members: Members) -> tuple[int, object]:
     """Version and value of the latest record of the group's partition."""
-    key, value, _ = members.driver.log[members.driver.coordinator.partition_of(GROUP)][-1]
+    key, value, *_ = members.driver.log[members.driver.coordinator.partition_of(GROUP)][-1]
     assert value is not None
     return int.from_bytes(value[:2], "big"), decode_record(key, value).value  # type: ignore[union-attr]
 

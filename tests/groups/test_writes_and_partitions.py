@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from headrace.errors import ErrorCode
-from headrace.groups import Caller, TimerKind
+from headrace.groups import Caller, StoredRecord, TimerKind
 from headrace.protocol.messages.heartbeat import HeartbeatRequest
 from headrace.protocol.messages.leave_group import LeaveGroupRequest, MemberIdentity
 from headrace.protocol.messages.list_groups import ListGroupsRequest
@@ -183,7 +183,7 @@ def test_a_partition_that_is_led_elsewhere_answers_so(members: Members) -> None:
 
 
 def test_a_partition_that_is_being_loaded_answers_so(members: Members) -> None:
-    members.driver.absorb(members.driver.coordinator.begin_load(partition(members)))
+    members.driver.absorb(members.driver.coordinator.begin_load(partition(members), 1))
     errors = errors_everywhere(members)
     assert errors.pop("heartbeat") == NONE  # nobody's session runs meanwhile
     assert set(errors.values()) == {ErrorCode.COORDINATOR_LOAD_IN_PROGRESS}
@@ -207,7 +207,7 @@ def test_writes_that_end_after_a_partition_moved_away_change_nothing(members: Me
     members.driver.hold = True
     token = members.driver.send("offset_commit", members.commit_request(1), 8)
     members.driver.absorb(members.driver.coordinator.unload(partition(members)))
-    members.driver.absorb(members.driver.coordinator.loaded(partition(members), members.driver.now))
+    members.driver.load(partition(members))
     members.driver.release()
     assert members.driver.answers[token].topics[0].partitions[0].error_code == NONE
     assert members.offsets() == {}  # whoever loads the partition reads it from the log
@@ -252,8 +252,9 @@ def test_a_heartbeat_makes_no_timer_change(members: Members) -> None:
 
 def test_what_was_left_out_of_a_partition_is_reported() -> None:
     driver = Driver(load=False)
-    driver.coordinator.load(3, b"\x00\x03\x05group", b"\x00\x00")
-    driver.coordinator.load(3, b"\x00\x01\x00\x01g\x00\x01t\x00\x00\x00\x00", b"\x00\x04\x00")
+    driver.coordinator.begin_load(3, 0)
+    driver.coordinator.load(3, StoredRecord(b"\x00\x03\x05group", b"\x00\x00"))
+    driver.coordinator.load(3, StoredRecord(b"\x00\x01\x00\x01g\x00\x01t\x00\x00\x00\x00", b"\x00\x04\x00"))
     assert driver.coordinator.load_report(3) is None
     driver.coordinator.loaded(3, driver.now)
     report = driver.coordinator.load_report(3)

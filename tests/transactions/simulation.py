@@ -5,7 +5,7 @@ back at any moment and is made anew from its records; the wall clock is set forw
 time, and are replaced while they still run. What must hold is checked on the way and at the end. A seed decides
 everything. Many seeds, by hand:
 
-    python -m tests.transactions.simulate 10000
+    python -m tests.transactions.simulation 10000
 
 Of the older protocol no message arrives after its sender gave it up: that such a message can hit a later transaction is
 its known flaw, which only the newer protocol mends.
@@ -13,11 +13,12 @@ its known flaw, which only the newer protocol mends.
 
 from __future__ import annotations
 
-import heapq
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
+
+from tests.coordination.driver import START_MS, played, run_seeds
 
 from headrace.errors import ErrorCode
 from headrace.topics import TopicPartition
@@ -25,13 +26,12 @@ from headrace.transactions import (
     ADD_VERSION,
     Caller,
     MarkerRequest,
-    Now,
     Outcome,
     Snapshot,
+    StoredRecord,
     Timer,
     TimerKind,
     TransactionConfig,
-    TransactionCoordinator,
     TransactionState,
     between_brokers,
     errors_of,
@@ -39,7 +39,7 @@ from headrace.transactions import (
 )
 from headrace.transactions.records import snapshot_record
 
-from .driver import START_MS, Ids, Topics
+from .driver import Driver, Topics
 from .model import Partition
 from .processes import OFFSETS, Call, Pause, Process, Produce, Steps
 
@@ -83,56 +83,31 @@ class Facts:
     labels: dict[tuple[int, int], str] = field(default_factory=dict)  # id and epoch → the newer protocol's transaction
 
 
-class Simulation:
+class Simulation(Driver):
     def __init__(self, seed: int) -> None:
-        self.random = random.Random(seed)
-        self.now_ms = START_MS  # by the monotonic clock
-        self.clock_error_ms = 0  # of the wall clock
-        self.events: list[tuple[int, int, Callable[[], None]]] = []
-        self.number = 0  # of the event: what came first, even within a millisecond
-        self.config = TransactionConfig(
+        pick = random.Random(seed)
+        config = TransactionConfig(
             state_topic_partitions=STATE_PARTITIONS,
-            abort_interval_ms=self.random.choice((500, 2_000, 10_000)),
-            id_expiration_ms=self.random.choice((15_000, 604_800_000)),
+            abort_interval_ms=pick.choice((500, 2_000, 10_000)),
+            id_expiration_ms=pick.choice((15_000, 604_800_000)),
             expiry_interval_ms=10_000,
         )
-        self.version = self.random.choice((2, 2, 2, 0))
-        self.ids = Ids()
+        super().__init__(config, version=pick.choice((2, 2, 2, 0)), load=False, seed=seed)
         self.topics = Topics({"a": 2, "b": 1, "__consumer_offsets": 50})
+        self.coordinator = self.new_coordinator()
         self.partitions = {name: Partition() for name in PARTITIONS}
-        self.log: dict[int, list[tuple[bytes, bytes | None]]] = {n: [] for n in range(STATE_PARTITIONS)}
         self.unsure: set[bytes] = set()  # keys whose last record is in the log, but was said not to be
         self.life = 0
         self.epochs = dict.fromkeys(range(STATE_PARTITIONS), 0)
-        self.timers: dict[Timer, int] = {}
         self.writes: dict[int, list[Write]] = {n: [] for n in range(STATE_PARTITIONS)}
         self.ready_ms: dict[int, int] = dict.fromkeys(range(STATE_PARTITIONS), 0)
         self.asked: dict[int, Asked] = {}
-        self.tokens = 0
         self.opened: dict[str, tuple[int, int, int]] = {}  # when, in which life and epoch of the coordinator
         self.is_down = True
-        self.is_quiet = False
         self.facts = Facts()
         self.processes: list[Process] = []
-        self.counts: dict[str, int] = {}
-        self.trace: list[str] = []
-        self.coordinator = self.new_coordinator()
-
-    @property
-    def now(self) -> Now:
-        return Now(self.now_ms + self.clock_error_ms, self.now_ms)
 
     # --- events -------------------------------------------------------------------------------------------------------
-
-    def after(self, delay_ms: int, what: Callable[[], None]) -> None:
-        self.number += 1
-        heapq.heappush(self.events, (self.now_ms + delay_ms, self.number, what))
-
-    def count(self, what: str) -> None:
-        self.counts[what] = self.counts.get(what, 0) + 1
-
-    def chance(self, probability: float) -> bool:
-        return not self.is_quiet and self.random.random() < probability
 
     def delay_ms(self) -> int:
         return self.random.randint(1, 20) if self.random.random() < 0.9 else self.random.randint(20, 1_200)
@@ -155,16 +130,7 @@ class Simulation:
         self.check_end()
         return self
 
-    def run_until(self, until_ms: int) -> None:
-        while self.events and self.events[0][0] <= until_ms:
-            self.now_ms, _, what = heapq.heappop(self.events)
-            what()
-        self.now_ms = until_ms
-
     # --- the coordinator's lives --------------------------------------------------------------------------------------
-
-    def new_coordinator(self) -> TransactionCoordinator:
-        return TransactionCoordinator(self.config, self.ids, self.topics, self.version)
 
     def near_the_end_of_epochs(self, name: str) -> None:
         """As if the id had been in use for long."""
@@ -172,7 +138,7 @@ class Simulation:
         assert producer_id is not None
         snapshot = Snapshot(producer_id, 32_767 - self.random.randint(1, 5), 10_000, self.now_ms)
         record = snapshot_record(self.coordinator.partition_of(name), name, snapshot, self.version)
-        self.log[record.partition].append((record.key, record.value))
+        self.log.setdefault(record.partition, []).append(StoredRecord(record.key, record.value))
 
     def start_coordinator(self) -> None:
         self.is_down = False
@@ -185,9 +151,8 @@ class Simulation:
 
         def load() -> None:
             if (life, epoch) == (self.life, self.epochs[partition]) and not self.is_down:
-                for key, value in self.log[partition]:
-                    self.coordinator.load(partition, key, value)
-                    self.unsure.discard(key)
+                self.replay(partition)
+                self.unsure -= {record.key for record in self.log.get(partition, ())}
                 self.absorb(self.coordinator.loaded(partition, self.now))
 
         self.after(self.random.randint(0, 300), load)
@@ -219,9 +184,9 @@ class Simulation:
         self.asked.clear()
         self.is_down = True
         self.coordinator = self.new_coordinator()
-        self.after(self.random.randint(1, 2_000), self.restart)
+        self.after(self.random.randint(1, 2_000), self.come_back)
 
-    def restart(self) -> None:
+    def come_back(self) -> None:
         if self.is_down:
             self.start_coordinator()
 
@@ -246,7 +211,7 @@ class Simulation:
         for number, write in enumerate(writes):
             write.is_settled = True
             if number < written:
-                self.put(write)
+                self.put(write.outcome)
         return [(write, number < written) for number, write in enumerate(writes)]
 
     def heard_late(self, life: int, write: Write, was_written: bool) -> None:
@@ -261,45 +226,32 @@ class Simulation:
     # --- outcomes -----------------------------------------------------------------------------------------------------
 
     def absorb(self, outcome: Outcome) -> None:
-        for timer, deadline_ms in outcome.timers:
-            self.set_timer(timer, deadline_ms)
         if outcome.needs_producer_id:
             assert not outcome.replies or outcome.records, "an answer without the id it needs"
-        if outcome.records:
-            assert not outcome.markers, "markers before the record that decides them"
-            self.write(outcome)
-            return
-        for token, response in outcome.replies:
-            asked = self.asked.pop(token, None)
-            if asked is not None:
-                self.note_promise(asked, response)
-                asked.answer(response)
-        for request in outcome.markers:
-            for partition in request.partitions:
-                self.send_marker(request, partition)
-            if not request.partitions:
-                self.after(0, lambda request=request: self.marked(self.life, request, {}))  # type: ignore[misc]
+        super().absorb(outcome)
 
-    def set_timer(self, timer: Timer, deadline_ms: int | None) -> None:
-        if deadline_ms is None:
-            self.timers.pop(timer, None)
-            return
-        self.timers[timer] = deadline_ms
-        life = self.life
+    def answer(self, token: Any, response: Any) -> None:
+        asked = self.asked.pop(token, None)
+        if asked is not None:
+            self.note_promise(asked, response)
+            asked.answer(response)
 
-        def fire() -> None:
-            if life == self.life and self.timers.get(timer) == deadline_ms:
-                del self.timers[timer]
-                outcome = self.coordinator.on_timer(timer, self.now)
-                if timer.kind is TimerKind.ABORT:
-                    self.check_time(timer.partition, outcome)
-                if outcome.needs_producer_id:
-                    self.refill()
-                self.absorb(outcome)
+    def mark(self, request: MarkerRequest) -> None:
+        for partition in request.partitions:
+            self.send_marker(request, partition)
+        if not request.partitions:
+            self.after(0, lambda: self.marked(self.life, request, {}))
 
-        self.after(max(0, deadline_ms - self.now_ms), fire)
+    def fire(self, timer: Timer) -> None:
+        outcome = self.coordinator.on_timer(timer, self.now)
+        if timer.kind is TimerKind.ABORT:
+            self.check_time(timer.partition, outcome)
+        if outcome.needs_producer_id:
+            self.refill()
+        self.absorb(outcome)
 
-    def write(self, outcome: Outcome) -> None:
+    def begin_write(self, outcome: Outcome) -> None:
+        assert not outcome.markers, "markers before the record that decides them"
         (partition,) = {record.partition for record in outcome.records}
         write = Write(outcome, partition)
         self.writes[partition].append(write)
@@ -315,32 +267,28 @@ class Simulation:
                 # From some effect on the records did not fit the batch before, and the next batch failed.
                 first = self.random.randrange(len(outcome.effects))
                 failed = range(first, len(outcome.effects))
-                self.put(write, range(first))
+                self.put(outcome, range(first))
                 if self.chance(0.5):
-                    self.put(write, failed)
+                    self.put(outcome, failed)
                     self.unsure.update(
                         record.key for position in failed for record in outcome.effects[position].records
                     )
                 error = self.random.choice(WRITE_ERRORS)
                 self.absorb(self.coordinator.failed(outcome, dict.fromkeys(failed, error), self.now))
             else:
-                self.put(write)
+                self.put(outcome)
                 before = self.coordinator.snapshots(partition)
                 self.absorb(self.coordinator.written(outcome, self.now))
                 self.note_opened(partition, before)
 
         self.after(self.ready_ms[partition] - self.now_ms, settle)
 
-    def put(self, write: Write, positions: Iterable[int] | None = None) -> None:
-        effects = write.outcome.effects
-        for position in range(len(effects)) if positions is None else positions:
-            for record in effects[position].records:
-                self.log[record.partition].append((record.key, record.value))
-                self.unsure.discard(record.key)
-                if record.value is None:
-                    # Nobody knows who had this id: whoever asks next may have it.
-                    self.count("expired ids")
-                    self.facts.last_init.pop(record.key[4:].decode(), None)
+    def note_put(self, partition: int, record: StoredRecord) -> None:
+        self.unsure.discard(record.key)
+        if record.value is None:
+            # Nobody knows who had this id: whoever asks next may have it.
+            self.count("expired ids")
+            self.facts.last_init.pop(record.key[4:].decode(), None)
 
     def refill(self) -> None:
         if self.ids.left == 0:
@@ -355,16 +303,16 @@ class Simulation:
         if self.chance(0.06):
             self.count("lost markers")
             if is_newer and self.chance(0.5):
-                self.after(self.random.randint(1_000, 6_000), lambda: self.mark(request, partition))
+                self.after(self.random.randint(1_000, 6_000), lambda: self.arrived(request, partition))
             errors = {partition: ErrorCode.REQUEST_TIMED_OUT}
             self.after(1_000, lambda: self.marked(life, request, errors))
             return
         if is_newer and self.chance(0.15):
-            self.after(self.random.randint(1, 6_000), lambda: self.mark(request, partition))
+            self.after(self.random.randint(1, 6_000), lambda: self.arrived(request, partition))
 
         def arrive() -> None:
             refused = self.chance(0.05)
-            error = ErrorCode.NOT_LEADER_OR_FOLLOWER if refused else self.mark(request, partition)
+            error = ErrorCode.NOT_LEADER_OR_FOLLOWER if refused else self.arrived(request, partition)
             if error == ErrorCode.NONE and self.chance(0.05):
                 error = ErrorCode.NETWORK_EXCEPTION  # the answer is lost
             self.after(self.delay_ms(), lambda: self.marked(life, request, {partition: error}))
@@ -372,7 +320,7 @@ class Simulation:
         # Some take so long that the coordinator which sent them may be gone when they arrive.
         self.after(self.random.randint(500, 6_000) if self.chance(0.05) else self.delay_ms(), arrive)
 
-    def mark(self, request: MarkerRequest, partition: TopicPartition) -> ErrorCode:
+    def arrived(self, request: MarkerRequest, partition: TopicPartition) -> ErrorCode:
         error = self.partitions[partition].mark(request)
         if error == ErrorCode.NONE:
             self.count("commit markers" if request.commit else "abort markers")
@@ -392,7 +340,7 @@ class Simulation:
 
     # --- requests to the coordinator ----------------------------------------------------------------------------------
 
-    def ask(
+    def request(
         self, method: str, request: Any, version: int, answer: Callable[[Any], None], call: Call | None = None
     ) -> None:
         """The request has arrived. `answer` is called at the coordinator when it answers, if it lives that long."""
@@ -483,11 +431,11 @@ class Simulation:
         process.current = step
         if self.chance(0.04):
             self.count("stalls")
-            self.after(self.random.randint(1_000, 30_000), lambda: self.send(process, steps, step))
+            self.after(self.random.randint(1_000, 30_000), lambda: self.try_call(process, steps, step))
         else:
-            self.send(process, steps, step)
+            self.try_call(process, steps, step)
 
-    def send(self, process: Process, steps: Steps, call: Call) -> None:
+    def try_call(self, process: Process, steps: Steps, call: Call) -> None:
         """Send a call, and again until it is answered. Of the older protocol earlier copies are gone by then."""
         if call.is_answered or process.is_dead:
             return
@@ -511,13 +459,13 @@ class Simulation:
             self.after(self.delay_ms(), arrive)
         if process.is_newer and self.chance(0.1):
             self.after(self.random.randint(1, 8_000), arrive)
-        self.after(RESEND_MS, lambda: self.send(process, steps, call))
+        self.after(RESEND_MS, lambda: self.try_call(process, steps, call))
 
     def deliver(self, process: Process, call: Call, reply: Callable[[Any], None]) -> None:
         if isinstance(call.request, Produce):
             self.produce(process, call, call.request, reply)
         else:
-            self.ask(call.method, call.request, call.version, reply, call)
+            self.request(call.method, call.request, call.version, reply, call)
 
     def produce(self, process: Process, call: Call, batch: Produce, reply: Callable[[Any], None]) -> None:
         """At the partition's leader."""
@@ -542,7 +490,7 @@ class Simulation:
                 self.after(self.delay_ms(), lambda: append(error))
 
             if not self.chance(0.03):
-                self.after(self.delay_ms(), lambda: self.ask("add_partitions_to_txn", request, ADD_VERSION, added))
+                self.after(self.delay_ms(), lambda: self.request("add_partitions_to_txn", request, ADD_VERSION, added))
         elif not self.is_down:
             # In the older protocol nobody may come between the question and the append: they are one step.
             found = self.coordinator.verify(name, batch.producer_id, batch.epoch, [batch.partition])
@@ -584,10 +532,10 @@ class Simulation:
                 continue
             fresh.begin_load(partition, 0)
             unsure = set()
-            for key, value in self.log[partition]:
-                fresh.load(partition, key, value)
-                if key in self.unsure:
-                    unsure.add(key[4:].decode())
+            for record in self.log.get(partition, ()):
+                fresh.load(partition, record)
+                if record.key in self.unsure:
+                    unsure.add(record.key[4:].decode())
             fresh.loaded(partition, self.now)
             present, reloaded = self.coordinator.snapshots(partition), fresh.snapshots(partition)
             for name in (present.keys() | reloaded.keys()) - unsure:
@@ -636,7 +584,8 @@ class Simulation:
 
 
 def simulate(seed: int) -> Simulation:
-    try:
-        return Simulation(seed).run()
-    except AssertionError as error:
-        raise AssertionError(f"seed {seed}: {error}") from error
+    return played(seed, lambda: Simulation(seed).run())
+
+
+if __name__ == "__main__":
+    run_seeds(simulate)

@@ -31,7 +31,7 @@ def test_the_outcome_is_recorded_then_marked_then_recorded_as_done(commit: bool)
     assert clients.state() == f"Prepare{outcome}"  # the last record is not written yet
     clients.release()
     assert clients.state() == f"Complete{outcome}"
-    assert clients.timers.keys() & {timer for timer in clients.timers if timer.transactional_id} == set()
+    assert clients.timers.keys() & {timer for timer in clients.timers if timer.name} == set()
 
 
 def test_while_a_transaction_ends_its_producer_is_to_wait() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from headrace.errors import ErrorCode
-from headrace.transactions import Snapshot, TransactionState
+from headrace.transactions import Snapshot, StoredRecord, TransactionState
 from headrace.transactions.records import snapshot_record
 
 from .clients import A0, A1, B0, ID, Clients
@@ -16,7 +16,7 @@ def at_epoch(epoch: int, *, version: int = 2) -> tuple[Clients, tuple[int, int]]
     clients = Clients(version=version)
     snapshot = Snapshot(7, epoch, 60_000, clients.now_ms, previous_producer_id=7)
     record = snapshot_record(clients.coordinator.partition_of(ID), ID, snapshot, version)
-    clients.log[record.partition] = [(record.key, record.value)]
+    clients.log[record.partition] = [StoredRecord(record.key, record.value)]
     clients.restart()
     return clients, (7, epoch)
 

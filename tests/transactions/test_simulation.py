@@ -1,4 +1,4 @@
-"""Whatever producers, network, disk and coordinator do, what must hold holds. Many more seeds: see `simulate`."""
+"""Whatever producers, network, disk and coordinator do, what must hold holds. Many more seeds: see `simulation`."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ import pytest
 from headrace.errors import ErrorCode
 from headrace.protocol.stored.transaction_state import decode_record
 from headrace.records import read_records, split
-from headrace.transactions import TransactionState
+from headrace.transactions import StoredRecord, TransactionState
 from headrace.transactions.records import snapshot_of, snapshot_record, tombstone
 
 from .clients import A0, A1, B0, ID, Clients
@@ -128,8 +128,7 @@ def test_a_write_that_is_heard_of_after_the_partition_moved_leads_to_nothing() -
     (outcome,) = clients.held
     partition = clients.coordinator.partition_of(ID)
     clients.absorb(clients.coordinator.begin_load(partition, 1))
-    for key, value in clients.log[partition]:
-        clients.coordinator.load(partition, key, value)
+    clients.replay(partition)
     clients.absorb(clients.coordinator.loaded(partition, clients.now))
     clients.absorb(clients.coordinator.written(outcome, clients.now))
     assert clients.answers[token].error_code == ErrorCode.NOT_COORDINATOR
@@ -140,7 +139,7 @@ def test_a_write_that_is_heard_of_after_the_partition_moved_leads_to_nothing() -
 def test_records_are_loaded_only_after_that_was_announced() -> None:
     clients = Clients()
     with pytest.raises(ValueError, match="begin_load"):
-        clients.coordinator.load(0, b"\x00\x00", b"")
+        clients.coordinator.load(0, StoredRecord(b"\x00\x00", b""))
 
 
 # --- what is read back ------------------------------------------------------------------------------------------------
@@ -164,16 +163,16 @@ def test_what_cannot_be_read_is_left_out_and_said() -> None:
     clients = Clients()
     clients.started()
     partition = clients.coordinator.partition_of(ID)
-    key, value = clients.log[partition][0]
+    key, value, *_ = clients.log[partition][0]
     assert value is not None
     other, third = tombstone(0, "damaged").key, tombstone(0, "strange").key
     strange = bytearray(value)
     strange[2 + 8 + 2 + 4] = 6  # Dead: a state that is never recorded
     clients.log[partition] += [
-        (b"\x00\x09newer", b"what"),
-        (key[:2] + b"\x00\x03new", b"\x00\x63"),
-        (other, value[:10]),
-        (third, bytes(strange)),
+        StoredRecord(b"\x00\x09newer", b"what"),
+        StoredRecord(key[:2] + b"\x00\x03new", b"\x00\x63"),
+        StoredRecord(other, value[:10]),
+        StoredRecord(third, bytes(strange)),
     ]
     clients.restart()
     report = clients.coordinator.load_report(partition)
@@ -233,7 +232,7 @@ def test_the_log_of_a_real_broker_is_read_as_it_described_it(shutdown: str) -> N
                 records.append((bytes(record.key), None if record.value is None else bytes(record.value)))
         clients.coordinator.begin_load(index, 3)
         for key, value in records:
-            clients.coordinator.load(index, key, value)
+            clients.coordinator.load(index, StoredRecord(key, value))
             if value is not None:
                 found = decode_record(key, value)
                 assert found.value is not None
@@ -266,7 +265,7 @@ def test_the_records_of_a_transaction_are_those_of_a_real_broker() -> None:
     clients.add(me, A0, A1)
     clients.end(me)
     (log,) = clients.log.values()
-    found = [snapshot_of(decode_record(key, value).value) for key, value in log if value is not None]  # type: ignore[union-attr, arg-type]
+    found = [snapshot_of(decode_record(key, value).value) for key, value, *_ in log if value is not None]  # type: ignore[union-attr, arg-type]
     assert [s.state for s in found] == [
         TransactionState.EMPTY,
         TransactionState.ONGOING,

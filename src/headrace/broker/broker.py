@@ -33,7 +33,7 @@ from headrace.cluster.changes import Changes
 from headrace.cluster.controller import Controller
 from headrace.cluster.decision import Decision
 from headrace.cluster.features import TRANSACTION_VERSION
-from headrace.cluster.image import Image, TopicImage
+from headrace.cluster.image import Image
 from headrace.cluster.store import Store
 from headrace.cluster.store.local import LocalStore
 from headrace.cluster.topic_names import CONSUMER_OFFSETS, TRANSACTION_STATE
@@ -106,8 +106,6 @@ class Broker:
         # What is open, in the order in which it was opened.
         self._to_close: list[Callable[[], Awaitable[None]]] = []
         self._listeners: list[Listener] = []
-        # The topic ids of what the coordinators have loaded, by name and partition.
-        self._coordinated: dict[tuple[str, int], bytes] = {}
         self._config: BrokerConfig | None = None
         self.broker_epoch = -1
         #: This broker among others; None in a cluster of one.
@@ -251,7 +249,7 @@ class Broker:
             self.groups = GroupService(self, GroupCoordinator(self._group_config(), self.runtime.rng, self))
             self.transactions = TransactionService(self, self._transaction_coordinator())
             self._to_close += [self.groups.close, self.transactions.close]
-            self._load_coordinators()
+            self._lead_coordinators()
             self.metadata.follow(self._follow_with_coordinators)
             self.maintenance = Maintenance(self, self._workshop)
             self._to_close.append(self.maintenance.stop)
@@ -394,11 +392,10 @@ class Broker:
         self._make_waiting_later()
 
     def _follow_with_coordinators(self, changes: Changes) -> None:
-        """After a change of the metadata: the coordinators take over new partitions, and forget deleted topics."""
+        """After a change of the metadata: the coordinators lead what is led here now, and forget deleted topics."""
         self.transactions.coordinator.transaction_version = self._transaction_version
+        self._lead_coordinators()
         deleted = changes.deleted
-        self._unload_coordinators(deleted)
-        self._load_coordinators()
         if deleted:
             self.groups.topics_deleted({topic.name: topic.topic_id for topic in deleted})
 
@@ -408,28 +405,9 @@ class Broker:
             for index in range(len(topic.partitions)):
                 self.maintenance.cleaner.forget(TopicPartition(topic.name, index))
 
-    def _unload_coordinators(self, deleted: list[TopicImage]) -> None:
-        """What was kept in an internal topic is gone with it, also where another of the same name is there already."""
-        gone = {topic.topic_id for topic in deleted}
-        for (name, index), topic_id in list(self._coordinated.items()):
-            if topic_id in gone:
-                del self._coordinated[name, index]
-                (self.groups if name == CONSUMER_OFFSETS else self.transactions).unload(index)
-
-    def _load_coordinators(self) -> None:
-        """Take over the partitions of internal topics that this broker leads and has not loaded yet."""
-        for name in _PARTITION_COUNT_KEYS:
-            topic = self.image.topics.get(name)
-            if topic is None:
-                continue
-            for index, state in enumerate(topic.partitions):
-                if state.leader != self.node_id or (name, index) in self._coordinated:
-                    continue
-                self._coordinated[name, index] = topic.topic_id
-                if name == CONSUMER_OFFSETS:
-                    self.groups.load(index)
-                else:
-                    self.transactions.load(index, state.leader_epoch)
+    def _lead_coordinators(self) -> None:
+        self.groups.follow(self.image.topics.get(CONSUMER_OFFSETS))
+        self.transactions.follow(self.image.topics.get(TRANSACTION_STATE))
 
 
 def _tell(loop: asyncio.AbstractEventLoop, callback: Callable[[str, str], None], path: str, reason: str) -> None:

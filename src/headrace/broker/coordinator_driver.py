@@ -4,6 +4,9 @@ A coordinator decides on the event loop, in one step. Its records are appended t
 decision, in batches as large as the topic allows; when that fails, in whatever way, the coordinator is told, and
 answers those who wait with the error. Of one partition, outcomes are told as written in the order in which they were
 decided.
+
+It serves the partitions that its broker leads: `lead` begins to load one, `resign` gives it up, each for a leader
+epoch. All that is appended to a partition is appended in the epoch that it was loaded for, or not at all.
 """
 
 from __future__ import annotations
@@ -12,15 +15,30 @@ import asyncio
 import functools
 import itertools
 import logging
-from collections.abc import Callable, Coroutine, Hashable, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Hashable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from headrace.broker.dispatch import Pending, RequestContext
+from headrace.broker.partition import Partition
+from headrace.broker.purgatory import Waiter
 from headrace.broker.write_order import Append, WriteOrder, batch_bytes_max, begin_append
-from headrace.coordination import BATCH_OVERHEAD_BYTES, Caller, CoordinatorRecord, Now, record_bytes
+from headrace.cluster.image import TopicImage
+from headrace.coordination import (
+    BATCH_OVERHEAD_BYTES,
+    NO_PRODUCER_ID,
+    Caller,
+    Coordinator,
+    CoordinatorRecord,
+    Now,
+    StoredRecord,
+    Timer,
+    record_bytes,
+)
+from headrace.coordination.outcome import OutcomeT
+from headrace.coordination.shards import ShardT
 from headrace.errors import ErrorCode
-from headrace.log import Log
+from headrace.log import Log, Verification
 from headrace.records import build_batch, read_control, read_records, split
 from headrace.records.build import BatchOptions
 
@@ -33,26 +51,10 @@ LOAD_READ_BYTES = 4 * 1024 * 1024
 LOAD_RECORDS_PER_TURN = 5_000
 LOAD_RETRY_S = 5.0
 TIMER_RETRY_S = 5.0
-NO_PRODUCER_ID = -1
+# Whoever waits for the high watermark is woken when it moves; this is how long it relies on that.
+WATERMARK_LOOK_S = 1.0
 
-
-class Coordinator(Protocol):
-    """What the group and the transaction coordinator have in common."""
-
-    def written(self, outcome: Any, now: Now) -> Any: ...
-    def failed(self, outcome: Any, error: Mapping[int, ErrorCode], now: Now) -> Any: ...
-    def on_timer(self, timer: Any, now: Now) -> Any: ...
-    def loaded(self, partition: int, now: Now) -> Any: ...
-    def unload(self, partition: int) -> Any: ...
-
-
-class StoredRecord(NamedTuple):
-    """One record of an internal topic, or the marker that ends a transaction in it."""
-
-    key: bytes
-    value: bytes | None
-    producer_id: int = NO_PRODUCER_ID
-    committed: bool | None = None  # set for a marker only
+RequestT = TypeVar("RequestT")
 
 
 @dataclass(slots=True)
@@ -65,19 +67,30 @@ class _Filling:
     positions: list[int] = field(default_factory=list)
 
 
-class CoordinatorDriver:
+@dataclass(slots=True, eq=False)
+class _Led:
+    """A partition that this broker leads, in one epoch: being loaded, or served."""
+
+    leader_epoch: int
+    loading: asyncio.Task[None] | None = None
+
+
+class CoordinatorDriver(Generic[OutcomeT, ShardT]):
     """Drives one coordinator whose state is kept in the partitions of `topic`."""
 
-    def __init__(self, broker: Broker, topic: str, coordinator: Coordinator) -> None:
+    def __init__(self, broker: Broker, topic: str, coordinator: Coordinator[OutcomeT, ShardT]) -> None:
         self.broker = broker
         self.topic = topic
-        self._coordinator = coordinator
-        self._waiting: dict[Hashable, asyncio.Future[Any]] = {}
-        self._timers: dict[Hashable, asyncio.TimerHandle] = {}
+        self.coordinator = coordinator
+        self._waiting: dict[Hashable, asyncio.Future[object]] = {}
+        self._timers: dict[Timer, asyncio.TimerHandle] = {}
         self._tokens = itertools.count(1)
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
         self.order = WriteOrder()
-        self._loading: dict[int, asyncio.Task[Any]] = {}
+        self._led: dict[int, _Led] = {}
+        # The latest epoch that was heard of, of partitions that are led here or were.
+        self._epochs: dict[int, int] = {}
+        self._topic_id: bytes | None = None
         self._closed = False
 
     def now(self) -> Now:
@@ -86,21 +99,35 @@ class CoordinatorDriver:
 
     # --- requests
 
-    def call(self, method: Callable[[Caller, Any, Now], Any], context: RequestContext, request: Any) -> Any:
-        """Give a request to the coordinator: its answer at once, or `Pending`."""
+    def call(
+        self,
+        method: Callable[[Caller, RequestT, Now], OutcomeT],
+        context: RequestContext,
+        request: RequestT,
+        verification: Verification | None = None,
+    ) -> object:
+        """Give a request to the coordinator: its response at once, or `Pending`.
+
+        What it writes is written with this `verification` of a transaction, if there is one.
+        """
         token = next(self._tokens)
         caller = Caller(token, context.client_id, f"/{context.client_host}", context.api_version)
         outcome = method(caller, request, self.now())
         replies = outcome.replies
         if not outcome.effects and not outcome.timers and len(replies) == 1 and replies[0].token == token:
             return replies[0].response  # the way of every heartbeat
-        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self._waiting[token] = future
-        future.add_done_callback(lambda _: self._waiting.pop(token, None))
-        self.apply(outcome)
+        future = self.wait_for(token)
+        self.apply(outcome, verification)
         return future.result() if future.done() and not future.cancelled() else Pending(future)
 
-    def apply(self, outcome: Any) -> None:
+    def wait_for(self, token: Hashable) -> asyncio.Future[object]:
+        """What the request of that token is answered with."""
+        future: asyncio.Future[object] = asyncio.get_running_loop().create_future()
+        self._waiting[token] = future
+        future.add_done_callback(lambda _: self._waiting.pop(token, None))
+        return future
+
+    def apply(self, outcome: OutcomeT, verification: Verification | None = None) -> None:
         """Set its timers, write its records; when they are written, or if there are none, send its replies."""
         for note in outcome.notes:
             log.info("%s", note)
@@ -109,27 +136,27 @@ class CoordinatorDriver:
         if not outcome.effects:
             self.settled(outcome)
             return
-        appends = self._write(outcome)
+        appends = self._write(outcome, verification)
         partitions = {effect.partition for effect in outcome.effects}
         self.order.add(partitions, list(dict.fromkeys(appends)), functools.partial(self._written, outcome, appends))
 
-    def settled(self, outcome: Any) -> None:
+    def settled(self, outcome: OutcomeT) -> None:
         """Nothing of it has to be written any more: tell those who wait."""
         for reply in outcome.replies:
             future = self._waiting.get(reply.token)
             if future is not None and not future.done():
                 future.set_result(reply.response)
 
-    def _written(self, outcome: Any, appends: list[Append]) -> None:
+    def _written(self, outcome: OutcomeT, appends: list[Append]) -> None:
         """The appends of an outcome's effects have ended, and it is its turn."""
         if self._closed:
             return
         errors = {position: append.error for position, append in enumerate(appends) if append.error}
         try:
             if errors:
-                self.apply(self._coordinator.failed(outcome, errors, self.now()))
+                self.apply(self.coordinator.failed(outcome, errors, self.now()))
             else:
-                self.apply(self._coordinator.written(outcome, self.now()))
+                self.apply(self.coordinator.written(outcome, self.now()))
         except Exception as error:
             log.error("%s: what follows from a record failed: please report it", self.topic, exc_info=error)
             for reply in outcome.replies:
@@ -137,14 +164,15 @@ class CoordinatorDriver:
                 if future is not None and not future.done():
                     future.set_exception(error)
 
-    def _write(self, outcome: Any) -> list[Append]:
+    def _write(self, outcome: OutcomeT, verification: Verification | None) -> list[Append]:
         """Append the records of the effects, in as few batches as the topic allows; what became of each effect's."""
         options = self.batch_options(outcome)
         appends: list[Append | None] = [None] * len(outcome.effects)
         filling: dict[int, _Filling] = {}
 
         def append(index: int, batch: _Filling) -> None:
-            begun = begin_append(self.broker, self.topic, index, functools.partial(self._build, batch.records, options))
+            build = functools.partial(self._build, batch.records, options)
+            begun = self.begin_append(index, build, verification)
             for position in batch.positions:
                 appends[position] = begun
 
@@ -164,17 +192,38 @@ class CoordinatorDriver:
             append(index, batch)
         return [begun for begun in appends if begun is not None]
 
+    def begin_append(
+        self,
+        index: int,
+        build: Callable[[], bytearray | memoryview],
+        verification: Verification | None = None,
+        transaction_version: int = 0,
+    ) -> Append:
+        """Append to a partition of the topic, in the epoch that it was loaded for."""
+        led = self._led.get(index)
+        if led is None:
+            return Append(f"{self.topic}-{index}", index, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        return begin_append(
+            self.broker,
+            self.topic,
+            index,
+            build,
+            leader_epoch=led.leader_epoch,
+            verification=verification,
+            transaction_version=transaction_version,
+        )
+
     def _build(self, records: list[CoordinatorRecord], options: BatchOptions) -> bytearray | memoryview:
         now_ms = self.broker.runtime.clock.now_ms()
         return build_batch([(now_ms, record.key, record.value, ()) for record in records], **options)
 
-    def batch_options(self, outcome: Any) -> BatchOptions:
+    def batch_options(self, outcome: OutcomeT) -> BatchOptions:
         """How the batch of an outcome's records is marked, beside the records themselves."""
         return {}
 
     # --- timers
 
-    def _set_timer(self, timer: Hashable, deadline_ms: int | None) -> None:
+    def _set_timer(self, timer: Timer, deadline_ms: int | None) -> None:
         running = self._timers.pop(timer, None)
         if running is not None:
             running.cancel()
@@ -182,10 +231,10 @@ class CoordinatorDriver:
             delay_s = max(0, deadline_ms - self.now().monotonic_ms) / 1000
             self._timers[timer] = asyncio.get_running_loop().call_later(delay_s, self._on_timer, timer)
 
-    def _on_timer(self, timer: Hashable) -> None:
+    def _on_timer(self, timer: Timer) -> None:
         self._timers.pop(timer, None)
         try:
-            self.apply(self._coordinator.on_timer(timer, self.now()))
+            self.apply(self.coordinator.on_timer(timer, self.now()))
         except Exception as error:
             log.error(
                 "%s: %s failed, and is tried again in %.0f s: please report it",
@@ -198,34 +247,63 @@ class CoordinatorDriver:
                 again = asyncio.get_running_loop().call_later(TIMER_RETRY_S, self._on_timer, timer)
                 self._timers[timer] = again
 
-    # --- loading
+    # --- leadership
 
-    def begin_loading(self, index: int, begin: Callable[[], Any], load: Callable[[int, StoredRecord], None]) -> None:
-        """Have the coordinator take over a partition: from its beginning, again and again, until it is read."""
-        earlier = self._loading.pop(index, None)
-        if earlier is not None:
-            earlier.cancel()
-        self.apply(begin())
-        task = self._loading[index] = self.keep(self._load_until_done(index, begin, load))
-        task.add_done_callback(functools.partial(self._loading_ended, index))
+    def follow(self, topic: TopicImage | None) -> None:
+        """Lead those partitions of the topic that the metadata says are led here, and no others."""
+        topic_id = None if topic is None else topic.topic_id
+        if topic_id != self._topic_id:
+            # What was kept in a topic is gone with it, also where another of the same name is there already.
+            for index in tuple(self._led):
+                self.resign(index)
+            self._epochs.clear()
+            self._topic_id = topic_id
+        if topic is None:
+            return
+        for index, state in enumerate(topic.partitions):
+            if state.leader == self.broker.node_id:
+                self.lead(index, state.leader_epoch)
+            else:
+                self.resign(index, state.leader_epoch)
 
-    def unload(self, index: int) -> None:
-        """The partition is gone, or led elsewhere: nothing of it is known here any more, nor is read to its end."""
-        loading = self._loading.pop(index, None)
-        if loading is not None:
-            loading.cancel()
-        self.apply(self._coordinator.unload(index))
+    def lead(self, index: int, leader_epoch: int) -> None:
+        """This broker leads the partition, in this epoch: load it, to its end, then serve it.
 
-    def _loading_ended(self, index: int, task: asyncio.Task[Any]) -> None:
-        if self._loading.get(index) is task:
-            del self._loading[index]
+        What it served in an earlier epoch is given up: others may have led it since. Of an epoch that is over, or is
+        known already, nothing is new.
+        """
+        if leader_epoch <= self._epochs.get(index, -1):
+            return
+        self.resign(index, leader_epoch)
+        led = self._led[index] = _Led(leader_epoch)
+        self.apply(self.coordinator.begin_load(index, leader_epoch))
+        led.loading = self.keep(self._load_until_done(index, led))
 
-    async def _load_until_done(
-        self, index: int, begin: Callable[[], Any], load: Callable[[int, StoredRecord], None]
-    ) -> None:
+    def resign(self, index: int, leader_epoch: int | None = None) -> None:
+        """Whatever this broker led there up to this epoch is over; without an epoch: the partition itself is gone.
+
+        It is no longer loaded, nor served; who waits is told to look for another coordinator.
+        """
+        if leader_epoch is None:
+            self._epochs.pop(index, None)
+        elif leader_epoch < self._epochs.get(index, -1):
+            return  # old news: it has led in a later one since, or still does
+        else:
+            self._epochs[index] = leader_epoch
+        led = self._led.pop(index, None)
+        if led is None:
+            return
+        if led.loading is not None:
+            led.loading.cancel()
+        self.apply(self.coordinator.unload(index))
+        self.order.give_up(index, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+
+    async def _load_until_done(self, index: int, led: _Led) -> None:
+        """Read a partition, from its beginning, again and again, until it is read."""
         while True:
             try:
-                await self.load_partition(index, load)
+                await self._load(index)
+                led.loading = None
                 return
             except Exception:
                 log.exception(
@@ -236,36 +314,38 @@ class CoordinatorDriver:
                     LOAD_RETRY_S,
                 )
             await asyncio.sleep(LOAD_RETRY_S)
-            self.apply(begin())
+            self.apply(self.coordinator.begin_load(index, led.leader_epoch))
 
-    async def load_partition(self, index: int, load: Callable[[int, StoredRecord], None]) -> None:
+    async def _load(self, index: int) -> None:
         """Replay a partition of the topic, read off the loop and folded in turns, then let it be served."""
-        await self.order.idle(index)  # an append that is still under way would be read by nobody
-        partition_log = self.broker.partition(self.topic, index).log
+        partition = self.broker.partition(self.topic, index)
+        # What was asked for in an earlier epoch and is still under way may come to the log yet: it has to be read too.
+        await partition.change_log(_nothing)
         started = self.broker.runtime.clock.monotonic()
-        count = 0
-        chunks = stored_records(partition_log)
+        count, end_offset = 0, partition.log.end_offset
+        chunks = stored_records(partition.log, end_offset)
         while (chunk := await self.broker.runtime.offload(next, chunks, None)) is not None:
             for start in range(0, len(chunk), LOAD_RECORDS_PER_TURN):
                 for record in chunk[start : start + LOAD_RECORDS_PER_TURN]:
-                    load(index, record)
+                    self.coordinator.load(index, record)
                 await asyncio.sleep(0)
             count += len(chunk)
-        self.apply(self._coordinator.loaded(index, self.now()))
+        await _committed(partition, end_offset)
+        self.apply(self.coordinator.loaded(index, self.now()))
         if count:
             took_ms = (self.broker.runtime.clock.monotonic() - started) * 1000
             log.info("%s-%d: %d records loaded in %.0f ms", self.topic, index, count, took_ms)
 
     # --- life
 
-    def keep(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+    def keep(self, work: Coroutine[object, object, None]) -> asyncio.Task[None]:
         """Run something in the background until it ends or the broker stops."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._done)
         return task
 
-    def _done(self, task: asyncio.Task[Any]) -> None:
+    def _done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and task.exception() is not None:
             log.error("%s: a task of the coordinator failed", self.topic, exc_info=task.exception())
@@ -282,11 +362,21 @@ class CoordinatorDriver:
             future.cancel()
 
 
-def stored_records(partition_log: Log) -> Iterator[list[StoredRecord]]:
-    """The records and markers of an internal topic's log, in chunks. Blocking: for a disk thread."""
-    offset, end = partition_log.start_offset, partition_log.end_offset
-    while offset < end:
-        found = partition_log.locate(offset, LOAD_READ_BYTES, limit=end, at_least_one=True)
+def _nothing(partition_log: Log) -> None:
+    """A change of a log that only waits for its turn."""
+
+
+async def _committed(partition: Partition, end_offset: int) -> None:
+    """Wait until nothing below this offset can be lost any more: what is told must not have to be taken back."""
+    while partition.high_watermark < end_offset:
+        await Waiter(1).wait((partition.watchers,), WATERMARK_LOOK_S)
+
+
+def stored_records(partition_log: Log, end_offset: int) -> Iterator[list[StoredRecord]]:
+    """The records and markers of an internal topic's log, up to this offset, in chunks. Blocking: for a disk thread."""
+    offset = partition_log.start_offset
+    while offset < end_offset:
+        found = partition_log.locate(offset, LOAD_READ_BYTES, limit=end_offset, at_least_one=True)
         chunk: list[StoredRecord] = []
         reached = offset
         for batch in split(found.file.read(found.position, found.length)):

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from headrace.broker.coordinator_driver import CoordinatorDriver, StoredRecord
-from headrace.broker.write_order import Append, begin_append
+from headrace.broker.coordinator_driver import CoordinatorDriver
+from headrace.broker.write_order import Append
 from headrace.cluster.topic_names import CONSUMER_OFFSETS
 from headrace.errors import ErrorCode, KafkaError
-from headrace.groups import GroupCoordinator
+from headrace.groups import GroupCoordinator, Outcome
+from headrace.groups.shards import Shard
 from headrace.records.build import BatchOptions
-from headrace.runtime import Buffer
 
 if TYPE_CHECKING:
     from headrace.broker.broker import Broker
@@ -23,28 +22,19 @@ class MarkerAppend(NamedTuple):
 
     producer_id: int
     committed: bool
-    build: Callable[[], Buffer]
+    build: Callable[[], bytearray | memoryview]
     transaction_version: int
 
 
-class GroupService(CoordinatorDriver):
+class GroupService(CoordinatorDriver[Outcome, Shard]):
     """The groups whose partition of `__consumer_offsets` is led here."""
+
+    coordinator: GroupCoordinator
 
     def __init__(self, broker: Broker, coordinator: GroupCoordinator) -> None:
         super().__init__(broker, CONSUMER_OFFSETS, coordinator)
-        self.coordinator = coordinator
 
-    def load(self, index: int) -> None:
-        """Take over a partition of the offsets topic: read it in the background, then serve its groups."""
-        self.begin_loading(index, functools.partial(self.coordinator.begin_load, index), self._load)
-
-    def _load(self, index: int, record: StoredRecord) -> None:
-        if record.committed is None:
-            self.coordinator.load(index, record.key, record.value, record.producer_id)
-        else:
-            self.coordinator.complete_transaction(index, record.producer_id, record.committed)
-
-    def batch_options(self, outcome: Any) -> BatchOptions:
+    def batch_options(self, outcome: Outcome) -> BatchOptions:
         """Offsets that are committed in a transaction are records of it: unseen until its marker is there."""
         producer = outcome.producer
         if producer is None:
@@ -63,9 +53,9 @@ class GroupService(CoordinatorDriver):
         """
         complete = self.coordinator.ending_transaction(index, end.producer_id, end.committed)
         if complete is None:
-            then(Append(f"{self.topic}-{index}", self._why_not_served(index)))
+            then(Append(f"{self.topic}-{index}", index, self._why_not_served(index)))
             return
-        append = begin_append(self.broker, self.topic, index, end.build, transaction_version=end.transaction_version)
+        append = self.begin_append(index, end.build, transaction_version=end.transaction_version)
 
         def its_turn() -> None:
             try:

@@ -11,52 +11,68 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from headrace.broker.coordinator_driver import CoordinatorDriver, StoredRecord
+from headrace.broker.coordinator_driver import CoordinatorDriver, RequestT
 from headrace.broker.dispatch import Pending, RequestContext, settled
 from headrace.broker.group_service import MarkerAppend
 from headrace.broker.write_order import Append, begin_append
 from headrace.cluster.topic_names import CONSUMER_OFFSETS, TRANSACTION_STATE
 from headrace.coordination import Caller, Now
 from headrace.errors import ErrorCode
+from headrace.log import Verification
 from headrace.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnResponse
 from headrace.records import ControlType, control_batch
 from headrace.topics import TopicPartition
-from headrace.transactions import ADD_VERSION, MarkerRequest, TransactionCoordinator, between_brokers, errors_of
+from headrace.transactions import (
+    ADD_VERSION,
+    MarkerRequest,
+    Outcome,
+    TransactionCoordinator,
+    between_brokers,
+    errors_of,
+)
+from headrace.transactions.shards import Shard
 
 if TYPE_CHECKING:
     from headrace.broker.broker import Broker
 
 
-class TransactionService(CoordinatorDriver):
+class TransactionService(CoordinatorDriver[Outcome, Shard]):
     """The transactional ids whose partition of `__transaction_state` is led here."""
+
+    coordinator: TransactionCoordinator
 
     def __init__(self, broker: Broker, coordinator: TransactionCoordinator) -> None:
         super().__init__(broker, TRANSACTION_STATE, coordinator)
-        self.coordinator = coordinator
 
     # --- requests
 
-    def call(self, method: Callable[[Caller, Any, Now], Any], context: RequestContext, request: Any) -> Any:
+    def call(
+        self,
+        method: Callable[[Caller, RequestT, Now], Outcome],
+        context: RequestContext,
+        request: RequestT,
+        verification: Verification | None = None,
+    ) -> object:
         """As the driver's; a call that found no producer id left is made again when there are some."""
         if self.broker.producer_ids.is_empty:
             return Pending(self._call_with_ids(method, context, request))
         return super().call(method, context, request)
 
     async def _call_with_ids(
-        self, method: Callable[[Caller, Any, Now], Any], context: RequestContext, request: Any
-    ) -> Any:
+        self, method: Callable[[Caller, RequestT, Now], Outcome], context: RequestContext, request: RequestT
+    ) -> object:
         await self.broker.producer_ids.fill()
         return await settled(super().call(method, context, request))
 
-    def apply(self, outcome: Any) -> None:
+    def apply(self, outcome: Outcome, verification: Verification | None = None) -> None:
         if outcome.needs_producer_id:
             # Only timers get here: requests see to it that there are ids. The timer comes again.
             self.keep(self.broker.producer_ids.fill())
-        super().apply(outcome)
+        super().apply(outcome, verification)
 
-    def settled(self, outcome: Any) -> None:
+    def settled(self, outcome: Outcome) -> None:
         for request in outcome.markers:
             self.keep(self._end_in_partitions(request))
         super().settled(outcome)
@@ -71,12 +87,12 @@ class TransactionService(CoordinatorDriver):
         if not adds:
             return self.coordinator.verify(transactional_id, producer_id, epoch, asked)
         request = between_brokers(transactional_id, producer_id, epoch, asked, verify_only=False)
-        future: asyncio.Future[AddPartitionsToTxnResponse] = asyncio.get_running_loop().create_future()
         token = object()
-        self._waiting[token] = future
-        future.add_done_callback(lambda _: self._waiting.pop(token, None))
+        answer = self.wait_for(token)
         self.apply(self.coordinator.add_partitions_to_txn(Caller(token, None, "", ADD_VERSION), request, self.now()))
-        return errors_of(await future, transactional_id)
+        response = await answer
+        assert isinstance(response, AddPartitionsToTxnResponse)
+        return errors_of(response, transactional_id)
 
     # --- markers
 
@@ -132,16 +148,6 @@ class TransactionService(CoordinatorDriver):
             else:
                 append.when_done(functools.partial(tell, append))
         return {key: await answer for key, answer in answers.items()}
-
-    # --- loading
-
-    def load(self, index: int, leader_epoch: int) -> None:
-        """Take over a partition of the transactions' topic; markers that were not written are asked for again."""
-        self.begin_loading(index, functools.partial(self.coordinator.begin_load, index, leader_epoch), self._load)
-
-    def _load(self, index: int, record: StoredRecord) -> None:
-        if record.committed is None:
-            self.coordinator.load(index, record.key, record.value)
 
 
 def _tell(answer: asyncio.Future[ErrorCode], append: Append) -> None:

@@ -4,14 +4,14 @@ from headrace.coordination import Caller as Caller
 from headrace.coordination import CoordinatorRecord as CoordinatorRecord
 from headrace.coordination import Now as Now
 from headrace.coordination import Reply as Reply
-from headrace.groups.config import GROUP_CONFIGS as GROUP_CONFIGS
+from headrace.coordination import StoredRecord as StoredRecord
+from headrace.coordination import Timer as Timer
+from headrace.coordination import TimerChange as TimerChange
 from headrace.groups.config import GroupConfig as GroupConfig
 from headrace.groups.coordinator import GroupCoordinator as GroupCoordinator
 from headrace.groups.loading import LoadReport as LoadReport
 from headrace.groups.offsets import TopicLookup as TopicLookup
 from headrace.groups.outcome import Outcome as Outcome
 from headrace.groups.outcome import Producer as Producer
-from headrace.groups.outcome import Timer as Timer
-from headrace.groups.outcome import TimerChange as TimerChange
 from headrace.groups.outcome import TimerKind as TimerKind
 from headrace.groups.state import GroupState as GroupState

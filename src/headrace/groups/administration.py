@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 
-from headrace.coordination import Caller, Now
+from headrace.coordination import Caller, Now, Timer
 from headrace.errors import ErrorCode
 from headrace.groups.config import GroupConfig
 from headrace.groups.group_offsets import NO_EXPIRY, CommittedOffset
 from headrace.groups.offsets import OffsetCommits
-from headrace.groups.outcome import Outcome, Timer, TimerKind, one_record
+from headrace.groups.outcome import Outcome, TimerKind, one_record
 from headrace.groups.records import group_tombstone
 from headrace.groups.shards import Shard, Shards
 from headrace.groups.state import Group, GroupState

@@ -1,6 +1,6 @@
 """The group coordinator: one method per API, and what its driver tells it. Pure: no clock, no socket, no disk.
 
-See `headrace.groups.outcome` for the order in which a driver must do things.
+See `headrace.coordination.outcome` for the order in which a driver must do things.
 """
 
 from __future__ import annotations
@@ -8,19 +8,18 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping
 
-from headrace.coordination import Caller, Now, error_after_failed_write
+from headrace.cluster.topic_names import CONSUMER_OFFSETS
+from headrace.coordination import Caller, Coordinator, Now, Reply, Timer
 from headrace.errors import ErrorCode
 from headrace.groups import answers
 from headrace.groups.administration import Administration
 from headrace.groups.config import GroupConfig
 from headrace.groups.fetching import OffsetFetches
-from headrace.groups.group_offsets import NO_PRODUCER_ID
-from headrace.groups.loading import LoadReport
 from headrace.groups.membership import Membership
 from headrace.groups.offsets import OffsetCommits, TopicLookup
-from headrace.groups.outcome import Outcome, Timer, TimerKind
+from headrace.groups.outcome import Outcome, TimerKind
 from headrace.groups.rebalance import Rebalances
-from headrace.groups.shards import Shards
+from headrace.groups.shards import Shard, Shards
 from headrace.protocol.messages.delete_groups import DeleteGroupsRequest
 from headrace.protocol.messages.describe_groups import DescribeGroupsRequest
 from headrace.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
@@ -34,59 +33,33 @@ from headrace.protocol.messages.sync_group import SyncGroupRequest
 from headrace.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest
 
 
-class GroupCoordinator:
+class GroupCoordinator(Coordinator[Outcome, Shard]):
     """All groups of the partitions of `__consumer_offsets` that this broker leads."""
 
+    _shards: Shards
+
     def __init__(self, config: GroupConfig, rng: random.Random, topics: TopicLookup) -> None:
+        super().__init__(CONSUMER_OFFSETS, Outcome, Shards(config.offsets_topic_partitions))
         self._config = config
-        self._shards = Shards(config.offsets_topic_partitions)
         self._rebalances = Rebalances(config)
         self._membership = Membership(config, rng, self._shards, self._rebalances)
         self._offsets = OffsetCommits(config, self._shards, self._rebalances, topics)
         self._fetches = OffsetFetches(self._shards, topics)
         self._administration = Administration(config, self._shards, self._offsets)
 
-    def partition_of(self, group_id: str) -> int:
-        """The partition of `__consumer_offsets` that keeps this group."""
-        return self._shards.partition_of(group_id)
-
     # --- partitions come and go ---------------------------------------------------------------------------------------
 
-    def begin_load(self, partition: int) -> Outcome:
-        """This broker leads that partition now. Until `loaded`, requests get COORDINATOR_LOAD_IN_PROGRESS."""
-        out = self.unload(partition)
-        self._shards.begin(partition)
-        return out
-
-    def load(self, partition: int, key: bytes, value: bytes | None, producer_id: int = NO_PRODUCER_ID) -> None:
-        """Replay one record, in the order of the log. Of a transactional batch, `producer_id` is the batch's.
-
-        A marker that ends a transaction goes to `complete_transaction`.
-        """
-        shard = self._shards.get(partition)
-        if shard is None:
-            shard = self._shards.begin(partition)
-        if shard.loader is None:
-            raise ValueError(f"partition {partition} of __consumer_offsets is loaded already: call begin_load first")
-        shard.loader.add(key, value, producer_id)
-
-    def loaded(self, partition: int, at: Now) -> Outcome:
-        """All is replayed: serve the partition. Members that were there have a whole session to be heard from."""
-        out = Outcome()
-        shard = self._shards.get(partition)
-        if shard is None:
-            shard = self._shards.begin(partition)
+    def _serve(self, out: Outcome, shard: Shard, at: Now) -> None:
+        """Members that were there have a whole session to be heard from."""
         loader, shard.loader = shard.loader, None
-        if loader is None:
-            return out
-        for group in loader.groups(partition):
+        assert loader is not None
+        for group in loader.groups(shard.partition):
             self._shards.add(shard, group)
         for found in loader.offsets():
             self._shards.number(shard, found.offset)
             self._shards.apply_offset(
                 shard, found.group_id, found.topic, found.partition, found.offset, found.producer_id
             )
-        shard.report = loader.report
         for group in list(shard.groups.values()):
             for member in group.members.values():
                 self._rebalances.keep_alive(out, group, member, at)
@@ -95,19 +68,8 @@ class GroupCoordinator:
                 reason = f"it was loaded with {len(group.members)} members, and {self._config.max_size} are allowed"
                 self._rebalances.prepare(out, group, at, reason)
         self._administration.schedule_expiry(out, shard, at)
-        return out
 
-    def load_report(self, partition: int) -> LoadReport | None:
-        """What the partition held when it was loaded, None when it is not served."""
-        shard = self._shards.get(partition)
-        return None if shard is None or shard.loader is not None else shard.report
-
-    def unload(self, partition: int) -> Outcome:
-        """This broker no longer leads the partition: whoever waits is sent to look for the new coordinator."""
-        out = Outcome()
-        shard = self._shards.end(partition)
-        if shard is None:
-            return out
+    def _give_up(self, out: Outcome, shard: Shard) -> None:
         for group in shard.groups.values():
             group.cancel_timers(out)
             for member in group.members.values():
@@ -117,14 +79,7 @@ class GroupCoordinator:
                 if member.sync is not None:
                     answers.sync_error(out, member.sync, ErrorCode.NOT_COORDINATOR)
                     member.sync = None
-        if shard.loader is None:
-            self._administration.cancel_expiry(out, shard)
-        return out
-
-    def is_loaded(self, partition: int) -> bool:
-        """Whether this coordinator knows all that the partition holds."""
-        shard = self._shards.get(partition)
-        return shard is not None and shard.loader is None
+        self._administration.cancel_expiry(out, shard)
 
     def ending_transaction(self, partition: int, producer_id: int, committed: bool) -> Callable[[], None] | None:
         """A marker is about to be appended to the partition: what is to be called when it is in the log.
@@ -132,8 +87,8 @@ class GroupCoordinator:
         None when the partition is not served: the marker would overtake the offsets that it ends, which are still being
         read. It must be called in its turn, after `written` or `failed` of whatever was appended before the marker.
         """
-        shard = self._shards.get(partition)
-        if shard is None or shard.loader is not None:
+        shard = self._shards.served(partition)
+        if shard is None:
             return None
 
         def end() -> None:
@@ -142,49 +97,19 @@ class GroupCoordinator:
 
         return end
 
-    def complete_transaction(self, partition: int, producer_id: int, committed: bool) -> None:
-        """A marker that ends this producer's transaction is replayed from the log; else see `ending_transaction`."""
-        shard = self._shards.get(partition)
-        if shard is None:
-            return
-        if shard.loader is not None:
-            shard.loader.end_transaction(producer_id, committed)
-        else:
-            self._shards.end_transaction(shard, producer_id, committed)
-
     # --- what became of an outcome ------------------------------------------------------------------------------------
 
-    def written(self, outcome: Outcome, at: Now) -> Outcome:
-        """The outcome's records are in the log. Gives its replies, and what else follows."""
-        out = Outcome(replies=outcome.replies)
-        for effect in outcome.effects:
-            effect.written(out, at)
-        return out
-
-    def failed(self, outcome: Outcome, error: ErrorCode | Mapping[int, ErrorCode], at: Now) -> Outcome:
-        """Records of the outcome were not written: none of them, or not those of some effects, by their position."""
-        errors = error if isinstance(error, Mapping) else dict.fromkeys(range(len(outcome.effects)), error)
-        if not errors:
-            return self.written(outcome, at)
-        told = {position: error_after_failed_write(code) for position, code in errors.items()}
-        first = next(iter(told.values()))
-        out = Outcome(replies=[answers.refused(reply, first) for reply in outcome.replies])
-        for position, effect in enumerate(outcome.effects):
-            if position in told:
-                effect.failed(out, told[position], at)
-            else:
-                effect.written(out, at)
-        return out
+    def _refused(self, reply: Reply, error: ErrorCode) -> Reply:
+        return answers.refused(reply, error)
 
     def on_timer(self, timer: Timer, at: Now) -> Outcome:
-        """A timer fired. Firing early, late, or after it was cancelled does no harm."""
         out = Outcome()
         if timer.kind is TimerKind.EXPIRY:
-            shard = self._shards.get(timer.partition)
-            if shard is not None and shard.loader is None:
+            shard = self._shards.served(timer.partition)
+            if shard is not None:
                 self._administration.on_expiry_timer(out, shard, at)
             return out
-        group = self._shards.groups.get(timer.group_id)
+        group = self._shards.groups.get(timer.name)
         if group is None:
             return out
         if timer.kind is TimerKind.SESSION:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from headrace.coordination import NO_PRODUCER_ID
 from headrace.protocol.schema import ZERO_UUID
 from headrace.topics import TopicPartition
 
-NO_PRODUCER_ID = -1
 NO_EXPIRY = -1
 
 

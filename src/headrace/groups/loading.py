@@ -7,10 +7,12 @@ only the survivors are decoded.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from headrace.groups.group_offsets import NO_PRODUCER_ID, CommittedOffset
+from headrace import coordination
+from headrace.coordination import NO_PRODUCER_ID, StoredRecord
+from headrace.groups.group_offsets import CommittedOffset
 from headrace.groups.state import Group, GroupState, Member
 from headrace.protocol.stored.consumer_offsets import (
     GroupMetadataKey,
@@ -23,19 +25,12 @@ from headrace.protocol.stored.coordinator import Unknown
 from headrace.protocol.wire import MalformedMessage
 
 _LEGACY_OFFSET, _OFFSET, _GROUP = b"\x00\x00", b"\x00\x01", b"\x00\x02"
-PROBLEMS_SHOWN_MAX = 10
 
 
 @dataclass(slots=True)
-class LoadReport:
-    """What a partition held. Nothing in it stops the loading, but an operator should see what was left out."""
-
-    records: int = 0
+class LoadReport(coordination.LoadReport):
     groups: int = 0
     offsets: int = 0
-    skipped: int = 0  # of types or versions that are not spoken here
-    unreadable: int = 0
-    problems: list[str] = field(default_factory=list)  # the first few of the unreadable
 
 
 class _Stored(NamedTuple):
@@ -60,7 +55,11 @@ class Loader:
         self._settled: dict[bytes, _Stored] = {}
         self._pending: dict[int, dict[bytes, _Stored]] = {}
 
-    def add(self, key: bytes, value: bytes | None, producer_id: int = NO_PRODUCER_ID) -> None:
+    def add(self, record: StoredRecord) -> None:
+        key, value, producer_id, committed = record
+        if committed is not None:
+            self._end_transaction(producer_id, committed)
+            return
         self.report.records += 1
         kind = key[:2]
         if kind not in (_LEGACY_OFFSET, _OFFSET, _GROUP):
@@ -81,7 +80,7 @@ class Loader:
         else:
             self._pending.setdefault(producer_id, {})[name] = stored
 
-    def end_transaction(self, producer_id: int, committed: bool) -> None:
+    def _end_transaction(self, producer_id: int, committed: bool) -> None:
         table = self._pending.pop(producer_id, {})
         if not committed:
             return
@@ -115,9 +114,7 @@ class Loader:
         try:
             record = decode_record(stored.key, stored.value)
         except MalformedMessage as error:
-            self.report.unreadable += 1
-            if len(self.report.problems) < PROBLEMS_SHOWN_MAX:
-                self.report.problems.append(f"record {stored.sequence}: {error}")
+            self.report.note_unreadable(stored.sequence, error)
             return None
         if isinstance(record, Unknown):
             self.report.skipped += 1

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, NamedTuple, Protocol, TypeVar
 
-from headrace.coordination import Caller, Now
+from headrace.coordination import NO_PRODUCER_ID, Caller, Now
 from headrace.errors import ErrorCode
 from headrace.groups.config import GroupConfig
-from headrace.groups.group_offsets import NO_EXPIRY, NO_PRODUCER_ID, CommittedOffset
+from headrace.groups.group_offsets import NO_EXPIRY, CommittedOffset
 from headrace.groups.outcome import Outcome, Producer, nothing_failed, one_record
 from headrace.groups.rebalance import Rebalances
 from headrace.groups.records import offset_record, offset_tombstone

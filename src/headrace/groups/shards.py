@@ -4,66 +4,37 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from headrace.errors import ErrorCode
-from headrace.groups.group_offsets import NO_PRODUCER_ID, CommittedOffset
-from headrace.groups.loading import Loader, LoadReport
+from headrace import coordination
+from headrace.coordination import NO_PRODUCER_ID
+from headrace.groups.group_offsets import CommittedOffset
+from headrace.groups.loading import Loader
 from headrace.groups.outcome import Outcome
 from headrace.groups.state import Group
-from headrace.topics import partition_for_group
 
 
 @dataclass(slots=True, eq=False)
-class Shard:
-    """One partition. It serves once its `loader` is done; a shard that was unloaded is never served again."""
-
-    partition: int
-    loader: Loader | None
+class Shard(coordination.Shard[Loader]):
     groups: dict[str, Group] = field(default_factory=dict)
     transactions: dict[int, set[str]] = field(default_factory=dict)  # producer id → groups with pending offsets
     sequence: int = 0
-    report: LoadReport = field(default_factory=LoadReport)
-    is_unloaded: bool = False
 
 
-class Shards:
-    """All of them. Group ids are unique over partitions, so a group is found by its id alone."""
+class Shards(coordination.Shards[Shard]):
+    """All of them. Group ids are unique over partitions, so a group is found by its id alone.
+
+    A group that is known needs no question whether this coordinator may speak for it.
+    """
 
     def __init__(self, partition_count: int) -> None:
-        self.partition_count = partition_count
+        super().__init__(partition_count, lambda partition, epoch: Shard(partition, epoch, Loader()))
         self.groups: dict[str, Group] = {}
-        self._shards: dict[int, Shard] = {}
-
-    def partition_of(self, group_id: str) -> int:
-        return partition_for_group(group_id, self.partition_count)
-
-    def get(self, partition: int) -> Shard | None:
-        return self._shards.get(partition)
-
-    def all(self) -> list[Shard]:
-        return list(self._shards.values())
-
-    def begin(self, partition: int) -> Shard:
-        shard = self._shards[partition] = Shard(partition, Loader())
-        return shard
 
     def end(self, partition: int) -> Shard | None:
-        shard = self._shards.pop(partition, None)
+        shard = super().end(partition)
         if shard is not None:
-            shard.is_unloaded = True
             for group_id in shard.groups:
                 del self.groups[group_id]
         return shard
-
-    def error_for(self, group_id: str) -> ErrorCode:
-        """Why this coordinator cannot speak for that group, or NONE. A group that is known needs no such question."""
-        shard = self._shards.get(self.partition_of(group_id))
-        if shard is None:
-            return ErrorCode.NOT_COORDINATOR
-        return ErrorCode.NONE if shard.loader is None else ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-
-    def serving(self, group_id: str) -> Shard:
-        """The shard of a group for which `error_for` found nothing."""
-        return self._shards[self.partition_of(group_id)]
 
     def of(self, group: Group) -> Shard:
         """The shard of a group that is served."""

@@ -6,10 +6,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import Enum
 
-from headrace.coordination import Caller
+from headrace.coordination import Caller, Timer, TimerChange
 from headrace.errors import ErrorCode, HeadraceError
 from headrace.groups.group_offsets import GroupOffsets
-from headrace.groups.outcome import Outcome, Timer, TimerChange, TimerKind
+from headrace.groups.outcome import Outcome, TimerKind
 from headrace.groups.subscription import subscribed_topics
 
 CONSUMER_PROTOCOL_TYPE = "consumer"

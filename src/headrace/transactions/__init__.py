@@ -4,6 +4,9 @@ from headrace.coordination import Caller as Caller
 from headrace.coordination import CoordinatorRecord as CoordinatorRecord
 from headrace.coordination import Now as Now
 from headrace.coordination import Reply as Reply
+from headrace.coordination import StoredRecord as StoredRecord
+from headrace.coordination import Timer as Timer
+from headrace.coordination import TimerChange as TimerChange
 from headrace.transactions.answers import ADD_VERSION as ADD_VERSION
 from headrace.transactions.answers import OFFSETS_ADD_VERSION as OFFSETS_ADD_VERSION
 from headrace.transactions.answers import PRODUCE_ADDS_VERSION as PRODUCE_ADDS_VERSION
@@ -17,8 +20,6 @@ from headrace.transactions.loading import LoadReport as LoadReport
 from headrace.transactions.lookup import PartitionLookup as PartitionLookup
 from headrace.transactions.outcome import MarkerRequest as MarkerRequest
 from headrace.transactions.outcome import Outcome as Outcome
-from headrace.transactions.outcome import Timer as Timer
-from headrace.transactions.outcome import TimerChange as TimerChange
 from headrace.transactions.outcome import TimerKind as TimerKind
 from headrace.transactions.state import Snapshot as Snapshot
 from headrace.transactions.state import TransactionState as TransactionState

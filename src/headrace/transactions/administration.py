@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from headrace.coordination import Now
+from headrace.coordination import Now, Timer
+from headrace.coordination.patterns import InvalidPattern, Pattern
 from headrace.errors import ErrorCode
 from headrace.protocol.messages.describe_transactions import (
     DescribeTransactionsRequest,
@@ -12,8 +13,7 @@ from headrace.protocol.messages.describe_transactions import (
 from headrace.protocol.messages.describe_transactions import TransactionState as DescribedTransaction
 from headrace.protocol.messages.list_transactions import ListTransactionsRequest, ListTransactionsResponse
 from headrace.protocol.messages.list_transactions import TransactionState as ListedTransaction
-from headrace.transactions.outcome import Outcome, Timer, TimerKind
-from headrace.transactions.patterns import InvalidPattern, Pattern
+from headrace.transactions.outcome import Outcome, TimerKind
 from headrace.transactions.records import by_topic
 from headrace.transactions.shards import Entry, Shard, Shards
 from headrace.transactions.state import TITLES

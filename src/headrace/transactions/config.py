@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import cast
 
 from headrace.config import ConfigValue
+from headrace.coordination import settings
 
-_FIELDS = {
+_KEYS = {
     "max_timeout_ms": "transaction.max.timeout.ms",
     "id_expiration_ms": "transactional.id.expiration.ms",
     "state_topic_partitions": "transaction.state.log.num.partitions",
@@ -20,7 +20,7 @@ _FIELDS = {
 
 @dataclass(frozen=True, slots=True)
 class TransactionConfig:
-    """The values in effect. The last two are constants."""
+    """The values in effect, with the defaults of Kafka. The last two are constants."""
 
     max_timeout_ms: int = 900_000
     id_expiration_ms: int = 604_800_000
@@ -36,4 +36,4 @@ class TransactionConfig:
     @classmethod
     def from_values(cls, values: Mapping[str, ConfigValue]) -> TransactionConfig:
         """From parsed broker configuration; keys of others are ignored, missing ones have their defaults."""
-        return cls(**{field: cast(int, values[key]) for field, key in _FIELDS.items() if key in values})
+        return cls(**settings(_KEYS, values))

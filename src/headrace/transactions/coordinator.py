@@ -1,14 +1,15 @@
 """The transaction coordinator: one method per API, and what its driver tells it. Pure: no clock, no socket, no disk.
 
-See `headrace.transactions.outcome` for the order in which a driver must do things.
+See `headrace.coordination.outcome` and `headrace.transactions.outcome` for the order in which a driver must do things.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 
+from headrace.cluster.topic_names import TRANSACTION_STATE
 from headrace.config import INT32_MAX
-from headrace.coordination import Caller, Now, error_after_failed_write
+from headrace.coordination import Caller, Coordinator, Now, Timer
 from headrace.errors import ErrorCode
 from headrace.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
 from headrace.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest
@@ -20,16 +21,15 @@ from headrace.topics import TopicPartition
 from headrace.transactions.administration import Administration
 from headrace.transactions.config import TransactionConfig
 from headrace.transactions.ending import Endings
-from headrace.transactions.loading import LoadReport
 from headrace.transactions.lookup import PartitionLookup
-from headrace.transactions.outcome import MarkerRequest, Outcome, Timer, TimerKind
+from headrace.transactions.outcome import MarkerRequest, Outcome, TimerKind
 from headrace.transactions.partitions import Partitions
 from headrace.transactions.producers import ProducerIdSupply, Producers
-from headrace.transactions.shards import Shards
+from headrace.transactions.shards import Shard, Shards
 from headrace.transactions.state import EPOCH_BUMP_VERSION, Snapshot
 
 
-class TransactionCoordinator:
+class TransactionCoordinator(Coordinator[Outcome, Shard]):
     """All transactional ids of the partitions of `__transaction_state` that this broker leads.
 
     `ids` hands out producer ids that no one was given before, or None when its supply is empty. `transaction_version`
@@ -37,6 +37,8 @@ class TransactionCoordinator:
     `batch_bytes_max` says how large a batch for that partition of `__transaction_state` may be: a transaction is one
     record, so it may not have more partitions than fit.
     """
+
+    _shards: Shards
 
     def __init__(
         self,
@@ -46,7 +48,7 @@ class TransactionCoordinator:
         transaction_version: int = EPOCH_BUMP_VERSION,
         batch_bytes_max: Callable[[int], int] = lambda partition: INT32_MAX,
     ) -> None:
-        self._shards = Shards(config, transaction_version, batch_bytes_max)
+        super().__init__(TRANSACTION_STATE, Outcome, Shards(config, transaction_version, batch_bytes_max))
         self._endings = Endings(self._shards, ids, topics)
         self._producers = Producers(self._shards, self._endings, ids)
         self._partitions = Partitions(self._shards, topics)
@@ -60,33 +62,12 @@ class TransactionCoordinator:
     def transaction_version(self, version: int) -> None:
         self._shards.transaction_version = version
 
-    def partition_of(self, transactional_id: str) -> int:
-        """The partition of `__transaction_state` that keeps this id."""
-        return self._shards.partition_of(transactional_id)
-
     # --- partitions come and go ---------------------------------------------------------------------------------------
 
-    def begin_load(self, partition: int, coordinator_epoch: int) -> Outcome:
-        """This broker leads that partition now, with this leader epoch. Until `loaded` there are no answers."""
-        out = self.unload(partition)
-        self._shards.begin(partition, coordinator_epoch)
-        return out
-
-    def load(self, partition: int, key: bytes, value: bytes | None) -> None:
-        """Replay one record, in the order of the log."""
-        shard = self._shards.get(partition)
-        if shard is None or shard.loader is None:
-            raise ValueError(f"partition {partition} of __transaction_state is not being loaded: call begin_load first")
-        shard.loader.add(key, value)
-
-    def loaded(self, partition: int, at: Now) -> Outcome:
-        """All is replayed: serve the partition. Transactions whose outcome is decided go on from there."""
-        out = Outcome()
-        shard = self._shards.get(partition)
-        if shard is None or shard.loader is None:
-            return out
+    def _serve(self, out: Outcome, shard: Shard, at: Now) -> None:
+        """Transactions whose outcome is decided go on from there."""
         loader, shard.loader = shard.loader, None
-        shard.report = loader.report
+        assert loader is not None
         for transactional_id, snapshot in loader.snapshots():
             entry = self._shards.add(shard, transactional_id, snapshot)
             # How long it has been open only the wall clock can tell. It may have been set: not longer than it may be.
@@ -95,25 +76,13 @@ class TransactionCoordinator:
                 self._endings.go_on(out, entry)
         self._shards.watch_time(out, shard, at)
         self._administration.schedule_expiry(out, shard, at)
-        return out
 
-    def load_report(self, partition: int) -> LoadReport | None:
-        """What the partition held when it was loaded, None when it is not served."""
-        shard = self._shards.get(partition)
-        return None if shard is None or shard.loader is not None else shard.report
-
-    def unload(self, partition: int) -> Outcome:
-        """This broker no longer leads the partition. Who waits for a write is answered by what becomes of that."""
-        out = Outcome()
-        shard = self._shards.end(partition)
-        if shard is None or shard.loader is not None:
-            return out
-        out.cancel(Timer(TimerKind.EXPIRY, partition))
-        out.cancel(Timer(TimerKind.ABORT, partition))
+    def _give_up(self, out: Outcome, shard: Shard) -> None:
+        out.cancel(Timer(TimerKind.EXPIRY, shard.partition))
+        out.cancel(Timer(TimerKind.ABORT, shard.partition))
         for entry in shard.entries.values():
             if entry.current.state.is_prepared:
                 out.cancel(entry.timer)
-        return out
 
     def snapshots(self, partition: int) -> dict[str, Snapshot]:
         """What is recorded of every id of the partition."""
@@ -123,28 +92,6 @@ class TransactionCoordinator:
 
     # --- what became of an outcome ------------------------------------------------------------------------------------
 
-    def written(self, outcome: Outcome, at: Now) -> Outcome:
-        """The outcome's records are in the log. Gives its replies, and what else follows."""
-        out = Outcome(replies=outcome.replies)
-        for effect in outcome.effects:
-            effect.written(out, at)
-        return out
-
-    def failed(self, outcome: Outcome, error: ErrorCode | Mapping[int, ErrorCode], at: Now) -> Outcome:
-        """Records of the outcome were not written: none of them, or not those of some effects, by their position.
-
-        If they are in the log all the same, no harm is done: what follows is written after them.
-        """
-        errors = error if isinstance(error, Mapping) else dict.fromkeys(range(len(outcome.effects)), error)
-        out = Outcome(replies=outcome.replies)
-        for position, effect in enumerate(outcome.effects):
-            failure = errors.get(position)
-            if failure is None:
-                effect.written(out, at)
-            else:
-                effect.failed(out, error_after_failed_write(failure), at)
-        return out
-
     def markers_written(self, request: MarkerRequest, errors: Mapping[TopicPartition, ErrorCode], at: Now) -> Outcome:
         """What the leaders of (some of) the request's partitions answered; NONE where the marker is in the log."""
         out = Outcome()
@@ -152,17 +99,16 @@ class TransactionCoordinator:
         return out
 
     def on_timer(self, timer: Timer, at: Now) -> Outcome:
-        """A timer fired. Firing early, late, or after it was cancelled does no harm."""
         out = Outcome()
-        shard = self._shards.get(timer.partition)
-        if shard is None or shard.loader is not None:
+        shard = self._shards.served(timer.partition)
+        if shard is None:
             return out
         if timer.kind is TimerKind.ABORT:
             self._endings.abort_late_ones(out, shard, at)
         elif timer.kind is TimerKind.EXPIRY:
             self._administration.expire(out, shard, at)
         else:
-            self._endings.on_markers_timer(out, timer.transactional_id, at)
+            self._endings.on_markers_timer(out, timer.name, at)
         return out
 
     # --- transactions -------------------------------------------------------------------------------------------------

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
+from headrace import coordination
+from headrace.coordination import StoredRecord
 from headrace.protocol.stored.coordinator import Unknown
 from headrace.protocol.stored.transaction_state import decode_record
 from headrace.protocol.wire import MalformedMessage
@@ -12,18 +14,11 @@ from headrace.transactions.records import snapshot_of
 from headrace.transactions.state import Snapshot
 
 _TRANSACTION = b"\x00\x00"
-PROBLEMS_SHOWN_MAX = 10
 
 
 @dataclass(slots=True)
-class LoadReport:
-    """What a partition held. Nothing in it stops the loading, but an operator should see what was left out."""
-
-    records: int = 0
+class LoadReport(coordination.LoadReport):
     transactional_ids: int = 0
-    skipped: int = 0  # of types or versions that are not spoken here
-    unreadable: int = 0
-    problems: list[str] = field(default_factory=list)  # the first few of the unreadable
 
 
 class Loader:
@@ -33,7 +28,10 @@ class Loader:
         self.report = LoadReport()
         self._last: dict[bytes, tuple[bytes, int]] = {}
 
-    def add(self, key: bytes, value: bytes | None) -> None:
+    def add(self, record: StoredRecord) -> None:
+        key, value, _, committed = record
+        if committed is not None:
+            return  # nobody writes to this topic in a transaction
         self.report.records += 1
         if key[:2] != _TRANSACTION:
             self.report.skipped += 1
@@ -51,9 +49,7 @@ class Loader:
                     continue
                 found = record.key.transactional_id, snapshot_of(record.value)
             except (MalformedMessage, ValueError) as error:
-                self.report.unreadable += 1
-                if len(self.report.problems) < PROBLEMS_SHOWN_MAX:
-                    self.report.problems.append(f"record {number}: {error}")
+                self.report.note_unreadable(number, error)
                 continue
             self.report.transactional_ids += 1
             yield found

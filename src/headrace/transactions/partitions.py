@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from headrace.cluster.topic_names import is_internal
+from headrace.cluster.topic_names import CONSUMER_OFFSETS, is_internal
 from headrace.coordination import Caller, Now
 from headrace.errors import ErrorCode
 from headrace.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
@@ -20,8 +20,6 @@ from headrace.transactions.lookup import PartitionLookup
 from headrace.transactions.outcome import Outcome
 from headrace.transactions.shards import Shards
 from headrace.transactions.state import EPOCH_BUMP_VERSION, TransactionState, extended
-
-OFFSETS_TOPIC = "__consumer_offsets"
 
 
 class Partitions:
@@ -56,7 +54,7 @@ class Partitions:
             request.transactional_id,
             request.producer_id,
             request.producer_epoch,
-            frozenset((TopicPartition(OFFSETS_TOPIC, index),)),
+            frozenset((TopicPartition(CONSUMER_OFFSETS, index),)),
             0,
             at,
             answer,

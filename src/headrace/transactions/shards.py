@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from headrace.coordination import BATCH_OVERHEAD_BYTES, Effect, Now, record_bytes
+from headrace import coordination
+from headrace.coordination import BATCH_OVERHEAD_BYTES, Effect, Now, Timer, record_bytes
 from headrace.errors import ErrorCode
-from headrace.topics import TopicPartition, partition_for_group
+from headrace.topics import TopicPartition
 from headrace.transactions.config import TransactionConfig
-from headrace.transactions.loading import Loader, LoadReport
-from headrace.transactions.outcome import MarkerRequest, Outcome, Timer, TimerKind
+from headrace.transactions.loading import Loader
+from headrace.transactions.outcome import MarkerRequest, Outcome, TimerKind
 from headrace.transactions.records import snapshot_record, tombstone
 from headrace.transactions.state import NO_PRODUCER_EPOCH, Snapshot, TransactionState
 
@@ -57,60 +58,23 @@ class Entry:
 
 
 @dataclass(slots=True, eq=False)
-class Shard:
-    """One partition. It serves once its `loader` is done; a shard that was unloaded is never served again."""
-
-    partition: int
-    coordinator_epoch: int
-    loader: Loader | None
+class Shard(coordination.Shard[Loader]):
     entries: dict[str, Entry] = field(default_factory=dict)
     ongoing: set[str] = field(default_factory=set)
-    report: LoadReport = field(default_factory=LoadReport)
-    is_unloaded: bool = False
     watches_time: bool = False  # whether the timer that aborts late transactions is set
 
 
-class Shards:
+class Shards(coordination.Shards[Shard]):
     """All of them, and how an id's state changes: only once the record that says so is written."""
 
     def __init__(
         self, config: TransactionConfig, transaction_version: int, batch_bytes_max: Callable[[int], int]
     ) -> None:
+        super().__init__(config.state_topic_partitions, lambda partition, epoch: Shard(partition, epoch, Loader()))
         self.config = config
         self._batch_bytes_max = batch_bytes_max
         self.transaction_version = transaction_version
-        self._shards: dict[int, Shard] = {}
         self._attempts = 0
-
-    def partition_of(self, transactional_id: str) -> int:
-        return partition_for_group(transactional_id, self.config.state_topic_partitions)
-
-    def get(self, partition: int) -> Shard | None:
-        return self._shards.get(partition)
-
-    def all(self) -> list[Shard]:
-        return list(self._shards.values())
-
-    def begin(self, partition: int, coordinator_epoch: int) -> Shard:
-        shard = self._shards[partition] = Shard(partition, coordinator_epoch, Loader())
-        return shard
-
-    def end(self, partition: int) -> Shard | None:
-        shard = self._shards.pop(partition, None)
-        if shard is not None:
-            shard.is_unloaded = True
-        return shard
-
-    def error_for(self, transactional_id: str) -> ErrorCode:
-        """Why this coordinator cannot speak for that id, or NONE."""
-        shard = self._shards.get(self.partition_of(transactional_id))
-        if shard is None:
-            return ErrorCode.NOT_COORDINATOR
-        return ErrorCode.NONE if shard.loader is None else ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-
-    def serving(self, transactional_id: str) -> Shard:
-        """The shard of an id for which `error_for` found nothing."""
-        return self._shards[self.partition_of(transactional_id)]
 
     def find(self, transactional_id: str) -> Entry | None:
         shard = self._shards.get(self.partition_of(transactional_id))
@@ -216,7 +180,7 @@ class Shards:
                 entry.transactional_id,
                 now.producer_id,
                 now.producer_epoch,
-                entry.shard.coordinator_epoch,
+                entry.shard.leader_epoch,
                 now.state is TransactionState.PREPARE_COMMIT,
                 now.client_version,
                 tuple(sorted(entry.awaited)),

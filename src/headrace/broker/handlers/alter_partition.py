@@ -16,8 +16,10 @@ if TYPE_CHECKING:
     from headrace.broker.broker import Broker
 
 
-@handles(ApiKey.ALTER_PARTITION, versions=(2, 3), requires=(on_cluster(Operation.CLUSTER_ACTION),))
+@handles(
+    ApiKey.ALTER_PARTITION, versions=(2, 3), requires=(on_cluster(Operation.CLUSTER_ACTION),), between_brokers=True
+)
 async def alter_partition(
     broker: Broker, context: RequestContext, request: AlterPartitionRequest
 ) -> AlterPartitionResponse:
-    return await broker.decide(broker.controller.alter_partition, request)
+    return await broker.decide(broker.controller.alter_partition, request, context=context)

@@ -13,8 +13,10 @@ from headrace.broker.dispatch import RequestContext, handles, settled
 from headrace.broker.rights import Operation, on_groups, on_topics, on_transactional_ids
 from headrace.cluster.topic_names import CONSUMER_OFFSETS
 from headrace.errors import ErrorCode, HeadraceError
+from headrace.log import UNVERIFIED, Verification
 from headrace.protocol.api import ApiKey
 from headrace.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest
+from headrace.records.batch import NO_SEQUENCE
 from headrace.topics import TopicPartition
 from headrace.transactions import OFFSETS_ADD_VERSION, offset_commit_error
 
@@ -32,9 +34,11 @@ if TYPE_CHECKING:
     ),
 )
 async def txn_offset_commit(broker: Broker, context: RequestContext, request: TxnOffsetCommitRequest) -> Any:
-    error = await _join(broker, context, request) if _has_offsets(broker, request) else ErrorCode.NONE
+    error, guard = ErrorCode.NONE, UNVERIFIED
+    if _has_offsets(broker, request):
+        error, guard = await _join(broker, context, request)
     commit = functools.partial(broker.groups.coordinator.txn_offset_commit, refused=error)
-    return await settled(broker.groups.call(commit, context, request))
+    return await settled(broker.groups.call(commit, context, request, guard))
 
 
 def _has_offsets(broker: Broker, request: TxnOffsetCommitRequest) -> bool:
@@ -48,17 +52,24 @@ def _has_offsets(broker: Broker, request: TxnOffsetCommitRequest) -> bool:
     return False
 
 
-async def _join(broker: Broker, context: RequestContext, request: TxnOffsetCommitRequest) -> ErrorCode:
-    """Make sure that the group's partition is part of the transaction; the error when it is not."""
+async def _join(
+    broker: Broker, context: RequestContext, request: TxnOffsetCommitRequest
+) -> tuple[ErrorCode, Verification]:
+    """Make sure that the group's partition is part of the transaction: the error when it is not, and a guard.
+
+    The transaction may end while the coordinator answers, and before the offsets' turn to be written comes. With the
+    guard they are refused then: nothing would ever end the transaction that they would begin.
+    """
     key = TopicPartition(CONSUMER_OFFSETS, broker.groups.coordinator.partition_of(request.group_id))
     try:
         partition = broker.partition(*key)
     except HeadraceError:
-        return ErrorCode.NONE  # the group coordinator tells in its own words that it is not here
-    if partition.log.start_verification(request.producer_id, -1, request.producer_epoch) is None:
-        return ErrorCode.NONE  # something of this transaction is there already
+        return ErrorCode.NONE, UNVERIFIED  # the group coordinator tells in its own words that it is not here
+    guard = partition.log.start_verification(request.producer_id, NO_SEQUENCE, request.producer_epoch)
+    if guard is None:
+        return ErrorCode.NONE, UNVERIFIED  # something of this transaction is there already
     adds = context.api_version >= OFFSETS_ADD_VERSION
     errors = await broker.transactions.join(
         request.transactional_id, request.producer_id, request.producer_epoch, [key], adds=adds
     )
-    return offset_commit_error(errors[key], context.api_version)
+    return offset_commit_error(errors[key], context.api_version), guard

@@ -32,7 +32,9 @@ COMMANDS = {
     "transaction": ("transaction", "List, describe, abort transactions; find those that hang."),
     "pipeline": ("pipeline", "Run ready-made pipelines on Spark, and see how far they are."),
     "config": ("config", "Get, set, delete configuration of topics, brokers, groups."),
-    "cluster": ("cluster", "Describe the cluster, its brokers and disks."),
+    "cluster": ("cluster", "Describe a cluster; start one on this machine, hurt it, see it heal."),
+    "reassign": ("reassign", "Move replicas between brokers: plan, run, status, cancel."),
+    "elect": ("elect", "Elect leaders: the preferred ones, or, at a price, any."),
     "log": ("log", "Look into a data directory, without a broker."),
 }
 EPILOG = (

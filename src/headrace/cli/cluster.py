@@ -1,11 +1,18 @@
-"""`headrace cluster`: who is there, who leads what, how full the disks are."""
+"""`headrace cluster`: what a cluster is made of; and several brokers on this machine, to see how they fail and heal."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+import shutil
+import signal
+import time
+from pathlib import Path
+from typing import Annotated
 
 import typer
 
+from headrace.cli.cluster_describe import describe
+from headrace.cli.cluster_status import watch
+from headrace.cli.local_cluster import BROKERS_MAX, Health, LocalBroker, LocalCluster, free_ports
 from headrace.cli.options import (
     DEFAULT_BOOTSTRAP,
     DEFAULT_TIMEOUT_S,
@@ -13,100 +20,159 @@ from headrace.cli.options import (
     ClientConfig,
     Json,
     Timeout,
-    connect,
+    pairs,
 )
-from headrace.cli.output import Column, count, print_json, size, styled, table
-from headrace.client.admin import Admin, LogDirDescription
+from headrace.cli.output import note, styled, usage
+
+app = typer.Typer(no_args_is_help=False, rich_markup_mode=None)
+
+Directory = Annotated[
+    Path | None,
+    typer.Option("--dir", metavar="DIR", help=f"The cluster's directory [{LocalCluster.default_directory()}]."),
+]
+Node = Annotated[int, typer.Argument(metavar="ID", help="The broker's number.")]
 
 
-def command(
+@app.callback(invoke_without_command=True)
+def root(
+    context: typer.Context,
     features: Annotated[bool, typer.Option("--features", help="The levels of the cluster's features too.")] = False,
     as_json: Json = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     timeout: Timeout = DEFAULT_TIMEOUT_S,
     client_config: ClientConfig = None,
 ) -> None:
-    """Describe the cluster, its brokers and disks."""
-    with connect(bootstrap, timeout, client_config) as admin:
-        document = _document(admin)
-        found = admin.describe_features() if features else None
-    if found is not None:
-        document["features"] = {name: levels.max_version for name, levels in sorted(found.finalized.items())}
-    if as_json:
-        print_json(document)
-        return
-    print(
-        f"{styled('cluster', '1')} {document['cluster_id']}: {count(document['topics'])} topics, "
-        f"{count(document['partitions'])} partitions"
-        + (f", {document['under_replicated']} under-replicated" if document["under_replicated"] else "")
-        + (f", {document['leaderless']} without a leader" if document["leaderless"] else "")
-    )
-    columns = [
-        Column("id", "BROKER"),
-        Column("address", "ADDRESS"),
-        Column("rack", "RACK"),
-        Column("controller", "CONTROLLER"),
-        Column("leads", "LEADS", count),
-        Column("replicas", "REPLICAS", count),
-        Column("size_bytes", "SIZE", size),
-    ]
-    print("\n".join(table(document["brokers"], columns)))
-    directories = [entry for broker in document["brokers"] for entry in broker["log_dirs"]]
-    if directories:
-        columns = [
-            Column("broker", "BROKER"),
-            Column("path", "LOG DIRECTORY"),
-            Column("replicas", "REPLICAS", count),
-            Column("size_bytes", "SIZE", size),
-            Column("usable_bytes", "FREE", size),
-            Column("error", "STATE", style=lambda error: "" if error == "ok" else "31"),
-        ]
-        print()
-        print("\n".join(table(directories, columns)))
-    if found is not None:
-        rows = [{"name": name, "level": level} for name, level in document["features"].items()]
-        print()
-        print("\n".join(table(rows, [Column("name", "FEATURE"), Column("level", "LEVEL")])))
+    """Describe the cluster, its brokers and disks; or start several brokers here, and see how they heal."""
+    if context.invoked_subcommand is None:
+        describe(features, as_json, bootstrap, timeout, client_config)
 
 
-def _document(admin: Admin) -> dict[str, Any]:
-    cluster = admin.describe_cluster()
-    topics = admin.describe_topics(admin.list_topics(list_internal=True)).ok.values()
-    partitions = [info for topic in topics for info in topic.partitions]
-    directories = admin.describe_log_dirs().ok
-    brokers = []
-    for node in cluster.nodes:
-        found = [_directory(node.id, path, entry) for path, entry in sorted(directories.get(node.id, {}).items())]
-        brokers.append(
-            {
-                "id": node.id,
-                "address": f"{node.host}:{node.port}",
-                "rack": node.rack,
-                "controller": cluster.controller is not None and cluster.controller.id == node.id,
-                "leads": sum(info.leader == node.id for info in partitions),
-                "replicas": sum(node.id in info.replicas for info in partitions),
-                "size_bytes": sum(entry["size_bytes"] for entry in found) if found else None,
-                "log_dirs": found,
-            }
-        )
-    return {
-        "cluster_id": cluster.cluster_id,
-        "controller": None if cluster.controller is None else cluster.controller.id,
-        "topics": len(topics),
-        "partitions": len(partitions),
-        "under_replicated": sum(len(info.isr) < len(info.replicas) for info in partitions),
-        "leaderless": sum(info.leader < 0 for info in partitions),
-        "brokers": brokers,
-    }
+@app.command()
+def start(
+    brokers: Annotated[int, typer.Option("--brokers", "-n", min=1, max=BROKERS_MAX, help="How many.")] = 3,
+    directory: Directory = None,
+    port: Annotated[
+        int | None, typer.Option("--port", min=1, max=65_535, help="The first one's port, the others' follow [9092].")
+    ] = None,
+    zookeeper: Annotated[
+        str | None, typer.Option("--zookeeper", metavar="HOST:PORT[/PATH]", help="Share metadata through ZooKeeper.")
+    ] = None,
+    with_zookeeper: Annotated[
+        bool, typer.Option("--with-zookeeper", help="Start a ZooKeeper too (Java; jars of headrace[spark]).")
+    ] = False,
+    override: Annotated[
+        list[str] | None, typer.Option("--override", metavar="KEY=VALUE", help="A setting of every broker.")
+    ] = None,
+) -> None:
+    """Start brokers on this machine, in the background. What they had is still there the next time."""
+    where = (directory or LocalCluster.default_directory()).absolute()
+    overrides = pairs(override or [], "--override")
+    if zookeeper and with_zookeeper:
+        raise usage("--zookeeper names one that runs, --with-zookeeper starts one: give one of them")
+    if LocalCluster.exists(where):
+        cluster = LocalCluster.load(where)
+        running = [broker.id for broker in cluster.brokers if broker.health is not Health.DEAD]
+        if running:
+            raise usage(f"the cluster in {where} runs already: `headrace cluster status`, `headrace cluster stop`")
+        _grow(cluster, brokers)
+    else:
+        where.mkdir(parents=True, exist_ok=True)
+        first = 9092 if port is None else port
+        ports = free_ports(brokers, first)
+        cluster = LocalCluster(where, [LocalBroker(at + 1, ports[at]) for at in range(brokers)])
+    cluster.overrides |= overrides
+    cluster.zookeeper = zookeeper or cluster.zookeeper
+    if with_zookeeper or cluster.zookeeper_pid:
+        cluster.start_zookeeper()
+    took = cluster.start(cluster.brokers)
+    print(f"{len(cluster.brokers)} brokers are up after {took:.1f} s; their data and logs are in {cluster.directory}")
+    print(f"  clients   bootstrap.servers={cluster.bootstrap}")
+    print(f"  try       export HEADRACE_BOOTSTRAP={cluster.bootstrap}")
+    print("            headrace topic create events --partitions 6 --replication-factor 3")
+    print("            headrace cluster status --watch      (in another terminal)")
+    print("            headrace cluster kill 2; headrace cluster restart 2")
+    print("            headrace cluster stop")
 
 
-def _directory(broker_id: int, path: str, directory: LogDirDescription) -> dict[str, Any]:
-    return {
-        "broker": broker_id,
-        "path": path,
-        "replicas": len(directory.replicas),
-        "size_bytes": sum(replica.size for replica in directory.replicas.values()),
-        "total_bytes": directory.total_bytes if directory.total_bytes >= 0 else None,
-        "usable_bytes": directory.usable_bytes if directory.usable_bytes >= 0 else None,
-        "error": "ok" if directory.error is None else str(directory.error),
-    }
+def _grow(cluster: LocalCluster, brokers: int) -> None:
+    """A cluster that was stopped is started with the brokers that it has; more may be added."""
+    known = {broker.id for broker in cluster.brokers}
+    last = max(broker.port for broker in cluster.brokers)
+    for number in range(1, brokers + 1):
+        if number not in known:
+            last += 1
+            cluster.brokers.append(LocalBroker(number, last))
+
+
+@app.command()
+def status(
+    directory: Directory = None,
+    follow: Annotated[bool, typer.Option("--watch", "-w", help="Go on showing it, with what changes.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Brokers, controller, leaders, in-sync replicas, and what is not well."""
+    watch(_cluster(directory), follow=follow, as_json=as_json)
+
+
+@app.command()
+def stop(
+    directory: Directory = None,
+    remove: Annotated[bool, typer.Option("--remove", help="Delete its data too.")] = False,
+) -> None:
+    """Stop all brokers, cleanly."""
+    cluster = _cluster(directory)
+    began = time.monotonic()
+    killed = cluster.stop()
+    for node_id in killed:
+        note(f"broker {node_id} did not stop in time, and was killed")
+    print(f"stopped after {time.monotonic() - began:.1f} s")
+    if remove:
+        shutil.rmtree(cluster.directory)
+
+
+@app.command()
+def kill(node_id: Node, directory: Directory = None) -> None:
+    """End a broker at once, as a crash does (SIGKILL)."""
+    cluster = _cluster(directory)
+    broker = cluster.broker(node_id)
+    if broker.health is Health.DEAD:
+        raise usage(f"broker {node_id} does not run; `headrace cluster restart {node_id}` starts it")
+    cluster.kill(broker)
+    print(f"broker {node_id} {styled('was killed', '31')}; `headrace cluster restart {node_id}` brings it back")
+
+
+@app.command()
+def restart(node_id: Node, directory: Directory = None) -> None:
+    """Start a broker again; one that runs is stopped cleanly first."""
+    cluster = _cluster(directory)
+    broker = cluster.broker(node_id)
+    if broker.health is not Health.DEAD:
+        LocalCluster(cluster.directory, [broker]).stop()
+    print(f"broker {node_id} is up after {cluster.start([broker]):.1f} s")
+
+
+@app.command()
+def pause(node_id: Node, directory: Directory = None) -> None:
+    """Freeze a broker (SIGSTOP): it is there and does not answer, as on a machine that hangs."""
+    cluster = _cluster(directory)
+    cluster.signal(_alive(cluster, node_id), signal.SIGSTOP)
+    print(f"broker {node_id} {styled('is paused', '33')}; `headrace cluster resume {node_id}` lets it go on")
+
+
+@app.command()
+def resume(node_id: Node, directory: Directory = None) -> None:
+    """Let a paused broker go on."""
+    cluster = _cluster(directory)
+    cluster.signal(_alive(cluster, node_id), signal.SIGCONT)
+    print(f"broker {node_id} goes on")
+
+
+def _alive(cluster: LocalCluster, node_id: int) -> LocalBroker:
+    broker = cluster.broker(node_id)
+    if broker.health is Health.DEAD:
+        raise usage(f"broker {node_id} does not run; `headrace cluster restart {node_id}` starts it")
+    return broker
+
+
+def _cluster(directory: Path | None) -> LocalCluster:
+    return LocalCluster.load((directory or LocalCluster.default_directory()).absolute())

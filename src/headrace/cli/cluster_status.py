@@ -1,0 +1,181 @@
+"""`headrace cluster status`: one screen of a cluster on this machine; with --watch, and what changed, as it heals."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from headrace.cli.local_cluster import Health, LocalCluster
+from headrace.cli.options import plain_kernels
+from headrace.cli.output import Column, count, print_json, size, styled, table
+from headrace.client.admin import Admin
+from headrace.errors import HeadraceError
+
+_ANSWER_S = 5.0
+_WATCH_S = 0.5
+_EVENTS_KEPT = 12
+_TROUBLED_SHOWN = 8
+
+
+def watch(cluster: LocalCluster, *, follow: bool, as_json: bool) -> None:
+    """Show it once, or until Ctrl-C."""
+    with plain_kernels(), Admin(_config(cluster), default_api_timeout_ms=int(_ANSWER_S * 1000)) as admin:
+        if not follow:
+            document = _document(cluster, admin)
+            print_json(document) if as_json else print("\n".join(_screen(document)))
+            return
+        from rich.console import Console
+        from rich.live import Live
+        from rich.text import Text
+
+        changes = _Changes()
+        with Live(console=Console(), screen=False, auto_refresh=False) as live:
+            while True:
+                cluster = LocalCluster.load(cluster.directory)
+                document = _document(cluster, admin)
+                changes.look(document)
+                lines = [*_screen(document), "", *changes.events]
+                live.update(Text.from_ansi("\n".join(lines)), refresh=True)
+                time.sleep(_WATCH_S)
+
+
+def _config(cluster: LocalCluster) -> dict[str, Any]:
+    return {"bootstrap.servers": cluster.bootstrap, "client.id": "headrace-cli", "reconnect.backoff.max.ms": 500}
+
+
+def _document(cluster: LocalCluster, admin: Admin) -> dict[str, Any]:
+    """All that is known: processes from the system, the rest from whichever broker answers."""
+    processes = {broker.id: broker for broker in cluster.brokers}
+    found: dict[str, Any] = {"bootstrap": cluster.bootstrap, "controller": None, "error": None, "partitions": []}
+    nodes: set[int] = set()
+    if any(broker.health is Health.RUNNING for broker in cluster.brokers):
+        try:
+            described = admin.describe_cluster()
+            nodes = {node.id for node in described.nodes}
+            found["controller"] = None if described.controller is None else described.controller.id
+            topics = admin.describe_topics(admin.list_topics(list_internal=True)).ok
+            found["partitions"] = [
+                {
+                    "partition": f"{name}-{info.partition}",
+                    "leader": info.leader if info.leader >= 0 else None,
+                    "replicas": list(info.replicas),
+                    "isr": sorted(info.isr),
+                }
+                for name, topic in sorted(topics.items())
+                for info in topic.partitions
+            ]
+        except HeadraceError as error:
+            found["error"] = " ".join(str(error).split())
+    else:
+        found["error"] = "no broker runs"
+    partitions = found["partitions"]
+    found["under_replicated"] = sum(len(entry["isr"]) < len(entry["replicas"]) for entry in partitions)
+    found["leaderless"] = sum(entry["leader"] is None for entry in partitions)
+    found["brokers"] = [
+        {
+            "id": broker.id,
+            "address": broker.address,
+            "process": broker.health.value,
+            "registered": broker.id in nodes,
+            "controller": found["controller"] == broker.id,
+            "leads": sum(entry["leader"] == broker.id for entry in partitions),
+            "in_sync": sum(broker.id in entry["isr"] for entry in partitions),
+            "replicas": sum(broker.id in entry["replicas"] for entry in partitions),
+            "memory_bytes": _memory_bytes(broker.pid) if broker.health is not Health.DEAD else None,
+        }
+        for broker in processes.values()
+    ]
+    return found
+
+
+def _memory_bytes(pid: int) -> int | None:
+    try:
+        with open(f"/proc/{pid}/status", encoding="ascii", errors="replace") as lines:
+            return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("VmRSS:")), None)
+    except OSError:
+        return None
+
+
+_STATE_STYLES = {"running": "32", "paused": "33", "dead": "31"}
+
+
+def _screen(document: dict[str, Any]) -> list[str]:
+    columns = [
+        Column("id", "BROKER"),
+        Column("address", "ADDRESS"),
+        Column("process", "PROCESS", style=lambda state: _STATE_STYLES.get(state, "")),
+        Column("registered", "IN CLUSTER"),
+        Column("controller", "CONTROLLER"),
+        Column("leads", "LEADS", count),
+        Column("in_sync", "IN SYNC", count),
+        Column("replicas", "REPLICAS", count),
+        Column("memory_bytes", "MEMORY", size),
+    ]
+    lines = table(document["brokers"], columns)
+    lines.append("")
+    if document["error"] is not None:
+        lines.append(styled(document["error"], "31"))
+        return lines
+    partitions = document["partitions"]
+    troubled = [entry for entry in partitions if entry["leader"] is None or len(entry["isr"]) < len(entry["replicas"])]
+    if not troubled:
+        lines.append(styled(f"all {count(len(partitions))} partitions are led, and whole", "32"))
+        return lines
+    lines.append(
+        f"{count(len(partitions))} partitions: {styled(count(document['under_replicated']), '33')} under-replicated, "
+        f"{styled(count(document['leaderless']), '31')} without a leader"
+    )
+    shown = [
+        Column("partition", "PARTITION"),
+        Column("leader", "LEADER"),
+        Column("replicas", "REPLICAS"),
+        Column("isr", "IN SYNC"),
+    ]
+    lines += table(troubled[:_TROUBLED_SHOWN], shown)
+    if len(troubled) > _TROUBLED_SHOWN:
+        lines.append(styled(f"and {count(len(troubled) - _TROUBLED_SHOWN)} more", "2"))
+    return lines
+
+
+@dataclass(slots=True)
+class _Changes:
+    """What was different from one look to the next, told with the time."""
+
+    events: deque[str] = field(default_factory=lambda: deque(maxlen=_EVENTS_KEPT))
+    _before: dict[str, Any] | None = None
+
+    def look(self, document: dict[str, Any]) -> None:
+        before, self._before = self._before, document
+        if before is None:
+            return
+        old = {broker["id"]: broker for broker in before["brokers"]}
+        for broker in document["brokers"]:
+            was = old.get(broker["id"])
+            if was is None or was["process"] != broker["process"]:
+                self._say(f"broker {broker['id']} is {broker['process']}")
+            elif was["registered"] != broker["registered"] and document["error"] is None:
+                self._say(f"broker {broker['id']} {'joined' if broker['registered'] else 'is out of'} the cluster")
+        if document["error"] is not None:
+            return
+        if before["controller"] != document["controller"]:
+            self._say(f"the controller is broker {document['controller']}")
+        self._leaders(before, document)
+        for key, what in (("under_replicated", "under-replicated"), ("leaderless", "without a leader")):
+            if before[key] != document[key]:
+                self._say(f"{count(document[key])} partitions {what} ({count(before[key])} before)")
+
+    def _leaders(self, before: dict[str, Any], document: dict[str, Any]) -> None:
+        old = {entry["partition"]: entry["leader"] for entry in before["partitions"]}
+        moved = [
+            entry
+            for entry in document["partitions"]
+            if entry["partition"] in old and old[entry["partition"]] != entry["leader"] and entry["leader"] is not None
+        ]
+        if moved:
+            self._say(f"{count(len(moved))} partitions have another leader")
+
+    def _say(self, text: str) -> None:
+        self.events.append(f"{datetime.now():%H:%M:%S.%f}"[:-3] + f"  {text}")

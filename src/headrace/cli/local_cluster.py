@@ -1,0 +1,255 @@
+"""Several brokers on this machine, each a process of its own: started, looked at, hurt and stopped from any terminal.
+
+What is known of them is in one file of the cluster's directory, so commands need no process that watches over them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from enum import Enum
+from importlib import import_module
+from pathlib import Path
+
+from headrace.cli.output import CommandError, usage
+from headrace.cli.start import default_directory
+
+BROKERS_MAX = 32
+_STATE_FILE = "cluster.json"
+_START_TIMEOUT_S = 60.0
+_STOP_TIMEOUT_S = 60.0
+_LOOK_S = 0.02
+_LOG_LINES_SHOWN = 15
+
+
+class Health(Enum):
+    """What the operating system knows of a broker's process."""
+
+    RUNNING = "running"
+    PAUSED = "paused"
+    DEAD = "dead"
+
+
+@dataclass(slots=True)
+class LocalBroker:
+    """One broker: where it listens, where its data is, and the process that it is or was."""
+
+    id: int
+    port: int
+    pid: int = 0
+    started: int = 0
+    """When that process began, as the kernel counts: another one may get its number."""
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    @property
+    def health(self) -> Health:
+        found = _process(self.pid)
+        if found is None or found[1] != self.started or found[0] in "ZX":
+            return Health.DEAD
+        return Health.PAUSED if found[0] in "Tt" else Health.RUNNING
+
+
+@dataclass(slots=True)
+class LocalCluster:
+    """The brokers of a directory."""
+
+    directory: Path
+    brokers: list[LocalBroker] = field(default_factory=list)
+    zookeeper: str | None = None
+    """`zookeeper.connect`; without it they share a directory."""
+    zookeeper_pid: int = 0
+    zookeeper_started: int = 0
+    overrides: dict[str, str] = field(default_factory=dict)
+
+    @staticmethod
+    def default_directory() -> Path:
+        return default_directory().with_name(f"{default_directory().name}-cluster")
+
+    @classmethod
+    def load(cls, directory: Path) -> LocalCluster:
+        """The cluster of that directory; a clear error where none was ever started."""
+        try:
+            document = json.loads((directory / _STATE_FILE).read_text("utf-8"))
+        except FileNotFoundError:
+            raise CommandError(
+                f"there is no cluster in {directory}: start one with `headrace cluster start`, or name its directory "
+                "with --dir"
+            ) from None
+        document["brokers"] = [LocalBroker(**entry) for entry in document["brokers"]]
+        return cls(directory, **document)
+
+    @classmethod
+    def exists(cls, directory: Path) -> bool:
+        return (directory / _STATE_FILE).exists()
+
+    def save(self) -> None:
+        document = asdict(self)
+        del document["directory"]
+        path = self.directory / _STATE_FILE
+        beside = path.with_suffix(".new")
+        beside.write_text(json.dumps(document, indent=2) + "\n", "utf-8")
+        beside.replace(path)
+
+    @property
+    def bootstrap(self) -> str:
+        """Those that answer first: a client that begins with one that is down waits for nothing."""
+        ordered = sorted(self.brokers, key=lambda broker: broker.health is not Health.RUNNING)
+        return ",".join(broker.address for broker in ordered)
+
+    def broker(self, node_id: int) -> LocalBroker:
+        for broker in self.brokers:
+            if broker.id == node_id:
+                return broker
+        raise usage(f"there is no broker {node_id}; there are {', '.join(str(broker.id) for broker in self.brokers)}")
+
+    def log_path(self, broker: LocalBroker) -> Path:
+        return self.directory / f"broker-{broker.id}.log"
+
+    # --- starting and stopping ----------------------------------------------------------------------------------------
+
+    def start_zookeeper(self) -> None:
+        """A real ZooKeeper, from the jars of pyspark."""
+        try:
+            zookeeper = import_module("headrace.testing.zookeeper").ZooKeeperProcess(self.directory / "zookeeper")
+            zookeeper.start()
+        except RuntimeError as error:
+            raise CommandError(str(error)) from error
+        self.zookeeper, self.zookeeper_pid = zookeeper.address, zookeeper.pid
+        self.zookeeper_started = (_process(zookeeper.pid) or ("", 0))[1]
+
+    def start(self, brokers: Sequence[LocalBroker]) -> float:
+        """Start these and wait until they take connections; gives the seconds that it took."""
+        began = time.monotonic()
+        for broker in brokers:
+            self._spawn(broker)
+        self.save()
+        for broker in brokers:
+            self._await_listening(broker, began + _START_TIMEOUT_S)
+        return time.monotonic() - began
+
+    def _spawn(self, broker: LocalBroker) -> None:
+        settings = self._settings(broker)
+        command = [sys.executable, "-m", "headrace.cli", "start"]
+        command += ["--dir", str(self.directory / f"broker-{broker.id}"), "--listen", broker.address]
+        for key, value in settings.items():
+            command += ["--override", f"{key}={value}"]
+        with self.log_path(broker).open("ab") as log:
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, "NO_COLOR": "1"},
+                # It outlives this command, and a Ctrl-C in this terminal is not for it.
+                start_new_session=True,
+            )
+        broker.pid = process.pid
+        broker.started = (_process(process.pid) or ("", 0))[1]
+
+    def _settings(self, broker: LocalBroker) -> Mapping[str, str]:
+        copies = str(min(3, len(self.brokers)))
+        shared = (
+            {"zookeeper.connect": self.zookeeper}
+            if self.zookeeper
+            else {"headrace.metadata.dir": str(self.directory / "metadata")}
+        )
+        return {
+            "node.id": str(broker.id),
+            **shared,
+            "default.replication.factor": copies,
+            "offsets.topic.replication.factor": copies,
+            "transaction.state.log.replication.factor": copies,
+            "transaction.state.log.min.isr": str(min(2, int(copies))),
+            **self.overrides,
+        }
+
+    def _await_listening(self, broker: LocalBroker, deadline: float) -> None:
+        while time.monotonic() < deadline:
+            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", broker.port), timeout=1):
+                return
+            if broker.health is Health.DEAD:
+                break
+            time.sleep(_LOOK_S)
+        log = self.log_path(broker)
+        said = log.read_text("utf-8", errors="replace").splitlines()[-_LOG_LINES_SHOWN:]
+        raise CommandError("\n".join([f"broker {broker.id} did not start; the end of {log}:", *said]))
+
+    def stop(self) -> list[int]:
+        """Stop all, cleanly, one after the other: each hands over what it leads. Gives those that had to be killed."""
+        killed = []
+        for broker in self.brokers:
+            if broker.health is Health.DEAD:
+                continue
+            self.signal(broker, signal.SIGCONT)
+            self.signal(broker, signal.SIGTERM)
+            if not _await_end(broker, _STOP_TIMEOUT_S):
+                self.signal(broker, signal.SIGKILL)
+                killed.append(broker.id)
+        if (_process(self.zookeeper_pid) or ("", -1))[1] == self.zookeeper_started:
+            os.kill(self.zookeeper_pid, signal.SIGKILL)
+        return killed
+
+    def signal(self, broker: LocalBroker, number: signal.Signals) -> None:
+        if broker.health is not Health.DEAD:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(broker.pid, number)
+
+    def kill(self, broker: LocalBroker) -> None:
+        """As a crash does; gives back when it is gone."""
+        self.signal(broker, signal.SIGKILL)
+        _await_end(broker, _STOP_TIMEOUT_S)
+
+
+def _await_end(broker: LocalBroker, timeout_s: float) -> bool:
+    deadline = time.monotonic() + timeout_s
+    while time.monotonic() < deadline:
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(broker.pid, os.WNOHANG)
+        if broker.health is Health.DEAD:
+            return True
+        time.sleep(_LOOK_S)
+    return False
+
+
+def _process(pid: int) -> tuple[str, int] | None:
+    """A process's state letter and when it began, or None when it is gone (or the system does not tell)."""
+    if pid <= 0:
+        return None
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text()
+    except FileNotFoundError:
+        if Path("/proc/self/stat").exists():
+            return None
+    except (OSError, ValueError):
+        return None
+    else:
+        fields = text.rpartition(")")[2].split()
+        return fields[0], int(fields[19])
+    # Without /proc: alive or not is all that can be asked.
+    try:
+        os.kill(pid, 0)
+    except OSError:
+        return None
+    return "R", 0
+
+
+def free_ports(number: int, first: int | None) -> list[int]:
+    """That many ports: from `first` on, or any that are free."""
+    if first is not None:
+        return list(range(first, first + number))
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(number)]
+        for sock in sockets:
+            sock.bind(("127.0.0.1", 0))
+        return [sock.getsockname()[1] for sock in sockets]

@@ -61,7 +61,8 @@ def start(
         bool, typer.Option("--with-zookeeper", help="Start a ZooKeeper too (Java; jars of headrace[spark]).")
     ] = False,
     override: Annotated[
-        list[str] | None, typer.Option("--override", metavar="KEY=VALUE", help="A setting of every broker.")
+        list[str] | None,
+        typer.Option("--override", metavar="KEY=VALUE", help="A setting of every broker; {id} is its number."),
     ] = None,
 ) -> None:
     """Start brokers on this machine, in the background. What they had is still there the next time."""
@@ -116,15 +117,20 @@ def status(
 
 @app.command()
 def stop(
+    node_id: Annotated[int | None, typer.Argument(metavar="[ID]", help="Only this broker.")] = None,
     directory: Directory = None,
-    remove: Annotated[bool, typer.Option("--remove", help="Delete its data too.")] = False,
+    remove: Annotated[bool, typer.Option("--remove", help="Delete the whole cluster's data too.")] = False,
 ) -> None:
-    """Stop all brokers, cleanly."""
+    """Stop brokers cleanly: each hands over what it leads."""
     cluster = _cluster(directory)
+    if node_id is not None and remove:
+        raise usage("--remove deletes the whole cluster's data: it goes with stopping all of it")
     began = time.monotonic()
-    killed = cluster.stop()
-    for node_id in killed:
-        note(f"broker {node_id} did not stop in time, and was killed")
+    killed = cluster.stop(cluster.brokers if node_id is None else [_alive(cluster, node_id)])
+    if node_id is None:
+        cluster.stop_zookeeper()
+    for number in killed:
+        note(f"broker {number} did not stop in time, and was killed")
     print(f"stopped after {time.monotonic() - began:.1f} s")
     if remove:
         shutil.rmtree(cluster.directory)
@@ -147,7 +153,7 @@ def restart(node_id: Node, directory: Directory = None) -> None:
     cluster = _cluster(directory)
     broker = cluster.broker(node_id)
     if broker.health is not Health.DEAD:
-        LocalCluster(cluster.directory, [broker]).stop()
+        cluster.stop([broker])
     print(f"broker {node_id} is up after {cluster.start([broker]):.1f} s")
 
 

@@ -171,7 +171,7 @@ class LocalCluster:
             "offsets.topic.replication.factor": copies,
             "transaction.state.log.replication.factor": copies,
             "transaction.state.log.min.isr": str(min(2, int(copies))),
-            **self.overrides,
+            **{key: value.replace("{id}", str(broker.id)) for key, value in self.overrides.items()},
         }
 
     def _await_listening(self, broker: LocalBroker, deadline: float) -> None:
@@ -185,10 +185,10 @@ class LocalCluster:
         said = log.read_text("utf-8", errors="replace").splitlines()[-_LOG_LINES_SHOWN:]
         raise CommandError("\n".join([f"broker {broker.id} did not start; the end of {log}:", *said]))
 
-    def stop(self) -> list[int]:
-        """Stop all, cleanly, one after the other: each hands over what it leads. Gives those that had to be killed."""
+    def stop(self, brokers: Sequence[LocalBroker]) -> list[int]:
+        """Stop these cleanly, one after the other: each hands over what it leads. Gives those that had to be killed."""
         killed = []
-        for broker in self.brokers:
+        for broker in brokers:
             if broker.health is Health.DEAD:
                 continue
             self.signal(broker, signal.SIGCONT)
@@ -196,9 +196,12 @@ class LocalCluster:
             if not _await_end(broker, _STOP_TIMEOUT_S):
                 self.signal(broker, signal.SIGKILL)
                 killed.append(broker.id)
+        return killed
+
+    def stop_zookeeper(self) -> None:
+        """The one that was started with the brokers, if there is one."""
         if (_process(self.zookeeper_pid) or ("", -1))[1] == self.zookeeper_started:
             os.kill(self.zookeeper_pid, signal.SIGKILL)
-        return killed
 
     def signal(self, broker: LocalBroker, number: signal.Signals) -> None:
         if broker.health is not Health.DEAD:

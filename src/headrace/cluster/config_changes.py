@@ -129,14 +129,20 @@ def _check_resource(context: ConfigContext, resource_type: int, name: str, confi
     if resource_type not in (ResourceType.TOPIC, ResourceType.BROKER, ResourceType.GROUP):
         raise _Refused(ErrorCode.INVALID_REQUEST, f"Configuration of resource type {resource_type} cannot be changed.")
     if resource_type == ResourceType.BROKER and name:
-        try:
-            node_id = int(name)
-        except ValueError:
-            raise _Refused(ErrorCode.INVALID_REQUEST, f"A broker is named by its number, not by {name!r}.") from None
-        if node_id != context.node_id:
-            raise _Refused(
-                ErrorCode.INVALID_REQUEST, f"Unexpected broker id: this is broker {context.node_id}, not {name}."
-            )
+        error = broker_name_error(name)
+        if error is not NO_ERROR:
+            raise _Refused(*error)
+
+
+def broker_name_error(name: str, asked: int | None = None) -> ApiError:
+    """What is wrong with the name of a broker; `asked` is the one that was asked, which answers for itself only."""
+    try:
+        node_id = int(name)
+    except ValueError:
+        return ApiError(ErrorCode.INVALID_REQUEST, f"A broker is named by its number, not by {name!r}.")
+    if asked is not None and node_id != asked:
+        return ApiError(ErrorCode.INVALID_REQUEST, f"Unexpected broker id: this is broker {asked}, not {name}.")
+    return NO_ERROR
 
 
 def _check_values(configs: Sequence[_Named]) -> None:

@@ -7,10 +7,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from headrace.broker.config_requests import alter
 from headrace.broker.dispatch import RequestContext, handles
 from headrace.broker.rights import Operation, of_configs
 from headrace.protocol.api import ApiKey
-from headrace.protocol.messages.alter_configs import AlterConfigsRequest, AlterConfigsResponse
+from headrace.protocol.messages.alter_configs import (
+    AlterConfigsRequest,
+    AlterConfigsResourceResponse,
+    AlterConfigsResponse,
+)
 
 if TYPE_CHECKING:
     from headrace.broker.broker import Broker
@@ -18,4 +23,4 @@ if TYPE_CHECKING:
 
 @handles(ApiKey.ALTER_CONFIGS, versions=(0, 2), requires=of_configs(Operation.ALTER_CONFIGS))
 async def alter_configs(broker: Broker, context: RequestContext, request: AlterConfigsRequest) -> AlterConfigsResponse:
-    return await broker.decide(broker.controller.alter_configs, request, context=context)
+    return await alter(broker, context, request, broker.controller.alter_configs, AlterConfigsResourceResponse)

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from headrace.broker.config_requests import alter
 from headrace.broker.dispatch import RequestContext, handles
 from headrace.broker.rights import Operation, of_configs
 from headrace.protocol.api import ApiKey
 from headrace.protocol.messages.incremental_alter_configs import (
+    AlterConfigsResourceResponse,
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResponse,
 )
@@ -23,4 +25,6 @@ if TYPE_CHECKING:
 async def incremental_alter_configs(
     broker: Broker, context: RequestContext, request: IncrementalAlterConfigsRequest
 ) -> IncrementalAlterConfigsResponse:
-    return await broker.decide(broker.controller.incremental_alter_configs, request, context=context)
+    return await alter(
+        broker, context, request, broker.controller.incremental_alter_configs, AlterConfigsResourceResponse
+    )

@@ -312,21 +312,14 @@ class Partition:
         acks: int = -1,
         verification: Verification | None = None,
         transaction_version: int = 0,
-<<<<<<< HEAD
         timeout_ms: int | None = None,
-=======
         leader_epoch: int = NO_LEADER_EPOCH,
->>>>>>> w/coord
     ) -> Appended | Awaitable[Appended]:
         """Append a client's batch. Gives the result at once, or something to wait for: a busy disk, other replicas.
 
-<<<<<<< HEAD
-        With acks=-1 it is there when the batch is committed; `timeout_ms` is how long to wait for that. Raises what is
-        wrong with the batch or with this replica; then nothing was written.
-=======
-        With a leader epoch it is refused unless that is the present one, also if it has to wait for its turn.
-        Raises what is wrong with the batch or with this replica; then nothing was written.
->>>>>>> w/coord
+        With acks=-1 it is there when the batch is committed; `timeout_ms` is how long to wait for that. With a leader
+        epoch it is refused unless that is the present one, also if it has to wait for its turn. Raises what is wrong
+        with the batch or with this replica; then nothing was written.
         """
         if self._turns.held is not None:
             return self._turns.hold_back(
@@ -337,19 +330,12 @@ class Partition:
                     acks=acks,
                     verification=verification,
                     transaction_version=transaction_version,
-<<<<<<< HEAD
                     timeout_ms=timeout_ms,
-                ),
-            )
-        self.check_leader()
-        log, leadership = self.log, self.leadership
-=======
                     leader_epoch=leader_epoch,
                 ),
             )
         self.check_leader(leader_epoch)
-        log = self.log
->>>>>>> w/coord
+        log, leadership = self.log, self.leadership
         if acks == -1:
             # Kafka 4 caps the wanted number by the replicas that exist, so one broker serves any setting.
             isr = leadership.isr if self.state is None else self.state.term.isr

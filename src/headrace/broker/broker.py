@@ -356,7 +356,7 @@ class Broker:
         self.acceptor.abort_all("the broker is shutting down")
         if clean:
             await self.directories.close_logs_in_parallel()
-        await self.runtime.offload(self.directories.close, clean)
+        await self.runtime.offload(functools.partial(self.directories.close, clean, broker_epoch=self.broker_epoch))
         for listener in self._listeners:
             await listener.wait_closed()
 

@@ -6,7 +6,7 @@ The controller decides, wherever it is; it does not know which broker the client
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from copy import copy
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from headrace.broker.dispatch import RequestContext
@@ -44,7 +44,9 @@ async def alter(
     if not wrong:
         return await broker.decide(decide, request, context=context)
     left = [resource for at, resource in enumerate(request.resources) if at not in wrong]
-    response = await broker.decide(decide, replace(request, resources=left), context=context)
+    rest = copy(request)
+    rest.resources = left
+    response = await broker.decide(decide, rest, context=context)
     for at, refusal in sorted(wrong.items()):
         response.responses.insert(at, refusal)
     return response

@@ -27,6 +27,7 @@ async def register(broker: Broker, request: BrokerRegistrationRequest) -> Broker
         rack=request.rack,
         directories=request.log_dirs,
         features=[(x.name, x.min_supported_version, x.max_supported_version) for x in request.features],
+        stopped_in_epoch=request.previous_broker_epoch,
     )
     try:
         # That no other life of it is running is what the store's registrations are for.

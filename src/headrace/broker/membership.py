@@ -118,6 +118,7 @@ class Membership:
             ],
             rack=registration.rack,
             log_dirs=list(registration.directories),
+            previous_broker_epoch=registration.stopped_in_epoch,
         )
         response = await self.ask_controller(request, timeout_s=START_TIMEOUT_S)
         if response.error_code:

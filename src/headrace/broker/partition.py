@@ -27,6 +27,7 @@ from headrace.broker.replication.surroundings import ALONE, Surroundings
 from headrace.broker.turns import Turns
 from headrace.errors import (
     FencedLeaderEpochError,
+    KafkaError,
     KafkaStorageError,
     NotEnoughReplicasAfterAppendError,
     NotEnoughReplicasError,
@@ -66,6 +67,20 @@ class Leadership:
         return Term(self.leader_id, self.leader_epoch, self.partition_epoch, tuple(self.replicas), tuple(self.isr))
 
 
+class UncommittedError(KafkaError):
+    """Mixed into errors of what is in the log, and may be committed later: `appended` says where."""
+
+    appended: Appended
+
+
+class _TooLateError(UncommittedError, RequestTimedOutError):
+    """The in-sync replicas did not confirm a batch in time."""
+
+
+class _TooFewError(UncommittedError, NotEnoughReplicasAfterAppendError):
+    """A batch is in the log of fewer in-sync replicas than its topic wants."""
+
+
 class _Waiting:
     """An append that waits to be committed."""
 
@@ -79,9 +94,11 @@ class _Waiting:
     def done(self) -> bool:
         return self.future.done()
 
-    def end(self, error: Exception | None) -> None:
+    def end(self, error: KafkaError | None) -> None:
         if self.timer is not None:
             self.timer.cancel()
+        if isinstance(error, UncommittedError):
+            error.appended = self.appended
         if not self.future.done():
             if error is None:
                 self.future.set_result(self.appended)
@@ -446,7 +463,7 @@ class Partition:
     def _too_late(self, waiting: _Waiting) -> None:
         """Its client no longer waits; the batch stays, and is committed when the others have it."""
         if not waiting.done():
-            waiting.end(RequestTimedOutError(f"{self.key}: the in-sync replicas did not confirm the batch in time"))
+            waiting.end(_TooLateError(f"{self.key}: the in-sync replicas did not confirm the batch in time"))
             self._acks.gave_up()
 
     def _was_committed(self) -> None:
@@ -462,7 +479,7 @@ class Partition:
             for waiting in self._acks.committed(high_watermark):
                 error = None
                 if is_short:
-                    error = NotEnoughReplicasAfterAppendError(
+                    error = _TooFewError(
                         f"{self.key}: {len(state.term.isr)} in-sync replicas, min.insync.replicas={state.needed}"
                     )
                 waiting.end(error)

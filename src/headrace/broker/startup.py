@@ -161,6 +161,7 @@ def registration(broker: Broker, missing: list[bytes]) -> Registration:
         rack=None if rack is None else str(rack),
         directories=[*map(_raw_id, broker.directories.directory_ids().values()), *missing],
         features=[(name, known.low, known.high) for name, known in SUPPORTED_FEATURES.items()],
+        stopped_in_epoch=broker.directories.stopped_in_epoch,
     )
 
 

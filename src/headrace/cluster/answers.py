@@ -6,6 +6,7 @@ thousands of partitions again and again cost little.
 
 from __future__ import annotations
 
+from copy import copy
 from typing import Final
 
 from headrace.cluster.image import Image, PartitionImage, TopicImage
@@ -134,6 +135,9 @@ class Answers:
             if refusal is not ErrorCode.NONE:
                 return _refused_whole(request.topics, refusal)
             topics = self._asked_topics(request.topics, listener)
+        if version == 0:
+            # It cannot tell which replicas are away, so it tells only those that are not.
+            topics = [_with_live_replicas(topic) for topic in topics]
         if request.include_topic_authorized_operations:
             topics = [_with_operations(topic) for topic in topics]
         response = MetadataResponse(
@@ -238,21 +242,34 @@ class Answers:
         )
         for index in range(begin, end):
             partition = topic.partitions[index]
-            error, leader = self._leader(partition, listener)
+            _, leader = self._leader(partition, listener)
             described.partitions.append(
                 DescribeTopicPartitionsResponsePartition(
-                    error_code=error,
+                    # Also without a leader: that there is none is an answer here.
+                    error_code=ErrorCode.NONE,
                     partition_index=index,
                     leader_id=leader,
                     leader_epoch=partition.leader_epoch,
                     replica_nodes=list(partition.replicas),
                     isr_nodes=list(partition.isr),
-                    eligible_leader_replicas=[],
-                    last_known_elr=[],
+                    eligible_leader_replicas=list(partition.eligible),
+                    last_known_elr=list(partition.last_known),
                     offline_replicas=self._offline(partition),
                 )
             )
         return described, end if end < len(topic.partitions) else None
+
+
+def _with_live_replicas(topic: MetadataResponseTopic) -> MetadataResponseTopic:
+    if not any(partition.offline_replicas for partition in topic.partitions):
+        return topic
+    told = copy(topic)
+    told.partitions = []
+    for partition in topic.partitions:
+        shown = copy(partition)
+        shown.replica_nodes = [n for n in partition.replica_nodes if n not in partition.offline_replicas]
+        told.partitions.append(shown)
+    return told
 
 
 def _refusal(asked: list[MetadataRequestTopic], version: int) -> ErrorCode:

@@ -7,12 +7,13 @@ same epoch must never name other records.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import functools
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from headrace.cluster.decision import Decision
 from headrace.cluster.image import BrokerImage, Image, Listener, PartitionImage, TopicImage, registration
-from headrace.cluster.partitions import Election, change
+from headrace.cluster.partitions import Rules, RulesOf, change, clean, plain_rules
 from headrace.cluster.records import (
     NO_LEADER,
     BrokerRegistrationChangeRecord,
@@ -38,6 +39,8 @@ class Registration:
     rack: str | None = None
     directories: Sequence[bytes] = ()
     features: Sequence[tuple[str, int, int]] = ()
+    #: The epoch in which it was last stopped cleanly; -1 when it was not.
+    stopped_in_epoch: int = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +57,7 @@ def register(
     *,
     fenced: bool = True,
     session_alive: bool = False,
-    unclean_allowed: Callable[[str], bool] = lambda topic: False,
+    rules_of: RulesOf = plain_rules,
 ) -> Decision[int]:
     """Register a broker; the answer is its epoch. `session_alive`: a broker of that number was heard of just now."""
     previous = image.brokers.get(broker.node_id)
@@ -80,8 +83,10 @@ def register(
     )
     records: list[MetadataRecord] = [registration(registered)]
     others = _Eligible(image, {broker.node_id: not fenced})
+    was_clean = previous is not None and previous.epoch == broker.stopped_in_epoch
     for topic, index, partition in _partitions(image):
-        record = _restarted(topic, index, partition, broker.node_id, others, fenced, unclean_allowed)
+        rules = rules_of(topic.name)
+        record = _restarted(topic, index, partition, broker.node_id, others, rules, fenced=fenced, was_clean=was_clean)
         if record is not None:
             records.append(record)
     return Decision(epoch, records)
@@ -104,33 +109,45 @@ def _restarted(
     partition: PartitionImage,
     node_id: int,
     can_lead: _Eligible,
+    rules: Rules,
+    *,
     fenced: bool,
-    unclean_allowed: Callable[[str], bool],
+    was_clean: bool,
 ) -> PartitionChangeRecord | None:
     """What the restart of a broker means for one partition."""
     if node_id not in partition.replicas:
         return None
-    election = Election.UNCLEAN if unclean_allowed(topic.name) else Election.ONLINE
+    change_to = functools.partial(
+        change,
+        topic.topic_id,
+        index,
+        partition,
+        can_lead,
+        rules,
+        election=rules.election,
+        # What it had not yet on disk is gone.
+        lost_data=() if was_clean else (node_id,),
+    )
     if node_id not in partition.isr:
         # Out of sync: it helps only if nobody leads.
-        if partition.leader != NO_LEADER or fenced:
+        if node_id not in partition.eligible and (partition.leader != NO_LEADER or fenced):
             return None
-        return change(topic.topic_id, index, partition, can_lead, election=election)
+        return change_to()
     others = [member for member in partition.isr if member != node_id]
     if others:
         # The restarted replica may lack the newest records: those that have them go on without it until it caught up.
-        return change(topic.topic_id, index, partition, can_lead, election=election, isr=others)
+        return change_to(isr=others)
     if partition.leader == node_id and not fenced:
         return PartitionChangeRecord(partition_id=index, topic_id=topic.topic_id, leader=node_id)
-    return change(topic.topic_id, index, partition, can_lead, election=election)
+    return change_to()
 
 
-def fence(image: Image, node_id: int, unclean_allowed: Callable[[str], bool] = lambda topic: False) -> Decision[None]:
+def fence(image: Image, node_id: int, rules_of: RulesOf = plain_rules) -> Decision[None]:
     """A broker was not heard of for too long: it leads nothing and is in sync nowhere until it is back."""
     broker = _registered(image, node_id)
     if broker.fenced:
         return Decision(None)
-    records = _without(image, node_id, unclean_allowed, _partitions(image))
+    records = _without(image, node_id, rules_of, _partitions(image))
     records.append(BrokerRegistrationChangeRecord(broker_id=node_id, broker_epoch=broker.epoch, fenced=Fencing.FENCE))
     return Decision(None, records)
 
@@ -139,7 +156,7 @@ def lose_logs(
     image: Image,
     node_id: int,
     lost: Iterable[tuple[str, int]],
-    unclean_allowed: Callable[[str], bool] = lambda topic: False,
+    rules_of: RulesOf = plain_rules,
 ) -> Decision[None]:
     """A log directory of a broker failed: the partitions in it are led by others, or by no one, until it is back."""
     found = (
@@ -147,10 +164,10 @@ def lose_logs(
         for name, index in lost
         if (topic := image.topics.get(name)) is not None and index < len(topic.partitions)
     )
-    return Decision(None, _without(image, node_id, unclean_allowed, found))
+    return Decision(None, _without(image, node_id, rules_of, found))
 
 
-def unfence(image: Image, node_id: int, unclean_allowed: Callable[[str], bool] = lambda topic: False) -> Decision[None]:
+def unfence(image: Image, node_id: int, rules_of: RulesOf = plain_rules) -> Decision[None]:
     """A broker is (again) ready: it may lead partitions that nobody leads."""
     broker = _registered(image, node_id)
     if not broker.fenced:
@@ -161,17 +178,17 @@ def unfence(image: Image, node_id: int, unclean_allowed: Callable[[str], bool] =
     can_lead = _Eligible(image, {node_id: True})
     for topic, index, partition in _partitions(image):
         if partition.leader == NO_LEADER and node_id in partition.replicas:
-            election = Election.UNCLEAN if unclean_allowed(topic.name) else Election.ONLINE
-            record = change(topic.topic_id, index, partition, can_lead, election=election)
+            rules = rules_of(topic.name)
+            record = change(topic.topic_id, index, partition, can_lead, rules, election=rules.election)
             if record is not None:
                 records.append(record)
     return Decision(None, records)
 
 
-def shut_down(image: Image, node_id: int) -> Decision[bool]:
+def shut_down(image: Image, node_id: int, rules_of: RulesOf = plain_rules) -> Decision[bool]:
     """A broker wants to stop: hand its leaderships over. The answer is whether it leads nothing any more."""
     broker = _registered(image, node_id)
-    records = _without(image, node_id, lambda topic: False, _partitions(image))
+    records = _without(image, node_id, clean(rules_of), _partitions(image))
     if not broker.in_controlled_shutdown:
         records.append(
             BrokerRegistrationChangeRecord(
@@ -183,10 +200,10 @@ def shut_down(image: Image, node_id: int) -> Decision[bool]:
     return Decision(True, records)
 
 
-def unregister(image: Image, node_id: int) -> Decision[None]:
+def unregister(image: Image, node_id: int, rules_of: RulesOf = plain_rules) -> Decision[None]:
     """Forget a broker for good; its replicas stay assigned to it, without a leader among them."""
     broker = _registered(image, node_id)
-    records = _without(image, node_id, lambda topic: False, _partitions(image))
+    records = _without(image, node_id, clean(rules_of), _partitions(image))
     records.append(UnregisterBrokerRecord(broker_id=node_id, broker_epoch=broker.epoch))
     return Decision(None, records)
 
@@ -208,7 +225,7 @@ def allocate_producer_ids(image: Image, node_id: int, broker_epoch: int) -> Deci
 def _registered(image: Image, node_id: int) -> BrokerImage:
     broker = image.brokers.get(node_id)
     if broker is None:
-        raise BrokerIdNotRegisteredError(f"Broker {node_id} is not registered.")
+        raise BrokerIdNotRegisteredError(f"Broker ID {node_id} is not currently registered")
     return broker
 
 
@@ -221,7 +238,7 @@ def _partitions(image: Image) -> Iterator[tuple[TopicImage, int, PartitionImage]
 def _without(
     image: Image,
     node_id: int,
-    unclean_allowed: Callable[[str], bool],
+    rules_of: RulesOf,
     partitions: Iterable[tuple[TopicImage, int, PartitionImage]],
 ) -> list[MetadataRecord]:
     """These partitions without a broker that goes: not among the in-sync replicas, led by another if there is one."""
@@ -230,8 +247,8 @@ def _without(
     for topic, index, partition in partitions:
         if node_id in partition.isr or partition.leader == node_id:
             left = [member for member in partition.isr if member != node_id]
-            election = Election.UNCLEAN if unclean_allowed(topic.name) else Election.ONLINE
-            record = change(topic.topic_id, index, partition, can_lead, election=election, isr=left)
+            rules = rules_of(topic.name)
+            record = change(topic.topic_id, index, partition, can_lead, rules, election=rules.election, isr=left)
             if record is not None:
                 records.append(record)
     return records

@@ -20,6 +20,7 @@ from headrace.cluster.configs import (
     topic_values,
 )
 from headrace.cluster.decision import NO_ERROR, ApiError, Decision
+from headrace.cluster.features import ELIGIBLE_LEADER_REPLICAS_VERSION
 from headrace.cluster.group_config import GROUP_CONFIGS, check_limits
 from headrace.cluster.image import Image
 from headrace.cluster.records import ConfigRecord, MetadataRecord, ResourceType
@@ -38,6 +39,9 @@ SET: Final = 0
 DELETE: Final = 1
 APPEND: Final = 2
 SUBTRACT: Final = 3
+
+
+_MIN_ISR: Final = "min.insync.replicas"
 
 
 class _Named(Protocol):
@@ -118,8 +122,22 @@ def _check_result(context: ConfigContext, resource_type: int, name: str, values:
         problem = dynamic_problem(values, per_broker=bool(name))
         if problem is not None:
             error = ApiError(ErrorCode.INVALID_REQUEST, problem)
+        else:
+            error = _min_isr_error(context.image, name, values)
     if error is not NO_ERROR:
         raise _Refused(*error)
+
+
+def _min_isr_error(image: Image, name: str, values: Mapping[str, str]) -> ApiError:
+    """Where replicas are eligible by it, the controller has to know `min.insync.replicas` of every topic for itself."""
+    if image.features.get(ELIGIBLE_LEADER_REPLICAS_VERSION, 0) > 0:
+        if name and _MIN_ISR in values:
+            words = f"Broker-level {_MIN_ISR} cannot be altered while ELR is enabled."
+            return ApiError(ErrorCode.INVALID_CONFIG, words)
+        if not name and _MIN_ISR not in values:
+            words = f"Cluster-level {_MIN_ISR} cannot be removed while ELR is enabled."
+            return ApiError(ErrorCode.INVALID_CONFIG, words)
+    return NO_ERROR
 
 
 def _check_resource(context: ConfigContext, resource_type: int, name: str, configs: Sequence[_Named]) -> None:

@@ -17,9 +17,11 @@ from headrace.cluster.config_changes import ConfigContext
 from headrace.cluster.configs import BrokerLayers, topic_values
 from headrace.cluster.decision import Decision
 from headrace.cluster.image import Image
+from headrace.cluster.partitions import RulesOf
 from headrace.cluster.records import ConfigRecord, MetadataRecord, ResourceType
 from headrace.cluster.topics import TopicContext
 from headrace.config import ConfigValue, format_value
+from headrace.errors import BrokerIdNotRegisteredError
 from headrace.protocol.messages.alter_client_quotas import AlterClientQuotasRequest, AlterClientQuotasResponse
 from headrace.protocol.messages.alter_configs import AlterConfigsRequest, AlterConfigsResponse
 from headrace.protocol.messages.alter_partition import AlterPartitionRequest, AlterPartitionResponse
@@ -59,6 +61,7 @@ from headrace.protocol.messages.list_partition_reassignments import (
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsResponse,
 )
+from headrace.protocol.messages.unregister_broker import UnregisterBrokerRequest, UnregisterBrokerResponse
 from headrace.protocol.messages.update_features import UpdateFeaturesRequest, UpdateFeaturesResponse
 
 _MIN_ISR = "min.insync.replicas"
@@ -79,9 +82,8 @@ class Controller:
     def _topics(self, image: Image) -> TopicContext:
         return TopicContext(self._configs(image), self._rng, self._new_uuid)
 
-    def _unclean_allowed(self, image: Image) -> Callable[[str], bool]:
-        layers = BrokerLayers.of(image, self.config, self.node_id)
-        return lambda topic: leadership.unclean_election_allowed(image, layers, topic)
+    def _rules(self, image: Image) -> RulesOf:
+        return leadership.rules_of(image, BrokerLayers.of(image, self.config, self.node_id))
 
     def bootstrap(self, image: Image) -> list[MetadataRecord]:
         """The first records of a new cluster; none where there are some already."""
@@ -141,18 +143,18 @@ class Controller:
     # --- leaders and replicas -----------------------------------------------------------------------------------------
 
     def elect_leaders(self, image: Image, request: ElectLeadersRequest) -> Decision[ElectLeadersResponse]:
-        return leadership.elect_leaders(image, request)
+        return leadership.elect_leaders(image, request, self._rules(image))
 
     def balance_leaders(self, image: Image) -> Decision[None]:
-        return leadership.balance_leaders(image)
+        return leadership.balance_leaders(image, self._rules(image))
 
     def alter_partition(self, image: Image, request: AlterPartitionRequest) -> Decision[AlterPartitionResponse]:
-        return leadership.alter_partition(image, request)
+        return leadership.alter_partition(image, request, self._rules(image))
 
     def alter_partition_reassignments(
         self, image: Image, request: AlterPartitionReassignmentsRequest
     ) -> Decision[AlterPartitionReassignmentsResponse]:
-        return leadership.alter_reassignments(image, request, self._unclean_allowed(image))
+        return leadership.alter_reassignments(image, request, self._rules(image))
 
     def list_partition_reassignments(
         self, image: Image, request: ListPartitionReassignmentsRequest
@@ -164,23 +166,27 @@ class Controller:
     def register_broker(
         self, image: Image, broker: Registration, *, fenced: bool = True, session_alive: bool = False
     ) -> Decision[int]:
-        unclean = self._unclean_allowed(image)
-        return brokers.register(image, broker, fenced=fenced, session_alive=session_alive, unclean_allowed=unclean)
+        rules = self._rules(image)
+        return brokers.register(image, broker, fenced=fenced, session_alive=session_alive, rules_of=rules)
 
     def fence_broker(self, image: Image, node_id: int) -> Decision[None]:
-        return brokers.fence(image, node_id, self._unclean_allowed(image))
+        return brokers.fence(image, node_id, self._rules(image))
 
     def lose_logs(self, image: Image, node_id: int, lost: Iterable[tuple[str, int]]) -> Decision[None]:
-        return brokers.lose_logs(image, node_id, lost, self._unclean_allowed(image))
+        return brokers.lose_logs(image, node_id, lost, self._rules(image))
 
     def unfence_broker(self, image: Image, node_id: int) -> Decision[None]:
-        return brokers.unfence(image, node_id, self._unclean_allowed(image))
+        return brokers.unfence(image, node_id, self._rules(image))
 
     def shut_down_broker(self, image: Image, node_id: int) -> Decision[bool]:
-        return brokers.shut_down(image, node_id)
+        return brokers.shut_down(image, node_id, self._rules(image))
 
-    def unregister_broker(self, image: Image, node_id: int) -> Decision[None]:
-        return brokers.unregister(image, node_id)
+    def unregister_broker(self, image: Image, request: UnregisterBrokerRequest) -> Decision[UnregisterBrokerResponse]:
+        try:
+            records = brokers.unregister(image, request.broker_id, self._rules(image)).records
+        except BrokerIdNotRegisteredError as error:
+            return Decision(UnregisterBrokerResponse(error_code=error.code, error_message=error.message))
+        return Decision(UnregisterBrokerResponse(error_message=None), records)
 
     def allocate_producer_ids(self, image: Image, node_id: int, broker_epoch: int) -> Decision[ProducerIdBlock]:
         return brokers.allocate_producer_ids(image, node_id, broker_epoch)

@@ -27,10 +27,12 @@ class FeatureRange(NamedTuple):
 
 METADATA_VERSION: Final = "metadata.version"
 TRANSACTION_VERSION: Final = "transaction.version"
+ELIGIBLE_LEADER_REPLICAS_VERSION: Final = "eligible.leader.replicas.version"
 
 SUPPORTED_FEATURES: Final[dict[str, FeatureRange]] = {
     METADATA_VERSION: FeatureRange(7, 30),
     TRANSACTION_VERSION: FeatureRange(0, 2),
+    ELIGIBLE_LEADER_REPLICAS_VERSION: FeatureRange(0, 1),
 }
 _UPGRADE: Final = 1
 _SAFE_DOWNGRADE: Final = 2

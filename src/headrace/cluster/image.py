@@ -96,6 +96,9 @@ class PartitionImage:
     adding: tuple[int, ...] = ()
     removing: tuple[int, ...] = ()
     recovering: bool = False
+    #: Out of sync, but nothing was committed without them (KIP-966); and who led when nobody was in sync any more.
+    eligible: tuple[int, ...] = ()
+    last_known: tuple[int, ...] = ()
 
     @property
     def is_reassigning(self) -> bool:
@@ -253,6 +256,8 @@ class Image:
             adding=tuple(record.adding_replicas),
             removing=tuple(record.removing_replicas),
             recovering=record.leader_recovery_state == 1,
+            eligible=tuple(record.eligible_leader_replicas or ()),
+            last_known=tuple(record.last_known_elr or ()),
         )
         if record.partition_id == len(topic.partitions):
             topic.partitions.append(partition)
@@ -367,7 +372,13 @@ def changed(partition: PartitionImage, record: PartitionChangeRecord) -> Partiti
         adding=partition.adding if record.adding_replicas is None else tuple(record.adding_replicas),
         removing=partition.removing if record.removing_replicas is None else tuple(record.removing_replicas),
         recovering=recovering,
+        eligible=_or(record.eligible_leader_replicas, partition.eligible),
+        last_known=_or(record.last_known_elr, partition.last_known),
     )
+
+
+def _or(given: list[int] | None, before: tuple[int, ...]) -> tuple[int, ...]:
+    return before if given is None else tuple(given)
 
 
 def partition_record(topic_id: bytes, index: int, partition: PartitionImage) -> PartitionRecord:
@@ -383,6 +394,8 @@ def partition_record(topic_id: bytes, index: int, partition: PartitionImage) -> 
         leader_epoch=partition.leader_epoch,
         partition_epoch=partition.partition_epoch,
         directories=list(partition.directories),
+        eligible_leader_replicas=list(partition.eligible) or None,
+        last_known_elr=list(partition.last_known) or None,
     )
 
 

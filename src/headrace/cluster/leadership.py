@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import functools
+from collections.abc import Sequence
 
 from headrace.cluster.configs import BrokerLayers, topic_value
 from headrace.cluster.decision import NO_ERROR, ApiError, Decision
+from headrace.cluster.features import ELIGIBLE_LEADER_REPLICAS_VERSION
 from headrace.cluster.image import Image, PartitionImage, TopicImage, changed
-from headrace.cluster.partitions import Election, change
+from headrace.cluster.partitions import Election, Rules, RulesOf, change, plain_rules
 from headrace.cluster.records import (
     LEADER_UNCHANGED,
     NO_LEADER,
@@ -52,7 +54,9 @@ _ELECTIONS = {0: Election.PREFERRED, 1: Election.UNCLEAN}
 # --- elections on request ---------------------------------------------------------------------------------------------
 
 
-def elect_leaders(image: Image, request: ElectLeadersRequest) -> Decision[ElectLeadersResponse]:
+def elect_leaders(
+    image: Image, request: ElectLeadersRequest, rules_of: RulesOf = plain_rules
+) -> Decision[ElectLeadersResponse]:
     """Elect the preferred replica, or any that is alive; for all partitions when none are named."""
     decision = Decision(ElectLeadersResponse())
     election = _ELECTIONS.get(request.election_type)
@@ -71,7 +75,7 @@ def elect_leaders(image: Image, request: ElectLeadersRequest) -> Decision[ElectL
                 words = f"Unknown election type {request.election_type}: 0 is preferred, 1 is unclean."
                 error = ApiError(ErrorCode.INVALID_REQUEST, words)
             else:
-                error = _elect(image, name, index, election, decision.records)
+                error = _elect(image, name, index, election, rules_of, decision.records)
             # Asked for everything, nobody wants to read about all that is as it should be.
             if request.topic_partitions is None and error.code is ErrorCode.ELECTION_NOT_NEEDED:
                 continue
@@ -81,7 +85,9 @@ def elect_leaders(image: Image, request: ElectLeadersRequest) -> Decision[ElectL
     return decision
 
 
-def _elect(image: Image, name: str, index: int, election: Election, records: list[MetadataRecord]) -> ApiError:
+def _elect(
+    image: Image, name: str, index: int, election: Election, rules_of: RulesOf, records: list[MetadataRecord]
+) -> ApiError:
     topic = image.topics.get(name)
     if topic is None:
         return ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"No such topic as {name}")
@@ -91,7 +97,7 @@ def _elect(image: Image, name: str, index: int, election: Election, records: lis
     preferred_leads = election is Election.PREFERRED and partition.leader == partition.replicas[0]
     if preferred_leads or (election is Election.UNCLEAN and partition.leader != NO_LEADER):
         return ApiError(ErrorCode.ELECTION_NOT_NEEDED, ErrorCode.ELECTION_NOT_NEEDED.message)
-    record = change(topic.topic_id, index, partition, image.is_active, election=election)
+    record = change(topic.topic_id, index, partition, image.is_active, rules_of(name), election=election)
     if record is None:
         unavailable = (
             ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE
@@ -103,7 +109,9 @@ def _elect(image: Image, name: str, index: int, election: Election, records: lis
     return NO_ERROR
 
 
-def balance_leaders(image: Image, changes_max: int = BALANCED_AT_ONCE_MAX) -> Decision[None]:
+def balance_leaders(
+    image: Image, rules_of: RulesOf = plain_rules, changes_max: int = BALANCED_AT_ONCE_MAX
+) -> Decision[None]:
     """Give leadership back to the preferred replicas that are in sync and alive, as many at once as is good."""
     decision: Decision[None] = Decision(None)
     for topic in image.topics.values():
@@ -111,7 +119,8 @@ def balance_leaders(image: Image, changes_max: int = BALANCED_AT_ONCE_MAX) -> De
             preferred = partition.replicas[0]
             if partition.leader == preferred or preferred not in partition.isr or not image.is_active(preferred):
                 continue
-            record = change(topic.topic_id, index, partition, image.is_active, election=Election.PREFERRED)
+            rules = rules_of(topic.name)
+            record = change(topic.topic_id, index, partition, image.is_active, rules, election=Election.PREFERRED)
             if record is not None:
                 decision.records.append(record)
             if len(decision.records) >= changes_max:
@@ -122,7 +131,9 @@ def balance_leaders(image: Image, changes_max: int = BALANCED_AT_ONCE_MAX) -> De
 # --- changes asked for by leaders -------------------------------------------------------------------------------------
 
 
-def alter_partition(image: Image, request: AlterPartitionRequest) -> Decision[AlterPartitionResponse]:
+def alter_partition(
+    image: Image, request: AlterPartitionRequest, rules_of: RulesOf = plain_rules
+) -> Decision[AlterPartitionResponse]:
     """A leader asks for other in-sync replicas; it is answered with the partition as it is then."""
     decision = Decision(AlterPartitionResponse())
     broker = image.brokers.get(request.broker_id)
@@ -139,7 +150,7 @@ def alter_partition(image: Image, request: AlterPartitionRequest) -> Decision[Al
                     partition_index=partition.partition_index, error_code=ErrorCode.UNKNOWN_TOPIC_ID
                 )
             else:
-                data = _alter(image, topic, request.broker_id, partition, decision.records)
+                data = _alter(image, topic, request.broker_id, partition, rules_of(topic.name), decision.records)
             answer.partitions.append(data)
     return decision
 
@@ -149,6 +160,7 @@ def _alter(
     topic: TopicImage,
     node_id: int,
     asked: AlterPartitionRequestPartitionData,
+    rules: Rules,
     records: list[MetadataRecord],
 ) -> AlterPartitionResponsePartitionData:
     index = asked.partition_index
@@ -161,6 +173,7 @@ def _alter(
         index,
         partition,
         image.is_active,
+        rules,
         isr=_new_isr(asked),
         recovering=asked.leader_recovery_state == 1,
     )
@@ -215,7 +228,7 @@ def _alter_error(image: Image, topic: TopicImage, node_id: int, asked: AlterPart
 
 
 def alter_reassignments(
-    image: Image, request: AlterPartitionReassignmentsRequest, unclean_allowed: Callable[[str], bool]
+    image: Image, request: AlterPartitionReassignmentsRequest, rules_of: RulesOf
 ) -> Decision[AlterPartitionReassignmentsResponse]:
     decision = Decision(
         AlterPartitionReassignmentsResponse(
@@ -227,7 +240,7 @@ def alter_reassignments(
         answer = ReassignableTopicResponse(name=topic.name)
         decision.response.responses.append(answer)
         for target in topic.partitions:
-            record, error = _reassign(image, topic.name, target, request, unclean_allowed)
+            record, error = _reassign(image, topic.name, target, request, rules_of)
             if record is not None:
                 decision.records.append(record)
             answer.partitions.append(
@@ -243,7 +256,7 @@ def _reassign(
     name: str,
     target: ReassignablePartition,
     request: AlterPartitionReassignmentsRequest,
-    unclean_allowed: Callable[[str], bool],
+    rules_of: RulesOf,
 ) -> tuple[PartitionChangeRecord | None, ApiError]:
     topic = image.topics.get(name)
     if topic is None:
@@ -253,7 +266,7 @@ def _reassign(
         return None, ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, words)
     partition = topic.partitions[target.partition_index]
     if target.replicas is None:
-        return _call_off(image, topic, target.partition_index, unclean_allowed(name))
+        return _call_off(image, topic, target.partition_index, rules_of(name))
     problem = replicas_problem(image, target.replicas, None)
     if problem is not None:
         return None, ApiError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, problem)
@@ -267,6 +280,7 @@ def _reassign(
         target.partition_index,
         partition,
         image.is_active,
+        rules_of(name),
         replicas=[*target.replicas, *removing],
         adding=sorted(set(target.replicas) - set(partition.replicas)),
         removing=removing,
@@ -280,7 +294,7 @@ def _settled_replicas(partition: PartitionImage) -> list[int]:
 
 
 def _call_off(
-    image: Image, topic: TopicImage, index: int, unclean: bool
+    image: Image, topic: TopicImage, index: int, rules: Rules
 ) -> tuple[PartitionChangeRecord | None, ApiError]:
     partition = topic.partitions[index]
     if not partition.is_reassigning:
@@ -289,17 +303,17 @@ def _call_off(
     replicas = _settled_replicas(partition)
     isr = [node_id for node_id in partition.isr if node_id in replicas]
     if not isr:
-        if not unclean:
+        if not rules.is_unclean_allowed:
             words = f"The move of {topic.name}:{index} cannot be called off: none of its old replicas is in sync."
             return None, ApiError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, words)
         isr = replicas[:1]
-    election = Election.UNCLEAN if unclean else Election.ONLINE
     record = change(
         topic.topic_id,
         index,
         partition,
         image.is_active,
-        election=election,
+        rules,
+        election=rules.election,
         isr=isr,
         replicas=replicas,
         adding=(),
@@ -331,6 +345,19 @@ def list_reassignments(image: Image, request: ListPartitionReassignmentsRequest)
     return response
 
 
-def unclean_election_allowed(image: Image, layers: BrokerLayers, topic: str) -> bool:
-    """Whether records may be lost to have a leader again. Asked once per partition, so only this key is looked up."""
-    return topic_value("unclean.leader.election.enable", layers, image.config(ResourceType.TOPIC, topic)) is True
+def rules_of(image: Image, layers: BrokerLayers) -> RulesOf:
+    """What counts for each topic. Asked once per partition, so only these keys are looked up, and once per topic."""
+    has_eligible = image.features.get(ELIGIBLE_LEADER_REPLICAS_VERSION, 0) > 0
+
+    @functools.cache
+    def find(topic: str) -> Rules:
+        overrides = image.config(ResourceType.TOPIC, topic)
+        min_isr = topic_value("min.insync.replicas", layers, overrides)
+        assert isinstance(min_isr, int)
+        return Rules(
+            min_isr,
+            has_eligible,
+            is_unclean_allowed=topic_value("unclean.leader.election.enable", layers, overrides) is True,
+        )
+
+    return find

@@ -208,10 +208,27 @@ def _pick_replicas(
     context: TopicContext, count: int, factor: int, *, start_index: int | None = None, first_partition: int = 0
 ) -> dict[int, list[int]]:
     brokers = placement_brokers(context.image)
+    # Brokers that are away hold what those that are there cannot, and are in sync once they are back.
+    away = [node_id for node_id in sorted(context.image.brokers) if not context.image.is_active(node_id)]
+    registered = len(brokers) + len(away)
+    refusal = f"Unable to replicate the partition {factor} time(s): "
+    if factor > registered:
+        raise _Refused(
+            ErrorCode.INVALID_REPLICATION_FACTOR,
+            f"{refusal}The target replication factor of {factor} cannot be reached because only {registered} broker(s) "
+            "are registered or some brokers have all their log directories cordoned.",
+        )
+    if not brokers:
+        raise _Refused(ErrorCode.INVALID_REPLICATION_FACTOR, f"{refusal}All brokers are currently fenced.")
+    here = min(factor, len(brokers))
     try:
-        return place(brokers, count, factor, context.rng, start_index=start_index, first_partition=first_partition)
+        placed = place(brokers, count, here, context.rng, start_index=start_index, first_partition=first_partition)
     except KafkaError as error:
-        raise _Refused(error.code, f"Unable to replicate the partition {factor} time(s): {error.message}") from None
+        raise _Refused(error.code, f"{refusal}{error.message}") from None
+    return {
+        index: replicas + [away[(index + i) % len(away)] for i in range(factor - here)]
+        for index, replicas in placed.items()
+    }
 
 
 def placement_brokers(image: Image) -> list[PlacementBroker]:

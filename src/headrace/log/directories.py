@@ -206,6 +206,12 @@ class LogDirectories:
         """The id of each online directory, by path."""
         return {directory.path: directory.directory_id for directory in self._online()}
 
+    @property
+    def stopped_in_epoch(self) -> int:
+        """The broker epoch in which all directories were stopped cleanly; -1 when one of them was not."""
+        epochs = {directory.stopped_in_epoch for directory in self._directories}
+        return epochs.pop() if len(epochs) == 1 else -1
+
     def directory_of(self, log: Log) -> str:
         """The log directory that a log is in."""
         return os.path.dirname(log.directory)

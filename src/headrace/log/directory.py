@@ -53,6 +53,8 @@ class Directory:
     directory_id: str = ""
     offline: str | None = None
     clean: bool = False
+    stopped_in_epoch: int = -1
+    """The broker's epoch when it was last stopped cleanly; -1 when it was not, or is not known."""
     logs: dict[TopicPartition, Log] = field(default_factory=dict)
     futures: dict[TopicPartition, Log] = field(default_factory=dict)
     unopened: dict[TopicPartition, Unopened] = field(default_factory=dict)

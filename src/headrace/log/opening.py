@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 from collections.abc import Callable
@@ -74,6 +75,15 @@ def topic_id_of(disk: Disk, partition: TopicPartition, path: str) -> bytes | Non
         return None
 
 
+def _epoch_in(disk: Disk, marker: str) -> int:
+    """The broker epoch in the mark of a clean stop; those of older versions have none."""
+    try:
+        epoch = json.loads(disk.read_file(marker)).get("brokerEpoch", -1)
+    except (ValueError, AttributeError):
+        return -1
+    return epoch if isinstance(epoch, int) else -1
+
+
 class Opening:
     """One start. `begin` each directory, `open_chunk` its names (on any thread), then `settle` once."""
 
@@ -100,6 +110,7 @@ class Opening:
         marker = os.path.join(directory.path, CLEAN_SHUTDOWN)
         directory.clean = self._disk.exists(marker)
         if directory.clean:
+            directory.stopped_in_epoch = _epoch_in(self._disk, marker)
             # From here on a crash is a crash, also one while opening.
             self._disk.remove(marker)
             self._disk.sync_dir(directory.path)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from headrace.broker.dispatch import RequestContext, handles
 from headrace.broker.rights import Operation, on_cluster
-from headrace.errors import InvalidTopicError, KafkaError, LogDirNotFoundError
+from headrace.errors import InvalidTopicError, KafkaError, LogDirNotFoundError, ReplicaNotAvailableError
 from headrace.protocol.api import ApiKey
 from headrace.protocol.messages.alter_replica_log_dirs import (
     AlterReplicaLogDirPartitionResult,
@@ -57,4 +57,7 @@ async def _move(broker: Broker, topic: str, index: int, path: str) -> None:
         raise InvalidTopicError(f"The name of {topic} is too long for the directory of a copy")
     if os.path.abspath(path) not in broker.directories.paths:
         raise LogDirNotFoundError(f"{path} is not a log directory of this broker")
+    state = broker.image.partition(topic, index)
+    if state is not None and broker.node_id not in state.replicas:
+        raise ReplicaNotAvailableError(f"{topic}-{index} has no replica on this broker")
     await broker.replicas.move(topic, index, path)

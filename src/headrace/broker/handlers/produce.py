@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from headrace.broker.dispatch import NO_RESPONSE, CloseConnection, NoResponse, Pending, RequestContext, handles, settled
 from headrace.broker.leaders import addresses, leader_and_epoch, not_here
-from headrace.broker.partition import Partition
+from headrace.broker.partition import Partition, UncommittedError
 from headrace.broker.rights import Operation, on_topics, on_transactional_ids
 from headrace.cluster.topic_names import INTERNAL_TOPICS
 from headrace.errors import (
@@ -325,7 +325,8 @@ def _fill_error(result: PartitionProduceResponse, error: HeadraceError, partitio
     if partition is not None and not isinstance(error, _WITHOUT_LOG_START):
         result.log_start_offset = partition.log.start_offset
     result.error_code = error.code
-    result.error_message = error.message or None
+    # Whom to ask instead is told in a place of its own.
+    result.error_message = None if isinstance(error, NotLeaderOrFollowerError) else error.message or None
     if isinstance(error, RecordsRejected):
         result.record_errors = [
             BatchIndexAndErrorMessage(batch_index=index, batch_index_error_message=message)
@@ -369,6 +370,8 @@ async def _finish(
             _fill_error(result, error, partition)
             if isinstance(error, NotLeaderOrFollowerError):
                 _tell_leader(broker, partition.key.topic, result)
+            elif isinstance(error, UncommittedError):
+                _fill(result, error.appended)
     failed = any(result.error_code for topic in response.responses for result in topic.partition_responses)
     if failed:
         _tell_addresses(broker, context, response)

@@ -14,7 +14,7 @@ from headrace.client.cluster.core import ClientCore
 from headrace.client.errors import ClientClosed
 from headrace.client.producer._accumulator import Accumulator
 from headrace.client.producer._batch import NO_SEQUENCE, ProducerBatch
-from headrace.client.producer._errors import expired_error, last_error
+from headrace.client.producer._errors import expired_error, last_error, refused_error
 from headrace.client.producer._flushes import FlushWait, leave
 from headrace.client.producer._identity import IdentityKeeper
 from headrace.client.producer._metrics import ProducerMetrics
@@ -83,6 +83,9 @@ class ProducerCore:
         if settings.transactional_id is not None:
             self.transactions = TransactionDriver(core, settings, self.identity, self._restart_numbers)
             self.accumulator.on_failed_rows = self._rows_failed
+        core.refusal_listeners.append(lambda key, error: self._refusals.append((key, error)))
+        self._refusals: list[tuple[int, HeadraceError]] = []
+        """Brokers that refused the producer's credentials since the last turn, and why."""
         self.metrics = ProducerMetrics()
         self.fatal: HeadraceError | None = None
         self.memory_is_short = False
@@ -101,6 +104,9 @@ class ProducerCore:
         now = self.core.clock.monotonic()
         now_ms = self.core.clock.now_ms()
         accumulator = self.accumulator
+        if self._refusals:
+            # Before the drain: what is sent from now on has to be refused by itself.
+            self._fail_refused()
         self._drain(now, now_ms, now if created is None else created)
         due = accumulator.release(now, now_ms) if accumulator.held else _FOREVER
         due = min(due, self._expire(now))
@@ -591,11 +597,31 @@ class ProducerCore:
         self._fail_held(error)
         self.settle_flushes()
 
+    def _fail_refused(self) -> None:
+        """Fail what waits for brokers that refused the credentials: the next attempt would end the same way."""
+        refusals, self._refusals = self._refusals, []
+        for key, error in refusals:
+            was_metadata = error is self.core.metadata_error
+            for topic in list(self.accumulator.held) if was_metadata else ():
+                self._fail_held_for(topic, refused_error(error, f"records for {topic} were not sent"))
+            for queue in list(self.accumulator.active.values()):
+                leader = self.core.view.leader_of(queue.topic, queue.partition)
+                is_waiting = was_metadata if leader is None else leader.id == key
+                if not is_waiting:
+                    continue
+                while queue.batches:
+                    batch = queue.batches.popleft()
+                    self._give_up(batch, last_error(batch, error, None))
+                self.accumulator.active.pop((queue.topic, queue.partition), None)
+        self.settle_flushes()
+
     def _fail_held(self, error: HeadraceError) -> None:
-        for topic, waiting in list(self.accumulator.held.items()):
-            del self.accumulator.held[topic]
-            for entry in waiting:
-                self.accumulator.fail_held(entry, error)
+        for topic in list(self.accumulator.held):
+            self._fail_held_for(topic, error)
+
+    def _fail_held_for(self, topic: str, error: HeadraceError) -> None:
+        for entry in self.accumulator.held.pop(topic):
+            self.accumulator.fail_held(entry, error)
 
     def abort(self, reason: str) -> None:
         """The end: whatever is not delivered has failed, and nothing is taken any more."""

@@ -19,6 +19,11 @@ def last_error(batch: ProducerBatch, error: HeadraceError, expired_ms: int | Non
     return type(error)(message) if isinstance(error, KafkaError) else error
 
 
+def refused_error(error: HeadraceError, what: str) -> HeadraceError:
+    """The brokers refused the credentials: the same error, which says what has come of that."""
+    return type(error)(f"{what}: {error}")
+
+
 def expired_error(batch: ProducerBatch, timeout_ms: int, trouble: str) -> DeliveryTimeout:
     """Its time was over while it waited, or was in flight."""
     return DeliveryTimeout(

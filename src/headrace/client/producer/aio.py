@@ -26,6 +26,7 @@ from headrace.client.producer._base import (
 from headrace.client.producer._batch import ProducerBatch
 from headrace.client.producer._core import ProducerCore
 from headrace.client.producer._rows import ColumnRows, Rows
+from headrace.client.producer._topic_wait import TopicWait
 from headrace.client.producer._transactions import (
     CLOSE_ABORT_S,
     need_transactions,
@@ -35,7 +36,7 @@ from headrace.client.producer._transactions import (
 )
 from headrace.client.producer.delivery import OWNER, BatchDelivery, Delivery, DeliveryCallback
 from headrace.client.transactions._core import Operation
-from headrace.errors import HeadraceError, RequestTimedOutError
+from headrace.errors import HeadraceError
 from headrace.runtime import Runtime, real_runtime
 
 log = logging.getLogger("headrace.client.producer")
@@ -351,26 +352,27 @@ class Producer:
         """The topic's partitions with their leaders; waits for its metadata up to `max.block.ms`."""
         check_record(topic, None, None)
         seconds = self._settings.max_block_ms / 1000 if timeout is None else timeout
-        self._client.core.add_topic(topic)
-        arrived = asyncio.Event()
+        core, arrived = self._client.core, asyncio.Event()
+        wait = TopicWait(core, topic)
 
-        def look(_: Any = None) -> None:
-            view = self._client.core.view.topics.get(topic)
-            if view is not None and view.partitions:
+        def look(*_: Any) -> None:
+            if wait.is_over:
                 arrived.set()
 
-        self._client.core.listeners.append(look)
+        core.listeners.append(look)
+        core.refusal_listeners.append(look)
+        core.add_topic(topic)
         look()
         self._client.schedule()
         try:
             async with asyncio.timeout(seconds):
                 await arrived.wait()
         except TimeoutError:
-            cause = self._client.core.metadata_error or "the brokers do not know it"
-            raise RequestTimedOutError(f"topic {topic} was not known within {seconds} s: {cause}") from None
+            pass
         finally:
-            self._client.core.listeners.remove(look)
-        return list(self._client.core.view.topics[topic].partitions)
+            core.listeners.remove(look)
+            core.refusal_listeners.remove(look)
+        return wait.partitions(seconds)
 
     def metrics(self) -> dict[str, float]:
         """Counters and averages, under Kafka's names."""

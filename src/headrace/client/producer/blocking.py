@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import threading
@@ -29,10 +30,10 @@ from headrace.client.producer._direct_way import DirectWay
 from headrace.client.producer._flushes import FlushWait
 from headrace.client.producer._one_record import OneRecord
 from headrace.client.producer._rows import ColumnRows, Rows
+from headrace.client.producer._topic_wait import TopicWait
 from headrace.client.producer._transaction_calls import NOTHING, TransactionCalls
 from headrace.client.producer._transactions import CLOSE_ABORT_S
 from headrace.client.producer.delivery import BatchDelivery, Delivery, DeliveryCallback
-from headrace.errors import RequestTimedOutError
 from headrace.runtime import Clock
 from headrace.runtime.real import RealClock
 
@@ -487,20 +488,13 @@ class Producer(TransactionCalls, DirectWay):
     def partitions_for(self, topic: str, timeout: float | None = None) -> list[PartitionView]:
         """The topic's partitions with their leaders; waits for its metadata up to `max.block.ms`."""
         check_record(topic, None, None)
-        core = self._started()
-        self._on_thread(lambda: core.core.add_topic(topic))
+        client = self._started().core
+        wait = TopicWait(client, topic)
+        self._on_thread(lambda: client.add_topic(topic))
         seconds = self._settings.max_block_ms / 1000 if timeout is None else timeout
-
-        def known() -> bool:
-            view = core.core.view.topics.get(topic)
-            return view is not None and bool(view.partitions)
-
-        try:
-            self._wait(known, seconds, "partitions_for")
-        except TimeoutError:
-            cause = core.core.metadata_error or "the brokers do not know it"
-            raise RequestTimedOutError(f"topic {topic} was not known within {seconds} s: {cause}") from None
-        return list(core.core.view.topics[topic].partitions)
+        with contextlib.suppress(TimeoutError):
+            self._wait(lambda: wait.is_over, seconds, "partitions_for")
+        return wait.partitions(seconds)
 
     def metrics(self) -> dict[str, float]:
         """Counters and averages, under Kafka's names."""

@@ -22,6 +22,7 @@ from headrace.records import (
     build_batch_of,
     bytes_column,
     check,
+    cpython,
     decode_columns,
     kernels,
     kernels_plain,
@@ -34,8 +35,8 @@ from headrace.records.kernels_plain import NO_STAMP, Decoded
 
 kernels_fast: Any = pytest.importorskip("headrace.records.kernels_fast")
 kernels_fast_objects: Any = pytest.importorskip("headrace.records.kernels_fast_objects")
-kernels_fast_rows: Any = pytest.importorskip("headrace.records.kernels_fast_rows")
 
+reads_lists = pytest.mark.skipif(not cpython.READS_LISTS, reason="CPython's inside is not used")
 maybe_bytes = st.none() | st.binary(max_size=200)
 header_lists = st.lists(st.tuples(st.text(max_size=5), maybe_bytes), max_size=3)
 record_tuples = st.tuples(st.integers(-1, 2**62), maybe_bytes, maybe_bytes, header_lists)
@@ -124,7 +125,6 @@ def test_byte_columns_give_the_same(rows: list[bytes | None]) -> None:
 
 
 def test_pythons_serialized_form_is_what_the_kernels_write() -> None:
-    assert kernels_fast_rows.CAN_LOAD
     rows = [b"x" * n for n in (0, 1, 255, 256, 65_536)] + [None] * 3 + [bytes(range(256))] * 100
     assert kernels_fast.to_list(bytes_column(rows)) == rows
     assert kernels_fast.to_list(bytes_column([b"long" * 1000, None])) == [b"long" * 1000, None]
@@ -133,8 +133,7 @@ def test_pythons_serialized_form_is_what_the_kernels_write() -> None:
 
 @pytest.mark.parametrize("can_read", [True, False])
 def test_lists_are_read_where_python_keeps_them(can_read: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert kernels_fast_objects.CAN_READ
-    monkeypatch.setattr(kernels_fast_objects, "CAN_READ", can_read)
+    monkeypatch.setattr(cpython, "READS_LISTS", can_read and cpython.READS_LISTS)
     measure, lay = kernels_fast_objects.measure, kernels_fast_objects.lay
     rows = [b"", b"abc", None, bytes(range(256)) * 300]
     lengths, total, nulls = measure(rows)
@@ -144,6 +143,7 @@ def test_lists_are_read_where_python_keeps_them(can_read: bool, monkeypatch: pyt
         assert measure([b"abc", other]) is None
 
 
+@reads_lists
 @settings(relaxed, max_examples=50)
 @given(st.lists(st.binary(max_size=200), min_size=1, max_size=200), st.integers(0, 20), st.sampled_from(list(Codec)))
 def test_values_alone_are_encoded_as_records_are(values: list[bytes], start: int, codec: Codec) -> None:
@@ -185,9 +185,10 @@ def test_values_that_are_read_in_place_are_encoded_as_records_are(
     for keys, some in ((no_keys, values), ([*no_keys[1:], b"key"], values), (no_keys, [*values[1:], None])):
         built = build_pooled_of(timestamps, keys, some, **options)
         assert bytes(built) == build_batch_of(timestamps, keys, some, **options)
-    assert in_place == [40] * is_in_place  # only those without keys and nulls
+    assert in_place == [40] * (is_in_place and cpython.READS_LISTS)  # only those without keys and nulls
 
 
+@reads_lists
 def test_a_list_of_long_values_is_encoded_as_records_are() -> None:
     values = [b"x" * size for size in (0, 57, 58, 59, 63, 64, 8_180, 8_192, 70_000, 2_100_000)] * 20
     lengths = memoryview(kernels_fast_objects.measure(values).lengths)

@@ -163,10 +163,11 @@ def _build_values_alone(
     timestamps: Sequence[int], keys: Sequence[bytes | None], values: list[bytes | None], options: _Options
 ) -> Built | None:
     """Every byte is copied once, from the value to the batch; None when there is more to a record than its value."""
+    from headrace.records import cpython
     from headrace.records import kernels_fast_objects as objects
 
     count = len(values)
-    if not objects.CAN_READ or not count or len(timestamps) != count or options.horizon is not None:
+    if not cpython.READS_LISTS or not count or len(timestamps) != count or options.horizon is not None:
         return None
     if keys.count(None) != count:
         return None
@@ -227,7 +228,7 @@ def build_pooled_of_values(
 ) -> Built:
     """As many values of the list as there are lengths, all at one time, without keys and headers: read where they are.
 
-    The list must not change meanwhile. Needs the compiled kernels, and that they can read lists (`objects.CAN_READ`).
+    The list must not change meanwhile. Needs the compiled kernels, and `cpython.READS_LISTS`.
     """
     from headrace.records.compiling import no_longs
 

@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from headrace.client.cluster.core import ClientCore
-from headrace.client.configs import ConnectionConfig
 from headrace.client.producer._base import Setup
 from headrace.client.producer._core import ProducerCore
 from headrace.client.producer.delivery import Delivery
@@ -253,7 +252,7 @@ class World:
         self.clock = cluster.clock
         keywords.setdefault("bootstrap_servers", ",".join(f"fake:{9000 + b}" for b in cluster.brokers))
         self.setup = Setup(None, keywords)
-        self.core = ClientCore(ConnectionConfig.of(self.setup.values), self.clock, random.Random(seed), cluster)
+        self.core = ClientCore(self.setup.connection, self.clock, random.Random(seed), cluster)
         cluster.client = self.core
         self.producer = ProducerCore(self.core, self.setup.settings, self.setup.partitioner, self)
 

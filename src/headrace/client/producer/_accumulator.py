@@ -483,10 +483,10 @@ class Accumulator:
         if batch.is_closed:
             return
         batch.is_closed = True
-        hear = getattr(self.partitioner, "on_new_batch", None)
-        if hear is not None:
+        on_new_batch = getattr(self.partitioner, "on_new_batch", None)
+        if on_new_batch is not None:
             try:
-                hear(batch.topic, batch.partition)
+                on_new_batch(batch.topic, batch.partition)
             except Exception:
                 log.exception("the partitioner's on_new_batch raised for %s-%d", batch.topic, batch.partition)
 

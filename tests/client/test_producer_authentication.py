@@ -7,16 +7,12 @@ import socket
 import struct
 import threading
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from headrace import Producer, aio
 from headrace.errors import ErrorCode, HeadraceError, NetworkError, SaslAuthenticationFailedError
-from headrace.net.sasl.exchange import authenticate_by
-from headrace.net.sasl.plain import plain
-from headrace.net.security import Security
 from headrace.protocol.api import ApiKey, api, is_flexible
 from headrace.protocol.codec import decode, decode_request_header, encode_response
 from headrace.protocol.messages.api_versions import ApiVersion, ApiVersionsResponse
@@ -36,7 +32,6 @@ class Guard:
 
     def __init__(self, cluster: FakeCluster) -> None:
         self.refusing = set(cluster.brokers)
-        cluster.served |= SASL
         cluster.script = self
 
     def __call__(self, node: int, name: str, request: Any) -> Any:
@@ -50,8 +45,7 @@ class Guard:
 
 def world_of(cluster: FakeCluster, **config: Any) -> World:
     world = World(cluster, linger_ms=0, **config)
-    flow = authenticate_by("PLAIN", lambda: plain("user", "password"))
-    world.core.settings = replace(world.core.config, security=Security(authenticate=flow))
+    world.authenticate()
     return world
 
 

@@ -2,9 +2,9 @@
 
 | form | given by | why |
 |---|---|---|
-| `Delivery` (`delivery.py`) | `send` | one object per record, which is the user's handle too; a second one is what costs |
-| `Rows` | the drain, of deliveries; `send_batch` | lists side by side: all that may be said of a record can be said here |
-| `ColumnRows` of `Columns` | `send_arrow`; `send_batch` with keys | buffers with positions, for kernels: nothing per record |
+| `Delivery` (`delivery.py`) | `send` | one object per record, the user's handle too: a second one costs |
+| `Rows` | the drain, of deliveries; `send_batch` | lists side by side: whatever may be said of a record |
+| `ColumnRows` of `Columns` | `send_arrow`; `send_batch` with keys | buffers with positions: nothing per record |
 | `ColumnRows` of `Unpacked` | `send_batch` of values | the list stays where it is, and is read once, into the batch |
 
 `send_batch` gives `Rows` where something has to be looked at row by row (partitions, timestamps, headers, a partitioner

@@ -10,16 +10,18 @@ import random
 import struct
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from headrace.client.cluster.core import ClientCore
-from headrace.client.configs import ConnectionConfig
 from headrace.client.producer._base import Setup
 from headrace.client.producer._core import ProducerCore
 from headrace.client.producer.delivery import Delivery
 from headrace.errors import ErrorCode
 from headrace.net.connection import Connection, State
+from headrace.net.sasl.exchange import authenticate_by
+from headrace.net.sasl.plain import plain
+from headrace.net.security import Security
 from headrace.protocol.api import ApiKey, api, is_flexible
 from headrace.protocol.codec import decode, decode_request_header, encode_response
 from headrace.protocol.messages.api_versions import ApiVersion, ApiVersionsResponse
@@ -253,9 +255,15 @@ class World:
         self.clock = cluster.clock
         keywords.setdefault("bootstrap_servers", ",".join(f"fake:{9000 + b}" for b in cluster.brokers))
         self.setup = Setup(None, keywords)
-        self.core = ClientCore(ConnectionConfig.of(self.setup.values), self.clock, random.Random(seed), cluster)
+        self.core = ClientCore(self.setup.connection, self.clock, random.Random(seed), cluster)
         cluster.client = self.core
         self.producer = ProducerCore(self.core, self.setup.settings, self.setup.partitioner, self)
+
+    def authenticate(self) -> None:
+        """Have the brokers ask for a password from now on; the cluster's script answers."""
+        self.cluster.served |= {ApiKey.SASL_HANDSHAKE: (0, 1), ApiKey.SASL_AUTHENTICATE: (0, 2)}
+        flow = authenticate_by("PLAIN", lambda: plain("user", "password"))
+        self.core.settings = replace(self.core.config, security=Security(authenticate=flow))
 
     def settle(self) -> float:
         """Everything that can happen now; seconds until something is due."""

@@ -1,7 +1,8 @@
 """Brokers that do everything a broker and a network may do to a request, drawn from a seed; nothing that they may not.
 
 A request is served and not answered, cut off before or after it was served, served late (it lay unread in a connection
-that the client has given up), refused before it was written, or written and answered with an error all the same.
+that the client has given up), refused before it was written, or written and answered with an error all the same. Where
+they ask for a password, they do not always know it.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from headrace.protocol.messages.end_txn import EndTxnResponse
 from headrace.protocol.messages.find_coordinator import Coordinator, FindCoordinatorResponse
 from headrace.protocol.messages.init_producer_id import InitProducerIdResponse
 from headrace.protocol.messages.produce import PartitionProduceResponse, ProduceResponse, TopicProduceResponse
+from headrace.protocol.messages.sasl_authenticate import SaslAuthenticateResponse
+from headrace.protocol.messages.sasl_handshake import SaslHandshakeResponse
 from headrace.protocol.messages.txn_offset_commit import (
     TxnOffsetCommitResponse,
     TxnOffsetCommitResponsePartition,
@@ -68,6 +71,11 @@ class Faults:
 
     def __call__(self, node: int, name: str, request: Any) -> Any:
         rng = self.rng
+        if name == "SaslHandshake":
+            return SaslHandshakeResponse(mechanisms=["PLAIN"])
+        if name == "SaslAuthenticate":
+            refused = not self.is_calm and rng.random() < self.share / 2
+            return SaslAuthenticateResponse(error_code=ErrorCode.SASL_AUTHENTICATION_FAILED if refused else 0)
         if self.is_calm or name == "ApiVersions" or rng.random() > self.share:
             return None
         if name == "Metadata":

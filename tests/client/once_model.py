@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import random
 from collections import Counter
 from collections.abc import Callable
@@ -14,8 +15,8 @@ from headrace.client.consumer.records import ConsumerGroupMetadata
 from headrace.client.errors import FatalTransactionError
 from headrace.client.offsets import OffsetAndMetadata
 from headrace.client.producer._core import ProducerCore
-from headrace.client.producer._transaction_calls import TransactionCalls
 from headrace.client.producer.aio import Producer as AioProducer
+from headrace.client.producer.blocking import Producer
 from headrace.client.transactions.exactly_once import AsyncExactlyOnce, ExactlyOnce
 from headrace.errors import HeadraceError, NetworkError
 from headrace.runtime.simulated.simulation import Simulation
@@ -61,9 +62,10 @@ class Bridge:
 
     def producer(self, runtime: Any, **config: Any) -> AioProducer:
         made = AioProducer(bootstrap_servers="fake:9001,fake:9002", runtime=runtime, **config)
-        made._client.core.transport = self.cluster
-        self.cluster.client = made._client.core
-        self.clients[id(made)] = made._client
+        client = made._sender.client
+        client.core.transport = self.cluster
+        self.cluster.client = client.core
+        self.clients[id(made)] = client
         return made
 
 
@@ -185,29 +187,32 @@ class AsyncConsumer(ModelConsumer):
         return self.stored()
 
 
-class StepProducer(TransactionCalls):
-    """The blocking producer's transactions; what its thread would do is done while somebody waits."""
+class StepSender:
+    """As much of the blocking producer's sender as transactions need; what its thread would do is done while somebody
+    waits."""
+
+    pid = os.getpid()
 
     def __init__(self, world: ModelWorld, rng: random.Random) -> None:
         self.world, self.rng = world, rng
-        self._settings, self._clock = world.setup.settings, world.clock
-        self._core: ProducerCore | None = world.producer
-        self._limit = self._wake_limit = 0
-        self._lock = contextlib.nullcontext()  # type: ignore[assignment]  # there is one thread
-        self._requests: list[Callable[[], None]] = []
+        self.core: ProducerCore | None = world.producer
+        self.requests: list[Callable[[], None]] = []
         self.interrupts = 0.05
 
-    def _started(self) -> ProducerCore:
+    def started(self) -> ProducerCore:
         return self.world.producer
 
-    def _on_thread(self, request: Callable[[], None]) -> None:
-        self._requests.append(request)
+    def refuse_records(self) -> None:
+        pass
 
-    def _wait(self, condition: Callable[[], bool], timeout: float | None, what: str) -> None:
+    def run_soon(self, request: Callable[[], None]) -> None:
+        self.requests.append(request)
+
+    def wait(self, condition: Callable[[], bool], timeout: float | None, what: str) -> None:
         if self.rng.random() < self.interrupts:
             raise KeyboardInterrupt
-        while self._requests:
-            self._requests.pop(0)()
+        while self.requests:
+            self.requests.pop(0)()
         deadline = self.world.clock.now + (1000 if timeout is None else timeout)
         while True:
             due = self.world.settle()
@@ -218,6 +223,24 @@ class StepProducer(TransactionCalls):
             if self.world.clock.now >= deadline:
                 raise TimeoutError(what)
             self.world.clock.now += max(0.0005, min(due, 0.5))
+
+
+class StepProducer(Producer):
+    """The blocking producer without its thread: its transactions alone."""
+
+    def __init__(self, world: ModelWorld, rng: random.Random) -> None:
+        self.world = world
+        self._settings, self._clock = world.setup.settings, world.clock
+        self._sender: Any = StepSender(world, rng)
+
+    @property
+    def interrupts(self) -> float:
+        """How likely Ctrl-C is, whenever somebody waits."""
+        return float(self._sender.interrupts)
+
+    @interrupts.setter
+    def interrupts(self, likely: float) -> None:
+        self._sender.interrupts = likely
 
 
 def check_once(cluster: TransactionalCluster) -> None:

@@ -129,6 +129,11 @@ class Sent:
             assert log == sorted(log, key=lambda value: int(value or b"-1")), "out of order"
 
 
+def asks_for_password(seed: int) -> bool:
+    """Whether the brokers of this seed authenticate their clients, and refuse them now and then."""
+    return random.Random(f"{seed}/password").random() < 0.2
+
+
 def _need(condition: bool, what: str) -> None:
     assert condition, what
 
@@ -139,6 +144,8 @@ def run_plain(seed: int, *, idempotent: bool = False) -> None:
     world = ModelWorld(cluster, rng, enable_idempotence=idempotent, **settings_of(rng))
     faults = Faults(cluster, rng, rng.choice([0.05, 0.2, 0.5]), world.at)
     cluster.script = faults
+    if asks_for_password(seed):
+        world.authenticate()
     one, sent = OneRecord(world.producer), Sent(rng)
     flushes: list[Any] = []
     fresh = "fresh"
@@ -221,6 +228,8 @@ def run_transactional(seed: int) -> None:
     def make() -> ModelWorld:
         made = ModelWorld(cluster, rng, transactional_id="tid", **settings_of(rng))
         faults.later = made.at
+        if asks_for_password(seed):
+            made.authenticate()
         return made
 
     faults = Faults(cluster, rng, rng.choice([0.03, 0.1, 0.3]), lambda *_: None)

@@ -18,7 +18,7 @@ from headrace.client.producer._accumulator import Accumulator
 from headrace.client.producer._batch import ProducerBatch
 from headrace.client.producer._core import ProducerCore
 from headrace.client.producer._identity import IdentityKeeper
-from headrace.client.producer.aio import Producer as AioProducer
+from headrace.client.producer._loop_sender import LoopSender
 from headrace.client.transactions import exactly_once
 from headrace.client.transactions._core import TransactionCore
 from headrace.errors import ErrorCode
@@ -116,7 +116,7 @@ def forget_to_rewind() -> Any:
 
 
 def close_without_telling() -> Any:
-    return patch.object(AioProducer, "_tell_waiters", lambda self: None)
+    return patch.object(LoopSender, "tell_waiters", lambda self: None)
 
 
 MUTATIONS: dict[Callable[[], Any], tuple[str, ...]] = {

@@ -451,7 +451,7 @@ def test_a_producer_used_after_fork_starts_afresh_in_the_child(silent_server: st
         signal.alarm(20)
         status = 1
         try:
-            assert not threads() or producer._thread is None
+            assert not threads() or producer._sender.thread is None
             delivery = producer.send("t", b"child")
             assert delivery.exception(5) is not None
             producer.close(timeout=0)
@@ -463,8 +463,8 @@ def test_a_producer_used_after_fork_starts_afresh_in_the_child(silent_server: st
             os._exit(status)
     _, status = os.waitpid(pid, 0)
     assert os.waitstatus_to_exitcode(status) == 0
-    assert producer._thread is not None
-    assert producer._thread.is_alive()
+    assert producer._sender.thread is not None
+    assert producer._sender.thread.is_alive()
     producer.close(timeout=0)
 
 

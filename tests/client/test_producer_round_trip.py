@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 from collections.abc import Iterator
@@ -15,6 +16,9 @@ import headrace.testing
 from headrace import Producer
 from headrace.client.cluster.drivers import BlockingClient
 from headrace.client.producer._accumulator import Accumulator
+from headrace.client.producer._core_lock import CoreLock
+from headrace.client.producer._direct_sends import DirectSends
+from headrace.client.producer._thread_sender import ThreadSender
 from headrace.net.blocking import Watch
 from headrace.records import use_fast
 
@@ -34,7 +38,9 @@ def broker_address() -> Iterator[str]:
 
 def rest(producer: Producer) -> None:
     """Wait until the producer's thread has nothing to do."""
-    eventually(lambda: producer._idle and not producer._baton.locked(), "rest of the producer's thread")
+    eventually(
+        lambda: producer._sender.is_idle and not producer._sender.core_lock.is_held, "rest of the producer's thread"
+    )
 
 
 def come_near(producer: Producer, topic: str) -> int:
@@ -46,7 +52,7 @@ def come_near(producer: Producer, topic: str) -> int:
     def next_offset() -> int:
         where = producer.send(topic, b"to come near", partition=0).result(RESULT_S)
         rest(producer)
-        return where.offset + 1 if producer._is_near else 0
+        return where.offset + 1 if producer._sender.direct.is_looking else 0
 
     return eventually(next_offset, "a thread that rests near")
 
@@ -56,7 +62,7 @@ def near(broker_address: str, make_topic: Any, monkeypatch: pytest.MonkeyPatch) 
     """A producer whose thread rests near all through the test, however busy the machine is, so that nobody else reads
     the answers; its topic, and the next offset there."""
     topic = make_topic(1)
-    monkeypatch.setattr("headrace.client.producer._direct_way._NEAR_S", RESULT_S)
+    monkeypatch.setattr("headrace.client.producer._direct_sends._LOOK_S", RESULT_S)
     with Producer(bootstrap_servers=broker_address, linger_ms=0) as producer:
         yield producer, topic, come_near(producer, topic)
 
@@ -95,7 +101,7 @@ def test_a_resting_thread_is_not_woken_for_one_record(
         flush(client, connection)
 
     # Near all through the test, however busy the machine is.
-    monkeypatch.setattr("headrace.client.producer._direct_way._NEAR_S", RESULT_S)
+    monkeypatch.setattr("headrace.client.producer._direct_sends._LOOK_S", RESULT_S)
     with Producer(bootstrap_servers=broker_address, linger_ms=0, client_id="one") as producer:
         offset = come_near(producer, topic)
         monkeypatch.setattr(BlockingClient, "flush_connection", spy)
@@ -147,7 +153,7 @@ def test_a_flush_after_one_record_does_not_wake_the_thread(
 ) -> None:
     producer, topic, offset = near
     woken: list[str] = []
-    monkeypatch.setattr(producer, "_wake", lambda: woken.append("woken"))
+    monkeypatch.setattr(ThreadSender, "wake", lambda sender: woken.append("woken"))
     deliveries = []
     for _ in range(5):
         deliveries.append(producer.send(topic, b"flushed"))
@@ -168,7 +174,7 @@ def test_what_was_waited_alone_counts_towards_the_time_out(
 ) -> None:
     producer, topic, offset = near
     with monkeypatch.context() as patch:
-        patch.setattr(producer, "_wait_alone", lambda timeout: RESULT_S)
+        patch.setattr(DirectSends, "wait", lambda direct, timeout: RESULT_S)
         delivery = producer.send(topic, b"second")
         with pytest.raises(TimeoutError):
             delivery.result(RESULT_S)
@@ -181,7 +187,7 @@ def test_who_waits_alone_is_told_when_the_thread_reads_the_answer(
     topic = make_topic(1)
     ends: list[bool] = []
     wait = Watch.wait
-    monkeypatch.setattr("headrace.client.producer._direct_way._NEAR_S", RESULT_S)
+    monkeypatch.setattr("headrace.client.producer._direct_sends._LOOK_S", RESULT_S)
 
     with Producer(bootstrap_servers=broker_address, linger_ms=0) as producer:
         offset = come_near(producer, topic)
@@ -212,22 +218,22 @@ def test_a_resting_thread_that_looks_round_does_not_disturb_who_waits_alone(
     topic = make_topic(1)
     waits: list[tuple[bool, bool]] = []
     looks = [0]
-    wait, select = Watch.wait, Producer._select
+    wait, select = Watch.wait, DirectSends.select
 
-    def spy(producer: Producer, *arguments: Any) -> Any:
+    def spy(direct: DirectSends, *arguments: Any) -> Any:
         looks[0] += 1
-        return select(producer, *arguments)
+        return select(direct, *arguments)
 
     with Producer(bootstrap_servers=broker_address, linger_ms=0) as producer:
 
         def wait_long(watch: Watch, timeout_s: float) -> bool:
             before = looks[0]
             eventually(lambda: looks[0] >= before + 4, "looks of the thread")
-            waits.append((producer._idle, producer._was_nudged))
+            waits.append((producer._sender.is_idle, producer._sender.direct.was_called_off))
             return wait(watch, timeout_s)
 
         producer.send(topic, b"first").result(RESULT_S)
-        monkeypatch.setattr(Producer, "_select", spy)
+        monkeypatch.setattr(DirectSends, "select", spy)
         monkeypatch.setattr(Watch, "wait", wait_long)
 
         def waited_alone() -> bool:
@@ -293,7 +299,7 @@ def test_records_put_into_columns_early_keep_order_callbacks_and_handles(
     count, tail = 7_000, 300
     with Producer(bootstrap_servers=broker_address, batch_size=200_000, linger_ms=5) as producer:
         producer.partitions_for(topic)
-        with producer._baton:
+        with producer._sender.core_lock:
             # The producer's thread cannot take anything before the last record is there.
             for i in range(count):
                 value = b"%060d" % i
@@ -318,8 +324,108 @@ def test_a_list_may_be_changed_as_soon_as_send_batch_returns(
     use_fast()
     with Producer(bootstrap_servers=broker_address) as producer:
         producer.partitions_for(topic)
-        with producer._baton:
+        with producer._sender.core_lock:
             delivery = producer.send_batch(topic, values)
             values[:] = [b"changed"] * count
         assert sum(entry.records for entry in delivery.result(RESULT_S)) == count
     assert [int(message.value()) for message in read_all(topic)] == list(range(count))
+
+
+# --- Ctrl-C right after a lock was acquired ---------------------------------------------------------------------------
+
+
+class Interrupted:
+    """A lock; Ctrl-C arrives at the main thread the first time that it has acquired it, and before it knows."""
+
+    def __init__(self, lock: Any) -> None:
+        self.lock = lock
+        self.was_interrupted = False
+
+    def acquire(self, *arguments: Any) -> Any:
+        acquired = self.lock.acquire(*arguments)
+        if acquired and threading.current_thread() is threading.main_thread() and not self.was_interrupted:
+            self.was_interrupted = True
+            raise KeyboardInterrupt
+        return acquired
+
+    def release(self) -> None:
+        self.lock.release()
+
+    def locked(self) -> Any:
+        return self.lock.locked()
+
+    def __enter__(self) -> Any:
+        # As the interpreter enters a lock of its own: no signal comes in between.
+        return self.lock.__enter__()
+
+    def __exit__(self, *arguments: Any) -> None:
+        self.lock.__exit__(*arguments)
+
+
+def interrupt_next(producer: Producer) -> Interrupted:
+    lock = producer._sender.core_lock
+    lock._lock = made = Interrupted(lock._lock)  # type: ignore[assignment]  # as much of a lock as is used
+    return made
+
+
+def test_ctrl_c_when_send_has_just_acquired_the_lock_leaves_the_producer_well(
+    near: tuple[Producer, str, int],
+) -> None:
+    producer, topic, offset = near
+    interrupted = interrupt_next(producer)
+    with pytest.raises(KeyboardInterrupt):
+        producer.send(topic, b"interrupted", partition=0)
+    assert interrupted.was_interrupted
+    producer.flush(RESULT_S)
+    assert producer.send(topic, b"next", partition=0).result(RESULT_S).offset == offset + 1
+
+
+@pytest.mark.parametrize("wait", ["result", "flush"])
+def test_ctrl_c_when_a_wait_has_just_acquired_the_lock_leaves_the_producer_well(
+    near: tuple[Producer, str, int], wait: str
+) -> None:
+    producer, topic, offset = near
+    delivery = producer.send(topic, b"waited for", partition=0)
+    interrupted = interrupt_next(producer)
+    with pytest.raises(KeyboardInterrupt):
+        (delivery.result if wait == "result" else producer.flush)(RESULT_S)
+    assert interrupted.was_interrupted
+    assert delivery.result(RESULT_S).offset == offset
+    assert producer.send(topic, b"next", partition=0).result(RESULT_S).offset == offset + 1
+
+
+def test_ctrl_c_when_records_are_about_to_become_columns_leaves_the_producer_well(
+    broker_address: str, make_topic: Any
+) -> None:
+    topic = make_topic(1)
+    with Producer(bootstrap_servers=broker_address, batch_size=200_000, linger_ms=5) as producer:
+        producer.partitions_for(topic)
+        sender = producer._sender
+        assert sender._taking is not None
+        taking = Interrupted(sender._taking)
+        sender._taking = taking  # type: ignore[assignment]  # as above
+        sent = 0
+        with contextlib.suppress(KeyboardInterrupt):
+            for _ in range(3_000):
+                sent += 1
+                producer.send(topic, b"x" * 60)
+        producer.flush(RESULT_S)
+        assert producer.metrics()["record-send-total"] in (sent - 1, sent)
+
+
+def test_a_lock_that_is_held_is_entered_neither_by_its_holder_nor_by_others() -> None:
+    lock, found = CoreLock(), []
+
+    def nested() -> bool:
+        found.append(lock.attempt(lambda: True))
+        other = threading.Thread(target=lambda: found.append(lock.attempt(lambda: True, 0.01)))
+        other.start()
+        other.join()
+        return True
+
+    assert lock.attempt(nested) is True
+    assert found == [None, None]
+    with pytest.raises(ZeroDivisionError):
+        lock.attempt(lambda: 1 // 0)
+    assert not lock.is_held
+    assert lock.attempt(lambda: True) is True

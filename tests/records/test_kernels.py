@@ -4,7 +4,6 @@ import os
 import shutil
 import subprocess
 import sys
-from array import array
 from pathlib import Path
 from typing import Any
 
@@ -22,20 +21,21 @@ from headrace.records import (
     build_batch_of,
     bytes_column,
     check,
+    cpython,
     decode_columns,
     kernels,
     kernels_plain,
     read_records,
     records_of,
 )
-from headrace.records.build import BatchOptions, build_pooled_of, build_pooled_of_values
+from headrace.records.build import BatchOptions, build_batch_of_values
 from headrace.records.columns import decode_utf8
 from headrace.records.kernels_plain import NO_STAMP, Decoded
 
 kernels_fast: Any = pytest.importorskip("headrace.records.kernels_fast")
 kernels_fast_objects: Any = pytest.importorskip("headrace.records.kernels_fast_objects")
-kernels_fast_rows: Any = pytest.importorskip("headrace.records.kernels_fast_rows")
 
+reads_lists = pytest.mark.skipif(not cpython.READS_LISTS, reason="CPython's inside is not used")
 maybe_bytes = st.none() | st.binary(max_size=200)
 header_lists = st.lists(st.tuples(st.text(max_size=5), maybe_bytes), max_size=3)
 record_tuples = st.tuples(st.integers(-1, 2**62), maybe_bytes, maybe_bytes, header_lists)
@@ -124,7 +124,6 @@ def test_byte_columns_give_the_same(rows: list[bytes | None]) -> None:
 
 
 def test_pythons_serialized_form_is_what_the_kernels_write() -> None:
-    assert kernels_fast_rows.CAN_LOAD
     rows = [b"x" * n for n in (0, 1, 255, 256, 65_536)] + [None] * 3 + [bytes(range(256))] * 100
     assert kernels_fast.to_list(bytes_column(rows)) == rows
     assert kernels_fast.to_list(bytes_column([b"long" * 1000, None])) == [b"long" * 1000, None]
@@ -133,8 +132,7 @@ def test_pythons_serialized_form_is_what_the_kernels_write() -> None:
 
 @pytest.mark.parametrize("can_read", [True, False])
 def test_lists_are_read_where_python_keeps_them(can_read: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert kernels_fast_objects.CAN_READ
-    monkeypatch.setattr(kernels_fast_objects, "CAN_READ", can_read)
+    monkeypatch.setattr(cpython, "READS_LISTS", can_read and cpython.READS_LISTS)
     measure, lay = kernels_fast_objects.measure, kernels_fast_objects.lay
     rows = [b"", b"abc", None, bytes(range(256)) * 300]
     lengths, total, nulls = measure(rows)
@@ -144,13 +142,14 @@ def test_lists_are_read_where_python_keeps_them(can_read: bool, monkeypatch: pyt
         assert measure([b"abc", other]) is None
 
 
+@reads_lists
 @settings(relaxed, max_examples=50)
 @given(st.lists(st.binary(max_size=200), min_size=1, max_size=200), st.integers(0, 20), st.sampled_from(list(Codec)))
 def test_values_alone_are_encoded_as_records_are(values: list[bytes], start: int, codec: Codec) -> None:
     start = min(start, len(values) - 1)
     lengths = memoryview(kernels_fast_objects.measure(values).lengths)[start:]
     count = len(lengths)
-    built = build_pooled_of_values(values, start, lengths, 12345, codec=codec)
+    built = build_batch_of_values(values, start, lengths, 12345, codec=codec)
     assert bytes(built) == build_batch_of([12345] * count, [None] * count, values[start:], codec=codec)
 
 
@@ -183,15 +182,16 @@ def test_values_that_are_read_in_place_are_encoded_as_records_are(
     values: list[bytes | None] = [b"v" * (row * row) for row in range(40)]
     no_keys: list[bytes | None] = [None] * 40
     for keys, some in ((no_keys, values), ([*no_keys[1:], b"key"], values), (no_keys, [*values[1:], None])):
-        built = build_pooled_of(timestamps, keys, some, **options)
+        built = build_batch_of(timestamps, keys, some, **options, pooled=True)
         assert bytes(built) == build_batch_of(timestamps, keys, some, **options)
-    assert in_place == [40] * is_in_place  # only those without keys and nulls
+    assert in_place == [40] * (is_in_place and cpython.READS_LISTS)  # only those without keys and nulls
 
 
+@reads_lists
 def test_a_list_of_long_values_is_encoded_as_records_are() -> None:
     values = [b"x" * size for size in (0, 57, 58, 59, 63, 64, 8_180, 8_192, 70_000, 2_100_000)] * 20
     lengths = memoryview(kernels_fast_objects.measure(values).lengths)
-    built = build_pooled_of_values(values, 0, lengths, 5)
+    built = build_batch_of_values(values, 0, lengths, 5)
     assert bytes(built) == build_batch_of([5] * len(values), [None] * len(values), values)
 
 
@@ -207,20 +207,18 @@ def test_the_last_record_of_each_key_is_found(rows: list[bytes | None]) -> None:
 
 @pytest.mark.slow
 @relaxed
-@given(st.lists(st.tuples(st.integers(-(2**31), 2**31 - 1), record_tuples), min_size=1, max_size=20))
-def test_survey_and_encoding_give_the_same(rows: list[Any]) -> None:
-    deltas = memoryview(array("q", [delta for delta, _ in rows]))
-    stamps = memoryview(array("q", [record[0] for _, record in rows]))
-    keys, values = (bytes_column([record[at] for _, record in rows]) for at in (1, 2))
-    surveys, encodings = [], []
-    for kernel in (kernels_plain, kernels_fast):
-        survey = kernel.survey_records(deltas, stamps, 0, keys.lengths, values.lengths, None)
-        out = bytearray(survey.size)
-        assert kernel.encode_records(out, 0, deltas, stamps, 0, keys, values, None) == len(out)
-        surveys.append(survey)
-        encodings.append(out)
-    assert surveys[0] == surveys[1]
-    assert encodings[0] == encodings[1]
+@given(st.lists(record_tuples, min_size=1, max_size=20), st.data())
+def test_offsets_with_gaps_are_encoded_alike(rows: list[Any], data: st.DataObject) -> None:
+    numbers = st.lists(st.integers(-(2**31), 2**31 - 1), min_size=len(rows), max_size=len(rows), unique=True)
+    deltas = sorted(data.draw(numbers))
+    stamps, keys, values, headers = zip(*rows)
+    kernels.use_fast()
+    built = []
+    for least_rows in (0, 1 << 40):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(kernels, "_fast_from_rows", least_rows)
+            built.append(build_batch_of(stamps, keys, values, headers, deltas))
+    assert built[0] == built[1]
 
 
 @pytest.mark.parametrize("size", [16_383, 16_384, 70_000])

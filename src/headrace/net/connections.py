@@ -93,8 +93,8 @@ class Connections:
     def _became_ready(self, now: float) -> None:
         """A connection can be used from now on, or has room again."""
 
-    def _was_dropped(self, error: HeadraceError, now: float) -> None:
-        """A connection could not be made, or is gone."""
+    def _was_dropped(self, key: int, error: HeadraceError, now: float) -> None:
+        """The connection of that key could not be made, or is gone."""
 
     def _forget_waiting(self) -> None:
         """Every call is about to end: none may be sent any more."""
@@ -374,7 +374,7 @@ class Connections:
             self._fail_waiting(state, _unreachable(connection.node, error))
         for call in calls:
             call.finish(None, lost(call, connection.node, error))
-        self._was_dropped(failure, now)
+        self._was_dropped(connection.key, failure, now)
 
     def _fail_waiting(self, state: NodeState, error: HeadraceError) -> None:
         waiting, state.waiting = state.waiting, []

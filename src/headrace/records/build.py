@@ -1,4 +1,17 @@
-"""Build batches: from records, from columns, transaction markers, and the empty ones that compaction leaves."""
+"""Build batches: from records, from columns, transaction markers, and the empty ones that compaction leaves.
+
+| from | by | because |
+|---|---|---|
+| record tuples | `build_batch` | brokers and tests have a few, one by one |
+| parallel sequences | `build_batch_of` | a producer holds those: nothing is made per record |
+| columns | `build_batch_from_columns` | Arrow and compaction have buffers with positions: nothing is copied before |
+| the values of a list | `build_batch_of_values` | `send_batch`'s own is read in place: no array, no slice of it |
+| one record | `build_one` | in a round trip, what is made for thousands costs more than the socket |
+
+The records themselves are written by four encoders: from sequences with look-up tables (`_encode_rows`), for numbers
+beyond those (`_encode_large_rows`), and compiled, from columns (`kernels_fast.encode_records`) and from the values of a
+list (`kernels_fast_objects.encode_values`). `build_one` packs its own.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +21,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from itertools import chain, repeat
 from operator import add, lt
-from typing import Any, TypedDict, Unpack, cast
+from typing import Any, Literal, TypedDict, Unpack, cast, overload
 
 from headrace.records import kernels, varint
 from headrace.records.batch import (
@@ -130,6 +143,7 @@ def build_batch(records: Iterable[RecordTuple], **options: Unpack[BatchOptions])
     return build_batch_of(timestamps, keys, values, headers, rest[0] if rest else None, **options)
 
 
+@overload
 def build_batch_of(
     timestamps: Sequence[int],
     keys: Sequence[bytes | None],
@@ -137,36 +151,52 @@ def build_batch_of(
     headers: Sequence[HeaderList] | None = None,
     offset_deltas: Sequence[int] | None = None,
     **options: Unpack[BatchOptions],
-) -> bytearray:
-    """One batch of parallel sequences: what a producer holds when it drains."""
-    return cast(bytearray, _build_of(timestamps, keys, values, headers, offset_deltas, _Options(**options)))
-
-
-def build_pooled_of(
+) -> bytearray: ...
+@overload
+def build_batch_of(
     timestamps: Sequence[int],
     keys: Sequence[bytes | None],
     values: Sequence[bytes | None],
     headers: Sequence[HeaderList] | None = None,
+    offset_deltas: Sequence[int] | None = None,
+    *,
+    pooled: Literal[True],
+    **options: Unpack[BatchOptions],
+) -> Built: ...
+def build_batch_of(
+    timestamps: Sequence[int],
+    keys: Sequence[bytes | None],
+    values: Sequence[bytes | None],
+    headers: Sequence[HeaderList] | None = None,
+    offset_deltas: Sequence[int] | None = None,
+    *,
+    pooled: bool = False,
     **options: Unpack[BatchOptions],
 ) -> Built:
-    """Like `build_batch_of`, in memory that is used again once no view of it is left. The lists must not change
-    meanwhile: values without keys and headers are read where they are, without the interpreter's lock."""
-    chosen = _Options(**options, pooled=True)
-    if headers is None and type(values) is list and kernels.choose(len(values)) is not kernels.PLAIN:
+    """One batch of parallel sequences: what a producer holds when it drains.
+
+    A `pooled` one lives in memory that is used again once no view of it is left. The lists must not change meanwhile:
+    values without keys and headers are read where they are, without the interpreter's lock.
+    """
+    chosen = _Options(**options, pooled=pooled)
+    if chosen.pooled and headers is None and offset_deltas is None and type(values) is list:
         found = _build_values_alone(timestamps, keys, values, chosen)
         if found is not None:
             return found
-    return _build_of(timestamps, keys, values, headers, None, chosen)
+    return _build_of(timestamps, keys, values, headers, offset_deltas, chosen)
 
 
 def _build_values_alone(
     timestamps: Sequence[int], keys: Sequence[bytes | None], values: list[bytes | None], options: _Options
 ) -> Built | None:
     """Every byte is copied once, from the value to the batch; None when there is more to a record than its value."""
+    if kernels.choose(len(values)) is kernels.PLAIN:
+        return None
+    from headrace.records import cpython
     from headrace.records import kernels_fast_objects as objects
 
     count = len(values)
-    if not objects.CAN_READ or not count or len(timestamps) != count or options.horizon is not None:
+    if not cpython.READS_LISTS or not count or len(timestamps) != count or options.horizon is not None:
         return None
     if keys.count(None) != count:
         return None
@@ -222,12 +252,13 @@ def _build_of(
     )
 
 
-def build_pooled_of_values(
+def build_batch_of_values(
     values: list[bytes], start: int, lengths: memoryview, timestamp: int, **options: Unpack[BatchOptions]
 ) -> Built:
     """As many values of the list as there are lengths, all at one time, without keys and headers: read where they are.
+    Always pooled.
 
-    The list must not change meanwhile. Needs the compiled kernels, and that they can read lists (`objects.CAN_READ`).
+    The list must not change meanwhile. Needs the compiled kernels, and `cpython.READS_LISTS`.
     """
     from headrace.records.compiling import no_longs
 
@@ -252,17 +283,12 @@ def _build_values(
     return _finish(out, count, count - 1, base, highest, options)
 
 
-def build_batch_from_columns(columns: Columns, **options: Unpack[BatchOptions]) -> bytearray:
-    """One batch of columns; offsets are absolute, and `base_offset` defaults to the first."""
-    return cast(bytearray, _build_from_columns(columns, options, pooled=False))
-
-
-def build_pooled_from_columns(columns: Columns, **options: Unpack[BatchOptions]) -> Built:
-    """Like `build_batch_from_columns`, in memory that is used again once no view of it is left."""
-    return _build_from_columns(columns, options, pooled=True)
-
-
-def _build_from_columns(columns: Columns, options: BatchOptions, *, pooled: bool) -> Built:
+@overload
+def build_batch_from_columns(columns: Columns, **options: Unpack[BatchOptions]) -> bytearray: ...
+@overload
+def build_batch_from_columns(columns: Columns, *, pooled: Literal[True], **options: Unpack[BatchOptions]) -> Built: ...
+def build_batch_from_columns(columns: Columns, *, pooled: bool = False, **options: Unpack[BatchOptions]) -> Built:
+    """One batch of columns; offsets are absolute, and `base_offset` defaults to the first. `pooled` as above."""
     if not len(columns):
         raise ValueError("a batch needs at least one record")
     options.setdefault("base_offset", columns.offsets[0])
@@ -286,8 +312,10 @@ def _build_columns(
     headers: BytesColumn | None,
     options: _Options,
 ) -> Built:
+    """The compiled way; where there is none, `_build_rows` is taken instead."""
+    from headrace.records import kernels_fast as kernel
+
     count = len(timestamps)
-    kernel = kernels.choose(count)
     base_timestamp = timestamps[0] if options.horizon is None else options.horizon
     lengths = None if headers is None else headers.lengths
     survey = kernel.survey_records(deltas, timestamps, base_timestamp, keys.lengths, values.lengths, lengths)

@@ -14,7 +14,7 @@ from typing import Protocol, cast
 from headrace.records import kernels_plain
 from headrace.records.batch import Buffer
 from headrace.records.columns import BytesColumn
-from headrace.records.kernels_plain import Decoded, Stretch, Survey
+from headrace.records.kernels_plain import Decoded, Stretch
 
 FAST_FROM_ROWS = 16
 """Below this many rows the call into compiled code costs more than the plain loop."""
@@ -32,28 +32,6 @@ class Kernels(Protocol):
     def decode_records(self, data: Buffer, table: Sequence[int], capacity: int) -> Decoded: ...
 
     def offset_deltas(self, offsets: memoryview, base_offset: int) -> memoryview | None: ...
-
-    def survey_records(
-        self,
-        deltas: memoryview | None,
-        timestamps: memoryview,
-        base_timestamp: int,
-        key_lengths: memoryview,
-        value_lengths: memoryview,
-        header_lengths: memoryview | None,
-    ) -> Survey: ...
-
-    def encode_records(
-        self,
-        out: bytearray | memoryview,
-        at: int,
-        deltas: memoryview | None,
-        timestamps: memoryview,
-        base_timestamp: int,
-        keys: BytesColumn,
-        values: BytesColumn,
-        headers: BytesColumn | None,
-    ) -> int: ...
 
     def pack(self, rows: Sequence[bytes | None]) -> BytesColumn: ...
 

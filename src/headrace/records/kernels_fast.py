@@ -1,12 +1,13 @@
 """The compiled twins of the plain kernels: same functions, same results, by numba with explicit signatures and a cache.
 
+`survey_records` and `encode_records` have their plain twin in `build`, which writes records straight from rows.
 Importing this module imports numba: only `kernels` does so, and only when a caller asked for it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from headrace.records.batch import Buffer
 from headrace.records.columns import MAX_COLUMN_BYTES, BytesColumn, bytes_column
@@ -36,12 +37,11 @@ from headrace.records.compiling import (
 from headrace.records.kernels_fast_batches import survey_batches
 from headrace.records.kernels_fast_objects import lay, measure
 from headrace.records.kernels_fast_rows import gather, lay_ends, to_list
-from headrace.records.kernels_plain import MIN_BODY_BYTES, NO_STAMP, TABLE_WIDTH, Decoded, Fault, Survey
+from headrace.records.kernels_plain import MIN_BODY_BYTES, NO_STAMP, TABLE_WIDTH, Decoded, Fault
 
 __all__ = [
     "NAME",
     "decode_records",
-    "encode_records",
     "gather",
     "last_per_key",
     "murmur2_column",
@@ -49,7 +49,6 @@ __all__ = [
     "pack",
     "running_sizes",
     "survey_batches",
-    "survey_records",
     "to_list",
 ]
 
@@ -267,6 +266,15 @@ def _survey(
     return total, lowest, highest, increasing
 
 
+class Survey(NamedTuple):
+    """What has to be known about records before they are encoded."""
+
+    size: int
+    lowest_timestamp: int
+    highest_timestamp: int
+    increasing: bool
+
+
 def survey_records(
     deltas: memoryview | None,
     timestamps: memoryview,
@@ -275,7 +283,10 @@ def survey_records(
     value_lengths: memoryview,
     header_lengths: memoryview | None,
 ) -> Survey:
-    """Bytes of the encoded records, range of their timestamps, and whether their offsets increase."""
+    """Bytes of the encoded records, range of their timestamps, and whether their offsets increase.
+
+    `deltas` None is 0, 1, 2 and so on. Length -1 is null; a header length of 0 is a record without headers.
+    """
     size, lowest, highest, increasing = _survey(
         no_longs if deltas is None else as_array(deltas, np.int64),
         as_array(timestamps, np.int64),

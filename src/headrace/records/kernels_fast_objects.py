@@ -1,21 +1,18 @@
 """Lists of byte strings, read by compiled code where Python keeps them: no call, and no object, per row.
 
 What a row is and how long it is takes two passes of `map` otherwise, 70 ns a row together, and laying the rows end to
-end another; from here it is 10 ns and the copy itself. It needs to know how CPython lays out a list and a byte string,
-which has been the same for many versions; `CAN_READ` says whether it is what we think. Without it `map` does it all.
+end another; from here it is 10 ns and the copy itself. It needs to know how CPython lays out a list and a byte string:
+`cpython` has that, and says whether it holds (`READS_LISTS`). Without it `map` does it all.
 
 A list is only read with the interpreter's lock held, but for those that belong to us and that nobody changes any more.
 """
 
 from __future__ import annotations
 
-import ctypes
-import struct
-import sys
-import sysconfig
 from collections.abc import Sequence
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
+from headrace.records import cpython
 from headrace.records.columns import MAX_COLUMN_BYTES
 from headrace.records.compiling import (
     Array,
@@ -35,11 +32,8 @@ from headrace.records.compiling import (
     types,
 )
 
-_WORD = 8
-_TYPE_AT, _SIZE_AT = 8, 16
-_ITEMS_AT, _DATA_AT = 24, 32
-_LIST_BYTES, _EMPTY_BYTES = 40, 33
-_TYPE_OF_BYTES, _NONE = id(bytes), id(None)
+_WORD, _TYPE_AT, _SIZE_AT = cpython.WORD, cpython.TYPE_AT, cpython.SIZE_AT
+_ITEMS_AT, _DATA_AT = cpython.LIST_ITEMS_AT, cpython.BYTES_DATA_AT
 _OTHER = -1
 _DELTA_MAX = 2**62 - 1
 
@@ -76,10 +70,10 @@ class Measured(NamedTuple):
 
 def measure(rows: list[Any]) -> Measured | None:
     """The length of every row; None when there is anything but byte strings and None."""
-    if not CAN_READ:
+    if not cpython.READS_LISTS:
         return _measure_plain(rows)
     lengths = pooled(4 * len(rows), np.int32)
-    total, nulls = _measure(id(rows), len(rows), _TYPE_OF_BYTES, _NONE, lengths)
+    total, nulls = _measure(cpython.address_of(rows), len(rows), cpython.TYPE_OF_BYTES, cpython.NONE, lengths)
     return None if total == _OTHER else Measured(lengths, int(total), int(nulls))
 
 
@@ -105,10 +99,10 @@ def _lay(rows: Any, start: Any, lengths: Any, out: Any) -> Any:
 
 def lay(rows: list[Any], lengths: Array, total: int) -> bytes | memoryview:
     """The rows that were measured end to end, without the null ones."""
-    if not CAN_READ:
+    if not cpython.READS_LISTS:
         return b"".join([row for row in rows if row is not None])
     out = pooled(total, np.uint8)
-    _lay(id(rows), 0, lengths, out)
+    _lay(cpython.address_of(rows), 0, lengths, out)
     return memoryview(out)
 
 
@@ -190,8 +184,9 @@ def encode_values(
 
     The list belongs to whoever calls, and nobody changes it any more: the interpreter's lock is not held meanwhile.
     """
-    assert CAN_READ
-    return int(_encode_values(as_array(out, np.uint8), at, id(rows), start, as_array(lengths, np.int32), deltas))
+    assert cpython.READS_LISTS
+    target, sizes = as_array(out, np.uint8), as_array(lengths, np.int32)
+    return int(_encode_values(target, at, cpython.address_of(rows), start, sizes, deltas))
 
 
 def deltas_of(timestamps: Sequence[int]) -> tuple[Array, int] | None:
@@ -204,24 +199,3 @@ def deltas_of(timestamps: Sequence[int]) -> tuple[Array, int] | None:
     if min(timestamps) < base or highest - base > _DELTA_MAX:
         return None
     return np.array(timestamps, np.int64) - base, highest
-
-
-def _can_read() -> bool:
-    """Whether lists and byte strings look as they do in CPython with its lock. Reads no further than they reach."""
-    if sys.implementation.name != "cpython" or sysconfig.get_config_var("Py_GIL_DISABLED"):
-        return False
-    if (list.__basicsize__, bytes.__basicsize__, struct.calcsize("P")) != (_LIST_BYTES, _EMPTY_BYTES, _WORD):
-        return False
-    rows = [b"", b"some", b"more of them"]
-    for row in rows:
-        _, kind, size, _, *data = struct.unpack(f"<qqqq{len(row) + 1}B", ctypes.string_at(id(row), 33 + len(row)))
-        if (kind, size, bytes(data)) != (_TYPE_OF_BYTES, len(row), row + b"\0"):
-            return False
-    _, kind, size, items, allocated = struct.unpack("<qqqqq", ctypes.string_at(id(rows), _LIST_BYTES))
-    if (kind, size) != (id(list), len(rows)) or allocated < size:
-        return False
-    found = cast("tuple[int, ...]", struct.unpack("<qqq", ctypes.string_at(items, 3 * _WORD)))
-    return found == tuple(map(id, rows))
-
-
-CAN_READ = _can_read()

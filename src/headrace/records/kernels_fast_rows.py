@@ -2,14 +2,14 @@
 
 Python makes many objects at once fastest when it reads them from its own serialized form. A list of byte strings that a
 kernel has laid out in that form takes 25 ns a row to read; cutting a row out of a buffer takes four times that. That
-form is Python's and may change, so it is tried when this module is loaded: `CAN_LOAD` says whether it is what we think.
+form is Python's and may change: `cpython` has it, and says whether it is what we think (`LOADS_LISTS`).
 """
 
 from __future__ import annotations
 
-import marshal
 from typing import Any
 
+from headrace.records import cpython
 from headrace.records.buffers import SHARED, zeros
 from headrace.records.columns import MAX_COLUMN_BYTES, BytesColumn
 from headrace.records.compiling import (
@@ -28,8 +28,7 @@ from headrace.records.compiling import (
     types,
 )
 
-_LIST, _BYTES, _NONE = b"["[0], b"s"[0], b"N"[0]
-_LIST_HEAD_BYTES = _ROW_HEAD_BYTES = 5
+_LIST, _BYTES, _NONE, _HEAD_BYTES = cpython.LIST_CODE, cpython.BYTES_CODE, cpython.NONE_CODE, cpython.HEAD_BYTES
 _LONG_ROW_BYTES = 4000
 
 
@@ -38,7 +37,7 @@ def _put_size(out: Any, at: Any, kind: Any, size: Any) -> Any:
     out[at] = kind
     for step in range(4):
         out[at + 1 + step] = np.uint8((size >> (8 * step)) & 0xFF)
-    return at + 5
+    return at + _HEAD_BYTES
 
 
 @kernel(i64(ints_in))
@@ -85,28 +84,12 @@ def to_list(column: BytesColumn) -> list[bytes | None]:
     present, total = _present(lengths)
     if not present:
         return [None] * count
-    if not CAN_LOAD or total > count * _LONG_ROW_BYTES:
+    if not cpython.LOADS_LISTS or total > count * _LONG_ROW_BYTES:
         # Of long rows the bytes cost more than the objects: they are copied once only.
         return column.to_list()
-    out = SHARED.take(_LIST_HEAD_BYTES + count * _ROW_HEAD_BYTES + total)
+    out = SHARED.take(_HEAD_BYTES + count * _HEAD_BYTES + total)
     _serialize(as_array(column.data, np.uint8), as_array(column.starts, np.int32), lengths, as_array(out, np.uint8))
-    rows: list[bytes | None] = marshal.loads(out)
-    return rows
-
-
-def _can_load() -> bool:
-    column = BytesColumn(
-        b"abc", memoryview(np.array([1, 0, 3, 0], np.int32)), memoryview(np.array([2, -1, 0, 3], np.int32))
-    )
-    out = bytearray(_LIST_HEAD_BYTES + 4 * _ROW_HEAD_BYTES + 5)
-    size = _serialize(*arrays_of(column), as_array(out, np.uint8))
-    try:
-        return bool(marshal.loads(out[:size]) == [b"bc", None, b"", b"abc"])
-    except (ValueError, TypeError, EOFError):
-        return False
-
-
-CAN_LOAD = _can_load()
+    return cpython.load_list(out)
 
 
 @kernel(i64(ints_in, ints_out, i64, i64))

@@ -8,7 +8,6 @@ from enum import IntEnum
 from itertools import accumulate
 from typing import NamedTuple
 
-from headrace.records import varint
 from headrace.records.batch import Buffer, to_int64
 from headrace.records.columns import BytesColumn, bytes_column, joined
 from headrace.records.murmur2 import murmur2
@@ -265,84 +264,6 @@ def offset_deltas(offsets: memoryview, base_offset: int) -> memoryview | None:
     if numbers == list(range(base_offset, base_offset + len(numbers))):
         return None
     return _int64_column([number - base_offset for number in numbers])
-
-
-class Survey(NamedTuple):
-    """What has to be known about records before they are encoded."""
-
-    size: int
-    lowest_timestamp: int
-    highest_timestamp: int
-    increasing: bool
-
-
-def survey_records(
-    deltas: memoryview | None,
-    timestamps: memoryview,
-    base_timestamp: int,
-    key_lengths: memoryview,
-    value_lengths: memoryview,
-    header_lengths: memoryview | None,
-) -> Survey:
-    """Bytes of the encoded records, range of their timestamps, and whether their offsets increase.
-
-    `deltas` None is 0, 1, 2 and so on. Length -1 is null; a header length of 0 is a record without headers.
-    """
-    total = 0
-    size = varint.size
-    increasing = True
-    previous = -(1 << 63)
-    for row in range(len(timestamps)):
-        delta = row if deltas is None else deltas[row]
-        increasing = increasing and delta > previous
-        previous = delta
-        key, value = key_lengths[row], value_lengths[row]
-        headers = header_lengths[row] if header_lengths is not None else 1
-        body = 1 + size(timestamps[row] - base_timestamp) + size(delta) + size(key) + size(value) + (headers or 1)
-        body += (key if key > 0 else 0) + (value if value > 0 else 0)
-        total += body + size(body)
-    return Survey(total, min(timestamps), max(timestamps), increasing)
-
-
-def encode_records(
-    out: bytearray | memoryview,
-    at: int,
-    deltas: memoryview | None,
-    timestamps: memoryview,
-    base_timestamp: int,
-    keys: BytesColumn,
-    values: BytesColumn,
-    headers: BytesColumn | None,
-) -> int:
-    """Write the records into `out` from `at` on; gives the position after them. survey_records said the room."""
-    number = varint.encode
-    key_data, value_data = bytes(keys.data), bytes(values.data)
-    header_data = b"" if headers is None else bytes(headers.data)
-    parts: list[bytes] = []
-    for row in range(len(timestamps)):
-        key_length, value_length = keys.lengths[row], values.lengths[row]
-        key_start, value_start = keys.starts[row], values.starts[row]
-        header_section = b"\0"
-        if headers is not None and headers.lengths[row] > 0:
-            header_start = headers.starts[row]
-            header_section = header_data[header_start : header_start + headers.lengths[row]]
-        body = b"".join(
-            (
-                b"\0",
-                number(timestamps[row] - base_timestamp),
-                number(row if deltas is None else deltas[row]),
-                number(key_length),
-                key_data[key_start : key_start + key_length] if key_length > 0 else b"",
-                number(value_length),
-                value_data[value_start : value_start + value_length] if value_length > 0 else b"",
-                header_section,
-            )
-        )
-        parts.append(number(len(body)))
-        parts.append(body)
-    encoded = b"".join(parts)
-    out[at : at + len(encoded)] = encoded
-    return at + len(encoded)
 
 
 def pack(rows: Sequence[bytes | None]) -> BytesColumn:

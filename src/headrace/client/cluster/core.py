@@ -51,6 +51,8 @@ class ClientCore(Connections):
         self.listeners: list[Callable[[ClusterView], None]] = []
         self.metadata_error: HeadraceError | None = None
         """Why the last attempt at metadata failed; None after a success."""
+        self.refusal_listeners: list[Callable[[int, HeadraceError], None]] = []
+        """Told of the key of a broker that refused this client's credentials, and why, once no call waits for it."""
         self._bootstrap = {-1 - i: Node(-1 - i, host, port) for i, (host, port) in enumerate(config.bootstrap)}
         self._bootstrapped = False
         self._learned: dict[int, Node] = {}
@@ -170,13 +172,15 @@ class ClientCore(Connections):
         if self._unrouted:
             self._route(now)
 
-    def _was_dropped(self, error: HeadraceError, now: float) -> None:
+    def _was_dropped(self, key: int, error: HeadraceError, now: float) -> None:
         if self.closed:
             return
         self._metadata_wanted = True
         if isinstance(error, REFUSALS):
             # Every broker would refuse the same credentials: nobody has to wait for that.
             self._fail_unrouted(error)
+            for listener in list(self.refusal_listeners):
+                listener(key, error)
         self._route(now)
 
     def _fail_unrouted(self, error: HeadraceError) -> None:

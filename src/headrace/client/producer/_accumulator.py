@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from itertools import accumulate, groupby
 from operator import index, itemgetter
-from sys import getrefcount
 from typing import Any, cast
 
 from headrace.client.cluster.view import ClusterView, TopicView
@@ -55,6 +54,7 @@ from headrace.errors import (
 from headrace.records import kernels
 from headrace.records.batch import HEADER_BYTES
 from headrace.records.columns import Columns, bytes_column
+from headrace.records.cpython import is_held_elsewhere
 from headrace.records.murmur2 import partition_for_key
 
 log = logging.getLogger("headrace.client.producer")
@@ -62,8 +62,6 @@ log = logging.getLogger("headrace.client.producer")
 _COLUMN_HASH_FROM_ROWS = 32
 _VALUE, _KEY, _PLACE = itemgetter(VALUE), itemgetter(KEY), itemgetter(PLACE)
 _TIMESTAMP, _HEADERS, _CALLBACK = itemgetter(TIMESTAMP), itemgetter(HEADERS), itemgetter(CALLBACK)
-_UNHELD = next(map(getrefcount, [Delivery()]))
-"""The count of references to a delivery that only a list of ours holds, as the drain counts it."""
 _ANY_VERSION = -1
 
 
@@ -139,7 +137,8 @@ class Accumulator:
         if start == end or kinds.count(Delivery) != end - start or kinds[start] is not Delivery:
             return 0
         taken = cast("list[Delivery]", self.pending[start:end])
-        if list(map(getrefcount, taken)).count(_UNHELD + 1) != len(taken):
+        # `pending` and `taken` hold them.
+        if is_held_elsewhere(taken, 2):
             return 0
         made = [self._columns_of(group, is_held=False) for group in by_topic(taken)]
         before = self.pending[start - 1] if start else None
@@ -160,7 +159,7 @@ class Accumulator:
     def _take_deliveries(self, taken: list[Delivery], now: float, now_ms: int, created: float) -> None:
         for group in by_topic(taken):
             # Handles that nobody kept die here, young: alive, they are what the garbage collector walks over.
-            is_held = list(map(getrefcount, group)).count(_UNHELD + (group is not taken)) != len(group)
+            is_held = is_held_elsewhere(group, 1 if group is taken else 2)
             self._take(self._columns_of(group, is_held=is_held), now, now_ms, created)
 
     def _columns_of(self, taken: list[Delivery], *, is_held: bool) -> Rows:
@@ -484,10 +483,10 @@ class Accumulator:
         if batch.is_closed:
             return
         batch.is_closed = True
-        hear = getattr(self.partitioner, "on_new_batch", None)
-        if hear is not None:
+        on_new_batch = getattr(self.partitioner, "on_new_batch", None)
+        if on_new_batch is not None:
             try:
-                hear(batch.topic, batch.partition)
+                on_new_batch(batch.topic, batch.partition)
             except Exception:
                 log.exception("the partitioner's on_new_batch raised for %s-%d", batch.topic, batch.partition)
 

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, cast
 
-from headrace.client.configs import merge
+from headrace.client.configs import ConnectionConfig, merge
 from headrace.client.errors import SerializationError
 from headrace.client.producer._rows import ColumnRows, Rows, is_text
 from headrace.client.producer.config import ProducerSettings, read_producer_config
@@ -50,6 +50,7 @@ class Setup:
         if not self.values["client.id"]:
             self.values["client.id"] = f"producer-{next(_counter)}"
         self.settings = ProducerSettings.of(self.values)
+        self.connection = ConnectionConfig.of(self.values)
         whole = {**given, **self.values}
         self.key_serializer = make_serializer(self.values["key.serializer"], whole, is_key=True)
         self.value_serializer = make_serializer(self.values["value.serializer"], whole, is_key=False)

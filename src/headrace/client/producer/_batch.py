@@ -30,9 +30,9 @@ from headrace.records.batch import HEADER_BYTES, Codec, increment_sequence, seal
 from headrace.records.build import (
     BatchOptions,
     Built,
-    build_pooled_from_columns,
-    build_pooled_of,
-    build_pooled_of_values,
+    build_batch_from_columns,
+    build_batch_of,
+    build_batch_of_values,
 )
 from headrace.records.columns import BytesColumn, Columns
 
@@ -212,12 +212,12 @@ class ProducerBatch:
     def _built(self, options: BatchOptions) -> Built:
         columns = self.columns
         if columns is None:
-            return build_pooled_of(self.timestamps, self.keys, self.values, self.headers, **options)
+            return build_batch_of(self.timestamps, self.keys, self.values, self.headers, pooled=True, **options)
         if isinstance(columns, Unpacked):
-            return build_pooled_of_values(
+            return build_batch_of_values(
                 columns.source, columns.start, columns.lengths, columns.timestamp_ms, **options
             )
-        return build_pooled_from_columns(columns, **options)
+        return build_batch_from_columns(columns, pooled=True, **options)
 
     def split(self) -> list[ProducerBatch]:
         """Two halves of a batch that a broker found too large, with the same sequence numbers between them."""

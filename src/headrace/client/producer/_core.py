@@ -8,14 +8,17 @@ loop).
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from headrace.client.cluster.core import ClientCore
 from headrace.client.errors import ClientClosed
 from headrace.client.producer._accumulator import Accumulator
+from headrace.client.producer._answers import STALE_METADATA, read_answers
 from headrace.client.producer._batch import NO_SEQUENCE, ProducerBatch
-from headrace.client.producer._errors import expired_error, last_error
-from headrace.client.producer._flushes import FlushWait, leave
+from headrace.client.producer._errors import expired_error, last_error, refused_error
+from headrace.client.producer._flushes import Flushes, FlushWait, leave
 from headrace.client.producer._identity import IdentityKeeper
 from headrace.client.producer._metrics import ProducerMetrics
 from headrace.client.producer._queues import PartitionQueue
@@ -34,7 +37,6 @@ from headrace.errors import (
     error_for,
 )
 from headrace.net.connection import Call
-from headrace.net.node import Node
 from headrace.protocol.messages.produce import (
     PartitionProduceData,
     PartitionProduceResponse,
@@ -50,19 +52,6 @@ log = logging.getLogger("headrace.client.producer")
 
 _FOREVER = float("inf")
 VERSION_BY_NAME_MAX = 12
-_STALE_METADATA = frozenset(
-    {
-        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-        ErrorCode.NOT_LEADER_OR_FOLLOWER,
-        ErrorCode.LEADER_NOT_AVAILABLE,
-        ErrorCode.FENCED_LEADER_EPOCH,
-        ErrorCode.UNKNOWN_LEADER_EPOCH,
-        ErrorCode.KAFKA_STORAGE_ERROR,
-        ErrorCode.REPLICA_NOT_AVAILABLE,
-        ErrorCode.UNKNOWN_TOPIC_ID,
-        ErrorCode.INCONSISTENT_TOPIC_ID,
-    }
-)
 
 
 class ProducerCore:
@@ -83,11 +72,14 @@ class ProducerCore:
         if settings.transactional_id is not None:
             self.transactions = TransactionDriver(core, settings, self.identity, self._restart_numbers)
             self.accumulator.on_failed_rows = self._rows_failed
+        core.refusal_listeners.append(lambda key, error: self._refusals.append((key, error)))
+        self._refusals: list[tuple[int, HeadraceError]] = []
+        """Brokers that refused the producer's credentials since the last turn, and why."""
         self.metrics = ProducerMetrics()
         self.fatal: HeadraceError | None = None
         self.memory_is_short = False
         """Somebody waits for room: do not linger."""
-        self._flushes: list[FlushWait] = []
+        self._flushes = Flushes()
         self._start = 0
         self._is_more_ready = False
         self._next_expiry = 0.0
@@ -101,6 +93,9 @@ class ProducerCore:
         now = self.core.clock.monotonic()
         now_ms = self.core.clock.now_ms()
         accumulator = self.accumulator
+        if self._refusals:
+            # Before the drain: what is sent from now on has to be refused by itself.
+            self._fail_refused()
         self._drain(now, now_ms, now if created is None else created)
         due = accumulator.release(now, now_ms) if accumulator.held else _FOREVER
         due = min(due, self._expire(now))
@@ -115,10 +110,12 @@ class ProducerCore:
             due = min(due, self._send_ready(now))
             if self.transactions is not None:
                 # Partitions that are to be sent to may have to be added first.
-                due = min(due, self.transactions.take_steps(now, self._has_undelivered))
+                due = min(due, self.transactions.take_steps(now, lambda: self.has_work))
         if now >= self._next_idle_check:
             self._next_idle_check = now + self.settings.metadata_idle_s / 10
-            self._forget_idle_topics(now)
+            for topic in accumulator.forget_idle_topics(now):
+                if self.core.topics is not None:
+                    self.core.topics.discard(topic)
         return max(0.0, min(due - now, 60.0))
 
     def _drain(self, now: float, now_ms: int, created: float) -> None:
@@ -135,37 +132,15 @@ class ProducerCore:
         else:
             accumulator.drain(now, now_ms, created)
 
-    def _forget_idle_topics(self, now: float) -> None:
-        for topic in self.accumulator.forget_idle_topics(now):
-            if self.core.topics is not None:
-                self.core.topics.discard(topic)
-
     def flush(self) -> FlushWait:
         """Begin to wait for everything sent before; the caller has seen to it that it is in `pending`."""
         now = self.core.clock.monotonic()
         self._drain(now, self.core.clock.now_ms(), now)
-        wait = FlushWait()
-        for batch in self.accumulator.incomplete:
-            wait.join(batch.flushes)
-        for waiting in self.accumulator.held.values():
-            for entry in waiting:
-                wait.join(entry.flushes)
-        if wait.left == 0:
-            wait.is_done = True
-        else:
-            self._flushes.append(wait)
-        return wait
+        held = (entry.flushes for waiting in self.accumulator.held.values() for entry in waiting)
+        return self._flushes.begin([*(batch.flushes for batch in self.accumulator.incomplete), *held])
 
     def settle_flushes(self) -> None:
-        """Flushes end with the last of their batches; rows held for an unknown topic count until they are in some."""
-        if not self._flushes:
-            return
-        finished = [wait for wait in self._flushes if wait.left <= 0]
-        self._flushes = [wait for wait in self._flushes if wait.left > 0]
-        for wait in finished:
-            wait.is_done = True
-            for waiter in wait.waiters:
-                waiter()
+        self._flushes.settle()
 
     @property
     def has_work(self) -> bool:
@@ -192,25 +167,20 @@ class ProducerCore:
     def _keep_transaction(self, now: float, driver: TransactionDriver) -> float:
         """Take the transaction a step on; records that it will not have any more have failed."""
         transaction = driver.transaction
-        if not transaction.takes_records and (self.accumulator.incomplete or self.accumulator.held):
+        if not transaction.takes_records and self.has_work:
             self._drop_unsent(transaction)
-        due = driver.take_steps(now, self._has_undelivered)
+        due = driver.take_steps(now, lambda: self.has_work)
         if transaction.state is TransactionState.FATAL_ERROR and self.fatal is None:
             assert transaction.error is not None
             self.fatal = transaction.error
             self._fail_all(self.fatal)
         return due
 
-    def _has_undelivered(self) -> bool:
-        return bool(self.accumulator.incomplete or self.accumulator.held)
-
     def _drop_unsent(self, transaction: TransactionCore) -> None:
         """Fail what is not in flight; what is has to come home before the transaction can end."""
         error = transaction.why_not()
         for queue in list(self.accumulator.active.values()):
-            while queue.batches:
-                self._give_up(queue.batches.popleft(), error)
-            self.accumulator.active.pop((queue.topic, queue.partition), None)
+            self._give_up_waiting(queue, lambda _: error)
         self._fail_held(error)
         self.settle_flushes()
 
@@ -401,14 +371,7 @@ class ProducerCore:
             queue.in_flight.remove(batch)
 
     def _read_answer(self, response: ProduceResponse, batches: list[ProducerBatch], now: float) -> None:
-        answers: dict[tuple[str | None, int], PartitionProduceResponse] = {}
-        for topic in response.responses:
-            name = topic.name or self.core.view.topic_names.get(topic.topic_id)
-            for answer in topic.partition_responses:
-                answers[(name, answer.index)] = answer
-        endpoints = {
-            node.node_id: Node(node.node_id, node.host, node.port, node.rack) for node in response.node_endpoints
-        }
+        answers = read_answers(response, self.core.view)
         for batch in batches:
             if batch.is_done:
                 continue
@@ -419,12 +382,6 @@ class ProducerCore:
             elif found.error_code in (ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER):
                 self._acked(batch, found.base_offset, found.log_append_time_ms)
             else:
-                leader = found.current_leader
-                if leader.leader_epoch >= 0:
-                    where = TopicPartition(batch.topic, batch.partition)
-                    self.core.view.learn_leader(
-                        where, leader.leader_id, leader.leader_epoch, endpoints.get(leader.leader_id)
-                    )
                 batch.record_errors = {e.batch_index: e.batch_index_error_message for e in found.record_errors}
                 self._failed_attempt(batch, error_for(found.error_code, found.error_message), found, now)
 
@@ -461,7 +418,7 @@ class ProducerCore:
         ):
             self._split(batch)
             return
-        if code in _STALE_METADATA or answer is None:
+        if code in STALE_METADATA or answer is None:
             self.core.refresh_metadata()
         batch.attempts += 1
         expired = batch.created + self.settings.delivery_timeout_s <= now
@@ -562,18 +519,12 @@ class ProducerCore:
                     self.accumulator.active.pop((queue.topic, queue.partition), None)
             else:
                 self._landed(batch)
-            self._give_up(batch, expired_error(batch, self.settings.delivery_timeout_ms, self._trouble_of(batch)))
+            has_id = self.identity.is_known or not self.settings.idempotent
+            self._give_up(batch, expired_error(batch, self.settings.delivery_timeout_ms, self.core, has_id))
         self._next_expiry = due
         if late:
             self.settle_flushes()
         return due
-
-    def _trouble_of(self, batch: ProducerBatch) -> str:
-        leader = self.core.view.leader_of(batch.topic, batch.partition)
-        where = "its partition has no leader" if leader is None else f"its leader is {leader}"
-        if self.settings.idempotent and not self.identity.is_known:
-            where = "the producer has no producer id yet"
-        return f"{where}; last trouble: {self.core.metadata_error or 'none'}"
 
     def _fail_all(self, error: HeadraceError) -> None:
         """Fail everything that is not done: the producer is closing, or cannot go on."""
@@ -591,11 +542,32 @@ class ProducerCore:
         self._fail_held(error)
         self.settle_flushes()
 
+    def _fail_refused(self) -> None:
+        """Fail what waits for brokers that refused the credentials: the next attempt would end the same way."""
+        refusals, self._refusals = self._refusals, []
+        for key, error in refusals:
+            was_metadata = error is self.core.metadata_error
+            for topic in list(self.accumulator.held) if was_metadata else ():
+                self._fail_held_for(topic, refused_error(error, f"records for {topic} were not sent"))
+            for queue in list(self.accumulator.active.values()):
+                leader = self.core.view.leader_of(queue.topic, queue.partition)
+                if was_metadata if leader is None else leader.id == key:
+                    self._give_up_waiting(queue, partial(last_error, error=error, expired_ms=None))
+        self.settle_flushes()
+
+    def _give_up_waiting(self, queue: PartitionQueue, error_of: Callable[[ProducerBatch], HeadraceError]) -> None:
+        while queue.batches:
+            batch = queue.batches.popleft()
+            self._give_up(batch, error_of(batch))
+        self.accumulator.active.pop((queue.topic, queue.partition), None)
+
     def _fail_held(self, error: HeadraceError) -> None:
-        for topic, waiting in list(self.accumulator.held.items()):
-            del self.accumulator.held[topic]
-            for entry in waiting:
-                self.accumulator.fail_held(entry, error)
+        for topic in list(self.accumulator.held):
+            self._fail_held_for(topic, error)
+
+    def _fail_held_for(self, topic: str, error: HeadraceError) -> None:
+        for entry in self.accumulator.held.pop(topic):
+            self.accumulator.fail_held(entry, error)
 
     def abort(self, reason: str) -> None:
         """The end: whatever is not delivered has failed, and nothing is taken any more."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 
@@ -26,3 +26,37 @@ def leave(flushes: list[FlushWait]) -> None:
     for wait in flushes:
         wait.left -= 1
     flushes.clear()
+
+
+class Flushes:
+    """The flushes that are under way."""
+
+    __slots__ = ("_waits",)
+
+    def __init__(self) -> None:
+        self._waits: list[FlushWait] = []
+
+    def __bool__(self) -> bool:
+        return bool(self._waits)
+
+    def begin(self, owners: Iterable[list[FlushWait]]) -> FlushWait:
+        """A flush of everything that has one of these lists."""
+        wait = FlushWait()
+        for flushes in owners:
+            wait.join(flushes)
+        if wait.left == 0:
+            wait.is_done = True
+        else:
+            self._waits.append(wait)
+        return wait
+
+    def settle(self) -> None:
+        """Flushes end with the last of their batches; rows held for an unknown topic count until they are in some."""
+        if not self._waits:
+            return
+        finished = [wait for wait in self._waits if wait.left <= 0]
+        self._waits = [wait for wait in self._waits if wait.left > 0]
+        for wait in finished:
+            wait.is_done = True
+            for waiter in wait.waiters:
+                waiter()

@@ -9,9 +9,10 @@ from headrace.client.producer._column_rows import packed_rows
 from headrace.client.producer._rows import RECORD_OVERHEAD_BYTES, ColumnRows
 from headrace.client.producer._unpacked import Unpacked
 from headrace.client.producer.delivery import BatchDelivery
+from headrace.records import cpython
 from headrace.records.compiling import no_ints
 from headrace.records.kernels_fast import pack, running_sizes_of
-from headrace.records.kernels_fast_objects import CAN_READ, measure
+from headrace.records.kernels_fast_objects import measure
 
 
 def listed_rows(
@@ -23,7 +24,7 @@ def listed_rows(
     if measured is None:
         return None
     lengths = measured.lengths
-    if keys is None and CAN_READ and not measured.nulls:
+    if keys is None and cpython.READS_LISTS and not measured.nulls:
         rows = Unpacked(values, memoryview(lengths), now_ms)
 
         def plan(_: int) -> Iterable[tuple[int | None, Unpacked, Sequence[int]]]:

@@ -1,4 +1,15 @@
-"""Many records on their way into batches: as parallel sequences, or as columns."""
+"""Many records on their way into batches, in the form that costs least for the way they were given.
+
+| form | given by | why |
+|---|---|---|
+| `Delivery` (`delivery.py`) | `send` | one object per record, the user's handle too: a second one costs |
+| `Rows` | the drain, of deliveries; `send_batch` | lists side by side: whatever may be said of a record |
+| `ColumnRows` of `Columns` | `send_arrow`; `send_batch` with keys | buffers with positions: nothing per record |
+| `ColumnRows` of `Unpacked` | `send_batch` of values | the list stays where it is, and is read once, into the batch |
+
+`send_batch` gives `Rows` where something has to be looked at row by row (partitions, timestamps, headers, a partitioner
+of the user's), where there are too few for batches of their own, and where there are no compiled kernels.
+"""
 
 from __future__ import annotations
 
@@ -83,7 +94,7 @@ class Rows:
 
 @dataclass(slots=True)
 class ColumnRows:
-    """Records as `send_arrow` gives them: buffers with positions. `plan` picks the rows of each partition, in order."""
+    """Records that are columns already. `plan` picks the rows of each partition, in order."""
 
     delivery: BatchDelivery
     topic: str

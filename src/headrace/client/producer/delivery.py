@@ -85,7 +85,7 @@ class Delivery(list[Any]):
         batch = cast("ProducerBatch", self[OWNER])
         error = batch.error_of(self[PLACE])
         if error is not None:
-            raise _again(error)
+            raise _copy_of(error)
         return batch.metadata_of(self[PLACE])
 
 
@@ -106,7 +106,7 @@ def _producer_of(delivery: Delivery) -> Any:
     return getattr(owner, "producer", owner)
 
 
-def _again(error: HeadraceError) -> HeadraceError:
+def _copy_of(error: HeadraceError) -> HeadraceError:
     """A copy to raise: one error stands for every record of a batch, and each raise would add to its traceback."""
     copy = type(error).__new__(type(error), *error.args)
     copy.args = error.args
@@ -162,7 +162,7 @@ class BatchDelivery:
         if not self.is_done:
             self.producer.wait_for_delivery(self, timeout)
         if self.error is not None:
-            raise _again(self.error)
+            raise _copy_of(self.error)
         return self.ranges
 
     def exception(self, timeout: float | None = None) -> HeadraceError | None:
@@ -174,5 +174,5 @@ class BatchDelivery:
         if not self.is_done:
             yield from self.producer.delivery_future(self).__await__()
         if self.error is not None:
-            raise _again(self.error)
+            raise _copy_of(self.error)
         return self.ranges

@@ -1,0 +1,186 @@
+"""The asyncio producer's sender: the core's turns, as the client's driver calls them on the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any
+
+from headrace.client.cluster.drivers import AsyncClient
+from headrace.client.compiled import count_rows
+from headrace.client.errors import BufferExhausted
+from headrace.client.producer._base import Setup
+from headrace.client.producer._batch import ProducerBatch
+from headrace.client.producer._core import ProducerCore
+from headrace.client.producer._flushes import FlushWait
+from headrace.client.producer._sender import NOTHING, Sender, SenderState
+from headrace.client.producer.delivery import OWNER, BatchDelivery, Delivery
+from headrace.runtime import Runtime
+
+log = logging.getLogger("headrace.client.producer")
+
+_AFTER_A_FAILURE_S = 60.0
+
+
+class LoopSender(Sender):
+    """See the module. Everything here runs on the loop."""
+
+    __slots__ = ("_clock", "_opened", "_room_waiters", "_unplaced", "client")
+
+    core: ProducerCore
+
+    def __init__(self, setup: Setup, runtime: Runtime, producer: Any) -> None:
+        super().__init__(setup.settings, SenderState.OPEN)
+        self.client = AsyncClient(setup.connection, runtime)
+        self.core = ProducerCore(self.client.core, setup.settings, setup.partitioner, producer)
+        self.client.hooks.append(self._turn)
+        self.append = self.core.accumulator.pending.append
+        self.is_idle = True
+        self._clock = runtime.clock
+        self._opened = 0.0
+        """When the first record was appended that no turn has taken over yet."""
+        self._unplaced: list[tuple[Any, asyncio.Future[None]]] = []
+        """Deliveries that are waited for and have no batch yet."""
+        self._room_waiters: list[asyncio.Future[None]] = []
+
+    # --- records ------------------------------------------------------------------------------------------------------
+
+    def make_room(self, size: int) -> None:
+        try:
+            core = self.open_core()
+            if core.transaction is not None:
+                core.transaction.check_send()
+            used = self.used_bytes(core)
+            if used > self.settings.buffer_memory and used > size:
+                raise BufferExhausted(
+                    f"buffer.memory={self.settings.buffer_memory} is full; `await producer.room()` before sending "
+                    "more. The record was not sent"
+                )
+        except BaseException:
+            self.taken -= size
+            raise
+        self._set_limit()
+
+    def _set_limit(self) -> None:
+        """As much as there is memory for. In a transaction, whether records are taken may change at any answer."""
+        if self.state is SenderState.OPEN and self.core.transaction is None:
+            self.limit = self.drained + self.settings.buffer_memory - self.core.accumulator.buffered_bytes
+        else:
+            self.limit = NOTHING
+
+    def send_now(self, delivery: Delivery) -> None:
+        self.wake()
+
+    def wake(self) -> None:
+        self.is_idle = False
+        self._opened = self._clock.monotonic()
+        self.client.schedule()
+
+    def flush(self) -> FlushWait:
+        """Begin to send everything."""
+        self.drained = self.taken
+        wait = self.core.flush()
+        self._set_limit()
+        return wait
+
+    # --- turns --------------------------------------------------------------------------------------------------------
+
+    def _turn(self) -> float:
+        """What the driver calls when something may have changed."""
+        self.is_idle = True
+        # Callbacks may send: they see how much memory there is then.
+        self.limit, self.drained = NOTHING, self.taken
+        due = _AFTER_A_FAILURE_S
+        if self.error is None:
+            try:
+                if self.core.accumulator.pending:
+                    count_rows(len(self.core.accumulator.pending))
+                due = self.core.turn(self._opened or None)
+                self.core.settle_flushes()
+            except BaseException as error:
+                log.exception("the producer failed")
+                self.error = error
+                self.end()
+                if not isinstance(error, Exception):
+                    raise
+        self._set_limit()
+        self.tell_waiters()
+        ended, self.core.accumulator.interruption = self.core.accumulator.interruption, None
+        if ended is not None:
+            # From a callback, and not meant for this producer: it ends the loop, once everybody has been told.
+            self.client.loop.call_soon(_raise, ended)
+        return due
+
+    def close(self) -> None:
+        """Take nothing more."""
+        self.advance(SenderState.CLOSING)
+        self.limit = NOTHING
+
+    def end(self) -> None:
+        """Whatever is left has failed, and nobody waits for it any more."""
+        self.close()
+        self.advance(SenderState.ENDING)
+        self.core.abort(self.why_closed())
+        self.tell_waiters()
+        self.advance(SenderState.CLOSED if self.error is None else SenderState.FAILED)
+
+    # --- waiting ------------------------------------------------------------------------------------------------------
+
+    @property
+    def waiting_for_room(self) -> int:
+        return len(self._room_waiters)
+
+    def tell_waiters(self) -> None:
+        if self._unplaced:
+            self._place_waiters()
+        if self._room_waiters:
+            waiting, self._room_waiters = self._room_waiters, []
+            self.core.memory_is_short = False
+            for future in waiting:
+                set_done(future)
+
+    def room(self) -> asyncio.Future[None]:
+        """Done when there may be room again."""
+        future: asyncio.Future[None] = self.client.loop.create_future()
+        self.core.memory_is_short = True
+        self._room_waiters.append(future)
+        self.client.schedule()
+        return future
+
+    def delivery_future(self, delivery: Any) -> asyncio.Future[None]:
+        """Done when the delivery is."""
+        future: asyncio.Future[None] = self.client.loop.create_future()
+        self._unplaced.append((delivery, future))
+        self._place_waiters()
+        return future
+
+    def _place_waiters(self) -> None:
+        """Have those who wait for deliveries told by the batch of each, once there is one."""
+        left = []
+        for delivery, future in self._unplaced:
+            owner = delivery if isinstance(delivery, BatchDelivery) else delivery[OWNER]
+            if delivery.done():
+                set_done(future)
+            elif isinstance(owner, (ProducerBatch, BatchDelivery)):
+                owner.waiters.append(lambda f=future, d=delivery: self._delivered(d, f))  # type: ignore[misc]  # defaults bind
+            else:
+                left.append((delivery, future))
+        self._unplaced = left
+
+    def _delivered(self, delivery: Any, future: asyncio.Future[None]) -> None:
+        if delivery.done():
+            set_done(future)
+        else:
+            # Its batch was split: it is in another one now.
+            self._unplaced.append((delivery, future))
+            self.client.schedule()
+
+
+def _raise(error: BaseException) -> None:
+    raise error
+
+
+def set_done(future: asyncio.Future[None]) -> None:
+    """The end of a wait, unless that was given up."""
+    if not future.done():
+        future.set_result(None)

@@ -434,7 +434,8 @@ class Fetcher:
             if mark.current_epoch != state.current_epoch or state.validating:
                 # There is a new leader since: fetched again, from there.
                 state.drop_fetched()
-            elif not state.chunks or state.chunks[0] is not chunk:
+            elif chunk not in state.chunks:
+                # It is there if this was interrupted before, and done again.
                 state.chunks.appendleft(chunk)
             self.metrics.records_consumed, self.metrics.bytes_consumed = mark.metrics
         self.marks = None

@@ -82,10 +82,12 @@ class Task(Generic[T]):
         self.error: BaseException | None = None
 
     def advance(self, now: float) -> UserCode | None:
-        """Go on as far as possible. What is given back is for the driver to run, and to report with `resume`."""
+        """Go on as far as possible. What is given back is for the driver to run, once, and to report with `resume`."""
         while not self.done:
             effect = self._effect
             if isinstance(effect, UserCode):
+                # Should the driver be interrupted between its run and the report, it is not run again.
+                self._effect = _MOVING
                 return effect
             if effect is _MOVING:
                 self.cancel()

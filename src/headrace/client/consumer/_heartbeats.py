@@ -98,16 +98,20 @@ class Heartbeats:
         """The application is alive."""
         self._polled_at = now
 
-    def take_news(self) -> News | None:
-        """What has come up since the last look."""
-        if self._news is None:
-            return None
+    @property
+    def news(self) -> News | None:
+        """What has come up; `forget` it when it is acted upon."""
+        return self._news
+
+    def forget(self, news: News) -> None:
+        """The consumer has acted upon this."""
         with self._lock:
-            news, self._news = self._news, None
-            if news is not None and news.verdict is Verdict.COORDINATOR_UNKNOWN:
+            if self._news is not news:
+                return
+            if news.verdict is Verdict.COORDINATOR_UNKNOWN:
                 # None are sent until the coordinator is found again: this one would only say the same.
                 self._node = None
-            return news
+            self._news = None
 
     @property
     def has_news(self) -> bool:

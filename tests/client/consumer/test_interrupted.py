@@ -17,10 +17,10 @@ from tests.client.consumer.interrupts import Interrupted, Interruption
 from tests.client.fake import VirtualClock
 
 from headrace.client.consumer._fetching import Fetcher
-from headrace.client.consumer._flows import Task, UserCode
 from headrace.client.consumer._heartbeats import Heartbeats
 from headrace.client.consumer._membership import GroupMembership
 from headrace.client.consumer._subscription import PartitionState, Subscriptions
+from headrace.client.flows import Task, UserCode
 from headrace.errors import ErrorCode
 from headrace.protocol.messages.heartbeat import HeartbeatResponse
 from headrace.topics import TopicPartition

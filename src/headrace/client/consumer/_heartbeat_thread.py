@@ -12,8 +12,7 @@ from typing import Any
 
 from headrace.client.cluster.drivers import BlockingClient
 from headrace.client.configs import ConnectionConfig
-from headrace.client.consumer._commits import Identity
-from headrace.client.consumer._heartbeats import Heartbeats
+from headrace.client.consumer._heartbeats import Heartbeats, Identity
 from headrace.net.connection import Call
 from headrace.net.node import Node
 from headrace.runtime import Clock

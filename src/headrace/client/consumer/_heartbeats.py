@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from headrace.client.consumer._commits import Identity
 from headrace.client.consumer.errors import is_retriable
 from headrace.errors import ErrorCode, HeadraceError
 from headrace.net.node import Node
@@ -21,6 +20,15 @@ from headrace.protocol.messages.leave_group import LeaveGroupRequest, MemberIden
 
 _FOREVER = float("inf")
 _RETRY_S = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Who sends heartbeats and commits: a member of a generation, or (with assign) nobody in particular."""
+
+    generation_id: int = -1
+    member_id: str = ""
+    instance_id: str | None = None
 
 
 class Verdict(Enum):

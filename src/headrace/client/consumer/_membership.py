@@ -22,13 +22,12 @@ from headrace.assignors import (
 )
 from headrace.client.cluster.coordinator import NOT_THE_COORDINATOR, CoordinatorLink
 from headrace.client.cluster.core import ClientCore
-from headrace.client.consumer._commits import Identity
-from headrace.client.consumer._flows import Flow, Pause, UserCode
 from headrace.client.consumer._group_leader import GroupLeader
-from headrace.client.consumer._heartbeats import Heartbeats, News, Verdict, leave_request
+from headrace.client.consumer._heartbeats import Heartbeats, Identity, News, Verdict, leave_request
 from headrace.client.consumer._subscription import RebalanceListener, Subscriptions
 from headrace.client.consumer.config import ConsumerSettings
 from headrace.client.consumer.errors import CommitFailedError, RebalanceListenerError, say
+from headrace.client.flows import Flow, Pause, UserCode
 from headrace.errors import (
     ErrorCode,
     FencedInstanceIdError,

@@ -8,10 +8,10 @@ from collections.abc import Callable
 from headrace.client.cluster.core import ClientCore
 from headrace.client.cluster.list_offsets import OffsetLookup
 from headrace.client.consumer._commits import OffsetCommits
-from headrace.client.consumer._flows import All, Flow
 from headrace.client.consumer._subscription import NO_EPOCH, PartitionState, Subscriptions
 from headrace.client.consumer.config import ConsumerSettings, OffsetReset
 from headrace.client.consumer.errors import LogTruncationError, NoOffsetForPartitionError, is_retriable, say
+from headrace.client.flows import All, Flow
 from headrace.errors import (
     HeadraceError,
     RetriableError,

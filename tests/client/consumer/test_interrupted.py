@@ -17,9 +17,11 @@ from tests.client.consumer.interrupts import Interrupted, Interruption
 from tests.client.fake import VirtualClock
 
 from headrace.client.consumer._fetching import Fetcher
+from headrace.client.consumer._heartbeat_thread import HeartbeatThread
 from headrace.client.consumer._heartbeats import Heartbeats
 from headrace.client.consumer._membership import GroupMembership
 from headrace.client.consumer._subscription import PartitionState, Subscriptions
+from headrace.client.consumer.blocking import Consumer
 from headrace.client.flows import Task, UserCode
 from headrace.errors import ErrorCode
 from headrace.protocol.messages.heartbeat import HeartbeatResponse
@@ -267,3 +269,20 @@ def test_the_code_of_the_user_is_run_once_though_the_report_of_its_end_was_inter
         task.resume(code.run())
     assert task.advance(0.0) is None
     assert task.done
+
+
+@pytest.mark.parametrize("within", [Consumer._begin_heartbeats, HeartbeatThread.start])
+def test_heartbeats_begin_though_the_start_of_their_thread_was_interrupted(within: Callable[..., Any]) -> None:
+    def run(interruption: Interruption) -> None:
+        consumer = Consumer(bootstrap_servers="127.0.0.1:1", group_id="g")
+        consumer.subscribe(["t"])
+        with interrupted_by(interruption):
+            consumer._begin_heartbeats()
+        consumer._begin_heartbeats()
+        thread = consumer._heartbeat_thread
+        assert thread is not None
+        assert thread._thread.is_alive()
+        consumer.close(0)
+        assert not thread._thread.is_alive()
+
+    assert at_every_place(within, run)

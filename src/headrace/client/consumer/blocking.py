@@ -314,12 +314,13 @@ class Consumer(ConsumerBase):
         return core
 
     def _begin_heartbeats(self) -> None:
-        if self._heartbeat_thread is None and self._core is not None and self._client is not None:
-            assert self._core.heartbeats is not None
-            self._heartbeat_thread = HeartbeatThread(
-                self._core.heartbeats, self._setup.connection, self._clock, self._heartbeat_news
-            )
-            self._heartbeat_thread.start()
+        thread, core = self._heartbeat_thread, self._core
+        if core is None or core.heartbeats is None:
+            return
+        if thread is None:
+            thread = HeartbeatThread(core.heartbeats, self._setup.connection, self._clock, self._heartbeat_news)
+            self._heartbeat_thread = thread
+        thread.start()
 
     def after_fork(self) -> None:
         """In a child: nothing that was in use is ours. What was not used yet is."""

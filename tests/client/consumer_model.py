@@ -34,12 +34,20 @@ from tests.client.consumer.model_cluster import ModelCluster
 
 import headrace.client.consumer.aio as aio_module
 from headrace.client.cluster.core import ClientCore
+from headrace.client.consumer._base import ConsumerBase
+from headrace.client.consumer._chunks import Chunk
+from headrace.client.consumer._commits import OffsetCommits
+from headrace.client.consumer._fetching import Fetcher
+from headrace.client.consumer._heartbeats import Heartbeats
+from headrace.client.consumer._membership import GroupMembership
+from headrace.client.consumer._subscription import PartitionState, Subscriptions
 from headrace.client.consumer.errors import IllegalStateError, RecordDeserializationError
+from headrace.client.flows import Task
 from headrace.errors import HeadraceError
 from headrace.net.connection import Call
 from headrace.topics import TopicPartition
 
-_STEPS = 60
+_STEPS = 40
 _END_S = 900.0
 
 
@@ -71,6 +79,7 @@ class Oracle:
         self.doubtful: set[TopicPartition] = set()
         """Partitions whose position was sought in a call that was ended: whether it was done is not known."""
         self.auto_commits = False
+        self.is_blocking = False
         self.expected_callbacks = 0
         self.callbacks: list[int] = []
         self.uncertain: set[int] = set()
@@ -100,11 +109,15 @@ class Oracle:
         self.has_epoch.discard(name)
         self.handed[name] = max(offset, self.handed.get(name, 0))
 
-    def handed_out(self, name: TopicPartition, offset: int, value: bytes, epoch: int) -> None:
+    def handed_out(self, name: TopicPartition, offset: int, value: bytes, epoch: int, *, is_new: bool = True) -> None:
+        """`is_new`: they are given as they were taken; when they block the caller, nothing has happened meanwhile."""
         cluster = self.cluster
         self.say(f"{name} {offset} {value!r}")
         if (offset, value) not in cluster.history[name]:
             raise Broken(f"{name} {offset}: {value!r} was never written there")
+        cut_in = cluster.gone[name].get((offset, value))
+        if is_new and self.is_blocking and cut_in is not None and self._known_epoch(name) >= cut_in:
+            raise Broken(f"{name} {offset} was cut off in epoch {cut_in}, which was known when it was handed out")
         if self.owned is not None and name not in self.owned:
             raise Broken(f"{name} {offset} was handed out, but the listener was not told that {name} is assigned")
         if name in self.paused:
@@ -131,9 +144,18 @@ class Oracle:
         (self.has_epoch.add if epoch >= 0 else self.has_epoch.discard)(name)
         self.handed[name] = max(offset + 1, self.handed.get(name, 0))
 
-    def handed_out_record(self, record: Any) -> None:
+    def _known_epoch(self, name: TopicPartition) -> int:
+        """The leader epoch that the consumer has heard of."""
+        client = self.cluster.client
+        topic = None if client is None else client.view.topics.get(name.topic)
+        if topic is None or topic.topic_id != self.cluster.topic_ids[name.topic]:
+            return -1
+        found = topic.partition(name.partition)
+        return -1 if found is None else found.leader_epoch
+
+    def handed_out_record(self, record: Any, *, is_new: bool = True) -> None:
         name = TopicPartition(record.topic, record.partition)
-        self.handed_out(name, record.offset, record.value, record.leader_epoch)
+        self.handed_out(name, record.offset, record.value, record.leader_epoch, is_new=is_new)
 
     def first(self, name: TopicPartition) -> int:
         return min(self.cluster.values[name], default=self.cluster.end(*name))
@@ -425,23 +447,60 @@ def _hospitable(call: Do) -> Do:
 # --- the drivers ------------------------------------------------------------------------------------------------------
 
 
+_CHANGES: list[tuple[type, str]] = [
+    (PartitionState, "append"),
+    (Subscriptions, "move_to_end"),
+    (Subscriptions, "assign"),
+    (Chunk, "advance_to"),
+    (Fetcher, "next_piece"),
+    (Fetcher, "take_to"),
+    (Fetcher, "take_back"),
+    (Fetcher, "_drop"),
+    (Fetcher, "_send_to"),
+    (Fetcher, "_take"),
+    (ConsumerBase, "_settle"),
+    (OffsetCommits, "_send_queued"),
+    (OffsetCommits, "run_callbacks"),
+    (GroupMembership, "check"),
+    (GroupMembership, "_lose"),
+    (GroupMembership, "rebalance"),
+    (GroupMembership, "_prepare"),
+    (GroupMembership, "_complete"),
+    (GroupMembership, "_tell"),
+    (Heartbeats, "start"),
+    (Heartbeats, "moved"),
+    (Heartbeats, "forget"),
+    (Task, "_step"),
+    (Task, "resume"),
+]
+"""Where things are changed that depend on one another."""
+
+
+def _interruption(rng: random.Random) -> Interruption:
+    """At any place; or at one of those where most would be left half done."""
+    if rng.random() < 0.5:
+        of, name = rng.choice(_CHANGES)
+        return Interruption(int(rng.expovariate(1 / 2)) + 1, within=getattr(of, name))
+    # Few places or many: a poll of what is there has hundreds, one that joins the group has thousands.
+    return Interruption(int(rng.expovariate(1 / rng.choice([100, 300, 1000]))) + 1)
+
+
 def run_blocking(oracle: Oracle) -> None:
     rng = oracle.rng
+    oracle.is_blocking = True
     with blocking_consumer(oracle.cluster, **oracle.config()) as consumer:
 
         async def call(method: str, *arguments: Any, is_hostile: bool = True, **options: Any) -> Any:
-            # Few places or many: a poll of what is there has hundreds, one that joins the group has thousands.
-            mean = rng.choice([100, 300, 1000])
-            at = int(rng.expovariate(1 / mean)) + 1 if is_hostile and rng.random() < 0.4 else 0
+            interruption = _interruption(rng) if is_hostile and rng.random() < 0.5 else contextlib.nullcontext()
             if method == "iterate":
-                return iterate(*arguments, at)
-            with Interruption(at) if at else contextlib.nullcontext():
+                return iterate(*arguments, interruption)
+            with interruption:
                 return getattr(consumer, method)(*arguments, **options)
 
-        def iterate(wanted: int, at: int) -> None:
-            with Interruption(at) if at else contextlib.nullcontext():
+        def iterate(wanted: int, interruption: Any) -> None:
+            with interruption:
                 for number, record in enumerate(consumer, 1):
-                    oracle.handed_out_record(record)
+                    oracle.handed_out_record(record, is_new=False)
                     if number >= wanted:
                         break
 
@@ -567,7 +626,7 @@ def run_async(oracle: Oracle) -> None:
         async def iterate(wanted: int) -> None:
             async with asyncio.timeout(30):
                 async for record in consumer:
-                    oracle.handed_out_record(record)
+                    oracle.handed_out_record(record, is_new=False)
                     wanted -= 1
                     if wanted <= 0:
                         break

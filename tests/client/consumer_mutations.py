@@ -130,24 +130,10 @@ def count_what_an_iteration_has_not_given() -> Any:
 
 
 def hand_out_what_is_paused() -> Any:
-    return _fetchable_but_for("paused")
+    def is_fetchable(self: PartitionState) -> bool:
+        return self.has_position and not (self.validating or self.in_callback or self.is_revoked)
 
-
-def hand_out_what_is_revoked() -> Any:
-    return _fetchable_but_for("is_revoked")
-
-
-def hand_out_before_the_listener_is_told() -> Any:
-    return _fetchable_but_for("in_callback")
-
-
-def _fetchable_but_for(unseen: str) -> Any:
-    seen = [name for name in ("validating", "paused", "in_callback", "is_revoked") if name != unseen]
-    return patch.object(
-        PartitionState,
-        "is_fetchable",
-        property(lambda self: self.has_position and not any(getattr(self, name) for name in seen)),
-    )
+    return patch.object(PartitionState, "is_fetchable", property(is_fetchable))
 
 
 def pass_over_what_cannot_be_deserialized() -> Any:
@@ -301,8 +287,6 @@ MUTATIONS: dict[Callable[[], Any], int] = {
     forget_how_far_an_iteration_came: 300,
     count_what_an_iteration_has_not_given: 300,
     hand_out_what_is_paused: 300,
-    hand_out_what_is_revoked: 300,
-    hand_out_before_the_listener_is_told: 300,
     pass_over_what_cannot_be_deserialized: 300,
     begin_at_the_end: 300,
     pass_over_the_committed_offset: 300,

@@ -67,6 +67,8 @@ class ModelCluster(FakeGroupCluster):
         """Partitions whose positions were called out of range."""
         self.ever_cut: set[TopicPartition] = set()
         """Partitions whose logs were cut back, or deleted, at any time."""
+        self.gone: dict[TopicPartition, dict[tuple[int, bytes], int]] = {name: {} for name in self.partitions}
+        """What was cut off, and in which leader epoch."""
         self.left = ""
         """The member that left last."""
         self.epochs: dict[tuple[str, int], int] = {}
@@ -142,7 +144,9 @@ class ModelCluster(FakeGroupCluster):
         self._commit_limit(name)
         cut = kept[-1][1] if kept else self.starts.get(name, 0)
         self.batches[name] = kept
-        self.values[name] = {offset: value for offset, value in self.values[name].items() if offset < cut}
+        before = self.values[name]
+        self.values[name] = {offset: value for offset, value in before.items() if offset < cut}
+        self.gone[name] |= {(offset, value): epoch + 1 for offset, value in before.items() if offset >= cut}
         self.cuts[name].append((cut, self.written))
         self.ever_cut.add(name)
         self.leaders[name] = (self.rng.choice(self.brokers), epoch + 1)
@@ -152,7 +156,7 @@ class ModelCluster(FakeGroupCluster):
         self.topic_ids["t"] = b"id-%013d" % self._ids
         for name in self.partitions:
             self._commit_limit(name)
-            self.batches[name], self.values[name] = [], {}
+            self.batches[name], self.values[name], self.gone[name] = [], {}, {}
             self.leaders[name] = (self.rng.choice(self.brokers), 0)
             self.committed.pop(name, None)
             self.epochs.pop(name, None)

@@ -4,8 +4,11 @@
 
 An application polls, iterates, commits, seeks and pauses; its calls are interrupted (`headrace.Consumer`) or cancelled
 (`headrace.aio.Consumer`) anywhere, its callbacks raise. Whatever happens: of each partition, records come one after the
-other, none left out and none twice, unless a seek, a rebalance, a reset or a truncation that took place says so; what
-is committed was handed out; when the cluster is well again, everything there is comes, and every callback was called.
+other, none left out and none twice, unless a seek, a rebalance, a reset or a truncation that took place says so; none
+of a partition that is paused, or that the listener was not told of; after a rebalance they go on where the group's
+offset is. What is committed was handed out, and what a commit that succeeded was to cover is committed; positions are
+what was handed out. When the cluster is well again, everything there is comes and is committed, every callback was
+called, in order, and the group was left. `consumer_mutations` shows that a consumer that does otherwise is found.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ import asyncio
 import contextlib
 import logging
 import multiprocessing
+import os
 import random
 import selectors
 import sys
@@ -30,12 +34,20 @@ from tests.client.consumer.model_cluster import ModelCluster
 
 import headrace.client.consumer.aio as aio_module
 from headrace.client.cluster.core import ClientCore
+from headrace.client.consumer._base import ConsumerBase
+from headrace.client.consumer._chunks import Chunk
+from headrace.client.consumer._commits import OffsetCommits
+from headrace.client.consumer._fetching import Fetcher
+from headrace.client.consumer._heartbeats import Heartbeats
+from headrace.client.consumer._membership import GroupMembership
+from headrace.client.consumer._subscription import PartitionState, Subscriptions
 from headrace.client.consumer.errors import IllegalStateError, RecordDeserializationError
+from headrace.client.flows import Task
 from headrace.errors import HeadraceError
 from headrace.net.connection import Call
 from headrace.topics import TopicPartition
 
-_STEPS = 60
+_STEPS = 40
 _END_S = 900.0
 
 
@@ -59,6 +71,15 @@ class Oracle:
         """The highest position that the application had, of which commits may speak."""
         self.has_epoch: set[TopicPartition] = set()
         """Partitions whose position was read, and not sought: the consumer knows its leader epoch."""
+        self.owned: set[TopicPartition] | None = None
+        """What the listener was told to be this consumer's; None without a group."""
+        self.begins: dict[TopicPartition, int | None] = {}
+        """Partitions that were assigned and of which nothing came yet, and what came next of them before that."""
+        self.paused: set[TopicPartition] = set()
+        self.doubtful: set[TopicPartition] = set()
+        """Partitions whose position was sought in a call that was ended: whether it was done is not known."""
+        self.auto_commits = False
+        self.is_blocking = False
         self.expected_callbacks = 0
         self.callbacks: list[int] = []
         self.uncertain: set[int] = set()
@@ -79,17 +100,28 @@ class Oracle:
 
     def forget(self, name: TopicPartition) -> None:
         self.next[name] = None
+        self.begins.pop(name, None)
 
     def sought(self, name: TopicPartition, offset: int) -> None:
         self.next[name] = offset
+        self.begins.pop(name, None)
+        self.doubtful.discard(name)
         self.has_epoch.discard(name)
         self.handed[name] = max(offset, self.handed.get(name, 0))
 
-    def handed_out(self, name: TopicPartition, offset: int, value: bytes, epoch: int) -> None:
+    def handed_out(self, name: TopicPartition, offset: int, value: bytes, epoch: int, *, is_new: bool = True) -> None:
+        """`is_new`: they are given as they were taken; when they block the caller, nothing has happened meanwhile."""
         cluster = self.cluster
         self.say(f"{name} {offset} {value!r}")
         if (offset, value) not in cluster.history[name]:
             raise Broken(f"{name} {offset}: {value!r} was never written there")
+        cut_in = cluster.gone[name].get((offset, value))
+        if is_new and self.is_blocking and cut_in is not None and self._known_epoch(name) >= cut_in:
+            raise Broken(f"{name} {offset} was cut off in epoch {cut_in}, which was known when it was handed out")
+        if self.owned is not None and name not in self.owned:
+            raise Broken(f"{name} {offset} was handed out, but the listener was not told that {name} is assigned")
+        if name in self.paused:
+            raise Broken(f"{name} {offset} was handed out, but {name} is paused")
         expected = self.next.get(name)
         # Records that were fetched before the log was cut back, or deleted, may come for a while.
         new = [(cut, number) for cut, number in cluster.cuts[name] if int(value) >= number]
@@ -97,6 +129,7 @@ class Oracle:
             limit = max(self.commit_limit(name), self.first(name))
             if offset > limit and not self._is_gap(name, limit, offset):
                 raise Broken(f"{name} begins at {offset}, but was handed out only up to {limit}")
+            self._check_beginning(name, offset)
         elif expected <= offset and self._is_gap(name, expected, offset):
             if any(cut < expected for cut, _ in new) and name in self.has_epoch:
                 raise Broken(f"{name} goes on at {offset}, though the log was cut back to {min(new)[0]}")
@@ -105,13 +138,24 @@ class Oracle:
         if new:
             cluster.cuts[name] = [one for one in cluster.cuts[name] if one not in new]
         self.next[name] = offset + 1
+        self.begins.pop(name, None)
+        self.doubtful.discard(name)
         # Messages of before format 2 have none.
         (self.has_epoch.add if epoch >= 0 else self.has_epoch.discard)(name)
         self.handed[name] = max(offset + 1, self.handed.get(name, 0))
 
-    def handed_out_record(self, record: Any) -> None:
+    def _known_epoch(self, name: TopicPartition) -> int:
+        """The leader epoch that the consumer has heard of."""
+        client = self.cluster.client
+        topic = None if client is None else client.view.topics.get(name.topic)
+        if topic is None or topic.topic_id != self.cluster.topic_ids[name.topic]:
+            return -1
+        found = topic.partition(name.partition)
+        return -1 if found is None else found.leader_epoch
+
+    def handed_out_record(self, record: Any, *, is_new: bool = True) -> None:
         name = TopicPartition(record.topic, record.partition)
-        self.handed_out(name, record.offset, record.value, record.leader_epoch)
+        self.handed_out(name, record.offset, record.value, record.leader_epoch, is_new=is_new)
 
     def first(self, name: TopicPartition) -> int:
         return min(self.cluster.values[name], default=self.cluster.end(*name))
@@ -132,6 +176,32 @@ class Oracle:
                 return True
             return any(cut <= offset and self._is_gap(name, cut, offset) for cut, _ in cuts)
         return False
+
+    def _check_beginning(self, name: TopicPartition, offset: int) -> None:
+        """The first record after a rebalance: at the group's offset, or where this consumer was before."""
+        cluster = self.cluster
+        if name not in self.begins or name in cluster.resets or name in cluster.ever_cut:
+            return
+        starts = [cluster.committed.get(name, 0), self.begins[name]]
+        if not any(start is not None and start <= offset and self._is_gap(name, start, offset) for start in starts):
+            raise Broken(f"{name} begins at {offset} after a rebalance; committed and handed out were {starts}")
+
+    def check_position(self, name: TopicPartition, position: int) -> None:
+        """A position is what comes next; markers may lie before it."""
+        expected = self.next.get(name)
+        if expected is None or (expected <= position and self._is_gap(name, expected, position)):
+            return
+        # A log that was cut back may have had the position put anywhere before.
+        if name not in self.cluster.ever_cut and not self._may_jump(name, position):
+            raise Broken(f"the position of {name} is said to be {position}, but {expected} comes next")
+
+    def check_committed(self, name: TopicPartition) -> None:
+        """A commit of what was handed out has succeeded."""
+        committed, expected = self.cluster.committed.get(name), self.next.get(name)
+        if expected is None or self.cluster.cuts[name] or name in self.cluster.resets:
+            return
+        if committed is None or committed < expected or not self._is_gap(name, expected, committed):
+            raise Broken(f"a commit of {name} at {expected} succeeded, but committed is {committed}")
 
     def check_commits(self) -> None:
         if self.cluster.failures:
@@ -160,13 +230,21 @@ class Oracle:
     def on_partitions_assigned(self, partitions: list[TopicPartition]) -> None:
         self.say(f"assigned {[name.partition for name in partitions]}")
         for name in partitions:
+            before = self.next.get(name)
             self.forget(name)
+            if name not in self.doubtful:
+                self.begins[name] = before
+            self.paused.discard(name)
+        if self.owned is not None:
+            self.owned |= set(partitions)
         self.may_raise(0.1)
 
     def on_partitions_revoked(self, partitions: list[TopicPartition]) -> None:
         self.say(f"revoked {[name.partition for name in partitions]}")
         for name in partitions:
-            self.forget(name)
+            self.paused.discard(name)
+        if self.owned is not None:
+            self.owned -= set(partitions)
         self.may_raise(0.1)
 
     def on_partitions_lost(self, partitions: list[TopicPartition]) -> None:
@@ -174,10 +252,11 @@ class Oracle:
 
     def config(self) -> dict[str, Any]:
         rng = self.rng
+        self.auto_commits = rng.random() < 0.5
         return {
             "group_id": "g",
             "auto_offset_reset": "earliest",
-            "enable_auto_commit": rng.random() < 0.5,
+            "enable_auto_commit": self.auto_commits,
             "auto_commit_interval_ms": rng.choice([10, 500, 5000]),
             "max_poll_records": rng.choice([1, 7, 500]),
             "partition_assignment_strategy": rng.choice(["range", "cooperative-sticky"]),
@@ -200,13 +279,14 @@ async def application(oracle: Oracle, consumer: Any, call: Do, uses_group: bool)
     """`call(method, *arguments)` does something of the consumer's, and may be ended from outside."""
     rng, cluster = oracle.rng, oracle.cluster
     if uses_group:
+        oracle.owned = set()
         consumer.subscribe(["t"], oracle)
     else:
         consumer.assign(cluster.partitions)
     for _ in range(_STEPS):
         for _ in range(rng.randint(0, 2)):
             cluster.grow()
-        if rng.random() < 0.3:
+        if rng.random() < 0.35:
             cluster.happen()
             oracle.say("the cluster changed")
         await _do_something(oracle, consumer, call)
@@ -214,14 +294,36 @@ async def application(oracle: Oracle, consumer: Any, call: Do, uses_group: bool)
     cluster.be_nice()
     oracle.say("nice from now on")
     await _read_the_rest(oracle, call)
-    with contextlib.suppress(HeadraceError, RaisedByCallback):
-        await call("commit_sync", is_hostile=False)
-    with contextlib.suppress(RaisedByCallback):
-        await call("close", is_hostile=False)
+    await _end(oracle, call)
+
+
+async def _end(oracle: Oracle, call: Do) -> None:
+    """All of it was handed out, so all of it is committed in the end, by hand or by closing."""
+    cluster = oracle.cluster
+    if not oracle.auto_commits or oracle.rng.random() < 0.5:
+        for tries in range(100):
+            try:
+                await call("commit_sync", is_hostile=False)
+                break
+            except HeadraceError as error:
+                if tries == 99:
+                    raise
+                # The rebalance has begun, and has to end first.
+                oracle.say(f"in the end: {error!r}")
+                await _poll(oracle, _hospitable(call), 1.0)
+        found = await call("committed", cluster.partitions, is_hostile=False)
+        for name in cluster.partitions:
+            if found[name] is None or found[name].offset != cluster.committed[name]:
+                raise Broken(f"{name} is committed at {cluster.committed[name]}, but committed() gave {found[name]}")
+    await call("close", is_hostile=False)
     oracle.check_commits()
-    called = set(oracle.callbacks)
-    missing = set(range(oracle.expected_callbacks)) - called - oracle.uncertain
-    if missing or len(called) != len(oracle.callbacks):
+    for name in cluster.partitions:
+        if cluster.committed.get(name) != cluster.end(*name):
+            raise Broken(f"{name} was read to {cluster.end(*name)}, but is committed at {cluster.committed.get(name)}")
+    if oracle.owned is not None and cluster.left != cluster.member:
+        raise Broken(f"the consumer was closed, but member {cluster.member} did not leave")
+    missing = set(range(oracle.expected_callbacks)) - set(oracle.callbacks) - oracle.uncertain
+    if missing or oracle.callbacks != sorted(set(oracle.callbacks)):
         raise Broken(f"of {oracle.expected_callbacks} callbacks {oracle.callbacks} were called")
 
 
@@ -235,6 +337,8 @@ async def _do_something(oracle: Oracle, consumer: Any, call: Do) -> None:
             await _iterate(oracle, consumer, call)
         elif what < 0.75:
             await call("commit_sync", timeout=3)
+            for name in consumer.assignment():
+                oracle.check_committed(name)
         elif what < 0.8:
             number = oracle.expected_callbacks
             try:
@@ -246,13 +350,12 @@ async def _do_something(oracle: Oracle, consumer: Any, call: Do) -> None:
         elif what < 0.87:
             await _seek(oracle, consumer, call)
         elif what < 0.92:
-            names = list(consumer.assignment())
-            await call(rng.choice(["pause", "resume"]), names)
+            await _pause_or_resume(oracle, consumer, call)
         elif what < 0.96:
             await call("committed", oracle.cluster.partitions, timeout=3)
         else:
             for name in consumer.assignment():
-                await call("position", name, timeout=3)
+                oracle.check_position(name, await call("position", name, timeout=3))
     except (Interrupted, asyncio.CancelledError, TimeoutError, RaisedByCallback, IllegalStateError) as error:
         oracle.say(f"ended by {error!r}")
     except HeadraceError as error:
@@ -289,10 +392,21 @@ async def _seek(oracle: Oracle, consumer: Any, call: Do) -> None:
             # Before or after: both may be.
             oracle.sought(name, offset)
             oracle.forget(name)
+            oracle.doubtful.add(name)
             raise
         oracle.say(f"sought {name} {offset}")
         oracle.sought(name, offset)
         return
+
+
+async def _pause_or_resume(oracle: Oracle, consumer: Any, call: Do) -> None:
+    names, what = list(consumer.assignment()), oracle.rng.choice(["pause", "resume"])
+    # Ended in the middle, it may be done or not.
+    oracle.paused -= set(names)
+    await call(what, names)
+    oracle.say(f"{what} {names}")
+    if what == "pause":
+        oracle.paused |= set(names)
 
 
 async def _read_the_rest(oracle: Oracle, call: Do) -> None:
@@ -302,10 +416,14 @@ async def _read_the_rest(oracle: Oracle, call: Do) -> None:
         try:
             names = await call("assignment", is_hostile=False)
             await call("resume", list(names), is_hostile=False)
-            ends = {
-                name: await call("position", name, timeout=30, is_hostile=False) == cluster.end(*name) for name in names
-            }
-            if len(names) == len(cluster.partitions) and all(ends.values()):
+            oracle.paused.clear()
+            ends = {}
+            for name in names:
+                position = await call("position", name, timeout=30, is_hostile=False)
+                oracle.check_position(name, position)
+                ends[name] = position == cluster.end(*name)
+            is_settled = oracle.owned is None or not cluster.is_rebalancing
+            if is_settled and len(names) == len(cluster.partitions) and all(ends.values()):
                 break
             await _poll(oracle, _hospitable(call), 1.0)
         except RaisedByCallback:
@@ -315,6 +433,9 @@ async def _read_the_rest(oracle: Oracle, call: Do) -> None:
                 raise
         except HeadraceError as error:
             oracle.say(f"at the end: {error!r}")
+            # What is lost has no position until poll() joins again.
+            with contextlib.suppress(HeadraceError):
+                await _poll(oracle, _hospitable(call), 1.0)
         if cluster.clock.now > until:
             raise Broken(f"not all came within {_END_S} s: {names} {ends}, next {oracle.next}")
     for name in cluster.partitions:
@@ -330,21 +451,60 @@ def _hospitable(call: Do) -> Do:
 # --- the drivers ------------------------------------------------------------------------------------------------------
 
 
+_CHANGES: list[tuple[type, str]] = [
+    (PartitionState, "append"),
+    (Subscriptions, "move_to_end"),
+    (Subscriptions, "assign"),
+    (Chunk, "advance_to"),
+    (Fetcher, "next_piece"),
+    (Fetcher, "take_to"),
+    (Fetcher, "take_back"),
+    (Fetcher, "_drop"),
+    (Fetcher, "_send_to"),
+    (Fetcher, "_take"),
+    (ConsumerBase, "_settle"),
+    (OffsetCommits, "_send_queued"),
+    (OffsetCommits, "run_callbacks"),
+    (GroupMembership, "check"),
+    (GroupMembership, "_lose"),
+    (GroupMembership, "rebalance"),
+    (GroupMembership, "_prepare"),
+    (GroupMembership, "_complete"),
+    (GroupMembership, "_tell"),
+    (Heartbeats, "start"),
+    (Heartbeats, "moved"),
+    (Heartbeats, "forget"),
+    (Task, "_step"),
+    (Task, "resume"),
+]
+"""Where things are changed that depend on one another."""
+
+
+def _interruption(rng: random.Random) -> Interruption:
+    """At any place; or at one of those where most would be left half done."""
+    if rng.random() < 0.5:
+        of, name = rng.choice(_CHANGES)
+        return Interruption(int(rng.expovariate(1 / 2)) + 1, within=getattr(of, name))
+    # Few places or many: a poll of what is there has hundreds, one that joins the group has thousands.
+    return Interruption(int(rng.expovariate(1 / rng.choice([100, 300, 1000]))) + 1)
+
+
 def run_blocking(oracle: Oracle) -> None:
     rng = oracle.rng
+    oracle.is_blocking = True
     with blocking_consumer(oracle.cluster, **oracle.config()) as consumer:
 
         async def call(method: str, *arguments: Any, is_hostile: bool = True, **options: Any) -> Any:
-            at = int(rng.expovariate(1 / 700)) + 1 if is_hostile and rng.random() < 0.3 else 0
+            interruption = _interruption(rng) if is_hostile and rng.random() < 0.5 else contextlib.nullcontext()
             if method == "iterate":
-                return iterate(*arguments, at)
-            with Interruption(at) if at else contextlib.nullcontext():
+                return iterate(*arguments, interruption)
+            with interruption:
                 return getattr(consumer, method)(*arguments, **options)
 
-        def iterate(wanted: int, at: int) -> None:
-            with Interruption(at) if at else contextlib.nullcontext():
+        def iterate(wanted: int, interruption: Any) -> None:
+            with interruption:
                 for number, record in enumerate(consumer, 1):
-                    oracle.handed_out_record(record)
+                    oracle.handed_out_record(record, is_new=False)
                     if number >= wanted:
                         break
 
@@ -470,7 +630,7 @@ def run_async(oracle: Oracle) -> None:
         async def iterate(wanted: int) -> None:
             async with asyncio.timeout(30):
                 async for record in consumer:
-                    oracle.handed_out_record(record)
+                    oracle.handed_out_record(record, is_new=False)
                     wanted -= 1
                     if wanted <= 0:
                         break
@@ -506,6 +666,9 @@ def main() -> None:
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--stop", action="store_true", help="at the first seed that fails")
     chosen = parser.parse_args()
+    if "PYTHONHASHSEED" not in os.environ:
+        # The order of sets is part of what a seed stands for.
+        os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], {**os.environ, "PYTHONHASHSEED": "0"})
     logging.disable(logging.CRITICAL)
     sys.setswitchinterval(1e-5)
     seeds = range(chosen.first, chosen.first + chosen.seeds)

@@ -1,4 +1,4 @@
-"""Plans without a network: who is asked, what is tried again, and what comes of answers that are missing or late."""
+"""Operations without a network: who is asked, what is tried again, what comes of answers that are missing or late."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from headrace.client.admin import groups, security, topics
-from headrace.client.admin.core import Ask, Context, Pause, Plan, Reply, Results
+from headrace.client.admin.core import Ask, Context, Results
 from headrace.client.admin.reset import ResetError, ResetTo, reset_group_offsets
 from headrace.client.admin.types import (
     NewTopic,
@@ -17,6 +17,7 @@ from headrace.client.admin.types import (
 )
 from headrace.client.cluster.core import ClientCore
 from headrace.client.configs import COMMON_KEYS, ConnectionConfig, read_config
+from headrace.client.flows import Task
 from headrace.client.offsets import OffsetSpec
 from headrace.config import ConfigDefinition
 from headrace.errors import (
@@ -29,6 +30,7 @@ from headrace.errors import (
     UnacceptableCredentialError,
     UnknownTopicOrPartitionError,
 )
+from headrace.net.connection import Call
 from headrace.protocol.messages.create_topics import CreatableTopicResult, CreateTopicsRequest, CreateTopicsResponse
 from headrace.protocol.messages.describe_groups import DescribedGroup, DescribeGroupsRequest, DescribeGroupsResponse
 from headrace.protocol.messages.find_coordinator import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
@@ -62,12 +64,13 @@ class _NoTransport:
 
 
 class Driver:
-    """Runs a plan against functions that answer requests, on a clock of its own."""
+    """Runs an operation against functions that answer requests, on a clock of its own."""
 
     def __init__(self, **answers: Any) -> None:
         self.clock = VirtualClock()
         values = read_config(ConfigDefinition(COMMON_KEYS), {"bootstrap.servers": "127.0.0.1:1"})
         self.core = ClientCore(ConnectionConfig.of(values), self.clock, random.Random(1), _NoTransport())
+        self.core.submit = self.submit  # type: ignore[method-assign]  # nothing is sent
         self.answers = {"Metadata": self.metadata, **answers}
         self.asked: list[Ask] = []
         self.paused_s: list[float] = []
@@ -88,25 +91,24 @@ class Driver:
         return MetadataResponse(brokers=brokers, controller_id=self.controller_id, topics=found)
 
     def run(self, operation: Any, *arguments: Any, timeout_ms: float = 10_000, **keywords: Any) -> Any:
-        plan: Plan[Any] = operation(Context(self.core, timeout_ms), *arguments, **keywords)
-        try:
-            step = next(plan)
-            for _ in range(1000):
-                if isinstance(step, Pause):
-                    self.paused_s.append(step.seconds)
-                    self.clock.now += step.seconds
-                    step = plan.send([])
-                else:
-                    step = plan.send([self._reply(ask) for ask in step])
-        except StopIteration as end:
-            return end.value
-        raise AssertionError("the plan does not end")
+        task: Task[Any] = Task(operation(Context(self.core, timeout_ms), *arguments, **keywords))
+        for _ in range(1000):
+            task.advance(self.clock.now)
+            if task.error is not None:
+                raise task.error
+            if task.done:
+                return task.result
+            self.paused_s.append(task.due() - self.clock.now)
+            self.clock.now = task.due()
+        raise AssertionError("the operation does not end")
 
-    def _reply(self, ask: Ask) -> Reply:
-        self.asked.append(ask)
-        name = str(ask.request.SCHEMA.name).removesuffix("Request")
-        answer = self.answers[name](ask.request, ask.node_id)
-        return Reply(None, answer) if isinstance(answer, HeadraceError) else Reply(answer, None)
+    def submit(self, node_id: int | None, request: Any, *_: Any, version_max: int | None, **__: Any) -> Call:
+        self.asked.append(Ask(node_id, request, version_max))
+        call = Call(request, node_id, 0.0, 0.0)
+        answer = self.answers[call.name](request, node_id)
+        is_error = isinstance(answer, HeadraceError)
+        call.finish(None if is_error else answer, answer if is_error else None)
+        return call
 
     def nodes_asked(self, kind: type) -> list[int | None]:
         return [ask.node_id for ask in self.asked if isinstance(ask.request, kind)]

@@ -12,7 +12,7 @@ from headrace.client.cluster.core import ClientCore, coordinator_key
 from headrace.client.configs import ConnectionConfig
 from headrace.client.consumer._base import Setup
 from headrace.client.consumer._core import ConsumerCore
-from headrace.client.consumer._flows import Task
+from headrace.client.flows import Task
 from headrace.errors import ErrorCode
 from headrace.protocol.api import ApiKey
 from headrace.protocol.messages.fetch import FetchableTopicResponse, FetchResponse, PartitionData

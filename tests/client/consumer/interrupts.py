@@ -8,13 +8,18 @@ import dis
 import functools
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
 
 import headrace
 
-# Not what is made on first use, which would make the places of one run others than those of the next.
-_OURS = tuple(f"{path}/client/" for path in headrace.__path__)
+# Not what is made on first use, which would make the places of one run others than those of the next. But faults that
+# are put in on purpose.
+_OURS = (
+    *(f"{path}/{room}/" for path in headrace.__path__ for room in ("client", "net")),
+    str(Path(__file__).parents[1] / "consumer_mutations.py"),
+)
 _JUMPS_BACK = {dis.opmap[name] for name in ("JUMP_BACKWARD",) if name in dis.opmap}
 _CALLS = {code for name, code in dis.opmap.items() if name in ("CALL", "CALL_FUNCTION_EX", "CALL_KW")}
 
@@ -35,10 +40,14 @@ class Interrupted(Exception):
 
 
 class Interruption:
-    """Raises at the `at`-th place of what runs inside. `places` says how many there were until then."""
+    """Raises at the `at`-th place of what runs inside (or of one function: `within`). `places` says how many there were
+    until then."""
 
-    def __init__(self, at: int, error: BaseException | None = None) -> None:
+    def __init__(
+        self, at: int, error: BaseException | None = None, *, within: Callable[..., Any] | None = None
+    ) -> None:
         self.at, self.places, self.raised = at, 0, False
+        self._within: CodeType | None = None if within is None else within.__code__
         self._error = error or Interrupted(f"at place {at}")
         self._last: dict[FrameType, int] = {}
         """Where each function is: the last step that was taken, -1 after a call of another function of ours."""
@@ -57,6 +66,8 @@ class Interruption:
             # A Python function was called: nothing happens between its return and the next step.
             self._last[frame.f_back] = -1
         if self.raised or not frame.f_code.co_filename.startswith(_OURS):
+            return None
+        if self._within is not None and frame.f_code is not self._within:
             return None
         frame.f_trace_opcodes = True
         frame.f_trace_lines = False

@@ -18,6 +18,7 @@ from headrace.protocol.messages.fetch import FetchableTopicResponse, FetchRespon
 from headrace.protocol.messages.find_coordinator import Coordinator, FindCoordinatorResponse
 from headrace.protocol.messages.heartbeat import HeartbeatResponse
 from headrace.protocol.messages.join_group import JoinGroupResponse
+from headrace.protocol.messages.leave_group import LeaveGroupResponse
 from headrace.protocol.messages.list_offsets import (
     ListOffsetsPartitionResponse,
     ListOffsetsResponse,
@@ -51,6 +52,8 @@ class ModelCluster(FakeGroupCluster):
         super().__init__(VirtualClock(), rng.randint(1, 3), {"t": partitions})
         self.rng = rng
         self.hostility = rng.choice([0.02, 0.1, 0.25])
+        self._loses = rng.random() < 0.6
+        """Whether logs are cut back, and deleted; where they are, less can be said of what has to come next."""
         self.partitions = [TopicPartition("t", number) for number in range(partitions)]
         self.values: dict[TopicPartition, dict[int, bytes]] = {name: {} for name in self.partitions}
         """Offset → the value of the record there; offsets of markers have none."""
@@ -62,6 +65,12 @@ class ModelCluster(FakeGroupCluster):
         """Where a log was cut back, and from which number on records were written after that."""
         self.resets: set[TopicPartition] = set()
         """Partitions whose positions were called out of range."""
+        self.ever_cut: set[TopicPartition] = set()
+        """Partitions whose logs were cut back, or deleted, at any time."""
+        self.gone: dict[TopicPartition, dict[tuple[int, bytes], int]] = {name: {} for name in self.partitions}
+        """What was cut off, and in which leader epoch."""
+        self.left = ""
+        """The member that left last."""
         self.epochs: dict[tuple[str, int], int] = {}
         self.written = 0
         self.failures: list[str] = []
@@ -108,11 +117,11 @@ class ModelCluster(FakeGroupCluster):
         name = self.rng.choice(self.partitions)
         epoch = self.leaders[name][1]
         what = self.rng.random()
-        if what < 0.3:
+        if what < 0.2 or (what < 0.5 and not self._loses):
             self.leaders[name] = (self.rng.choice(self.brokers), epoch + 1)
-        elif what < 0.4 and self.batches.get(name):
+        elif what < 0.4:
             self._truncate(name, epoch)
-        elif what < 0.45:
+        elif what < 0.5:
             self._recreate()
         elif what < 0.6:
             self.coordinator = self.rng.choice(self.brokers)
@@ -128,14 +137,18 @@ class ModelCluster(FakeGroupCluster):
 
     def _truncate(self, name: TopicPartition, epoch: int) -> None:
         """An unclean election: the new leader lacks the last batches."""
-        kept = self.batches[name][: self.rng.randint(0, len(self.batches[name]))]
-        if len(kept) == len(self.batches[name]):
+        batches = self.batches.get(name, [])
+        kept = batches[: self.rng.randint(0, len(batches))]
+        if len(kept) == len(batches):
             return
         self._commit_limit(name)
         cut = kept[-1][1] if kept else self.starts.get(name, 0)
         self.batches[name] = kept
-        self.values[name] = {offset: value for offset, value in self.values[name].items() if offset < cut}
+        before = self.values[name]
+        self.values[name] = {offset: value for offset, value in before.items() if offset < cut}
+        self.gone[name] |= {(offset, value): epoch + 1 for offset, value in before.items() if offset >= cut}
         self.cuts[name].append((cut, self.written))
+        self.ever_cut.add(name)
         self.leaders[name] = (self.rng.choice(self.brokers), epoch + 1)
 
     def _recreate(self) -> None:
@@ -143,16 +156,22 @@ class ModelCluster(FakeGroupCluster):
         self.topic_ids["t"] = b"id-%013d" % self._ids
         for name in self.partitions:
             self._commit_limit(name)
-            self.batches[name], self.values[name] = [], {}
+            self.batches[name], self.values[name], self.gone[name] = [], {}, {}
             self.leaders[name] = (self.rng.choice(self.brokers), 0)
             self.committed.pop(name, None)
             self.epochs.pop(name, None)
             self.cuts[name].append((0, self.written))
+            self.ever_cut.add(name)
 
     def be_nice(self) -> None:
         self.hostility, self.down = 0.0, set()
         # Whoever else had partitions leaves.
         self._rebalancing = True
+
+    @property
+    def is_rebalancing(self) -> bool:
+        """Whether the member has yet to hear that it is to join again, or to do so."""
+        return self._rebalancing
 
     # --- answers ------------------------------------------------------------------------------------------------------
 
@@ -275,6 +294,12 @@ class ModelCluster(FakeGroupCluster):
         if not code and self._rebalancing:
             code = ErrorCode.REBALANCE_IN_PROGRESS
         return HeartbeatResponse(error_code=code)
+
+    def _do_LeaveGroup(self, node: int, request: Any, version: int) -> Any:
+        if node != self.coordinator:
+            return LeaveGroupResponse(error_code=ErrorCode.NOT_COORDINATOR)
+        self.left = request.member_id or request.members[0].member_id
+        return LeaveGroupResponse()
 
     def _do_OffsetCommit(self, node: int, request: Any, version: int) -> Any:
         generation = request.generation_id_or_member_epoch

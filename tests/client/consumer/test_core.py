@@ -11,8 +11,8 @@ from tests.client.fake import CUT, SILENCE, VirtualClock
 from headrace.client.cluster.core import coordinator_key
 from headrace.client.consumer._core import LEAVE_S_MAX
 from headrace.client.consumer._fetch_session import FetchSession, Wanted
-from headrace.client.consumer._flows import Task
 from headrace.client.consumer.errors import CommitFailedError, LogTruncationError
+from headrace.client.flows import Task
 from headrace.errors import (
     CoordinatorNotAvailableError,
     ErrorCode,

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-import sys
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 from tests.client.consumer_model import run
+from tests.client.consumer_mutations import MUTATIONS, found_within, silenced
 
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+
+_SOON = 20
+"""Faults that so many seeds find are looked for whenever the slow tests run."""
 
 
 @pytest.mark.parametrize("driver", ["asyncio", "blocking"])
@@ -17,15 +22,24 @@ def test_nothing_is_lost_doubled_or_committed_too_early(driver: str) -> None:
         assert found is None, found
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("first", range(100, 250, 25))
 def test_nothing_is_lost_doubled_or_committed_too_early_with_more_seeds(first: int) -> None:
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(1e-5)
-    try:
+    with silenced():
         for seed in range(first, first + 25):
             found = run(seed)
             assert found is None, found
-    finally:
-        sys.setswitchinterval(before)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mutation", [one for one, seeds in MUTATIONS.items() if seeds <= _SOON])
+def test_a_fault_that_is_put_in_is_found(mutation: Callable[[], Any]) -> None:
+    assert found_within(mutation, MUTATIONS[mutation]) is not None
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("mutation", [one for one, seeds in MUTATIONS.items() if seeds > _SOON])
+def test_a_fault_that_is_harder_to_find_is_found(mutation: Callable[[], Any]) -> None:
+    assert found_within(mutation, MUTATIONS[mutation]) is not None

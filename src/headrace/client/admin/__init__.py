@@ -12,14 +12,14 @@ error is a `RequestTimedOutError` that says what the last answer was.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 from headrace.client.admin import cluster, configs, groups, reset, security, topics, transactions
 from headrace.client.admin.cluster import TopicPartitionReplica
-from headrace.client.admin.core import Results
-from headrace.client.admin.drivers import AsyncRunner, BlockingRunner, admin_config, amethod, method
+from headrace.client.admin.core import Context, Results
+from headrace.client.admin.drivers import AsyncRunner, BlockingRunner, admin_config
 from headrace.client.admin.reset import ResetError, ResetTo
 from headrace.client.admin.types import (
     AclBinding,
@@ -65,6 +65,7 @@ from headrace.client.admin.types import (
     UserScramCredentialDeletion,
     UserScramCredentialUpsertion,
 )
+from headrace.client.flows import Flow, async_method, method
 from headrace.client.offsets import OffsetAndMetadata, OffsetSpec
 from headrace.runtime import Runtime
 
@@ -122,6 +123,9 @@ __all__ = [
 ]
 
 
+R = TypeVar("R")
+
+
 class Admin:
     """Administration that blocks. Any thread may call it, one at a time. Configuration by Kafka's names."""
 
@@ -135,6 +139,9 @@ class Admin:
         other = object.__new__(Admin)
         other._runner, other._timeout_ms = self._runner, timeout_ms
         return other
+
+    def _run_flow(self, operation: Callable[[Context], Flow[R]], /) -> R:
+        return self._runner.run(operation, self._timeout_ms)
 
     def close(self) -> None:
         """Close the connections. Idempotent."""
@@ -206,6 +213,9 @@ class AsyncAdmin:
         other._runner, other._timeout_ms = self._runner, timeout_ms
         return other
 
+    async def _run_flow(self, operation: Callable[[Context], Flow[R]], /) -> R:
+        return await self._runner.run(operation, self._timeout_ms)
+
     async def close(self) -> None:
         """Close the connections. Idempotent."""
         await self._runner.close()
@@ -218,43 +228,43 @@ class AsyncAdmin:
     ) -> None:
         await self.close()
 
-    create_topics = amethod(topics.create_topics)
-    delete_topics = amethod(topics.delete_topics)
-    list_topics = amethod(topics.list_topics)
-    describe_topics = amethod(topics.describe_topics)
-    create_partitions = amethod(topics.create_partitions)
-    delete_records = amethod(topics.delete_records)
-    list_offsets = amethod(topics.list_offsets)
-    describe_configs = amethod(configs.describe_configs)
-    incremental_alter_configs = amethod(configs.incremental_alter_configs)
-    list_config_resources = amethod(configs.list_config_resources)
-    list_groups = amethod(groups.list_groups)
-    describe_groups = amethod(groups.describe_groups)
-    delete_groups = amethod(groups.delete_groups)
-    remove_members = amethod(groups.remove_members)
-    list_group_offsets = amethod(groups.list_group_offsets)
-    list_partition_offsets = amethod(groups.list_partition_offsets)
-    alter_group_offsets = amethod(groups.alter_group_offsets)
-    delete_group_offsets = amethod(groups.delete_group_offsets)
-    reset_group_offsets = amethod(reset.reset_group_offsets)
-    describe_cluster = amethod(cluster.describe_cluster)
-    describe_features = amethod(cluster.describe_features)
-    update_features = amethod(cluster.update_features)
-    describe_log_dirs = amethod(cluster.describe_log_dirs)
-    alter_replica_log_dirs = amethod(cluster.alter_replica_log_dirs)
-    elect_leaders = amethod(cluster.elect_leaders)
-    alter_partition_reassignments = amethod(cluster.alter_partition_reassignments)
-    list_partition_reassignments = amethod(cluster.list_partition_reassignments)
-    describe_producers = amethod(transactions.describe_producers)
-    list_transactions = amethod(transactions.list_transactions)
-    describe_transactions = amethod(transactions.describe_transactions)
-    find_hanging_transactions = amethod(transactions.find_hanging_transactions)
-    abort_transaction = amethod(transactions.abort_transaction)
-    fence_producers = amethod(transactions.fence_producers)
-    describe_acls = amethod(security.describe_acls)
-    create_acls = amethod(security.create_acls)
-    delete_acls = amethod(security.delete_acls)
-    describe_user_scram_credentials = amethod(security.describe_user_scram_credentials)
-    alter_user_scram_credentials = amethod(security.alter_user_scram_credentials)
-    describe_client_quotas = amethod(security.describe_client_quotas)
-    alter_client_quotas = amethod(security.alter_client_quotas)
+    create_topics = async_method(topics.create_topics)
+    delete_topics = async_method(topics.delete_topics)
+    list_topics = async_method(topics.list_topics)
+    describe_topics = async_method(topics.describe_topics)
+    create_partitions = async_method(topics.create_partitions)
+    delete_records = async_method(topics.delete_records)
+    list_offsets = async_method(topics.list_offsets)
+    describe_configs = async_method(configs.describe_configs)
+    incremental_alter_configs = async_method(configs.incremental_alter_configs)
+    list_config_resources = async_method(configs.list_config_resources)
+    list_groups = async_method(groups.list_groups)
+    describe_groups = async_method(groups.describe_groups)
+    delete_groups = async_method(groups.delete_groups)
+    remove_members = async_method(groups.remove_members)
+    list_group_offsets = async_method(groups.list_group_offsets)
+    list_partition_offsets = async_method(groups.list_partition_offsets)
+    alter_group_offsets = async_method(groups.alter_group_offsets)
+    delete_group_offsets = async_method(groups.delete_group_offsets)
+    reset_group_offsets = async_method(reset.reset_group_offsets)
+    describe_cluster = async_method(cluster.describe_cluster)
+    describe_features = async_method(cluster.describe_features)
+    update_features = async_method(cluster.update_features)
+    describe_log_dirs = async_method(cluster.describe_log_dirs)
+    alter_replica_log_dirs = async_method(cluster.alter_replica_log_dirs)
+    elect_leaders = async_method(cluster.elect_leaders)
+    alter_partition_reassignments = async_method(cluster.alter_partition_reassignments)
+    list_partition_reassignments = async_method(cluster.list_partition_reassignments)
+    describe_producers = async_method(transactions.describe_producers)
+    list_transactions = async_method(transactions.list_transactions)
+    describe_transactions = async_method(transactions.describe_transactions)
+    find_hanging_transactions = async_method(transactions.find_hanging_transactions)
+    abort_transaction = async_method(transactions.abort_transaction)
+    fence_producers = async_method(transactions.fence_producers)
+    describe_acls = async_method(security.describe_acls)
+    create_acls = async_method(security.create_acls)
+    delete_acls = async_method(security.delete_acls)
+    describe_user_scram_credentials = async_method(security.describe_user_scram_credentials)
+    alter_user_scram_credentials = async_method(security.alter_user_scram_credentials)
+    describe_client_quotas = async_method(security.describe_client_quotas)
+    alter_client_quotas = async_method(security.alter_client_quotas)

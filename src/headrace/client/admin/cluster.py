@@ -8,8 +8,8 @@ from typing import NamedTuple
 from headrace.client.admin.core import (
     Ask,
     Context,
-    Plan,
     Results,
+    ask_all,
     ask_one,
     by_topic,
     forget_controller,
@@ -32,6 +32,7 @@ from headrace.client.admin.types import (
     ReplicaInfo,
 )
 from headrace.client.cluster.core import ANY_NODE
+from headrace.client.flows import Flow
 from headrace.errors import ErrorCode, HeadraceError, UnsupportedVersionError
 from headrace.net.node import Node
 from headrace.protocol.messages.alter_partition_reassignments import (
@@ -64,12 +65,12 @@ class TopicPartitionReplica(NamedTuple):
     broker_id: int
 
 
-def describe_cluster(context: Context, *, include_fenced_brokers: bool = False) -> Plan[ClusterDescription]:
+def describe_cluster(context: Context, *, include_fenced_brokers: bool = False) -> Flow[ClusterDescription]:
     """The cluster's id, controller and brokers."""
 
-    def attempt() -> Plan[ClusterDescription | HeadraceError]:
+    def attempt() -> Flow[ClusterDescription | HeadraceError]:
         request = DescribeClusterRequest(include_fenced_brokers=include_fenced_brokers)
-        reply = yield from ask_one(ANY_NODE, request)
+        reply = yield from ask_one(context, ANY_NODE, request)
         if isinstance(reply.error, UnsupportedVersionError):
             return (yield from _cluster_of_metadata(context))
         error = reply.error or refused(reply.response.error_code, reply.response.error_message)
@@ -86,7 +87,7 @@ def describe_cluster(context: Context, *, include_fenced_brokers: bool = False) 
     return (yield from single(context, attempt))
 
 
-def _cluster_of_metadata(context: Context) -> Plan[ClusterDescription | HeadraceError]:
+def _cluster_of_metadata(context: Context) -> Flow[ClusterDescription | HeadraceError]:
     """Kafka before 2.8 has no DescribeCluster."""
     response = yield from metadata(context, [])
     if isinstance(response, HeadraceError):
@@ -96,14 +97,14 @@ def _cluster_of_metadata(context: Context) -> Plan[ClusterDescription | Headrace
     return ClusterDescription(view.cluster_id, view.nodes.get(view.controller_id), known)
 
 
-def describe_features(context: Context, node_id: int | None = None) -> Plan[FeatureMetadata]:
+def describe_features(context: Context, node_id: int | None = None) -> Flow[FeatureMetadata]:
     """The features in effect and what a broker (None: any) supports."""
 
-    def attempt() -> Plan[FeatureMetadata | HeadraceError]:
+    def attempt() -> Flow[FeatureMetadata | HeadraceError]:
         if node_id is not None:
             yield from nodes(context)
         request = ApiVersionsRequest(client_software_name="headrace", client_software_version="0")
-        reply = yield from ask_one(node_id, request)
+        reply = yield from ask_one(context, node_id, request)
         if reply.error is not None:
             return reply.error
         response = reply.response
@@ -122,10 +123,10 @@ def describe_features(context: Context, node_id: int | None = None) -> Plan[Feat
 
 def update_features(
     context: Context, updates: Mapping[str, FeatureUpdate], *, validate_only: bool = False
-) -> Plan[Results[str, None]]:
+) -> Flow[Results[str, None]]:
     """Change the level of features."""
 
-    def attempt(names: list[str]) -> Plan[Mapping[str, HeadraceError | None]]:
+    def attempt(names: list[str]) -> Flow[Mapping[str, HeadraceError | None]]:
         request = UpdateFeaturesRequest(
             timeout_ms=context.request_timeout_ms,
             feature_updates=[
@@ -156,16 +157,16 @@ def update_features(
 
 def describe_log_dirs(
     context: Context, brokers: Iterable[int] | None = None
-) -> Plan[Results[int, dict[str, LogDirDescription]]]:
+) -> Flow[Results[int, dict[str, LogDirDescription]]]:
     """By broker (None: all of them) and path: what is in a log directory, how large, how much room is left."""
     if brokers is None:
         brokers = yield from single(context, lambda: nodes(context))
 
-    def attempt(wanted: list[int]) -> Plan[Mapping[int, dict[str, LogDirDescription] | HeadraceError]]:
+    def attempt(wanted: list[int]) -> Flow[Mapping[int, dict[str, LogDirDescription] | HeadraceError]]:
         known = yield from nodes(context)
         if isinstance(known, HeadraceError):
             return dict.fromkeys(wanted, known)
-        replies = yield [Ask(node_id, DescribeLogDirsRequest(topics=None)) for node_id in wanted]
+        replies = yield from ask_all(context, [Ask(node_id, DescribeLogDirsRequest(topics=None)) for node_id in wanted])
         outcome: dict[int, dict[str, LogDirDescription] | HeadraceError] = {}
         for node_id, reply in zip(wanted, replies):
             error = reply.error or refused(reply.response.error_code, None, f"broker {node_id}")
@@ -187,7 +188,7 @@ def _log_dir(result: DescribeLogDirsResult) -> LogDirDescription:
 
 def alter_replica_log_dirs(
     context: Context, moves: Mapping[TopicPartitionReplica, str]
-) -> Plan[Results[TopicPartitionReplica, None]]:
+) -> Flow[Results[TopicPartitionReplica, None]]:
     """Move replicas to another log directory of their broker; done in the background (see `describe_log_dirs`)."""
 
     def ask(node_id: int, replicas: list[TopicPartitionReplica]) -> Ask:
@@ -210,14 +211,14 @@ def alter_replica_log_dirs(
             ),
         )
 
-    def attempt(wanted: list[TopicPartitionReplica]) -> Plan[Mapping[TopicPartitionReplica, HeadraceError | None]]:
+    def attempt(wanted: list[TopicPartitionReplica]) -> Flow[Mapping[TopicPartitionReplica, HeadraceError | None]]:
         known = yield from nodes(context)
         if isinstance(known, HeadraceError):
             return dict.fromkeys(wanted, known)
         by_node: dict[int, list[TopicPartitionReplica]] = {}
         for replica in wanted:
             by_node.setdefault(replica.broker_id, []).append(replica)
-        replies = yield [ask(node_id, replicas) for node_id, replicas in by_node.items()]
+        replies = yield from ask_all(context, [ask(node_id, replicas) for node_id, replicas in by_node.items()])
         outcome: dict[TopicPartitionReplica, HeadraceError | None] = {}
         for (node_id, replicas), reply in zip(by_node.items(), replies):
             if reply.error is not None:
@@ -240,14 +241,14 @@ def elect_leaders(
     partitions: Iterable[TopicPartition] | None = None,
     *,
     election_type: ElectionType = ElectionType.PREFERRED,
-) -> Plan[Results[TopicPartition, None]]:
+) -> Flow[Results[TopicPartition, None]]:
     """Let partitions (None: all that need it) be led by their preferred replica, or by one that is out of sync.
 
     `ElectionNotNeededError` is the answer for a partition that is led as it should be.
     """
     wanted = None if partitions is None else list(partitions)
 
-    def attempt() -> Plan[Results[TopicPartition, None] | HeadraceError]:
+    def attempt() -> Flow[Results[TopicPartition, None] | HeadraceError]:
         request = ElectLeadersRequest(
             election_type=int(election_type),
             topic_partitions=None
@@ -277,10 +278,10 @@ def elect_leaders(
 
 def alter_partition_reassignments(
     context: Context, reassignments: Mapping[TopicPartition, Sequence[int] | None]
-) -> Plan[Results[TopicPartition, None]]:
+) -> Flow[Results[TopicPartition, None]]:
     """Give partitions other replicas; None cancels a reassignment that is under way."""
 
-    def attempt(pending: list[TopicPartition]) -> Plan[Mapping[TopicPartition, HeadraceError | None]]:
+    def attempt(pending: list[TopicPartition]) -> Flow[Mapping[TopicPartition, HeadraceError | None]]:
         topics = []
         for topic, indexes in by_topic(pending).items():
             partitions = []
@@ -307,11 +308,11 @@ def alter_partition_reassignments(
 
 def list_partition_reassignments(
     context: Context, partitions: Iterable[TopicPartition] | None = None
-) -> Plan[dict[TopicPartition, PartitionReassignment]]:
+) -> Flow[dict[TopicPartition, PartitionReassignment]]:
     """The reassignments that are under way, of these partitions (None: of all)."""
     wanted = None if partitions is None else by_topic(partitions)
 
-    def attempt() -> Plan[dict[TopicPartition, PartitionReassignment] | HeadraceError]:
+    def attempt() -> Flow[dict[TopicPartition, PartitionReassignment] | HeadraceError]:
         topics = (
             None
             if wanted is None

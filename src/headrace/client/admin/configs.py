@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from headrace.client.admin.core import (
     Ask,
     Context,
-    Plan,
     Results,
+    ask_all,
     ask_one,
     forget_controller,
     missing,
@@ -27,6 +27,7 @@ from headrace.client.admin.types import (
     ResourceType,
 )
 from headrace.client.cluster.core import ANY_NODE
+from headrace.client.flows import Flow
 from headrace.config import ConfigType
 from headrace.errors import HeadraceError, InvalidRequestError
 from headrace.protocol.messages.describe_configs import (
@@ -50,7 +51,7 @@ _SOURCES = {int(source): source for source in ConfigSource}
 
 def _by_destination(
     context: Context, resources: Iterable[ConfigResource]
-) -> Plan[tuple[dict[int | None, list[ConfigResource]], dict[ConfigResource, HeadraceError]]]:
+) -> Flow[tuple[dict[int | None, list[ConfigResource]], dict[ConfigResource, HeadraceError]]]:
     """Configuration of one broker is that broker's to tell and to change; the rest is anyone's."""
     grouped: dict[int | None, list[ConfigResource]] = {}
     errors: dict[ConfigResource, HeadraceError] = {}
@@ -77,7 +78,7 @@ def describe_configs(
     include_synonyms: bool = False,
     include_documentation: bool = False,
     keys: Sequence[str] | None = None,
-) -> Plan[Results[ConfigResource, Config]]:
+) -> Flow[Results[ConfigResource, Config]]:
     """The configuration in effect, by key; `keys` asks for some of it only."""
 
     def ask(node_id: int | None, group: list[ConfigResource]) -> Ask:
@@ -97,10 +98,10 @@ def describe_configs(
             ),
         )
 
-    def attempt(pending: list[ConfigResource]) -> Plan[Mapping[ConfigResource, Config | HeadraceError]]:
+    def attempt(pending: list[ConfigResource]) -> Flow[Mapping[ConfigResource, Config | HeadraceError]]:
         grouped, errors = yield from _by_destination(context, pending)
         outcome: dict[ConfigResource, Config | HeadraceError] = dict(errors)
-        replies = yield [ask(node_id, group) for node_id, group in grouped.items()]
+        replies = yield from ask_all(context, [ask(node_id, group) for node_id, group in grouped.items()])
         for group, reply in zip(grouped.values(), replies):
             if reply.error is not None:
                 outcome.update(dict.fromkeys(group, reply.error))
@@ -137,7 +138,7 @@ def incremental_alter_configs(
     changes: Mapping[ConfigResource, Iterable[AlterConfigOp] | Mapping[str, str | None]],
     *,
     validate_only: bool = False,
-) -> Plan[Results[ConfigResource, None]]:
+) -> Flow[Results[ConfigResource, None]]:
     """Change some keys and leave the rest. A mapping sets keys to values, and takes back those whose value is None."""
     operations = {resource: _operations(change) for resource, change in changes.items()}
 
@@ -160,10 +161,10 @@ def incremental_alter_configs(
             ),
         )
 
-    def attempt(pending: list[ConfigResource]) -> Plan[Mapping[ConfigResource, HeadraceError | None]]:
+    def attempt(pending: list[ConfigResource]) -> Flow[Mapping[ConfigResource, HeadraceError | None]]:
         grouped, errors = yield from _by_destination(context, pending)
         outcome: dict[ConfigResource, HeadraceError | None] = dict(errors)
-        replies = yield [ask(node_id, group) for node_id, group in grouped.items()]
+        replies = yield from ask_all(context, [ask(node_id, group) for node_id, group in grouped.items()])
         for group, reply in zip(grouped.values(), replies):
             if reply.error is not None:
                 outcome.update(dict.fromkeys(group, reply.error))
@@ -185,12 +186,12 @@ def _operations(change: Iterable[AlterConfigOp] | Mapping[str, str | None]) -> l
     return list(change)
 
 
-def list_config_resources(context: Context, types: Iterable[ResourceType] = ()) -> Plan[list[ConfigResource]]:
+def list_config_resources(context: Context, types: Iterable[ResourceType] = ()) -> Flow[list[ConfigResource]]:
     """The resources that have configuration of their own, of these types (none: of all)."""
     wanted = [int(kind) for kind in types]
 
-    def attempt() -> Plan[list[ConfigResource] | HeadraceError]:
-        reply = yield from ask_one(ANY_NODE, ListConfigResourcesRequest(resource_types=wanted))
+    def attempt() -> Flow[list[ConfigResource] | HeadraceError]:
+        reply = yield from ask_one(context, ANY_NODE, ListConfigResourcesRequest(resource_types=wanted))
         if reply.error is not None:
             return reply.error
         return refused(reply.response.error_code) or [

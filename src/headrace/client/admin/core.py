@@ -1,18 +1,18 @@
-"""How an administrative operation is written once and run by both drivers.
+"""What administrative operations are made of: who is asked, what is tried again, what came of each item.
 
-An operation is a plan: a generator that yields what to send next (`Ask`s, all at once) or a `Pause`, gets the `Reply`s,
-and returns its result. It does no I/O and never waits by itself. `retried` repeats what may go away by itself (a
-coordinator that moved, a leader election, a lost connection) until the operation's time is over.
+An operation is a flow (see `flows`). It does no I/O and never waits by itself. `retried` repeats what may go away by
+itself (a coordinator that moved, a leader election, a lost connection) until the operation's time is over.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, TypeAlias, TypeVar
 
 from headrace.client.cluster.core import ANY_NODE, ClientCore
+from headrace.client.flows import All, Flow, Pause
 from headrace.errors import (
     CoordinatorNotAvailableError,
     ErrorCode,
@@ -24,6 +24,7 @@ from headrace.errors import (
     UnknownTopicOrPartitionError,
     error_for,
 )
+from headrace.net.connection import Call
 from headrace.net.node import Node
 from headrace.protocol.messages.find_coordinator import FindCoordinatorRequest
 from headrace.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
@@ -34,6 +35,8 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 GROUP, TRANSACTION = 0, 1
+# The core says why a request could not be sent when its time is over; that is worth a moment more.
+_GRACE_S = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,17 +54,6 @@ class Reply:
 
     response: Any
     error: HeadraceError | None
-
-
-@dataclass(frozen=True, slots=True)
-class Pause:
-    """Wait, then go on."""
-
-    seconds: float
-
-
-Step: TypeAlias = Sequence[Ask] | Pause
-Plan: TypeAlias = Generator[Step, list[Reply], T]
 
 
 class Results(Generic[K, V]):
@@ -103,12 +95,26 @@ class Results(Generic[K, V]):
 
 
 class Context:
-    """What a plan may look at: the client's view of the cluster, the clock, and how much time is left."""
+    """What an operation may look at: the client's view of the cluster, the clock, and how much time is left.
 
-    def __init__(self, core: ClientCore, timeout_ms: float) -> None:
+    `notify` is called when something was answered.
+    """
+
+    def __init__(self, core: ClientCore, timeout_ms: float, notify: Callable[[], None] = lambda: None) -> None:
         self.core = core
         self.timeout_ms = timeout_ms
         self.deadline = core.clock.monotonic() + timeout_ms / 1000
+        self._notify = notify
+
+    def submit(self, ask: Ask) -> Call:
+        timeout_ms = min(self.left_ms, self.core.config.request_timeout_ms)
+        return self.core.submit(
+            ask.node_id, ask.request, lambda _: self._notify(), timeout_ms=timeout_ms, version_max=ask.version_max
+        )
+
+    def check(self, now: float) -> float:
+        """An operation ends by itself when its time is over (see `drive`)."""
+        return float("inf")
 
     @property
     def left_ms(self) -> float:
@@ -143,8 +149,8 @@ def may_pass(error: HeadraceError) -> bool:
 
 
 def retried(
-    context: Context, items: Iterable[K], attempt: Callable[[list[K]], Plan[Mapping[K, V | HeadraceError]]]
-) -> Plan[Results[K, V]]:
+    context: Context, items: Iterable[K], attempt: Callable[[list[K]], Flow[Mapping[K, V | HeadraceError]]]
+) -> Flow[Results[K, V]]:
     """Run `attempt` for the items, and again for those whose error may pass, until all are settled or time is over."""
     pending = list(dict.fromkeys(items))
     ok: dict[K, V] = {}
@@ -167,7 +173,7 @@ def retried(
             errors.update({item: _too_late(context, error) for item, error in late.items()})
             break
         if pending:
-            yield Pause(wait_ms / 1000)
+            yield Pause(context.core.clock.monotonic() + wait_ms / 1000)
     return Results(ok, errors)
 
 
@@ -179,10 +185,10 @@ def _too_late(context: Context, error: HeadraceError) -> HeadraceError:
     return late
 
 
-def single(context: Context, attempt: Callable[[], Plan[V | HeadraceError]]) -> Plan[V]:
+def single(context: Context, attempt: Callable[[], Flow[V | HeadraceError]]) -> Flow[V]:
     """`retried` for an operation that has one result: gives it, or raises its error."""
 
-    def once(_: list[None]) -> Plan[Mapping[None, V | HeadraceError]]:
+    def once(_: list[None]) -> Flow[Mapping[None, V | HeadraceError]]:
         return {None: (yield from attempt())}
 
     results: Results[None, V] = yield from retried(context, [None], once)
@@ -199,18 +205,32 @@ def refused(code: int, message: str | None = None, about: str = "") -> HeadraceE
     return type(error)(f"{about}: {error}")
 
 
-def ask_one(node_id: int | None, request: Any, version_max: int | None = None) -> Plan[Reply]:
-    replies = yield [Ask(node_id, request, version_max)]
-    return replies[0]
+def ask_all(context: Context, asks: Iterable[Ask]) -> Flow[list[Reply]]:
+    """Send these, all at once; what came of each."""
+    calls = [context.submit(ask) for ask in asks]
+    if calls:
+        yield All(calls, context.deadline + _GRACE_S)
+    return [_reply(call, context) for call in calls]
+
+
+def _reply(call: Call, context: Context) -> Reply:
+    if call.done:
+        return Reply(call.response, call.error)
+    return Reply(None, RequestTimedOutError(f"{call.name} was not answered within {context.timeout_ms:.0f} ms"))
+
+
+def ask_one(context: Context, node_id: int | None, request: Any, version_max: int | None = None) -> Flow[Reply]:
+    [reply] = yield from ask_all(context, [Ask(node_id, request, version_max)])
+    return reply
 
 
 # --- where to ---------------------------------------------------------------------------------------------------------
 
 
-def metadata(context: Context, topics: Iterable[str] | None) -> Plan[MetadataResponse | HeadraceError]:
+def metadata(context: Context, topics: Iterable[str] | None) -> Flow[MetadataResponse | HeadraceError]:
     """Metadata of these topics (None: of all), which also tells the client the brokers. Creates no topic."""
     asked = None if topics is None else [MetadataRequestTopic(name=name) for name in sorted(set(topics))]
-    reply = yield from ask_one(ANY_NODE, MetadataRequest(topics=asked, allow_auto_topic_creation=False))
+    reply = yield from ask_one(context, ANY_NODE, MetadataRequest(topics=asked, allow_auto_topic_creation=False))
     if reply.error is not None:
         return reply.error
     response: MetadataResponse = reply.response
@@ -221,13 +241,13 @@ def metadata(context: Context, topics: Iterable[str] | None) -> Plan[MetadataRes
     return response
 
 
-def nodes(context: Context) -> Plan[list[int] | HeadraceError]:
+def nodes(context: Context) -> Flow[list[int] | HeadraceError]:
     """The ids of all brokers, asked for now."""
     response = yield from metadata(context, [])
     return response if isinstance(response, HeadraceError) else sorted(context.core.view.nodes)
 
 
-def to_controller(context: Context, request: Any, version_max: int | None = None) -> Plan[Reply]:
+def to_controller(context: Context, request: Any, version_max: int | None = None) -> Flow[Reply]:
     """Send to the controller as the metadata names it; any broker when it names none (it forwards)."""
     if context.core.view.controller_id < 0:
         response = yield from metadata(context, [])
@@ -235,7 +255,7 @@ def to_controller(context: Context, request: Any, version_max: int | None = None
             return Reply(None, response)
     controller = context.core.view.controller_id
     node_id = controller if controller in context.core.view.nodes else ANY_NODE
-    reply = yield from ask_one(node_id, request, version_max)
+    reply = yield from ask_one(context, node_id, request, version_max)
     if reply.error is not None:
         context.core.view.controller_id = -1
     return reply
@@ -249,7 +269,7 @@ def forget_controller(context: Context, code: int) -> None:
 
 def leaders(
     context: Context, partitions: Iterable[TopicPartition]
-) -> Plan[tuple[dict[int, list[TopicPartition]], dict[TopicPartition, HeadraceError]]]:
+) -> Flow[tuple[dict[int, list[TopicPartition]], dict[TopicPartition, HeadraceError]]]:
     """The partitions by the broker that leads them, and why some have none."""
     wanted = list(partitions)
     response = yield from metadata(context, {partition.topic for partition in wanted})
@@ -282,13 +302,17 @@ def leaders(
 
 def coordinators(
     context: Context, ids: Iterable[str], key_type: int = GROUP
-) -> Plan[tuple[dict[int, list[str]], dict[str, HeadraceError]]]:
+) -> Flow[tuple[dict[int, list[str]], dict[str, HeadraceError]]]:
     """The groups (or transactional ids) by the broker that coordinates them, and why some have none."""
     wanted = list(ids)
     # One request each, with both the old field and the new: it is understood by every version of Kafka.
-    replies = yield [
-        Ask(ANY_NODE, FindCoordinatorRequest(key=name, key_type=key_type, coordinator_keys=[name])) for name in wanted
-    ]
+    replies = yield from ask_all(
+        context,
+        [
+            Ask(ANY_NODE, FindCoordinatorRequest(key=name, key_type=key_type, coordinator_keys=[name]))
+            for name in wanted
+        ],
+    )
     by_node: dict[int, list[str]] = {}
     errors: dict[str, HeadraceError] = {}
     for name, reply in zip(wanted, replies):

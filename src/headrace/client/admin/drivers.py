@@ -1,29 +1,24 @@
-"""Run plans: on the caller's thread (`BlockingRunner`) or on the event loop (`AsyncRunner`).
+"""Where administrative operations run: on the caller's thread (`BlockingRunner`) or on the event loop (`AsyncRunner`).
 
-A runner owns the connections. `method` and `amethod` make a plan a method of a class that has a runner, with the plan's
-own signature and documentation.
+A runner owns the connections.
 """
 
 from __future__ import annotations
 
 import asyncio
-import functools
 import os
 import threading
-from collections.abc import Callable, Coroutine, Mapping
-from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
+from collections.abc import Callable, Mapping
+from typing import Any, NoReturn, TypeVar
 
-from headrace.client.admin.core import Ask, Context, Pause, Plan, Reply, Step
-from headrace.client.cluster.core import ClientCore
+from headrace.client.admin.core import Context
 from headrace.client.cluster.drivers import AsyncClient, BlockingClient
 from headrace.client.configs import COMMON_KEYS, ConnectionConfig, key, merge, read_config
 from headrace.client.errors import ClientClosed
+from headrace.client.flows import Flow, Task, UserCode, drive, drive_async
 from headrace.config import ConfigDefinition, ConfigType, at_least
-from headrace.errors import RequestTimedOutError
-from headrace.net.connection import Call
 from headrace.runtime import Runtime, real_runtime
 
-P = ParamSpec("P")
 R = TypeVar("R")
 
 ADMIN_CONFIGS = ConfigDefinition(
@@ -33,8 +28,6 @@ ADMIN_CONFIGS = ConfigDefinition(
         key("retries", ConfigType.INT, 2_147_483_647, at_least(0)),
     )
 )
-# The core says why a request could not be sent when its time is over; that is worth a moment more.
-_GRACE_S = 0.05
 
 
 def admin_config(config: Mapping[str, Any] | None, keywords: Mapping[str, Any]) -> dict[str, Any]:
@@ -43,7 +36,7 @@ def admin_config(config: Mapping[str, Any] | None, keywords: Mapping[str, Any]) 
 
 
 class BlockingRunner:
-    """Connections and a lock: any thread may run a plan, one at a time. Rebuilds itself in a forked child."""
+    """Connections and a lock: any thread may run an operation, one at a time. Rebuilds itself in a forked child."""
 
     def __init__(self, values: Mapping[str, Any]) -> None:
         self._values = values
@@ -58,7 +51,7 @@ class BlockingRunner:
         client.core.allow_auto_topic_creation = False
         return client
 
-    def run(self, operation: Callable[[Context], Plan[R]], timeout_ms: float) -> R:
+    def run(self, operation: Callable[[Context], Flow[R]], timeout_ms: float) -> R:
         if os.getpid() != self._pid:
             self._client.abandon()
             self._lock = threading.Lock()
@@ -68,25 +61,10 @@ class BlockingRunner:
                 raise ClientClosed("this Admin is closed; make a new one")
             return self._drive(operation, timeout_ms)
 
-    def _drive(self, operation: Callable[[Context], Plan[R]], timeout_ms: float) -> R:
+    def _drive(self, operation: Callable[[Context], Flow[R]], timeout_ms: float) -> R:
         client = self._client
         context = Context(client.core, timeout_ms)
-        plan = operation(context)
-        try:
-            step = next(plan)
-            while True:
-                if isinstance(step, Pause):
-                    client.poll_until(lambda: False, client.core.clock.monotonic() + step.seconds)
-                    step = plan.send([])
-                    continue
-                calls = [_submit(client, context, ask) for ask in step]
-                client.poll_until(lambda: all(call.done for call in calls), context.deadline + _GRACE_S)  # noqa: B023
-                step = plan.send([_reply(call, context) for call in calls])
-        except StopIteration as end:
-            result: R = end.value
-            return result
-        finally:
-            plan.close()
+        return drive(operation(context), client.core.clock.monotonic, context, client.poll, _no_code)
 
     def close(self) -> None:
         with self._lock:
@@ -96,7 +74,7 @@ class BlockingRunner:
 
 
 class AsyncRunner:
-    """Connections on an event loop; any number of plans may run at once."""
+    """Connections on an event loop; any number of operations may run at once."""
 
     def __init__(self, values: Mapping[str, Any], runtime: Runtime | None = None) -> None:
         self._own_runtime = runtime is None
@@ -105,42 +83,23 @@ class AsyncRunner:
         self._client.core.allow_auto_topic_creation = False
         self._closed = False
 
-    async def run(self, operation: Callable[[Context], Plan[R]], timeout_ms: float) -> R:
+    async def run(self, operation: Callable[[Context], Flow[R]], timeout_ms: float) -> R:
         if self._closed:
             raise ClientClosed("this Admin is closed; make a new one")
-        context = Context(self._client.core, timeout_ms)
-        plan = operation(context)
-        try:
-            step = next(plan)
-            while True:
-                step = plan.send(await self._take(step, context))
-        except StopIteration as end:
-            result: R = end.value
-            return result
-        finally:
-            plan.close()
+        client = self._client
+        changed = asyncio.Event()
+        context = Context(client.core, timeout_ms, changed.set)
 
-    async def _take(self, step: Step, context: Context) -> list[Reply]:
-        if isinstance(step, Pause):
-            await asyncio.sleep(step.seconds)
-            return []
-        all_done = asyncio.Event()
-        left = len(step)
-
-        def done(_: Call) -> None:
-            nonlocal left
-            left -= 1
-            if left == 0:
-                all_done.set()
-
-        calls = [_submit(self._client, context, ask, done) for ask in step]
-        if calls:
+        async def wait(seconds: float) -> None:
+            client.schedule()
             try:
-                async with asyncio.timeout(context.left_ms / 1000 + _GRACE_S):
-                    await all_done.wait()
+                async with asyncio.timeout(seconds):
+                    await changed.wait()
             except TimeoutError:
-                pass  # those that are not done say so below
-        return [_reply(call, context) for call in calls]
+                pass
+            changed.clear()
+
+        return await drive_async(operation(context), client.core.clock.monotonic, context, wait, _no_code)
 
     async def close(self) -> None:
         if not self._closed:
@@ -150,52 +109,5 @@ class AsyncRunner:
                 await self._runtime.close()
 
 
-class _Client(Protocol):
-    core: ClientCore
-
-    def submit(
-        self, node_id: int | None, request: Any, on_done: Callable[[Call], None] | None = None, **options: Any
-    ) -> Call: ...
-
-
-def _submit(client: _Client, context: Context, ask: Ask, done: Callable[[Call], None] | None = None) -> Call:
-    timeout_ms = min(context.left_ms, client.core.config.request_timeout_ms)
-    return client.submit(ask.node_id, ask.request, done, timeout_ms=timeout_ms, version_max=ask.version_max)
-
-
-def _reply(call: Call, context: Context) -> Reply:
-    if call.done:
-        return Reply(call.response, call.error)
-    return Reply(None, RequestTimedOutError(f"{call.name} was not answered within {context.timeout_ms:.0f} ms"))
-
-
-class HasBlockingRunner(Protocol):
-    _runner: BlockingRunner
-    _timeout_ms: float
-
-
-class HasAsyncRunner(Protocol):
-    _runner: AsyncRunner
-    _timeout_ms: float
-
-
-def method(operation: Callable[Concatenate[Context, P], Plan[R]]) -> Callable[Concatenate[HasBlockingRunner, P], R]:
-    """An operation as a method that blocks."""
-
-    @functools.wraps(operation)
-    def run(self: HasBlockingRunner, /, *args: P.args, **kwargs: P.kwargs) -> R:
-        return self._runner.run(lambda context: operation(context, *args, **kwargs), self._timeout_ms)
-
-    return run
-
-
-def amethod(
-    operation: Callable[Concatenate[Context, P], Plan[R]],
-) -> Callable[Concatenate[HasAsyncRunner, P], Coroutine[Any, Any, R]]:
-    """An operation as a method that is awaited."""
-
-    @functools.wraps(operation)
-    async def run(self: HasAsyncRunner, /, *args: P.args, **kwargs: P.kwargs) -> R:
-        return await self._runner.run(lambda context: operation(context, *args, **kwargs), self._timeout_ms)
-
-    return run
+def _no_code(task: Task[Any], code: UserCode) -> NoReturn:
+    raise AssertionError(f"no operation of an Admin runs code of the user's: {code.name}")

@@ -8,8 +8,9 @@ from typing import Any, TypeVar
 from headrace.client.admin.core import (
     Ask,
     Context,
-    Plan,
     Results,
+    ask_all,
+    ask_one,
     by_topic,
     coordinators,
     missing,
@@ -19,6 +20,7 @@ from headrace.client.admin.core import (
     single,
 )
 from headrace.client.admin.types import GroupDescription, GroupListing, MemberDescription
+from headrace.client.flows import Flow
 from headrace.client.offsets import OffsetAndMetadata
 from headrace.errors import GroupIdNotFoundError, HeadraceError
 from headrace.net.node import Node
@@ -54,16 +56,16 @@ _BY_NAME_VERSION_MAX = 9
 GroupOffsets = dict[TopicPartition, OffsetAndMetadata]
 
 
-def list_groups(context: Context, *, states: Iterable[str] = (), types: Iterable[str] = ()) -> Plan[list[GroupListing]]:
+def list_groups(context: Context, *, states: Iterable[str] = (), types: Iterable[str] = ()) -> Flow[list[GroupListing]]:
     """Every group of every broker, sorted by id; `states` and `types` (Kafka's words) narrow it down."""
     wanted_states, wanted_types = sorted(states), sorted(types)
 
-    def attempt() -> Plan[list[GroupListing] | HeadraceError]:
+    def attempt() -> Flow[list[GroupListing] | HeadraceError]:
         brokers = yield from nodes(context)
         if isinstance(brokers, HeadraceError):
             return brokers
         request = ListGroupsRequest(states_filter=wanted_states, types_filter=wanted_types)
-        replies = yield [Ask(node_id, request) for node_id in brokers]
+        replies = yield from ask_all(context, [Ask(node_id, request) for node_id in brokers])
         found: dict[str, GroupListing] = {}
         for reply in replies:
             error = reply.error or refused(reply.response.error_code)
@@ -84,13 +86,13 @@ def _per_coordinator(
     request: Callable[[list[str]], Any],
     read: Callable[[Any, int], Mapping[str, V | HeadraceError]],
     what: str,
-) -> Plan[Results[str, V]]:
+) -> Flow[Results[str, V]]:
     """One request to each coordinator for all of its groups; `read` takes the answer (and the node) apart."""
 
-    def attempt(names: list[str]) -> Plan[Mapping[str, V | HeadraceError]]:
+    def attempt(names: list[str]) -> Flow[Mapping[str, V | HeadraceError]]:
         by_node, errors = yield from coordinators(context, names)
         outcome: dict[str, V | HeadraceError] = dict(errors)
-        replies = yield [Ask(node_id, request(led)) for node_id, led in by_node.items()]
+        replies = yield from ask_all(context, [Ask(node_id, request(led)) for node_id, led in by_node.items()])
         for (node_id, led), reply in zip(by_node.items(), replies):
             if reply.error is not None:
                 outcome.update(dict.fromkeys(led, reply.error))
@@ -101,7 +103,7 @@ def _per_coordinator(
     return (yield from retried(context, groups, attempt))
 
 
-def describe_groups(context: Context, groups: Iterable[str]) -> Plan[Results[str, GroupDescription]]:
+def describe_groups(context: Context, groups: Iterable[str]) -> Flow[Results[str, GroupDescription]]:
     """State, strategy and members of groups, each member with what it was assigned."""
 
     def read(response: Any, node_id: int) -> Mapping[str, GroupDescription | HeadraceError]:
@@ -151,7 +153,7 @@ def _member(member: DescribedGroupMember, is_consumer: bool) -> MemberDescriptio
     )
 
 
-def delete_groups(context: Context, groups: Iterable[str]) -> Plan[Results[str, None]]:
+def delete_groups(context: Context, groups: Iterable[str]) -> Flow[Results[str, None]]:
     """Delete groups that have no members, with their offsets."""
 
     def read(response: Any, node_id: int) -> Mapping[str, HeadraceError | None]:
@@ -172,7 +174,7 @@ def remove_members(
     group_instance_ids: Iterable[str] | None = None,
     *,
     reason: str = "removed by an administrator",
-) -> Plan[Results[str, None]]:
+) -> Flow[Results[str, None]]:
     """Make static members leave a group; without names, every member. By instance id, or by member id."""
     if group_instance_ids is None:
         described = yield from describe_groups(context, [group_id])
@@ -186,12 +188,12 @@ def remove_members(
         members=[MemberIdentity(member_id=m, group_instance_id=i, reason=reason) for m, i in wanted],
     )
 
-    def attempt(_: list[str]) -> Plan[Mapping[str, dict[str, HeadraceError | None] | HeadraceError]]:
+    def attempt(_: list[str]) -> Flow[Mapping[str, dict[str, HeadraceError | None] | HeadraceError]]:
         by_node, errors = yield from coordinators(context, [group_id])
         if errors:
             return errors
-        replies = yield [Ask(node_id, request) for node_id in by_node]
-        reply = replies[0]
+        [coordinator] = by_node
+        reply = yield from ask_one(context, coordinator, request)
         error = reply.error or refused(reply.response.error_code, None, f"group {group_id}")
         if error is not None:
             return {group_id: error}
@@ -208,7 +210,7 @@ def remove_members(
 
 def list_group_offsets(
     context: Context, groups: Iterable[str], *, require_stable: bool = False
-) -> Plan[Results[str, GroupOffsets]]:
+) -> Flow[Results[str, GroupOffsets]]:
     """The committed offsets of groups, by partition. A group that nobody knows has none."""
 
     def request(name: str) -> OffsetFetchRequest:
@@ -222,7 +224,7 @@ def list_group_offsets(
     return (yield from _fetch_offsets(context, groups, request))
 
 
-def list_partition_offsets(context: Context, group_id: str, partitions: Iterable[TopicPartition]) -> Plan[GroupOffsets]:
+def list_partition_offsets(context: Context, group_id: str, partitions: Iterable[TopicPartition]) -> Flow[GroupOffsets]:
     """A group's committed offsets of these partitions; those without one are left out."""
     grouped = by_topic(partitions)
 
@@ -244,12 +246,13 @@ def list_partition_offsets(context: Context, group_id: str, partitions: Iterable
 
 def _fetch_offsets(
     context: Context, groups: Iterable[str], request: Callable[[str], OffsetFetchRequest]
-) -> Plan[Results[str, GroupOffsets]]:
-    def attempt(names: list[str]) -> Plan[Mapping[str, GroupOffsets | HeadraceError]]:
+) -> Flow[Results[str, GroupOffsets]]:
+    def attempt(names: list[str]) -> Flow[Mapping[str, GroupOffsets | HeadraceError]]:
         by_node, errors = yield from coordinators(context, names)
         outcome: dict[str, GroupOffsets | HeadraceError] = dict(errors)
         wanted = [(node_id, name) for node_id, led in by_node.items() for name in led]
-        replies = yield [Ask(node_id, request(name), _BY_NAME_VERSION_MAX) for node_id, name in wanted]
+        asks = [Ask(node_id, request(name), _BY_NAME_VERSION_MAX) for node_id, name in wanted]
+        replies = yield from ask_all(context, asks)
         for (_, name), reply in zip(wanted, replies):
             outcome[name] = reply.error or _offsets(name, reply.response)
         return outcome
@@ -279,7 +282,7 @@ def _offsets(group_id: str, response: Any) -> GroupOffsets | HeadraceError:
 
 def alter_group_offsets(
     context: Context, group_id: str, offsets: Mapping[TopicPartition, OffsetAndMetadata | int]
-) -> Plan[Results[TopicPartition, None]]:
+) -> Flow[Results[TopicPartition, None]]:
     """Set committed offsets. The group must have no members (or be known to no one yet)."""
 
     def request(partitions: list[TopicPartition]) -> OffsetCommitRequest:
@@ -308,7 +311,7 @@ def _commit(index: int, wanted: OffsetAndMetadata | int) -> OffsetCommitRequestP
 
 def delete_group_offsets(
     context: Context, group_id: str, partitions: Iterable[TopicPartition]
-) -> Plan[Results[TopicPartition, None]]:
+) -> Flow[Results[TopicPartition, None]]:
     """Forget committed offsets. No member of the group may be subscribed to the topic."""
 
     def request(pending: list[TopicPartition]) -> OffsetDeleteRequest:
@@ -331,13 +334,13 @@ def _change_offsets(
     partitions: Iterable[TopicPartition],
     request: Callable[[list[TopicPartition]], Any],
     what: str,
-) -> Plan[Results[TopicPartition, None]]:
-    def attempt(pending: list[TopicPartition]) -> Plan[Mapping[TopicPartition, HeadraceError | None]]:
+) -> Flow[Results[TopicPartition, None]]:
+    def attempt(pending: list[TopicPartition]) -> Flow[Mapping[TopicPartition, HeadraceError | None]]:
         by_node, errors = yield from coordinators(context, [group_id])
         if errors:
             return dict.fromkeys(pending, errors[group_id])
-        replies = yield [Ask(node_id, request(pending), _BY_NAME_VERSION_MAX) for node_id in by_node]
-        reply = replies[0]
+        [coordinator] = by_node
+        reply = yield from ask_one(context, coordinator, request(pending), _BY_NAME_VERSION_MAX)
         failure = reply.error or refused(getattr(reply.response, "error_code", 0), None, f"group {group_id}")
         if failure is not None:
             return dict.fromkeys(pending, failure)

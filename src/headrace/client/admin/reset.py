@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from headrace.client.admin.core import Context, Plan
+from headrace.client.admin.core import Context
 from headrace.client.admin.groups import (
     GroupOffsets,
     alter_group_offsets,
@@ -14,6 +14,7 @@ from headrace.client.admin.groups import (
 )
 from headrace.client.admin.topics import describe_topics, list_offsets
 from headrace.client.admin.types import OffsetReset
+from headrace.client.flows import Flow
 from headrace.client.offsets import OffsetAndMetadata, OffsetSpec
 from headrace.errors import GroupIdNotFoundError, HeadraceError, NonEmptyGroupError
 from headrace.topics import TopicPartition
@@ -83,7 +84,7 @@ def reset_group_offsets(
     *,
     topics: Iterable[str | TopicPartition] | None = None,
     dry_run: bool = False,
-) -> Plan[dict[TopicPartition, OffsetReset]]:
+) -> Flow[dict[TopicPartition, OffsetReset]]:
     """Set a group's offsets; with `dry_run` only say to what. `topics`: whole topics or partitions (None: all it has).
 
     The group must be without members. Offsets beyond the ends of a partition become the nearest that exists.
@@ -109,7 +110,7 @@ def reset_group_offsets(
     return result
 
 
-def _check_inactive(context: Context, group_id: str) -> Plan[None]:
+def _check_inactive(context: Context, group_id: str) -> Flow[None]:
     described = yield from describe_groups(context, [group_id])
     error = described.errors.get(group_id)
     if isinstance(error, GroupIdNotFoundError):
@@ -128,7 +129,7 @@ def _partitions(
     topics: Iterable[str | TopicPartition] | None,
     committed: GroupOffsets,
     other: GroupOffsets,
-) -> Plan[list[TopicPartition]]:
+) -> Flow[list[TopicPartition]]:
     """Which partitions are meant; for another group's (or each its own) offset, those that have one."""
     if topics is None:
         found = list(committed)
@@ -149,7 +150,7 @@ def _partitions(
 
 def _targets(
     context: Context, to: ResetTo, partitions: list[TopicPartition], committed: GroupOffsets, other: GroupOffsets
-) -> Plan[dict[TopicPartition, int]]:
+) -> Flow[dict[TopicPartition, int]]:
     starts = yield from _ends(context, partitions, OffsetSpec.earliest())
     ends = yield from _ends(context, partitions, OffsetSpec.latest())
     if to.kind == "earliest":
@@ -187,6 +188,6 @@ def _wanted(
     raise ValueError(f"unknown kind of reset {to.kind!r}")
 
 
-def _ends(context: Context, partitions: list[TopicPartition], spec: OffsetSpec) -> Plan[dict[TopicPartition, int]]:
+def _ends(context: Context, partitions: list[TopicPartition], spec: OffsetSpec) -> Flow[dict[TopicPartition, int]]:
     found = yield from list_offsets(context, dict.fromkeys(partitions, spec))
     return {partition: info.offset for partition, info in found.all().items()}

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from headrace.client.admin.core import (
     Context,
-    Plan,
     Results,
     ask_one,
     forget_controller,
@@ -31,6 +30,7 @@ from headrace.client.admin.types import (
     UserScramCredentialUpsertion,
 )
 from headrace.client.cluster.core import ANY_NODE
+from headrace.client.flows import Flow
 from headrace.errors import HeadraceError, UnacceptableCredentialError
 from headrace.protocol.messages.alter_client_quotas import (
     AlterClientQuotasRequest,
@@ -60,11 +60,11 @@ _MATCH_EXACT, _MATCH_DEFAULT, _MATCH_ANY = 0, 1, 2
 # --- ACLs -------------------------------------------------------------------------------------------------------------
 
 
-def describe_acls(context: Context, acl_filter: AclBindingFilter | None = None) -> Plan[list[AclBinding]]:
+def describe_acls(context: Context, acl_filter: AclBindingFilter | None = None) -> Flow[list[AclBinding]]:
     """The ACLs that a filter matches (None: all)."""
     wanted = acl_filter or AclBindingFilter()
 
-    def attempt() -> Plan[list[AclBinding] | HeadraceError]:
+    def attempt() -> Flow[list[AclBinding] | HeadraceError]:
         request = DescribeAclsRequest(
             resource_type_filter=int(wanted.resource_type),
             resource_name_filter=wanted.resource_name,
@@ -74,7 +74,7 @@ def describe_acls(context: Context, acl_filter: AclBindingFilter | None = None) 
             operation=int(wanted.operation),
             permission_type=int(wanted.permission_type),
         )
-        reply = yield from ask_one(ANY_NODE, request)
+        reply = yield from ask_one(context, ANY_NODE, request)
         if reply.error is not None:
             return reply.error
         return refused(reply.response.error_code, reply.response.error_message) or [
@@ -94,10 +94,10 @@ def describe_acls(context: Context, acl_filter: AclBindingFilter | None = None) 
     return (yield from single(context, attempt))
 
 
-def create_acls(context: Context, acls: Iterable[AclBinding]) -> Plan[Results[AclBinding, None]]:
+def create_acls(context: Context, acls: Iterable[AclBinding]) -> Flow[Results[AclBinding, None]]:
     """Add ACLs."""
 
-    def attempt(pending: list[AclBinding]) -> Plan[Mapping[AclBinding, HeadraceError | None]]:
+    def attempt(pending: list[AclBinding]) -> Flow[Mapping[AclBinding, HeadraceError | None]]:
         request = CreateAclsRequest(
             creations=[
                 AclCreation(
@@ -127,12 +127,12 @@ def create_acls(context: Context, acls: Iterable[AclBinding]) -> Plan[Results[Ac
 
 def delete_acls(
     context: Context, filters: Iterable[AclBindingFilter]
-) -> Plan[Results[AclBindingFilter, list[AclBinding]]]:
+) -> Flow[Results[AclBindingFilter, list[AclBinding]]]:
     """Delete the ACLs that filters match. By filter: what was deleted."""
 
     def attempt(
         pending: list[AclBindingFilter],
-    ) -> Plan[Mapping[AclBindingFilter, list[AclBinding] | HeadraceError]]:
+    ) -> Flow[Mapping[AclBindingFilter, list[AclBinding] | HeadraceError]]:
         request = DeleteAclsRequest(
             filters=[
                 DeleteAclsFilter(
@@ -179,12 +179,12 @@ def _deleted(match: DeleteAclsMatchingAcl) -> AclBinding:
 
 def describe_user_scram_credentials(
     context: Context, users: Iterable[str] | None = None
-) -> Plan[Results[str, list[ScramCredentialInfo]]]:
+) -> Flow[Results[str, list[ScramCredentialInfo]]]:
     """Which users (None: all) have which SCRAM credentials."""
     wanted = None if users is None else [UserName(name=name) for name in users]
 
-    def attempt() -> Plan[Results[str, list[ScramCredentialInfo]] | HeadraceError]:
-        reply = yield from ask_one(ANY_NODE, DescribeUserScramCredentialsRequest(users=wanted))
+    def attempt() -> Flow[Results[str, list[ScramCredentialInfo]] | HeadraceError]:
+        reply = yield from ask_one(context, ANY_NODE, DescribeUserScramCredentialsRequest(users=wanted))
         error = reply.error or refused(reply.response.error_code, reply.response.error_message)
         if error is not None:
             return error
@@ -206,7 +206,7 @@ def describe_user_scram_credentials(
 
 def alter_user_scram_credentials(
     context: Context, alterations: Sequence[UserScramCredentialUpsertion | UserScramCredentialDeletion]
-) -> Plan[Results[str, None]]:
+) -> Flow[Results[str, None]]:
     """Set or delete SCRAM credentials. By user."""
     upsertions: dict[str, list[ScramCredentialUpsertion]] = {}
     deletions: dict[str, list[ScramCredentialDeletion]] = {}
@@ -218,7 +218,7 @@ def alter_user_scram_credentials(
         else:
             upsertions.setdefault(change.user, []).append(_salted(context, change))
 
-    def attempt(users: list[str]) -> Plan[Mapping[str, HeadraceError | None]]:
+    def attempt(users: list[str]) -> Flow[Mapping[str, HeadraceError | None]]:
         request = AlterUserScramCredentialsRequest(
             deletions=[deletion for user in users for deletion in deletions.get(user, ())],
             upsertions=[upsertion for user in users for upsertion in upsertions.get(user, ())],
@@ -257,17 +257,17 @@ def _salted(context: Context, change: UserScramCredentialUpsertion) -> ScramCred
 
 def describe_client_quotas(
     context: Context, components: Mapping[str, str | None] | None = None, *, strict: bool = False
-) -> Plan[dict[ClientQuotaEntity, dict[str, float]]]:
+) -> Flow[dict[ClientQuotaEntity, dict[str, float]]]:
     """Quotas by entity. `components` narrows it down: type → name, None for the default, `"*"` for any name.
 
     `strict` leaves out entities that have other types too.
     """
 
-    def attempt() -> Plan[dict[ClientQuotaEntity, dict[str, float]] | HeadraceError]:
+    def attempt() -> Flow[dict[ClientQuotaEntity, dict[str, float]] | HeadraceError]:
         request = DescribeClientQuotasRequest(
             components=[_component(kind, name) for kind, name in (components or {}).items()], strict=strict
         )
-        reply = yield from ask_one(ANY_NODE, request)
+        reply = yield from ask_one(context, ANY_NODE, request)
         if reply.error is not None:
             return reply.error
         return refused(reply.response.error_code, reply.response.error_message) or {
@@ -293,10 +293,10 @@ def alter_client_quotas(
     changes: Mapping[ClientQuotaEntity, Mapping[str, float | None]],
     *,
     validate_only: bool = False,
-) -> Plan[Results[ClientQuotaEntity, None]]:
+) -> Flow[Results[ClientQuotaEntity, None]]:
     """Set quotas (`producer_byte_rate` …) of entities; None takes one back."""
 
-    def attempt(pending: list[ClientQuotaEntity]) -> Plan[Mapping[ClientQuotaEntity, HeadraceError | None]]:
+    def attempt(pending: list[ClientQuotaEntity]) -> Flow[Mapping[ClientQuotaEntity, HeadraceError | None]]:
         request = AlterClientQuotasRequest(
             entries=[
                 AlterClientQuotasRequestEntryData(

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping
 from headrace.client.admin.core import (
     Ask,
     Context,
-    Plan,
     Results,
+    ask_all,
     by_topic,
     forget_controller,
     leaders,
@@ -28,6 +28,7 @@ from headrace.client.admin.types import (
     TopicListing,
     TopicPartitionInfo,
 )
+from headrace.client.flows import Flow
 from headrace.client.offsets import OffsetSpec
 from headrace.errors import HeadraceError
 from headrace.protocol.messages.create_partitions import (
@@ -57,11 +58,11 @@ READ_UNCOMMITTED, READ_COMMITTED = "read_uncommitted", "read_committed"
 
 def create_topics(
     context: Context, topics: Iterable[NewTopic], *, validate_only: bool = False
-) -> Plan[Results[str, CreatedTopic]]:
+) -> Flow[Results[str, CreatedTopic]]:
     """Make topics; with `validate_only` just say whether they could be made. By topic: what was made."""
     wanted = {topic.name: topic for topic in topics}
 
-    def attempt(names: list[str]) -> Plan[Mapping[str, CreatedTopic | HeadraceError]]:
+    def attempt(names: list[str]) -> Flow[Mapping[str, CreatedTopic | HeadraceError]]:
         request = CreateTopicsRequest(
             topics=[_creatable(wanted[name]) for name in names],
             timeout_ms=context.request_timeout_ms,
@@ -101,10 +102,10 @@ def _creatable(topic: NewTopic) -> CreatableTopic:
     )
 
 
-def delete_topics(context: Context, topics: Iterable[str]) -> Plan[Results[str, None]]:
+def delete_topics(context: Context, topics: Iterable[str]) -> Flow[Results[str, None]]:
     """Delete topics with all that is in them."""
 
-    def attempt(names: list[str]) -> Plan[Mapping[str, HeadraceError | None]]:
+    def attempt(names: list[str]) -> Flow[Mapping[str, HeadraceError | None]]:
         request = DeleteTopicsRequest(
             topics=[DeleteTopicState(name=name) for name in names],
             topic_names=names,
@@ -122,10 +123,10 @@ def delete_topics(context: Context, topics: Iterable[str]) -> Plan[Results[str, 
     return (yield from retried(context, topics, attempt))
 
 
-def list_topics(context: Context, *, list_internal: bool = False) -> Plan[dict[str, TopicListing]]:
+def list_topics(context: Context, *, list_internal: bool = False) -> Flow[dict[str, TopicListing]]:
     """Every topic; Kafka's own (`__consumer_offsets` …) only if asked for."""
 
-    def attempt() -> Plan[dict[str, TopicListing] | HeadraceError]:
+    def attempt() -> Flow[dict[str, TopicListing] | HeadraceError]:
         response = yield from metadata(context, None)
         if isinstance(response, HeadraceError):
             return response
@@ -138,10 +139,10 @@ def list_topics(context: Context, *, list_internal: bool = False) -> Plan[dict[s
     return (yield from single(context, attempt))
 
 
-def describe_topics(context: Context, topics: Iterable[str]) -> Plan[Results[str, TopicDescription]]:
+def describe_topics(context: Context, topics: Iterable[str]) -> Flow[Results[str, TopicDescription]]:
     """Partitions of topics with leader, replicas and in-sync replicas."""
 
-    def attempt(names: list[str]) -> Plan[Mapping[str, TopicDescription | HeadraceError]]:
+    def attempt(names: list[str]) -> Flow[Mapping[str, TopicDescription | HeadraceError]]:
         response = yield from metadata(context, names)
         if isinstance(response, HeadraceError):
             return dict.fromkeys(names, response)
@@ -172,10 +173,10 @@ def _described(topic: MetadataResponseTopic) -> TopicDescription:
 
 def create_partitions(
     context: Context, new_partitions: Mapping[str, NewPartitions | int], *, validate_only: bool = False
-) -> Plan[Results[str, None]]:
+) -> Flow[Results[str, None]]:
     """Give topics more partitions; a plain number is the total. Keys map to other partitions from then on."""
 
-    def attempt(names: list[str]) -> Plan[Mapping[str, HeadraceError | None]]:
+    def attempt(names: list[str]) -> Flow[Mapping[str, HeadraceError | None]]:
         request = CreatePartitionsRequest(
             topics=[_enlarged(name, new_partitions[name]) for name in names],
             timeout_ms=context.request_timeout_ms,
@@ -207,33 +208,36 @@ def _enlarged(name: str, wanted: NewPartitions | int) -> CreatePartitionsTopic:
 
 def delete_records(
     context: Context, before_offsets: Mapping[TopicPartition, int]
-) -> Plan[Results[TopicPartition, int]]:
+) -> Flow[Results[TopicPartition, int]]:
     """Delete the records before an offset (-1: all there are). By partition: the first offset that is left."""
 
-    def attempt(partitions: list[TopicPartition]) -> Plan[Mapping[TopicPartition, int | HeadraceError]]:
+    def attempt(partitions: list[TopicPartition]) -> Flow[Mapping[TopicPartition, int | HeadraceError]]:
         by_node, errors = yield from leaders(context, partitions)
         outcome: dict[TopicPartition, int | HeadraceError] = dict(errors)
-        replies = yield [
-            Ask(
-                node_id,
-                DeleteRecordsRequest(
-                    topics=[
-                        DeleteRecordsTopic(
-                            name=topic,
-                            partitions=[
-                                DeleteRecordsPartition(
-                                    partition_index=index, offset=before_offsets[TopicPartition(topic, index)]
-                                )
-                                for index in indexes
-                            ],
-                        )
-                        for topic, indexes in by_topic(led).items()
-                    ],
-                    timeout_ms=context.request_timeout_ms,
-                ),
-            )
-            for node_id, led in by_node.items()
-        ]
+        replies = yield from ask_all(
+            context,
+            [
+                Ask(
+                    node_id,
+                    DeleteRecordsRequest(
+                        topics=[
+                            DeleteRecordsTopic(
+                                name=topic,
+                                partitions=[
+                                    DeleteRecordsPartition(
+                                        partition_index=index, offset=before_offsets[TopicPartition(topic, index)]
+                                    )
+                                    for index in indexes
+                                ],
+                            )
+                            for topic, indexes in by_topic(led).items()
+                        ],
+                        timeout_ms=context.request_timeout_ms,
+                    ),
+                )
+                for node_id, led in by_node.items()
+            ],
+        )
         for led, reply in zip(by_node.values(), replies):
             if reply.error is not None:
                 outcome.update(dict.fromkeys(led, reply.error))
@@ -250,7 +254,7 @@ def delete_records(
 
 def list_offsets(
     context: Context, specs: Mapping[TopicPartition, OffsetSpec], *, isolation_level: str = READ_UNCOMMITTED
-) -> Plan[Results[TopicPartition, ListOffsetsResultInfo]]:
+) -> Flow[Results[TopicPartition, ListOffsetsResultInfo]]:
     """The offsets that the specs mean: earliest, latest, at a time, of the latest timestamp."""
     if isolation_level not in (READ_UNCOMMITTED, READ_COMMITTED):
         raise ValueError(f"isolation_level is {READ_UNCOMMITTED} or {READ_COMMITTED}, not {isolation_level!r}")
@@ -279,10 +283,10 @@ def list_offsets(
 
     def attempt(
         partitions: list[TopicPartition],
-    ) -> Plan[Mapping[TopicPartition, ListOffsetsResultInfo | HeadraceError]]:
+    ) -> Flow[Mapping[TopicPartition, ListOffsetsResultInfo | HeadraceError]]:
         by_node, errors = yield from leaders(context, partitions)
         outcome: dict[TopicPartition, ListOffsetsResultInfo | HeadraceError] = dict(errors)
-        replies = yield [ask(node_id, led) for node_id, led in by_node.items()]
+        replies = yield from ask_all(context, [ask(node_id, led) for node_id, led in by_node.items()])
         for led, reply in zip(by_node.values(), replies):
             if reply.error is not None:
                 outcome.update(dict.fromkeys(led, reply.error))

@@ -9,8 +9,8 @@ from headrace.client.admin.core import (
     TRANSACTION,
     Ask,
     Context,
-    Plan,
     Results,
+    ask_all,
     by_topic,
     coordinators,
     leaders,
@@ -22,6 +22,7 @@ from headrace.client.admin.core import (
 )
 from headrace.client.admin.topics import describe_topics, list_topics
 from headrace.client.admin.types import OpenTransaction, ProducerState, TransactionDescription, TransactionListing
+from headrace.client.flows import Flow
 from headrace.errors import HeadraceError
 from headrace.protocol.messages.describe_producers import DescribeProducersRequest, TopicRequest
 from headrace.protocol.messages.describe_transactions import DescribeTransactionsRequest
@@ -42,21 +43,24 @@ _OPEN_STATES = frozenset({"Ongoing", "PrepareCommit", "PrepareAbort", "PrepareEp
 
 def describe_producers(
     context: Context, partitions: Iterable[TopicPartition]
-) -> Plan[Results[TopicPartition, list[ProducerState]]]:
+) -> Flow[Results[TopicPartition, list[ProducerState]]]:
     """The producers that partitions remember: who wrote what last, and who has a transaction open."""
 
-    def attempt(pending: list[TopicPartition]) -> Plan[Mapping[TopicPartition, list[ProducerState] | HeadraceError]]:
+    def attempt(pending: list[TopicPartition]) -> Flow[Mapping[TopicPartition, list[ProducerState] | HeadraceError]]:
         by_node, errors = yield from leaders(context, pending)
         outcome: dict[TopicPartition, list[ProducerState] | HeadraceError] = dict(errors)
-        replies = yield [
-            Ask(
-                node_id,
-                DescribeProducersRequest(
-                    topics=[TopicRequest(name=t, partition_indexes=p) for t, p in by_topic(led).items()]
-                ),
-            )
-            for node_id, led in by_node.items()
-        ]
+        replies = yield from ask_all(
+            context,
+            [
+                Ask(
+                    node_id,
+                    DescribeProducersRequest(
+                        topics=[TopicRequest(name=t, partition_indexes=p) for t, p in by_topic(led).items()]
+                    ),
+                )
+                for node_id, led in by_node.items()
+            ],
+        )
         for led, reply in zip(by_node.values(), replies):
             if reply.error is not None:
                 outcome.update(dict.fromkeys(led, reply.error))
@@ -87,7 +91,7 @@ def list_transactions(
     producer_ids: Iterable[int] = (),
     running_longer_than_ms: int = -1,
     transactional_id_pattern: str | None = None,
-) -> Plan[list[TransactionListing]]:
+) -> Flow[list[TransactionListing]]:
     """The transactions that every broker coordinates."""
     request = ListTransactionsRequest(
         state_filters=sorted(states),
@@ -96,11 +100,11 @@ def list_transactions(
         transactional_id_pattern=transactional_id_pattern,
     )
 
-    def attempt() -> Plan[list[TransactionListing] | HeadraceError]:
+    def attempt() -> Flow[list[TransactionListing] | HeadraceError]:
         brokers = yield from nodes(context)
         if isinstance(brokers, HeadraceError):
             return brokers
-        replies = yield [Ask(node_id, request) for node_id in brokers]
+        replies = yield from ask_all(context, [Ask(node_id, request) for node_id in brokers])
         found: list[TransactionListing] = []
         for reply in replies:
             error = reply.error or refused(reply.response.error_code)
@@ -117,15 +121,16 @@ def list_transactions(
 
 def describe_transactions(
     context: Context, transactional_ids: Iterable[str]
-) -> Plan[Results[str, TransactionDescription]]:
+) -> Flow[Results[str, TransactionDescription]]:
     """State, producer and partitions of transactions."""
 
-    def attempt(names: list[str]) -> Plan[Mapping[str, TransactionDescription | HeadraceError]]:
+    def attempt(names: list[str]) -> Flow[Mapping[str, TransactionDescription | HeadraceError]]:
         by_node, errors = yield from coordinators(context, names, TRANSACTION)
         outcome: dict[str, TransactionDescription | HeadraceError] = dict(errors)
-        replies = yield [
-            Ask(node_id, DescribeTransactionsRequest(transactional_ids=led)) for node_id, led in by_node.items()
-        ]
+        replies = yield from ask_all(
+            context,
+            [Ask(node_id, DescribeTransactionsRequest(transactional_ids=led)) for node_id, led in by_node.items()],
+        )
         for (node_id, led), reply in zip(by_node.items(), replies):
             if reply.error is not None:
                 outcome.update(dict.fromkeys(led, reply.error))
@@ -148,20 +153,23 @@ def describe_transactions(
     return (yield from retried(context, transactional_ids, attempt))
 
 
-def fence_producers(context: Context, transactional_ids: Iterable[str]) -> Plan[Results[str, tuple[int, int]]]:
+def fence_producers(context: Context, transactional_ids: Iterable[str]) -> Flow[Results[str, tuple[int, int]]]:
     """Fence the producers of transactional ids: their open transactions are aborted. Gives producer id and epoch."""
 
-    def attempt(names: list[str]) -> Plan[Mapping[str, tuple[int, int] | HeadraceError]]:
+    def attempt(names: list[str]) -> Flow[Mapping[str, tuple[int, int] | HeadraceError]]:
         by_node, errors = yield from coordinators(context, names, TRANSACTION)
         outcome: dict[str, tuple[int, int] | HeadraceError] = dict(errors)
         asked = [(node_id, name) for node_id, led in by_node.items() for name in led]
-        replies = yield [
-            Ask(
-                node_id,
-                InitProducerIdRequest(transactional_id=name, transaction_timeout_ms=_FENCE_TIMEOUT_MS),
-            )
-            for node_id, name in asked
-        ]
+        replies = yield from ask_all(
+            context,
+            [
+                Ask(
+                    node_id,
+                    InitProducerIdRequest(transactional_id=name, transaction_timeout_ms=_FENCE_TIMEOUT_MS),
+                )
+                for node_id, name in asked
+            ],
+        )
         for (_, name), reply in zip(asked, replies):
             error = reply.error or refused(reply.response.error_code, None, f"transactional id {name}")
             outcome[name] = error or (reply.response.producer_id, reply.response.producer_epoch)
@@ -176,14 +184,14 @@ def abort_transaction(
     producer_id: int,
     producer_epoch: int,
     coordinator_epoch: int | None = None,
-) -> Plan[None]:
+) -> Flow[None]:
     """Write an abort marker for a producer to a partition: the way to end a hanging transaction (KIP-664).
 
     For transactions that no coordinator will end, as `find_hanging_transactions` gives them: a marker behind the back
     of a coordinator that still works on the transaction would tear it.
     """
 
-    def attempt(pending: list[TopicPartition]) -> Plan[Mapping[TopicPartition, HeadraceError | None]]:
+    def attempt(pending: list[TopicPartition]) -> Flow[Mapping[TopicPartition, HeadraceError | None]]:
         by_node, errors = yield from leaders(context, pending)
         outcome: dict[TopicPartition, HeadraceError | None] = dict(errors)
         marker = WritableTxnMarker(
@@ -193,7 +201,8 @@ def abort_transaction(
             topics=[WritableTxnMarkerTopic(name=partition.topic, partition_indexes=[partition.partition])],
             coordinator_epoch=0 if coordinator_epoch is None else coordinator_epoch,
         )
-        replies = yield [Ask(node_id, WriteTxnMarkersRequest(markers=[marker])) for node_id in by_node]
+        request = WriteTxnMarkersRequest(markers=[marker])
+        replies = yield from ask_all(context, [Ask(node_id, request) for node_id in by_node])
         for led, reply in zip(by_node.values(), replies):
             if reply.error is not None:
                 outcome.update(dict.fromkeys(led, reply.error))
@@ -215,7 +224,7 @@ def find_hanging_transactions(
     topics: Iterable[str] | None = None,
     *,
     open_for_longer_than_ms: int = MAX_TRANSACTION_TIMEOUT_MS,
-) -> Plan[list[OpenTransaction]]:
+) -> Flow[list[OpenTransaction]]:
     """Transactions that are open in partitions for that long, and that no coordinator is going to end.
 
     Without topics all are looked at, Kafka's own too. A younger one may simply be at work.

@@ -6,8 +6,8 @@ import logging
 from collections.abc import Callable
 
 from headrace.client.cluster.core import ANY_NODE, ClientCore, coordinator_key
-from headrace.client.consumer._flows import Flow, Pause
 from headrace.client.consumer.errors import say
+from headrace.client.flows import Flow, Pause
 from headrace.errors import ErrorCode, GroupAuthorizationFailedError, HeadraceError, RetriableError, error_for
 from headrace.net.connection import Call
 from headrace.net.node import Node

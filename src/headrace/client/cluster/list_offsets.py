@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 
 from headrace.client.cluster.core import ClientCore
-from headrace.client.consumer._flows import All, Flow, Pause, When
 from headrace.client.consumer.errors import is_retriable, say
 from headrace.client.consumer.records import OffsetAndTimestamp
+from headrace.client.flows import All, Flow, Pause, When
 from headrace.errors import (
     ErrorCode,
     HeadraceError,

@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 from headrace.client.cluster.core import ANY_NODE, ClientCore
 from headrace.client.cluster.view import ClusterView, PartitionView, TopicView
-from headrace.client.consumer._flows import Flow, Pause
 from headrace.client.consumer.config import ConsumerSettings
 from headrace.client.consumer.errors import is_retriable
+from headrace.client.flows import Flow, Pause
 from headrace.errors import ErrorCode, HeadraceError, InvalidTopicError, RetriableError, error_for
 from headrace.net.connection import Call
 from headrace.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic

@@ -15,10 +15,12 @@ from headrace.client.configs import ConnectionConfig, merge
 from headrace.client.consumer._chunks import Chunk
 from headrace.client.consumer._commits import CommitCallback, Offsets
 from headrace.client.consumer._core import ConsumerCore
+from headrace.client.consumer._fetching import Fetcher
 from headrace.client.consumer._membership import rebalance_protocol
+from headrace.client.consumer._operations import Operation
 from headrace.client.consumer._subscription import PartitionState, RebalanceListener
 from headrace.client.consumer.config import ConsumerSettings, read_consumer_config
-from headrace.client.consumer.errors import ConcurrentAccessError
+from headrace.client.consumer.errors import ConcurrentAccessError, WakeupError
 from headrace.client.consumer.records import (
     EMPTY,
     ConsumerGroupMetadata,
@@ -34,6 +36,8 @@ from headrace.config import ConfigError
 from headrace.topics import TopicPartition
 
 log = logging.getLogger("headrace.client.consumer")
+
+CLOSE_TIMEOUT_S = 30.0
 
 _numbers = itertools.count(1)
 
@@ -191,12 +195,18 @@ def _steps(given: list[ConsumerRecord], left: list[ConsumerRecord]) -> list[int]
 
 
 class ConsumerBase(ABC):
-    """What needs no waiting, the same for both. Subclasses give `_use()`: the core, when it may be used."""
+    """What needs no waiting, the same for both; and what they do alike, each in its way.
+
+    Subclasses give `_use()`: the core, when it may be used.
+    """
 
     _setup: Setup
     _core: ConsumerCore | None
+    _fetcher: Fetcher
+    """The core's, once there is one."""
     _progress: Progress | None
     _closed: bool = False
+    _wakeup_asked: bool = False
     _user: Any = None
     """The thread or task that is inside."""
     _identify: Callable[[], Any]
@@ -241,9 +251,60 @@ class ConsumerBase(ABC):
     def _use(self) -> ConsumerCore:
         """The core, made on first use."""
 
+    def _enter_poll(self, user: Any) -> ConsumerCore:
+        """Whoever comes in from outside settles what was handed out before; an iteration that was under way ends."""
+        if user is None:
+            self._settle()
+        self._progress = None
+        return self._use()
+
+    def _operation(self) -> Operation:
+        return Operation(self._use(), self._check_wakeup)
+
+    def _check_wakeup(self) -> None:
+        if self._wakeup_asked:
+            self._wakeup_asked = False
+            raise WakeupError("wakeup() was called")
+
     def _check_open(self) -> None:
         if self._closed:
             raise ClientClosed("the consumer is closed: make a new one")
+
+    # --- what may wait, and how each consumer does it ---------------------------------------------------------------
+
+    @abstractmethod
+    def poll(self, timeout: float = 1.0, max_records: int | None = None) -> Any:
+        """Records that are there, or come within that many seconds; empty when none do.
+
+        At most `max.poll.records` (or `max_records`). Also joins the group, runs rebalances and their listener, commits
+        what is due: call it at least every `max.poll.interval.ms`. `WakeupError` after `wakeup()`.
+        """
+
+    @abstractmethod
+    def poll_columns(self, timeout: float = 1.0, max_records: int | None = None) -> Any:
+        """Like `poll`, but as columns, without an object per record: all that was fetched, or `max_records`.
+
+        Keys and values are bytes: deserializers and interceptors are not used.
+        """
+
+    @abstractmethod
+    def poll_arrow(self, timeout: float = 1.0, max_records: int | None = None, *, headers: bool = False) -> Any:
+        """Like `poll_columns`, as one Arrow record batch: topic, partition, leader_epoch, timestamp_type, offset,
+        timestamp, key, value, and headers if asked for. Needs `headrace[fast]`."""
+
+    @abstractmethod
+    def wakeup(self) -> None:
+        """End a wait of this consumer from another thread (or task of its loop): it raises `WakeupError`. Without one,
+        the next wait does."""
+
+    @abstractmethod
+    def close(self, timeout: float = CLOSE_TIMEOUT_S, *, leave_group: bool | None = None) -> Any:
+        """Commit (if that is automatic), leave the group at once, close every connection. Idempotent.
+
+        `leave_group` False stays in the group until its session ends, True makes even a static member leave.
+        """
+
+    # --- what does not wait -----------------------------------------------------------------------------------------
 
     @exclusive
     def subscribe(self, topics: Collection[str] | re.Pattern[str], listener: RebalanceListener | None = None) -> None:
@@ -283,6 +344,7 @@ class ConsumerBase(ABC):
         self._set_paused(partitions, True)
 
     def resume(self, partitions: Iterable[TopicPartition | tuple[str, int]]) -> None:
+        """Hand out records of these again."""
         self._set_paused(partitions, False)
 
     @exclusive
@@ -295,6 +357,7 @@ class ConsumerBase(ABC):
 
     @exclusive
     def paused(self) -> set[TopicPartition]:
+        """The partitions of which no records are handed out, because they are paused."""
         return {state.partition for state in self._use().subscriptions.states() if state.paused}
 
     @exclusive
@@ -350,4 +413,4 @@ def to_arrow(pieces: list[PartitionColumns], *, headers: bool) -> Any:
     return pieces_to_arrow(pieces, headers=headers)
 
 
-__all__ = ["EMPTY", "ConsumerBase", "Progress", "Setup", "exclusive", "exclusive_async", "to_arrow"]
+__all__ = ["CLOSE_TIMEOUT_S", "EMPTY", "ConsumerBase", "Progress", "Setup", "exclusive", "exclusive_async", "to_arrow"]

@@ -9,14 +9,14 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from headrace.client.cluster.coordinator import NOT_THE_COORDINATOR, CoordinatorLink
-from headrace.client.consumer._flows import Flow, Pause, When
+from headrace.client.consumer._heartbeats import Identity
 from headrace.client.consumer._subscription import Subscriptions
 from headrace.client.consumer.errors import CommitFailedError, IllegalStateError, RetriableCommitFailedError, say
 from headrace.client.consumer.records import OffsetAndMetadata
+from headrace.client.flows import Flow, Pause, When
 from headrace.errors import (
     ErrorCode,
     FencedInstanceIdError,
@@ -42,6 +42,9 @@ from headrace.protocol.messages.offset_fetch import (
 )
 from headrace.topics import TopicPartition
 
+if TYPE_CHECKING:
+    from headrace.client.consumer._membership import GroupMembership
+
 log = logging.getLogger("headrace.client.consumer")
 
 Offsets = dict[TopicPartition, OffsetAndMetadata]
@@ -54,27 +57,6 @@ _LEFT_WORDS = (
     "the group has rebalanced and given the partitions to other members. Usually the time between two polls was longer "
     "than max.poll.interval.ms: raise it, or lower max.poll.records"
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Identity:
-    """Who commits: a member of a generation, or (with assign) nobody in particular."""
-
-    generation_id: int = -1
-    member_id: str = ""
-    instance_id: str | None = None
-
-
-class Membership(Protocol):
-    """What commits need to know of the group, and what they tell it."""
-
-    def identity_for_commit(self) -> Identity:
-        """Raises when this consumer must not commit now."""
-        ...
-
-    def commit_refused(self, code: int, identity: Identity) -> None:
-        """A commit came back with an error that says something about the membership."""
-        ...
 
 
 class _Pending:
@@ -100,7 +82,7 @@ class OffsetCommits:
         self,
         link: CoordinatorLink,
         subscriptions: Subscriptions,
-        membership: Membership,
+        membership: GroupMembership,
         *,
         require_stable: bool,
         on_commit: Callable[[Offsets], None] = lambda _: None,

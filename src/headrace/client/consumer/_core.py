@@ -1,7 +1,7 @@
 """A consumer without I/O: group, positions, fetching and commits, moved on by `advance` and by answers that arrive.
 
 A driver calls `advance` from within its poll, runs the user's code it is handed, and takes records out. Everything that
-takes several requests is a flow (see `flows`), so that both drivers share it.
+takes several requests is a flow (see `client/flows.py`), so that both drivers share it.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias, TypeVar
 
 from headrace.assignors import Assignor
 from headrace.client.cluster.coordinator import CoordinatorLink
@@ -20,7 +20,6 @@ from headrace.client.cluster.view import ClusterView
 from headrace.client.consumer._chunks import Chunk
 from headrace.client.consumer._commits import CommitCallback, OffsetCommits, Offsets
 from headrace.client.consumer._fetching import Fetcher
-from headrace.client.consumer._flows import Flow, Pause, Task, UserCode, When
 from headrace.client.consumer._group_leader import GroupLeader
 from headrace.client.consumer._heartbeats import Heartbeats
 from headrace.client.consumer._membership import GroupMembership, MemberState
@@ -28,9 +27,7 @@ from headrace.client.consumer._positions import Positions
 from headrace.client.consumer._subscription import PartitionState, RebalanceListener, SubscriptionKind, Subscriptions
 from headrace.client.consumer.config import (
     EARLIEST,
-    EARLIEST_TIMESTAMP,
     LATEST,
-    LATEST_TIMESTAMP,
     READ_COMMITTED,
     ConsumerSettings,
 )
@@ -42,10 +39,10 @@ from headrace.client.consumer.records import (
     ConsumerRecords,
     Deserializers,
     OffsetAndMetadata,
-    OffsetAndTimestamp,
     PartitionColumns,
     make_records,
 )
+from headrace.client.flows import Flow, Pause, Task, UserCode, When
 from headrace.errors import (
     ErrorCode,
     HeadraceError,
@@ -55,6 +52,9 @@ from headrace.errors import (
 from headrace.topics import TopicPartition
 
 log = logging.getLogger("headrace.client.consumer")
+
+K = TypeVar("K")
+Piece: TypeAlias = tuple[TopicPartition, PartitionColumns | list[ConsumerRecord]]
 
 _FOREVER = float("inf")
 COLUMNS_ROWS_MAX = 2**31 - 1
@@ -381,11 +381,6 @@ class ConsumerCore:
         commits = self.need_commits("commit")
         yield from commits.commit(self.commit_offsets(offsets))
 
-    def committed(self, partitions: Iterable[Any]) -> Flow[dict[TopicPartition, OffsetAndMetadata | None]]:
-        commits = self.need_commits("committed")
-        wanted = [TopicPartition(*partition) for partition in partitions]
-        return (yield from commits.fetch(wanted))
-
     # --- positions and offsets --------------------------------------------------------------------------------------
 
     def seek(self, partition: Any, offset: int | OffsetAndMetadata) -> None:
@@ -431,20 +426,6 @@ class ConsumerCore:
             yield When(lambda task=task: _can_move(task, self.core.clock.monotonic()), task.due())  # type: ignore[misc]  # mypy cannot infer a lambda with a default
         return state.position
 
-    def offsets_for_times(self, timestamps: Mapping[Any, int]) -> Flow[dict[TopicPartition, OffsetAndTimestamp | None]]:
-        wanted: dict[TopicPartition, int] = {}
-        for partition, timestamp in timestamps.items():
-            if not isinstance(timestamp, int) or timestamp < 0:
-                raise ValueError(f"{timestamp!r} is not a time in milliseconds since 1970 (for {partition})")
-            wanted[TopicPartition(*partition)] = timestamp
-        return (yield from self.lookup.lookup(wanted))
-
-    def bounds(self, partitions: Iterable[Any], *, beginning: bool) -> Flow[dict[TopicPartition, int]]:
-        timestamp = EARLIEST_TIMESTAMP if beginning else LATEST_TIMESTAMP
-        wanted = {TopicPartition(*partition): timestamp for partition in partitions}
-        found = yield from self.lookup.lookup(wanted)
-        return {partition: one.offset for partition, one in found.items() if one is not None}
-
     def current_lag(self, partition: Any) -> int | None:
         """Records between the position and the end of what may be read, as of the last fetch; None: not known yet."""
         state = self.subscriptions.state(partition)
@@ -456,7 +437,16 @@ class ConsumerCore:
     def collect(self, rows_max: int) -> ConsumerRecords:
         """Up to that many records, from as many partitions as it takes. The position moves behind them; whoever hands
         them out tells the fetcher when that is done (see `Fetcher.marks`)."""
-        pieces: list[tuple[TopicPartition, PartitionColumns | list[ConsumerRecord]]] = []
+        pieces = self._collect(rows_max, _keep_whole if self._deserializers.is_plain else self._convert)
+        return ConsumerRecords(pieces) if pieces else EMPTY
+
+    def collect_columns(self, rows_max: int) -> list[PartitionColumns]:
+        """What is there, as columns; handed out as those of `collect` are."""
+        return self._collect(rows_max, _keep_columns)
+
+    def _collect(self, rows_max: int, keep: Callable[[PartitionColumns, list[K]], int]) -> list[K]:
+        """`keep` puts what it makes of a piece into the list, and says of how many of its records that is."""
+        pieces: list[K] = []
         left = rows_max
         self.fetcher.marks = []
         try:
@@ -466,48 +456,22 @@ class ConsumerCore:
                 if found is None:
                     break
                 state, chunk, piece = found
-                if self._deserializers.is_plain:
-                    pieces.append((state.partition, piece))
-                    taken = len(piece)
-                else:
-                    taken = self._convert(piece, pieces)
+                taken = keep(piece, pieces)
                 self.fetcher.take(state, chunk, taken)
                 left -= taken
         except HeadraceError:
             # What came before the error is handed out first; the error comes again at the next poll.
             if not pieces:
                 raise
-        return ConsumerRecords(pieces) if pieces else EMPTY
+        return pieces
 
-    def _convert(
-        self, piece: PartitionColumns, pieces: list[tuple[TopicPartition, PartitionColumns | list[ConsumerRecord]]]
-    ) -> int:
+    def _convert(self, piece: PartitionColumns, pieces: list[Piece]) -> int:
         made, failure = self._deserializers.convert(make_records(piece))
         if made:
             pieces.append((piece.topic_partition, made))
         elif failure is not None:
             raise failure
         return len(made)
-
-    def collect_columns(self, rows_max: int) -> list[PartitionColumns]:
-        """What is there, as columns; handed out as those of `collect` are."""
-        pieces: list[PartitionColumns] = []
-        left = rows_max
-        self.fetcher.marks = []
-        try:
-            self.fetcher.raise_errors()
-            while left > 0:
-                found = self.fetcher.next_piece(left)
-                if found is None:
-                    break
-                state, chunk, piece = found
-                pieces.append(piece)
-                self.fetcher.take(state, chunk, len(piece))
-                left -= len(piece)
-        except HeadraceError:
-            if not pieces:
-                raise
-        return pieces
 
     def next_for_iteration(self) -> tuple[PartitionState, Chunk, list[ConsumerRecord]] | None:
         """Records to be handed out one by one; each is taken when it is given to the application."""
@@ -612,6 +576,16 @@ class ConsumerCore:
             found["heartbeat-total"] = float(self.heartbeats.sent)
             found["commit-total"] = float(self.commits.commits)
         return found
+
+
+def _keep_whole(piece: PartitionColumns, pieces: list[Piece]) -> int:
+    pieces.append((piece.topic_partition, piece))
+    return len(piece)
+
+
+def _keep_columns(piece: PartitionColumns, pieces: list[PartitionColumns]) -> int:
+    pieces.append(piece)
+    return len(piece)
 
 
 def _can_move(task: Task[Any], now: float) -> bool:

@@ -161,6 +161,7 @@ class Fetcher:
             version_max=None if by_id else _VERSION_WITHOUT_TOPIC_IDS,
         )
         self._in_flight[node_id] = call
+        session.told()
         for state in states.values():
             state.fetch_call = call
 
@@ -434,7 +435,8 @@ class Fetcher:
             if mark.current_epoch != state.current_epoch or state.validating:
                 # There is a new leader since: fetched again, from there.
                 state.drop_fetched()
-            elif not state.chunks or state.chunks[0] is not chunk:
+            elif chunk not in state.chunks:
+                # It is there if this was interrupted before, and done again.
                 state.chunks.appendleft(chunk)
             self.metrics.records_consumed, self.metrics.bytes_consumed = mark.metrics
         self.marks = None

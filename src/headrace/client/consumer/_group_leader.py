@@ -18,9 +18,9 @@ from headrace.assignors import (
 from headrace.client.cluster.core import ClientCore
 from headrace.client.cluster.list_offsets import OffsetLookup
 from headrace.client.consumer._commits import OffsetCommits
-from headrace.client.consumer._flows import All, Flow, UserCode, When
 from headrace.client.consumer._subscription import Subscriptions
 from headrace.client.consumer.config import LATEST_TIMESTAMP
+from headrace.client.flows import All, Flow, UserCode, When
 from headrace.errors import ErrorCode
 from headrace.protocol.messages.describe_log_dirs import DescribeLogDirsRequest
 from headrace.protocol.messages.join_group import JoinGroupResponse

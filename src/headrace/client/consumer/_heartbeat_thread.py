@@ -5,6 +5,7 @@ It shares no socket with the caller's thread, so a heartbeat never waits for a p
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 from collections.abc import Callable
@@ -12,8 +13,7 @@ from typing import Any
 
 from headrace.client.cluster.drivers import BlockingClient
 from headrace.client.configs import ConnectionConfig
-from headrace.client.consumer._commits import Identity
-from headrace.client.consumer._heartbeats import Heartbeats
+from headrace.client.consumer._heartbeats import Heartbeats, Identity
 from headrace.net.connection import Call
 from headrace.net.node import Node
 from headrace.runtime import Clock
@@ -41,12 +41,18 @@ class HeartbeatThread:
         self._stopping = False
         self._client: BlockingClient | None = None
         self._broken = False
+        self._begun = threading.Lock()
+        """Taken by the thread when it begins, for good."""
         self._thread = threading.Thread(target=self._run, name=f"headrace-heartbeat-{config.client_id}", daemon=True)
         self._client = self._fresh()
         heartbeats.on_change = self._wake
 
     def start(self) -> None:
-        self._thread.start()
+        """Idempotent: whoever was interrupted here, or on the way here, does it again."""
+        if not self._begun.locked():
+            # It can be on its way already, without having begun.
+            with contextlib.suppress(RuntimeError):
+                self._thread.start()
 
     def stop(self) -> None:
         """End the thread and its connection. Never waits for a broker."""
@@ -70,6 +76,8 @@ class HeartbeatThread:
         return BlockingClient(self._config, clock=self._clock)
 
     def _run(self) -> None:
+        if not self._begun.acquire(blocking=False):
+            return
         client = self._client
         assert client is not None
         try:

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from headrace.client.consumer._commits import Identity
 from headrace.client.consumer.errors import is_retriable
 from headrace.errors import ErrorCode, HeadraceError
 from headrace.net.node import Node
@@ -21,6 +20,15 @@ from headrace.protocol.messages.leave_group import LeaveGroupRequest, MemberIden
 
 _FOREVER = float("inf")
 _RETRY_S = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Who sends heartbeats and commits: a member of a generation, or (with assign) nobody in particular."""
+
+    generation_id: int = -1
+    member_id: str = ""
+    instance_id: str | None = None
 
 
 class Verdict(Enum):
@@ -98,16 +106,20 @@ class Heartbeats:
         """The application is alive."""
         self._polled_at = now
 
-    def take_news(self) -> News | None:
-        """What has come up since the last look."""
-        if self._news is None:
-            return None
+    @property
+    def news(self) -> News | None:
+        """What has come up; `forget` it when it is acted upon."""
+        return self._news
+
+    def forget(self, news: News) -> None:
+        """The consumer has acted upon this."""
         with self._lock:
-            news, self._news = self._news, None
-            if news is not None and news.verdict is Verdict.COORDINATOR_UNKNOWN:
+            if self._news is not news:
+                return
+            if news.verdict is Verdict.COORDINATOR_UNKNOWN:
                 # None are sent until the coordinator is found again: this one would only say the same.
                 self._node = None
-            return news
+            self._news = None
 
     @property
     def has_news(self) -> bool:

@@ -22,13 +22,12 @@ from headrace.assignors import (
 )
 from headrace.client.cluster.coordinator import NOT_THE_COORDINATOR, CoordinatorLink
 from headrace.client.cluster.core import ClientCore
-from headrace.client.consumer._commits import Identity
-from headrace.client.consumer._flows import Flow, Pause, UserCode
 from headrace.client.consumer._group_leader import GroupLeader
-from headrace.client.consumer._heartbeats import Heartbeats, News, Verdict, leave_request
+from headrace.client.consumer._heartbeats import Heartbeats, Identity, News, Verdict, leave_request
 from headrace.client.consumer._subscription import RebalanceListener, Subscriptions
 from headrace.client.consumer.config import ConsumerSettings
 from headrace.client.consumer.errors import CommitFailedError, RebalanceListenerError, say
+from headrace.client.flows import Flow, Pause, UserCode
 from headrace.errors import (
     ErrorCode,
     FencedInstanceIdError,
@@ -160,18 +159,21 @@ class GroupMembership:
 
     def check(self, now: float) -> bool:
         """Whether a rebalance has to be begun (or gone on with); takes in what heartbeats brought."""
-        news = self._heartbeats.take_news()
+        news = self._heartbeats.news
         if news is not None:
+            # Forgotten when it is acted upon, and not before: what is interrupted here is done again.
             self._take_news(news)
+            self._heartbeats.forget(news)
         if self.fatal is not None:
             raise self.fatal
         if self._refused is not None:
             refused, self._refused = self._refused, None
             raise refused
         if self._link.finds != self._seen_finds and self._link.node is not None:
-            self._seen_finds = self._link.finds
             if self.is_member:
                 self._heartbeats.moved(self._link.node, now)
+            # Only now: were it interrupted before, heartbeats would go on to the old one, or nowhere.
+            self._seen_finds = self._link.finds
         if self.state is MemberState.STABLE:
             if self._joined_topics is not None and self._joined_topics != self._subscriptions.topics:
                 self.request_rejoin("the subscription changed")
@@ -207,26 +209,24 @@ class GroupMembership:
 
     def _lose(self, why: str, *, keep_member_id: bool) -> None:
         """Not a member of this generation any more: its partitions are lost, not revoked."""
-        log.info("group %s: this consumer lost its membership (%s)", self._link.group_id, why)
-        self._heartbeats.stop()
+        # First of all: with this, the next poll joins again, whatever interrupts the rest.
+        self.generation_id, self.state, self._prepared, self.rejoin_needed = -1, MemberState.UNJOINED, False, True
+        if not keep_member_id:
+            self.member_id = ""
+        self._reason = why
         if self._subscriptions.uses_group:
             for state in self._subscriptions.states():
                 # Others may read them by now: nothing more is handed out, before the listener hears of it.
                 state.is_revoked = True
-        self.generation_id = -1
-        if not keep_member_id:
-            self.member_id = ""
-        self.state = MemberState.UNJOINED
-        self._prepared = False
-        self.rejoin_needed = True
-        self._reason = why
+        self._heartbeats.stop()
+        log.info("group %s: this consumer lost its membership (%s)", self._link.group_id, why)
 
     def _fenced(self) -> None:
-        self._lose("FENCED_INSTANCE_ID", keep_member_id=False)
         self.fatal = FencedInstanceIdError(
             f"another consumer joined group {self._link.group_id} with group.instance.id="
             f"{self._settings.group_instance_id}: give each its own. This consumer can only be closed"
         )
+        self._lose("FENCED_INSTANCE_ID", keep_member_id=False)
 
     # --- the rebalance ----------------------------------------------------------------------------------------------
 
@@ -240,9 +240,8 @@ class GroupMembership:
             yield from self._link.find()
             if not self._prepared:
                 listener_error = (yield from self._prepare()) or listener_error
-            self.rejoin_needed = False
+            self.rejoin_needed, self.state = False, MemberState.PREPARING
             self._heartbeats.stop()
-            self.state = MemberState.PREPARING
             joined = yield from self._join()
             if joined is None:
                 self.rejoin_needed = True
@@ -311,6 +310,10 @@ class GroupMembership:
         log.info("group %s: %s partitions %s", self._link.group_id, what, ", ".join(map(str, partitions)) or "none")
         if method is None:
             return None
+        if what != "assigned":
+            for partition in partitions:
+                # Should this be interrupted, and should they be given back: then they are news to the listener.
+                self._subscriptions.state(partition).in_callback = True
         try:
             yield UserCode(method, (partitions,))
         except Exception as error:
@@ -509,15 +512,17 @@ class GroupMembership:
     def leave(self, reason: str) -> None:
         """Give up the place in the group (a static member keeps its own), without waiting for an answer."""
         request = self._goodbye(reason, even_static=False)
+        # Before it is sent: who was interrupted in between is to join again, and not to think itself a member.
+        self.forget(reason)
         if request is not None:
             self._link.submit(request)
-        self.forget(reason)
 
     def leave_for_good(self, reason: str, *, even_static: bool) -> Flow[None]:
         """Give up the place and see that the coordinator took note, over another connection if this one is gone.
 
         Otherwise the group would wait for this member until its session is over, and its partitions with it.
         """
+        self._heartbeats.stop()
         request = self._goodbye(reason, even_static=even_static)
         while request is not None:
             yield from self._link.find()
@@ -539,7 +544,6 @@ class GroupMembership:
 
     def _goodbye(self, reason: str, *, even_static: bool) -> LeaveGroupRequest | None:
         """The request that gives up this member's place; None when it has none, or keeps it."""
-        self._heartbeats.stop()
         instance_id = self._settings.group_instance_id
         if not self.member_id or (instance_id is not None and not even_static):
             return None
@@ -548,12 +552,11 @@ class GroupMembership:
 
     def forget(self, reason: str) -> None:
         """Start over as somebody new."""
-        self._heartbeats.stop()
-        self.generation_id, self.member_id = -1, ""
-        self.state = MemberState.UNJOINED
+        self.generation_id, self.member_id, self.state = -1, "", MemberState.UNJOINED
         self.rejoin_needed, self._prepared, self._unfinished = True, False, False
         self._reason = f"the consumer {reason} before"
         self._joined_topics = None
+        self._heartbeats.stop()
         self._leader.reset()
 
 

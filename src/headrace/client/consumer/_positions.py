@@ -8,10 +8,10 @@ from collections.abc import Callable
 from headrace.client.cluster.core import ClientCore
 from headrace.client.cluster.list_offsets import OffsetLookup
 from headrace.client.consumer._commits import OffsetCommits
-from headrace.client.consumer._flows import All, Flow
 from headrace.client.consumer._subscription import NO_EPOCH, PartitionState, Subscriptions
 from headrace.client.consumer.config import ConsumerSettings, OffsetReset
 from headrace.client.consumer.errors import LogTruncationError, NoOffsetForPartitionError, is_retriable, say
+from headrace.client.flows import All, Flow
 from headrace.errors import (
     HeadraceError,
     RetriableError,
@@ -263,7 +263,9 @@ class Positions:
             self._back_off(state)
         elif known:
             # What was read beyond is gone; the log goes on from where both are still the same.
+            topic_id = state.topic_id
             state.seek(answer.end_offset, answer.leader_epoch)
-            state.current_epoch = epoch
+            # Still of the same topic: should there be another of its name by now, this offset means nothing in it.
+            state.current_epoch, state.topic_id = epoch, topic_id
         else:
             state.request_reset(self._settings.reset)

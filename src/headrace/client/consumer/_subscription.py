@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Collection, Iterable, Iterator
 from enum import Enum
 from typing import Any, Protocol
@@ -45,7 +45,6 @@ class PartitionState:
         "current_epoch",
         "failures",
         "fetch_call",
-        "fetch_offset",
         "high_watermark",
         "in_callback",
         "is_revoked",
@@ -83,8 +82,6 @@ class PartitionState:
         self.retry_at = 0.0
         self.failures = 0
         self.chunks: deque[Chunk] = deque()
-        self.fetch_offset = 0
-        """Where the next fetch begins: after all that is buffered."""
         self.fetch_call: Call | None = None
         """The last fetch that asked for it."""
         self.topic_id = ZERO_UUID
@@ -98,6 +95,15 @@ class PartitionState:
     @property
     def has_position(self) -> bool:
         return self.position is not None and self.reset is None
+
+    @property
+    def fetch_offset(self) -> int:
+        """Where the next fetch begins: after all that is buffered.
+
+        Not kept beside that: a signal's handler may raise between two changes, and were this one left behind, the same
+        would be fetched again, and be handed out again if the application had it by then.
+        """
+        return self.chunks[-1].next_offset if self.chunks else self.position or 0
 
     @property
     def is_fetchable(self) -> bool:
@@ -114,16 +120,11 @@ class PartitionState:
         return self.fetch_call is not None and not self.fetch_call.done
 
     def append(self, chunk: Chunk) -> None:
-        """Keep what a fetch brought."""
-        # Where this was interrupted in the middle, the same was fetched again.
-        if not self.chunks or chunk.position >= self.chunks[-1].next_offset:
-            self.chunks.append(chunk)
-        self.fetch_offset = self.chunks[-1].next_offset
+        """Keep what a fetch from `fetch_offset` brought."""
+        self.chunks.append(chunk)
 
     def drop_fetched(self) -> None:
         """Fetch again from the position on."""
-        if self.position is not None:
-            self.fetch_offset = self.position
         self.chunks.clear()
 
     def is_in_another(self, topic_id: bytes) -> bool:
@@ -134,7 +135,7 @@ class PartitionState:
 
     def seek(self, offset: int, leader_epoch: int = NO_EPOCH) -> None:
         """Go on from there; whatever was fetched is dropped. A known epoch is held against the leader's log first."""
-        self.position = self.fetch_offset = offset
+        self.position = offset
         self.offset_epoch = leader_epoch
         self.current_epoch = NO_EPOCH
         self.reset = None
@@ -169,7 +170,9 @@ class Subscriptions:
         self.listener: RebalanceListener | None = None
         self.version = 0
         """Counts changes of the assignment and of positions by hand: who holds records taken earlier compares it."""
-        self._assigned: dict[TopicPartition, PartitionState] = {}
+        self._assigned: OrderedDict[TopicPartition, PartitionState] = OrderedDict()
+        """In the order of turns (see `move_to_end`). Changed at one stroke, so that nothing that interrupts a change
+        (a signal's handler that raises) leaves a partition out."""
 
     # --- what to read -----------------------------------------------------------------------------------------------
 
@@ -194,7 +197,7 @@ class Subscriptions:
         self.topics, self.group_topics = set(), set()
         self.pattern = None
         self.listener = None
-        self._assigned = {}
+        self._assigned = OrderedDict()
         self.version += 1
 
     def _become(self, kind: SubscriptionKind) -> None:
@@ -225,19 +228,26 @@ class Subscriptions:
     # --- what is assigned -------------------------------------------------------------------------------------------
 
     def assign(self, partitions: Iterable[TopicPartition], *, in_callback: bool = False) -> list[TopicPartition]:
-        """Have exactly these partitions; where one was there before it stays as it is. Gives the new ones."""
-        before = self._assigned
-        self._assigned = {}
+        """Have exactly these partitions; where one was there before it stays as it is.
+
+        Gives the new ones; with `in_callback` also those of which the listener was to hear before and did not, because
+        that was interrupted.
+        """
+        after: OrderedDict[TopicPartition, PartitionState] = OrderedDict()
         added: list[TopicPartition] = []
         for partition in partitions:
-            state = before.get(partition)
+            state = self._assigned.get(partition)
             if state is None:
                 state = PartitionState(partition)
                 state.in_callback = in_callback
                 added.append(partition)
+            elif in_callback and state.in_callback:
+                added.append(partition)
+            after[partition] = state
+        self._assigned = after
+        for state in after.values():
             # Given up in a rebalance that was interrupted, and given back.
             state.is_revoked = False
-            self._assigned[partition] = state
         self.version += 1
         return added
 
@@ -265,8 +275,8 @@ class Subscriptions:
 
     def move_to_end(self, state: PartitionState) -> None:
         """It had its turn: others come first in the next fetch."""
-        if self._assigned.pop(state.partition, None) is not None:
-            self._assigned[state.partition] = state
+        if state.partition in self._assigned:
+            self._assigned.move_to_end(state.partition)
 
     def seek(self, partition: TopicPartition | tuple[str, int], offset: int, leader_epoch: int = NO_EPOCH) -> None:
         self.state(partition).seek(offset, leader_epoch)

@@ -6,37 +6,28 @@ import asyncio
 import inspect
 import logging
 import os
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any, TypeVar
 
 from headrace.client.cluster.core import coordinator_key
 from headrace.client.cluster.drivers import AsyncClient
-from headrace.client.cluster.view import PartitionView
 from headrace.client.compiled import begin_loading
-from headrace.client.consumer._base import ConsumerBase, Progress, Setup, exclusive_async, to_arrow
-from headrace.client.consumer._commits import Identity
+from headrace.client.consumer import _operations
+from headrace.client.consumer._base import CLOSE_TIMEOUT_S, ConsumerBase, Progress, Setup, exclusive_async, to_arrow
 from headrace.client.consumer._core import COLUMNS_ROWS_MAX, ConsumerCore
-from headrace.client.consumer._flows import Flow, Task, UserCode
-from headrace.client.consumer._heartbeats import Heartbeats
-from headrace.client.consumer.errors import CallbackInterruptedError, ConsumerForkedError, WakeupError
-from headrace.client.consumer.records import (
-    EMPTY,
-    ConsumerRecord,
-    ConsumerRecords,
-    OffsetAndMetadata,
-    OffsetAndTimestamp,
-    PartitionColumns,
-)
+from headrace.client.consumer._heartbeats import Heartbeats, Identity
+from headrace.client.consumer._operations import Operation
+from headrace.client.consumer.errors import CallbackInterruptedError, ConsumerForkedError
+from headrace.client.consumer.records import EMPTY, ConsumerRecord, ConsumerRecords, PartitionColumns
+from headrace.client.flows import Flow, Task, UserCode, async_method, drive_async
 from headrace.errors import RequestTimedOutError
 from headrace.net.connection import Call
 from headrace.runtime import Runtime, real_runtime
-from headrace.topics import TopicPartition
 
 log = logging.getLogger("headrace.client.consumer")
 
 T = TypeVar("T")
 
-CLOSE_TIMEOUT_S = 30.0
 _ITERATION_POLL_S = 1.0
 _WAIT_S_MAX = 60.0
 
@@ -75,60 +66,47 @@ class Consumer(ConsumerBase):
     # --- reading ------------------------------------------------------------------------------------------------------
 
     async def poll(self, timeout: float = 1.0, max_records: int | None = None) -> ConsumerRecords:
-        """Records that are there, or come within that many seconds; see `headrace.Consumer.poll`."""
         rows_max = self._setup.settings.max_poll_records if max_records is None else max_records
-        me = asyncio.current_task()
-        user = self._user
-        if user is not None and user != me:
-            raise self._refusal()
-        self._user = me
-        try:
-            core = self._enter_poll(user)
-            records = await self._poll(core, timeout, lambda core: core.collect(rows_max), EMPTY)
-            if records and self._setup.interceptors:
-                records = self._setup.on_consume(records)
-        finally:
-            self._user = user
+        intercept = self._setup.on_consume if self._setup.interceptors else None
+        records = await self._polled(timeout, lambda core: core.collect(rows_max), EMPTY, intercept)
         # Now they count as handed out: nothing that could raise, or wait, stands between this and the caller.
-        core.fetcher.marks = None
+        self._fetcher.marks = None
         return records
 
     async def poll_columns(self, timeout: float = 1.0, max_records: int | None = None) -> list[PartitionColumns]:
-        """Like `poll`, but as columns, without an object per record: all that was fetched, or `max_records`."""
-        core, pieces = await self._poll_pieces(timeout, max_records)
-        core.fetcher.marks = None
+        pieces = await self._polled_columns(timeout, max_records)
+        self._fetcher.marks = None
         return pieces
 
     async def poll_arrow(self, timeout: float = 1.0, max_records: int | None = None, *, headers: bool = False) -> Any:
-        """Like `poll_columns`, as one Arrow record batch. Needs `headrace[fast]`."""
-        core, pieces = await self._poll_pieces(timeout, max_records)
-        made = to_arrow(pieces, headers=headers)
-        core.fetcher.marks = None
+        made = to_arrow(await self._polled_columns(timeout, max_records), headers=headers)
+        self._fetcher.marks = None
         return made
 
-    async def _poll_pieces(
-        self, timeout: float, max_records: int | None
-    ) -> tuple[ConsumerCore, list[PartitionColumns]]:
-        """What a poll found; the caller says when it is handed out (see `Fetcher.marks`)."""
+    async def _polled_columns(self, timeout: float, max_records: int | None) -> list[PartitionColumns]:
         # Who asks for columns wants many: the kernels are there when the first records are, or soon after.
         begin_loading()
         rows_max = COLUMNS_ROWS_MAX if max_records is None else max_records
+        return await self._polled(timeout, lambda core: core.collect_columns(rows_max), [])
+
+    async def _polled(
+        self,
+        timeout: float,
+        collect: Callable[[ConsumerCore], T],
+        nothing: T,
+        intercept: Callable[[T], T] | None = None,
+    ) -> T:
+        """What a poll found; the caller says when it is handed out (see `Fetcher.marks`)."""
         me = asyncio.current_task()
         user = self._user
         if user is not None and user != me:
             raise self._refusal()
         self._user = me
         try:
-            core = self._enter_poll(user)
-            return core, await self._poll(core, timeout, lambda core: core.collect_columns(rows_max), [])
+            found = await self._poll(self._enter_poll(user), timeout, collect, nothing)
+            return intercept(found) if found and intercept is not None else found
         finally:
             self._user = user
-
-    def _enter_poll(self, user: Any) -> ConsumerCore:
-        if user is None:
-            self._settle()
-        self._progress = None
-        return self._use()
 
     async def _poll(self, core: ConsumerCore, timeout: float, collect: Callable[[ConsumerCore], T], nothing: T) -> T:
         now = self._runtime.clock.monotonic
@@ -171,7 +149,8 @@ class Consumer(ConsumerBase):
         assert self._client is not None
         self._client.schedule()
 
-    async def _run_user_code(self, task: Task[Any], code: UserCode) -> None:
+    @staticmethod
+    async def _run_user_code(task: Task[Any], code: UserCode) -> None:
         try:
             result = code.run()
             if inspect.isawaitable(result):
@@ -208,103 +187,36 @@ class Consumer(ConsumerBase):
         found = await self._poll(core, _ITERATION_POLL_S, lambda core: core.next_for_iteration(), None)
         return None if found is None else self._begin_iteration(found)
 
-    # --- commits and offsets ------------------------------------------------------------------------------------------
+    # --- flows --------------------------------------------------------------------------------------------------------
+
+    commit_sync = async_method(_operations.commit_sync)
+    committed = async_method(_operations.committed)
+    position = async_method(_operations.position)
+    offsets_for_times = async_method(_operations.offsets_for_times)
+    beginning_offsets = async_method(_operations.beginning_offsets)
+    end_offsets = async_method(_operations.end_offsets)
+    partitions_for = async_method(_operations.partitions_for)
+    list_topics = async_method(_operations.list_topics)
+    unsubscribe = async_method(_operations.unsubscribe)
+
+    async def _run_flow(self, operation: Callable[[Operation], Flow[T]], /) -> T:
+        result: T = await self._run_exclusively(operation)
+        return result
 
     @exclusive_async
-    async def commit_sync(self, offsets: Mapping[Any, Any] | None = None, timeout: float | None = None) -> None:
-        """Commit what was handed out so far, or the given offsets, and wait for it."""
-        core = self._use()
-        await self._run(core.commit(offsets), timeout, "the commit")
+    async def _run_exclusively(self, operation: Callable[[Operation], Flow[Any]]) -> Any:
+        limit = self._operation()
+        return await self._drive(operation(limit), limit)
 
-    @exclusive_async
-    async def committed(
-        self, partitions: Iterable[TopicPartition | tuple[str, int]], timeout: float | None = None
-    ) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        """The offsets that the group has committed; None where there is none."""
-        return await self._run(self._use().committed(partitions), timeout, "reading committed offsets")
-
-    @exclusive_async
-    async def position(self, partition: TopicPartition | tuple[str, int], timeout: float | None = None) -> int:
-        """The offset of the next record that will be handed out."""
-        return await self._run(self._use().position(partition), timeout, "looking up the position")
-
-    @exclusive_async
-    async def offsets_for_times(
-        self, timestamps: Mapping[Any, int], timeout: float | None = None
-    ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-        """Per partition, the first record at or after a time (milliseconds since 1970); None if there is none."""
-        return await self._run(self._use().offsets_for_times(timestamps), timeout, "looking up offsets by time")
-
-    @exclusive_async
-    async def beginning_offsets(
-        self, partitions: Iterable[TopicPartition | tuple[str, int]], timeout: float | None = None
-    ) -> dict[TopicPartition, int]:
-        """The first offset there is."""
-        return await self._run(self._use().bounds(partitions, beginning=True), timeout, "looking up offsets")
-
-    @exclusive_async
-    async def end_offsets(
-        self, partitions: Iterable[TopicPartition | tuple[str, int]], timeout: float | None = None
-    ) -> dict[TopicPartition, int]:
-        """The end of what this consumer may read: the high watermark, or the last stable offset for read_committed."""
-        return await self._run(self._use().bounds(partitions, beginning=False), timeout, "looking up offsets")
-
-    @exclusive_async
-    async def partitions_for(self, topic: str, timeout: float | None = None) -> list[PartitionView]:
-        """The partitions of a topic with their leaders; none if there is no such topic."""
-        return await self._run(self._use().topics.partitions_for(topic), timeout, f"asking for topic {topic}")
-
-    @exclusive_async
-    async def list_topics(self, timeout: float | None = None) -> dict[str, list[PartitionView]]:
-        """Every topic that this consumer may see, with its partitions."""
-        return await self._run(self._use().topics.list_topics(), timeout, "asking for topics")
-
-    @exclusive_async
-    async def unsubscribe(self, timeout: float | None = None) -> None:
-        """Give up what is subscribed or assigned; leaves the group."""
-        self._progress = None
-        await self._run(self._use().unsubscribe(), timeout, "unsubscribing")
-
-    async def _run(self, flow: Flow[T], timeout: float | None, what: str) -> T:
+    async def _drive(self, flow: Flow[T], limit: Operation) -> T:
         """Run a flow to its end, on this task."""
-        client = self._client
-        assert client is not None
-        seconds = self._setup.settings.api_timeout_s if timeout is None else timeout
-        now = self._runtime.clock.monotonic
-        deadline = now() + seconds
-        task: Task[T] = Task(flow)
-        try:
-            while True:
-                code = task.advance(now())
-                if code is not None:
-                    await self._run_user_code(task, code)
-                    continue
-                if task.done:
-                    break
-                self._check_wakeup()
-                left = deadline - now()
-                if left <= 0:
-                    cause = client.core.metadata_error
-                    why = f" Last: {cause}" if cause is not None else ""
-                    raise RequestTimedOutError(f"{what} did not end within {seconds} s.{why}")
-                await self._wait(max(0.0, min(left, task.due() - now())))
-        finally:
-            task.cancel()
-        if task.error is not None:
-            raise task.error
-        return task.result  # type: ignore[return-value]  # done without an error: T, which may itself be None
+        return await drive_async(flow, self._runtime.clock.monotonic, limit, self._wait, self._run_user_code)
 
     # --- waking, ending -----------------------------------------------------------------------------------------------
 
     def wakeup(self) -> None:
-        """End a wait of this consumer from another task (of the same loop): it raises `WakeupError`."""
         self._wakeup_asked = True
         self._notify()
-
-    def _check_wakeup(self) -> None:
-        if self._wakeup_asked:
-            self._wakeup_asked = False
-            raise WakeupError("wakeup() was called")
 
     def _notify(self) -> None:
         if self._changed is not None:
@@ -312,7 +224,6 @@ class Consumer(ConsumerBase):
 
     @exclusive_async
     async def close(self, timeout: float = CLOSE_TIMEOUT_S, *, leave_group: bool | None = None) -> None:
-        """Commit (if that is automatic), leave the group at once, close every connection. Idempotent."""
         if self._closed:
             return
         self._progress = None
@@ -334,7 +245,9 @@ class Consumer(ConsumerBase):
     async def _close_core(self, core: ConsumerCore, timeout: float, leave_group: bool | None) -> None:
         self._wakeup_asked = False
         try:
-            await self._run(core.close(leave_group=leave_group), timeout, "closing")
+            limit = self._operation()
+            limit.limit(timeout, "closing")
+            await self._drive(core.close(leave_group=leave_group), limit)
         except RequestTimedOutError as error:
             log.warning("closed without having finished: %s", error)
             if leave_group is not False:
@@ -363,6 +276,7 @@ class Consumer(ConsumerBase):
         core = self._core = ConsumerCore(
             self._client.core, setup.settings, setup.assignors, setup.deserializers, self._notify, setup.on_commit
         )
+        self._fetcher = core.fetcher
         if core.membership is not None:
             core.membership.on_heartbeats_begin = self._begin_heartbeats
         return core

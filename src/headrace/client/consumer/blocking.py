@@ -6,38 +6,30 @@ import asyncio
 import inspect
 import logging
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from threading import get_ident
 from typing import Any, TypeVar
 
 from headrace.assignors import settle
 from headrace.client.cluster.drivers import BlockingClient
-from headrace.client.cluster.view import PartitionView
 from headrace.client.compiled import begin_loading
-from headrace.client.consumer._base import ConsumerBase, Progress, Setup, exclusive, to_arrow
+from headrace.client.consumer import _operations
+from headrace.client.consumer._base import CLOSE_TIMEOUT_S, ConsumerBase, Progress, Setup, exclusive, to_arrow
 from headrace.client.consumer._core import COLUMNS_ROWS_MAX, ConsumerCore
-from headrace.client.consumer._flows import Flow, Task, UserCode
 from headrace.client.consumer._heartbeat_thread import HeartbeatThread
-from headrace.client.consumer.errors import CallbackInterruptedError, ConsumerForkedError, WakeupError
-from headrace.client.consumer.records import (
-    EMPTY,
-    ConsumerRecord,
-    ConsumerRecords,
-    OffsetAndMetadata,
-    OffsetAndTimestamp,
-    PartitionColumns,
-)
+from headrace.client.consumer._operations import Operation
+from headrace.client.consumer.errors import CallbackInterruptedError, ConsumerForkedError
+from headrace.client.consumer.records import EMPTY, ConsumerRecord, ConsumerRecords, PartitionColumns
+from headrace.client.flows import Flow, Task, UserCode, drive, method
 from headrace.client.forks import ignore_forks, watch_forks
 from headrace.errors import RequestTimedOutError
 from headrace.runtime import Clock
 from headrace.runtime.real import RealClock
-from headrace.topics import TopicPartition
 
 log = logging.getLogger("headrace.client.consumer")
 
 T = TypeVar("T")
 
-CLOSE_TIMEOUT_S = 30.0
 _ITERATION_POLL_S = 1.0
 
 
@@ -80,69 +72,51 @@ class Consumer(ConsumerBase):
     # --- reading ----------------------------------------------------------------------------------------------------
 
     def poll(self, timeout: float = 1.0, max_records: int | None = None) -> ConsumerRecords:
-        """Records that are there, or come within that many seconds; empty when none do.
-
-        At most `max.poll.records` (or `max_records`). Also joins the group, runs rebalances and their listener, commits
-        what is due: call it at least every `max.poll.interval.ms`. `WakeupError` after `wakeup()`.
-        """
         rows_max = self._setup.settings.max_poll_records if max_records is None else max_records
-        me = get_ident()
-        user = self._user
-        if user is not None and user != me:
-            raise self._refusal()
-        self._user = me
-        try:
-            core = self._enter_poll(user)
-            records = self._poll(core, timeout, lambda core: core.collect(rows_max), EMPTY)
-            if records and self._setup.interceptors:
-                records = self._setup.on_consume(records)
-        finally:
-            self._user = user
+        intercept = self._setup.on_consume if self._setup.interceptors else None
+        records = self._polled(timeout, lambda core: core.collect(rows_max), EMPTY, intercept)
         # Now they count as handed out. No call stands between this and the caller, so nothing that could raise.
-        core.fetcher.marks = None
+        self._fetcher.marks = None
         return records
 
     def poll_columns(self, timeout: float = 1.0, max_records: int | None = None) -> list[PartitionColumns]:
-        """Like `poll`, but as columns, without an object per record: all that was fetched, or `max_records`.
-
-        Keys and values are bytes: deserializers and interceptors are not used.
-        """
-        core, pieces = self._poll_pieces(timeout, max_records)
-        core.fetcher.marks = None
+        pieces = self._polled_columns(timeout, max_records)
+        self._fetcher.marks = None
         return pieces
 
     def poll_arrow(self, timeout: float = 1.0, max_records: int | None = None, *, headers: bool = False) -> Any:
-        """Like `poll_columns`, as one Arrow record batch: topic, partition, leader_epoch, timestamp_type, offset,
-        timestamp, key, value, and headers if asked for. Needs `headrace[fast]`."""
-        core, pieces = self._poll_pieces(timeout, max_records)
-        made = to_arrow(pieces, headers=headers)
-        core.fetcher.marks = None
+        made = to_arrow(self._polled_columns(timeout, max_records), headers=headers)
+        self._fetcher.marks = None
         return made
 
-    def _poll_pieces(self, timeout: float, max_records: int | None) -> tuple[ConsumerCore, list[PartitionColumns]]:
-        """What a poll found; the caller says when it is handed out (see `Fetcher.marks`)."""
+    def _polled_columns(self, timeout: float, max_records: int | None) -> list[PartitionColumns]:
         # Who asks for columns wants many: the kernels are there when the first records are, or soon after.
         begin_loading()
         rows_max = COLUMNS_ROWS_MAX if max_records is None else max_records
+        return self._polled(timeout, lambda core: core.collect_columns(rows_max), [])
+
+    def _polled(
+        self,
+        timeout: float,
+        collect: Callable[[ConsumerCore], T],
+        nothing: T,
+        intercept: Callable[[T], T] | None = None,
+    ) -> T:
+        """What a poll found; the caller says when it is handed out (see `Fetcher.marks`)."""
         me = get_ident()
         user = self._user
         if user is not None and user != me:
             raise self._refusal()
         self._user = me
         try:
+            # Kept over the look at the core, which is what other methods do first (see `_use`).
+            is_quiet = self._is_quiet
             core = self._enter_poll(user)
-            return core, self._poll(core, timeout, lambda core: core.collect_columns(rows_max), [])
+            self._is_quiet = is_quiet
+            found = self._poll(core, timeout, collect, nothing)
+            return intercept(found) if found and intercept is not None else found
         finally:
             self._user = user
-
-    def _enter_poll(self, user: int | None) -> ConsumerCore:
-        if user is None:
-            self._settle()
-        self._progress = None
-        is_quiet = self._is_quiet
-        core = self._use()
-        self._is_quiet = is_quiet
-        return core
 
     def _poll(self, core: ConsumerCore, timeout: float, collect: Callable[[ConsumerCore], T], nothing: T) -> T:
         # A poll that hands out what was fetched before moves no bytes. If the last one was such, and no other method
@@ -195,7 +169,8 @@ class Consumer(ConsumerBase):
         while (pending := core.advance()) is not None:
             self._run_user_code(*pending)
 
-    def _run_user_code(self, task: Task[Any], code: UserCode) -> None:
+    @staticmethod
+    def _run_user_code(task: Task[Any], code: UserCode) -> None:
         try:
             result = code.run()
             if inspect.isawaitable(result):
@@ -230,122 +205,51 @@ class Consumer(ConsumerBase):
 
     @exclusive
     def _next_records(self) -> tuple[Progress, list[ConsumerRecord], int] | None:
-        core = self._enter_poll(get_ident())
+        is_quiet = self._is_quiet
+        core = self._enter_poll(self._user)
+        self._is_quiet = is_quiet
         found = self._poll(core, _ITERATION_POLL_S, lambda core: core.next_for_iteration(), None)
         if found is None:
             return None
         return self._begin_iteration(found)
 
-    # --- commits and offsets ----------------------------------------------------------------------------------------
+    # --- flows ------------------------------------------------------------------------------------------------------
+
+    commit_sync = method(_operations.commit_sync)
+    committed = method(_operations.committed)
+    position = method(_operations.position)
+    offsets_for_times = method(_operations.offsets_for_times)
+    beginning_offsets = method(_operations.beginning_offsets)
+    end_offsets = method(_operations.end_offsets)
+    partitions_for = method(_operations.partitions_for)
+    list_topics = method(_operations.list_topics)
+    unsubscribe = method(_operations.unsubscribe)
+
+    def _run_flow(self, operation: Callable[[Operation], Flow[T]], /) -> T:
+        result: T = self._run_exclusively(operation)
+        return result
 
     @exclusive
-    def commit_sync(self, offsets: Mapping[Any, Any] | None = None, timeout: float | None = None) -> None:
-        """Commit what was handed out so far, or given offsets ({partition: offset or OffsetAndMetadata}), and wait.
+    def _run_exclusively(self, operation: Callable[[Operation], Flow[Any]]) -> Any:
+        limit = self._operation()
+        return self._drive(operation(limit), limit)
 
-        The offset committed is the next to read. Errors that may pass are tried again until the time-out
-        (`default.api.timeout.ms`); `CommitFailedError` when the group gave the partitions to others.
-        """
-        core = self._use()
-        self._run(core.commit(offsets), timeout, "the commit")
-
-    @exclusive
-    def committed(
-        self, partitions: Iterable[TopicPartition | tuple[str, int]], timeout: float | None = None
-    ) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        """The offsets that the group has committed; None where there is none."""
-        return self._run(self._use().committed(partitions), timeout, "reading committed offsets")
-
-    @exclusive
-    def position(self, partition: TopicPartition | tuple[str, int], timeout: float | None = None) -> int:
-        """The offset of the next record that will be handed out."""
-        return self._run(self._use().position(partition), timeout, "looking up the position")
-
-    @exclusive
-    def offsets_for_times(
-        self, timestamps: Mapping[Any, int], timeout: float | None = None
-    ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-        """Per partition, the first record at or after a time (milliseconds since 1970); None if there is none."""
-        return self._run(self._use().offsets_for_times(timestamps), timeout, "looking up offsets by time")
-
-    @exclusive
-    def beginning_offsets(
-        self, partitions: Iterable[TopicPartition | tuple[str, int]], timeout: float | None = None
-    ) -> dict[TopicPartition, int]:
-        """The first offset there is."""
-        return self._run(self._use().bounds(partitions, beginning=True), timeout, "looking up offsets")
-
-    @exclusive
-    def end_offsets(
-        self, partitions: Iterable[TopicPartition | tuple[str, int]], timeout: float | None = None
-    ) -> dict[TopicPartition, int]:
-        """The end of what this consumer may read: the high watermark, or the last stable offset for read_committed."""
-        return self._run(self._use().bounds(partitions, beginning=False), timeout, "looking up offsets")
-
-    @exclusive
-    def partitions_for(self, topic: str, timeout: float | None = None) -> list[PartitionView]:
-        """The partitions of a topic with their leaders; none if there is no such topic."""
-        return self._run(self._use().topics.partitions_for(topic), timeout, f"asking for topic {topic}")
-
-    @exclusive
-    def list_topics(self, timeout: float | None = None) -> dict[str, list[PartitionView]]:
-        """Every topic that this consumer may see, with its partitions."""
-        return self._run(self._use().topics.list_topics(), timeout, "asking for topics")
-
-    @exclusive
-    def unsubscribe(self, timeout: float | None = None) -> None:
-        """Give up what is subscribed or assigned; leaves the group."""
-        self._progress = None
-        self._run(self._use().unsubscribe(), timeout, "unsubscribing")
-
-    def _run(self, flow: Flow[T], timeout: float | None, what: str) -> T:
+    def _drive(self, flow: Flow[T], limit: Operation) -> T:
         """Run a flow to its end, on this thread."""
         client = self._client
         assert client is not None
-        seconds = self._setup.settings.api_timeout_s if timeout is None else timeout
-        deadline = self._clock.monotonic() + seconds
-        task: Task[T] = Task(flow)
-        try:
-            while True:
-                now = self._clock.monotonic()
-                code = task.advance(now)
-                if code is not None:
-                    self._run_user_code(task, code)
-                    continue
-                if task.done:
-                    break
-                self._check_wakeup()
-                left = deadline - now
-                if left <= 0:
-                    cause = client.core.metadata_error
-                    why = f" Last: {cause}" if cause is not None else ""
-                    raise RequestTimedOutError(f"{what} did not end within {seconds} s.{why}")
-                client.poll(max(0.0, min(left, task.due() - now)))
-        finally:
-            task.cancel()
-        if task.error is not None:
-            raise task.error
-        return task.result  # type: ignore[return-value]  # done without an error: T, which may itself be None
+        return drive(flow, self._clock.monotonic, limit, client.poll, self._run_user_code)
 
     # --- waking, ending ---------------------------------------------------------------------------------------------
 
     def wakeup(self) -> None:
-        """End a wait of this consumer from another thread: it raises `WakeupError`. Without one, the next wait does."""
         self._wakeup_asked = True
         client = self._client
         if client is not None:
             client.wakeup()
 
-    def _check_wakeup(self) -> None:
-        if self._wakeup_asked:
-            self._wakeup_asked = False
-            raise WakeupError("wakeup() was called")
-
     @exclusive
     def close(self, timeout: float = CLOSE_TIMEOUT_S, *, leave_group: bool | None = None) -> None:
-        """Commit (if that is automatic), leave the group at once, close every connection. Idempotent.
-
-        `leave_group` False stays in the group until its session ends, True makes even a static member leave.
-        """
         if self._closed:
             return
         if self._pid != os.getpid():
@@ -368,7 +272,9 @@ class Consumer(ConsumerBase):
     def _close_core(self, core: ConsumerCore, client: BlockingClient, timeout: float, leave_group: bool | None) -> None:
         self._wakeup_asked = False
         try:
-            self._run(core.close(leave_group=leave_group), timeout, "closing")
+            limit = self._operation()
+            limit.limit(timeout, "closing")
+            self._drive(core.close(leave_group=leave_group), limit)
         except RequestTimedOutError as error:
             log.warning("closed without having finished: %s", error)
             if leave_group is not False:
@@ -402,18 +308,19 @@ class Consumer(ConsumerBase):
         core = ConsumerCore(
             client.core, setup.settings, setup.assignors, setup.deserializers, self._news, setup.on_commit
         )
-        self._client, self._core = client, core
+        self._client, self._core, self._fetcher = client, core, core.fetcher
         if core.membership is not None:
             core.membership.on_heartbeats_begin = self._begin_heartbeats
         return core
 
     def _begin_heartbeats(self) -> None:
-        if self._heartbeat_thread is None and self._core is not None and self._client is not None:
-            assert self._core.heartbeats is not None
-            self._heartbeat_thread = HeartbeatThread(
-                self._core.heartbeats, self._setup.connection, self._clock, self._heartbeat_news
-            )
-            self._heartbeat_thread.start()
+        thread, core = self._heartbeat_thread, self._core
+        if core is None or core.heartbeats is None:
+            return
+        if thread is None:
+            thread = HeartbeatThread(core.heartbeats, self._setup.connection, self._clock, self._heartbeat_news)
+            self._heartbeat_thread = thread
+        thread.start()
 
     def after_fork(self) -> None:
         """In a child: nothing that was in use is ours. What was not used yet is."""

@@ -188,6 +188,22 @@ def test_a_log_that_was_cut_back_behind_what_was_read_is_a_loss(fail: bool) -> N
             assert found == sorted(set(found))
 
 
+def test_what_was_known_of_a_topic_before_it_was_created_again_is_no_loss() -> None:
+    cluster = FakeGroupCluster(VirtualClock(), 1, {"t": 1})
+    cluster.write("t", 0, 10)
+    with range_reader(cluster) as reader:
+        assert offsets_of(reader.read({T0: (0, 10)})) == list(range(10))
+        cluster.topic_ids["t"] = b"created again...."[:16]
+        # The offsets are of the new one: it is the reader that does not know of it yet.
+        assert offsets_of(reader.read({T0: (2, 10)}, was_written=True)) == list(range(2, 10))
+        pieces = reader.read({T0: (0, 20)}, was_written=True)
+        assert offsets_of([next(pieces)]) == list(range(10))
+        # What was read is not there any more.
+        cluster.topic_ids["t"] = b"and once more...."[:16]
+        with pytest.raises(LogTruncationError):
+            list(pieces)
+
+
 def test_a_range_without_an_end_is_followed() -> None:
     cluster = FakeGroupCluster(VirtualClock(), 1, {"t": 1})
     cluster.write("t", 0, 10)

@@ -100,6 +100,7 @@ class RangeCore:
         self.readable = OffsetLookup(core, settings.isolation, _no_news)
         self.ends: dict[TopicPartition, int] = {}
         """Where ranges end; one that is not in here has no end."""
+        self._starts: dict[TopicPartition, int] = {}
         self.missing: OffsetsOutOfRangeError | None = None
         """What to raise if nothing comes any more."""
         self._settings, self._clock = settings, core.clock
@@ -118,6 +119,7 @@ class RangeCore:
         subscriptions = self.subscriptions
         subscriptions.assign_by_hand([TopicPartition(*partition) for partition in ranges])
         self.ends = {}
+        self._starts = {TopicPartition(*partition): start for partition, (start, _) in ranges.items()}
         for partition, (start, end) in ranges.items():
             state = subscriptions.state(partition)
             state.seek(start)
@@ -142,7 +144,11 @@ class RangeCore:
             self.fetcher.raise_errors()
         except OffsetsOutOfRangeError as error:
             self._out_of_range(error)
-        return min(due, self._send(now))
+        due = min(due, self._send(now))
+        if self._round is None:
+            # News of the cluster, seen just now, may have put a position in question.
+            due = min(due, self._positions.pending(now)[1])
+        return due
 
     def prefetch(self) -> None:
         """Ask for what comes after what is handed out now."""
@@ -166,6 +172,11 @@ class RangeCore:
         if self._round is None:
             if not has_work:
                 return due
+            for state in self.subscriptions.states():
+                start = self._starts.get(state.partition)
+                if state.validating and start is not None and state.position == start:
+                    # Nothing was read yet: what was known of the topic is of before it was deleted and created again.
+                    state.seek(start)
             self._round = Task(self._positions.round())
         task = self._round
         task.advance(now)

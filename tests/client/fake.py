@@ -117,6 +117,8 @@ class FakeCluster:
         self.events: deque[Callable[[], None]] = deque()
         self.client: ClientCore | None = None
         self._buffers: dict[int, bytearray] = {}
+        self._owners: dict[int, ClientCore] = {}
+        """Whose each connection is, where there are several clients: the client's that was set when it was opened."""
         for name, partitions in (topics or {}).items():
             self.create(name, partitions)
 
@@ -131,11 +133,12 @@ class FakeCluster:
     def open_connection(self, connection: Connection) -> None:
         self.opened += 1
         self._buffers[id(connection)] = bytearray()
+        owner = self._owners[id(connection)] = self.client
         port = connection.node.port
         if port - 9000 in self.down:
-            self.events.append(lambda: self.client.disconnected(connection, ConnectionRefusedError("refused")))
+            self.events.append(lambda: owner.disconnected(connection, ConnectionRefusedError("refused")))
         else:
-            self.events.append(lambda: connection.state is State.CONNECTING and self.client.connected(connection))
+            self.events.append(lambda: connection.state is State.CONNECTING and owner.connected(connection))
 
     def flush_connection(self, connection: Connection) -> None:
         data = b"".join(connection.outgoing)
@@ -185,11 +188,13 @@ class FakeCluster:
 
     def _cut(self, connection: Connection) -> None:
         self._buffers.pop(id(connection), None)
-        self.events.append(lambda: self.client.disconnected(connection, ConnectionResetError("cut")))
+        owner = self._owners[id(connection)]
+        self.events.append(lambda: owner.disconnected(connection, ConnectionResetError("cut")))
 
     def _answer(self, connection: Connection, answer: Any, version: int, correlation_id: int) -> None:
         frame = b"".join(encode_response(answer, version, correlation_id))[4:]
-        self.events.append(lambda: self.client.received(connection, frame))
+        owner = self._owners[id(connection)]
+        self.events.append(lambda: owner.received(connection, frame))
 
     def _versions(self) -> list[ApiVersion]:
         return [ApiVersion(api_key=key, min_version=low, max_version=high) for key, (low, high) in self.served.items()]

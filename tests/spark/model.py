@@ -44,7 +44,8 @@ from tests.spark.model_world import (
     plain_watermark,
 )
 
-from headrace.spark import foreach_batch, history, reading, steps, transaction, writing
+from headrace.client.consumer._ranges import RangeCore
+from headrace.spark import foreach_batch, history, steps, transaction, writing
 from headrace.spark.columns import Shape
 from headrace.spark.foreach_batch import ExactlyOnce, SameSinkTwice
 from headrace.spark.history import SinkIdentity
@@ -286,13 +287,8 @@ def _by_number(found: Marker | None, ours: Marker) -> Found:
     return Found.NOTHING if found is None or found.batch < ours.batch else Found.BEFORE
 
 
-def _lost_at_once(self: Any) -> None:
-    self._lost(f"{self._wanted.partition} ends")
-    self._position = self._wanted.end
-
-
-def _lenient_plan(kafka: Any, *, read_committed: bool, **options: Any) -> Any:
-    return reading.ReadPlan(dict(kafka), read_committed, False, False, 120_000)
+def _lost_at_once(self: Any, state: Any, asked: Any) -> None:
+    state.seek(self.ends[state.partition])
 
 
 @contextlib.contextmanager
@@ -321,8 +317,7 @@ BUGS: dict[str, Callable[[], list[Any]]] = {
     "an identity by the topics": lambda: [mock.patch.object(SinkIdentity, "transactional_id", _topics_in_id())],
     "a second call that is skipped": lambda: [mock.patch.object(foreach_batch, "_once_a_batch", _no_check)],
     "a watermark that lags taken for the end": lambda: [
-        mock.patch.object(reading.RangeFetcher, "_at_end", _lost_at_once),
-        mock.patch.object(transaction.ReadPlan, "of", _lenient_plan),
+        mock.patch.object(RangeCore, "_at_end", _lost_at_once),
     ],
     "nothing fenced": lambda: [
         mock.patch.object(transaction.Transaction, "fence", _unfenced(transaction.Transaction.fence))

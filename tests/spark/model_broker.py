@@ -286,5 +286,5 @@ class ModelBroker:
         return SimpleNamespace(topics=[SimpleNamespace(partitions=[answer])])
 
     def _ListOffsets(self, request: Any, _: Any) -> Any:
-        answer = SimpleNamespace(error_code=0, offset=0)
+        answer = SimpleNamespace(error_code=0, offset=0, timestamp=-1, leader_epoch=-1)
         return SimpleNamespace(topics=[SimpleNamespace(partitions=[answer])])

@@ -15,6 +15,10 @@ import pyarrow as pa
 from tests.spark.model_broker import Log, ModelBroker
 
 from headrace.errors import ErrorCode, HeadraceError, RequestTimedOutError
+from headrace.net.backoff import Backoff
+from headrace.net.connection import Call
+from headrace.protocol.messages.fetch import FetchRequest, FetchTopic
+from headrace.protocol.messages.list_offsets import ListOffsetsRequest
 from headrace.protocol.schema import ZERO_UUID
 from headrace.spark import writing
 from headrace.spark.batches import MicroBatch
@@ -229,8 +233,10 @@ def _wrong(request: Any, rng: random.Random) -> Any:
     code = int(rng.choice((ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)))
     if name in ("Fetch", "OffsetForLeaderEpoch", "ListOffsets", "Produce"):
         code = int(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-    part = SimpleNamespace(error_code=code, partition_error_code=code, error_message=None, records=None, offset=-1)
-    topic = SimpleNamespace(partitions=[part], partition_responses=[part], results_by_partition=[part])
+    part = SimpleNamespace(
+        partition_index=0, error_code=code, partition_error_code=code, error_message=None, records=None, offset=-1
+    )
+    topic = SimpleNamespace(name="", partitions=[part], partition_responses=[part], results_by_partition=[part])
     return SimpleNamespace(
         error_code=code if name != "Fetch" else 0,
         error_message=None,
@@ -258,14 +264,21 @@ class ModelClient:
             leader_of=lambda name, index: leader if TopicPartition(name, index) in world.broker.logs else None,
             topics=known,
             nodes={1: leader},
+            version=1,
         )
+        self._unread: list[Any] = []
         self.core = SimpleNamespace(
             clock=SimpleNamespace(monotonic=lambda: world.now),
             view=view,
-            config=SimpleNamespace(request_timeout_ms=30_000),
+            config=SimpleNamespace(request_timeout_ms=30_000, retry_backoff=Backoff(50, 50)),
+            rng=random.Random(0),
             refresh_metadata=lambda: None,
             add_topic=lambda name: None,
             learn_node=lambda node: None,
+            is_reachable=lambda node: True,
+            connection=lambda node: None,
+            metadata_error=None,
+            submit=self._submit,
         )
 
     def submit(self, node: Any, request: Any, on_done: Any = None, version_max: int | None = None) -> Any:
@@ -280,8 +293,23 @@ class ModelClient:
     def wait(self, call: Any, timeout_ms: float) -> None:
         return None
 
+    def _submit(self, node: Any, request: Any, on_done: Any = None, **_: Any) -> Any:
+        """What a core does: the answer is heard of by who polls next."""
+        call = Call(request, node, self.world.now, 30_000, on_done)
+        told = self.world.exchange(request)
+        if told.error is None and type(request) in (FetchRequest, ListOffsetsRequest):
+            _complete(told.response, request.topics[0])
+        self._unread.append((call, told))
+        return call
+
     def poll(self, timeout: float) -> None:
-        return None
+        unread, self._unread = self._unread, []
+        for call, told in unread:
+            call.finish(told.response, told.error)
+        if not unread and timeout > 0:
+            self.world.now += timeout
+
+    poll_for_news = poll
 
     def poll_until(self, is_done: Callable[[], bool], until: float) -> None:
         self.world.now = max(self.world.now, until)
@@ -293,14 +321,31 @@ class ModelClient:
         return None
 
 
+def _complete(response: Any, asked: Any) -> None:
+    """What a range reader looks at beside an error that a broker of the model answered at random."""
+    wanted = asked.partitions[0]
+    topic = (response.responses if isinstance(asked, FetchTopic) else response.topics)[0]
+    topic.topic = topic.name = asked.topic if isinstance(asked, FetchTopic) else asked.name
+    topic.topic_id = ZERO_UUID
+    data = topic.partitions[0]
+    data.partition_index = wanted.partition if isinstance(asked, FetchTopic) else wanted.partition_index
+    if not hasattr(data, "current_leader"):
+        data.current_leader = SimpleNamespace(leader_id=-1)
+    response.session_id, response.node_endpoints = 0, []
+
+
 class _Topics(dict[str, Any]):
     def __init__(self, world: World) -> None:
         super().__init__()
         self.world = world
 
     def __missing__(self, name: str) -> Any:
-        parts = {one.partition: SimpleNamespace(leader_epoch=0) for one in self.world.broker.logs if one.topic == name}
-        return SimpleNamespace(topic_id=ZERO_UUID, partitions=parts)
+        led = SimpleNamespace(leader=1, leader_epoch=0, offline_replicas=())
+        parts = {one.partition: led for one in self.world.broker.logs if one.topic == name}
+        return SimpleNamespace(topic_id=ZERO_UUID, partitions=parts, partition=parts.get, error_code=0)
+
+    def get(self, name: str, default: Any = None) -> Any:
+        return self[name]
 
 
 class ModelCluster:

@@ -3,11 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any
 
-from headrace.protocol.messages.fetch import PartitionData
-from headrace.protocol.schema import ZERO_UUID
+from tests.client.consumer.fake_driver import FakeClient
+from tests.client.consumer.fake_group import FakeGroupCluster
+from tests.client.fake import VirtualClock
+
+from headrace.client.configs import COMMON_KEYS, ConnectionConfig, read_config
+from headrace.config import ConfigDefinition
+from headrace.protocol.messages.fetch import FetchableTopicResponse, FetchResponse, PartitionData
+from headrace.protocol.messages.list_offsets import (
+    ListOffsetsPartitionResponse,
+    ListOffsetsResponse,
+    ListOffsetsTopicResponse,
+)
+from headrace.protocol.messages.offset_for_leader_epoch import (
+    EpochEndOffset,
+    OffsetForLeaderEpochResponse,
+    OffsetForLeaderTopicResult,
+)
 from headrace.records.build import build_batch_from_columns
 from headrace.records.columns import Columns, bytes_column, int_column
 
@@ -39,14 +53,7 @@ def answer(
     )
 
 
-class Clock:
-    now = 0.0
-
-    def monotonic(self) -> float:
-        return self.now
-
-
-class ScriptedClient:
+class ScriptedClient(FakeClient):
     """`fetched(node, offset, number)` answers the n-th fetch; `log_end` and `earliest` what else is asked."""
 
     def __init__(
@@ -56,42 +63,27 @@ class ScriptedClient:
         self.asked: list[tuple[int, int]] = []
         self.racks: list[str] = []
         self.others: list[str] = []
-        leader = SimpleNamespace(id=LEADER)
-        topic = SimpleNamespace(topic_id=ZERO_UUID, partitions={0: SimpleNamespace(leader_epoch=EPOCH)})
-        view = SimpleNamespace(
-            leader_of=lambda name, index: leader,
-            topics={"t": topic},
-            nodes={LEADER: leader, REPLICA: SimpleNamespace(id=REPLICA)},
-        )
-        self.core = SimpleNamespace(
-            clock=Clock(),
-            view=view,
-            config=SimpleNamespace(request_timeout_ms=30_000),
-            refresh_metadata=lambda: None,
-            add_topic=lambda name: None,
-        )
+        cluster = FakeGroupCluster(VirtualClock(), 2, {"t": 1})
+        cluster.leaders[("t", 0)] = (LEADER, EPOCH)
+        cluster.script = self._script
+        config = read_config(ConfigDefinition(COMMON_KEYS), {"bootstrap.servers": "fake:9001,fake:9002"})
+        super().__init__(cluster, ConnectionConfig.of(config))
 
-    def submit(self, node: int, request: Any, version_max: int | None = None) -> Any:
-        self.core.clock.now += 0.5
-        offset = request.topics[0].partitions[0].fetch_offset
-        self.asked.append((node, offset))
-        self.racks.append(request.rack_id)
-        data = self.fetched(node, offset, len(self.asked))
-        return SimpleNamespace(error=None, response=SimpleNamespace(error_code=0, responses=[_topic(data)]))
-
-    def request(self, node: int, request: Any) -> Any:
-        name = type(request).__name__.removesuffix("Request")
-        self.others.append(name)
-        given = self.log_end if name == "OffsetForLeaderEpoch" else self.earliest
-        data = SimpleNamespace(error_code=0, end_offset=given, offset=given)
-        return SimpleNamespace(topics=[_topic(data)])
-
-    def wait(self, call: Any, timeout_ms: float) -> None:
+    def _script(self, node: int, name: str, request: Any) -> Any:
+        if name == "Fetch":
+            assert (request.session_id, request.session_epoch) == (0, -1), "a task takes no place of a session"
+            offset = request.topics[0].partitions[0].fetch_offset
+            self.asked.append((node, offset))
+            self.racks.append(request.rack_id)
+            data = self.fetched(node, offset, len(self.asked))
+            topic = FetchableTopicResponse(topic="t", topic_id=self.cluster.topic_ids["t"], partitions=[data])
+            return FetchResponse(session_id=0, responses=[topic])
+        if name == "OffsetForLeaderEpoch":
+            self.others.append(name)
+            end = EpochEndOffset(partition=0, leader_epoch=EPOCH, end_offset=self.log_end)
+            return OffsetForLeaderEpochResponse(topics=[OffsetForLeaderTopicResult(topic="t", partitions=[end])])
+        if name == "ListOffsets":
+            self.others.append(name)
+            found = ListOffsetsPartitionResponse(partition_index=0, offset=self.earliest)
+            return ListOffsetsResponse(topics=[ListOffsetsTopicResponse(name="t", partitions=[found])])
         return None
-
-    def poll_until(self, is_done: Callable[[], bool], until: float) -> None:
-        self.core.clock.now = max(self.core.clock.now, until)
-
-
-def _topic(data: Any) -> Any:
-    return SimpleNamespace(partitions=[data])

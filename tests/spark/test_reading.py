@@ -83,7 +83,15 @@ def test_the_replica_that_the_leader_names_is_read_from() -> None:
     assert [node for node, _ in client.asked] == [LEADER, REPLICA, REPLICA]
 
 
-@pytest.mark.parametrize("trouble", [answer(watermark=0), answer(error=int(ErrorCode.OFFSET_OUT_OF_RANGE))])
+@pytest.mark.parametrize(
+    "trouble",
+    [
+        answer(watermark=0),
+        answer(error=int(ErrorCode.OFFSET_OUT_OF_RANGE)),
+        answer(error=int(ErrorCode.OFFSET_NOT_AVAILABLE)),
+        answer(error=int(ErrorCode.NOT_LEADER_OR_FOLLOWER)),
+    ],
+)
 def test_a_replica_that_fails_leads_back_to_the_leader(trouble: Any) -> None:
     client = ScriptedClient(lambda node, offset, number: trouble)
     client.fetched = lambda node, offset, number: (

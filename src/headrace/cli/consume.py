@@ -29,6 +29,7 @@ from headrace.client.admin.drivers import ADMIN_CONFIGS
 from headrace.client.admin.topics import READ_COMMITTED, READ_UNCOMMITTED
 from headrace.client.consumer.blocking import Consumer
 from headrace.client.consumer.records import slice_columns
+from headrace.client.ranges import RangeReader, without_group
 from headrace.errors import HeadraceError
 from headrace.records import Columns
 from headrace.topics import TopicPartition
@@ -81,26 +82,25 @@ def command(
     write = writer_for(form, key_separator)
     config = client_config(bootstrap, timeout, client_properties) | {
         "isolation.level": isolation,
-        "enable.auto.commit": False,
         "allow.auto.create.topics": False,
-        "auto.offset.reset": "none" if group is None else "latest" if start in _END else "earliest",
     }
-    config |= {} if group is None else {"group.id": group}
     with _admin(config, timeout) as admin:
         ranges = _ranges(admin, topics, partition, start, end, follow, isolation)
     total = sum(0 if wanted.end is None else wanted.end - wanted.start for wanted in ranges.values())
     began = time.monotonic()
-    with contextlib.nullcontext() if total > _COMPILED_FROM_RECORDS else plain_kernels():
-        consumer = Consumer(config)
     # While records run over the terminal, a bar would only be in their way.
     is_hidden = quiet or follow or sys.stdout.isatty()
     bar = silent() if is_hidden else progress(", ".join(topics), min(total, maximum or total), is_bytes=False)
-    with consumer, bar as tick:
+    with contextlib.nullcontext() if total > _COMPILED_FROM_RECORDS else plain_kernels(), bar as tick:
         printer = _Printer(write, maximum, tick)
         if group is None:
-            _print_all(printer, read_ranges(consumer, ranges, timeout))
+            with RangeReader(without_group(config)) as reader:
+                _print_all(printer, read_ranges(reader, ranges, timeout))
         else:
-            _print_share(printer, consumer, topics, None if follow else ranges, timeout)
+            reset = "latest" if start in _END else "earliest"
+            own = {"group.id": group, "enable.auto.commit": False, "auto.offset.reset": reset}
+            with Consumer({**config, **own}) as consumer:
+                _print_share(printer, consumer, topics, None if follow else ranges, timeout)
     if not quiet and not follow and sys.stderr.isatty():
         note(f"{count(printer.printed)} records in {time.monotonic() - began:.2f} s")
 

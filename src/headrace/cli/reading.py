@@ -6,12 +6,11 @@ Both give records as columns. What was given and used is what may be committed: 
 from __future__ import annotations
 
 import time
-from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from headrace.client.consumer.blocking import Consumer
-from headrace.client.consumer.records import slice_columns
+from headrace.client.ranges import RangeReader
 from headrace.errors import RequestTimedOutError
 from headrace.records import Columns
 from headrace.topics import TopicPartition
@@ -34,37 +33,14 @@ class Range:
         return self.end is not None and self.start >= self.end
 
 
-def read_ranges(consumer: Consumer, ranges: Mapping[TopicPartition, Range], timeout_s: float) -> Iterator[Piece]:
+def read_ranges(reader: RangeReader, ranges: Mapping[TopicPartition, Range], timeout_s: float) -> Iterator[Piece]:
     """The records of ranges, in the order in which they arrive; ends when all are read.
 
     `RequestTimedOutError` when ranges that have an end bring nothing for that long.
     """
-    left = {partition: wanted for partition, wanted in ranges.items() if not wanted.is_empty}
-    consumer.assign(left)
-    for partition, wanted in left.items():
-        consumer.seek(partition, wanted.start)
-    moved_at = time.monotonic()
-    while left:
-        pieces = consumer.poll_columns(_POLL_S, _ROWS_MAX)
-        for piece in pieces:
-            partition = piece.topic_partition
-            end = left[partition].end if partition in left else 0
-            columns = piece.columns
-            if end is not None and piece.next_offset >= end:
-                columns = slice_columns(columns, 0, bisect_left(columns.offsets, end))
-                left.pop(partition, None)
-                consumer.pause([partition])
-            if len(columns):
-                yield partition, columns
-        if pieces:
-            moved_at = time.monotonic()
-            continue
-        # Markers of transactions and what compaction took away bring no records, but move the position.
-        for partition in [p for p, wanted in left.items() if wanted.end is not None]:
-            if consumer.position(partition, timeout_s) >= (left[partition].end or 0):
-                del left[partition]
-        if time.monotonic() - moved_at > timeout_s and any(wanted.end is not None for wanted in left.values()):
-            raise RequestTimedOutError(f"nothing came of {', '.join(map(str, left))} within {timeout_s:.0f} s")
+    wanted = {partition: (one.start, one.end) for partition, one in ranges.items() if not one.is_empty}
+    for piece in reader.read(wanted, timeout=timeout_s, follow=True, rows_max=_ROWS_MAX):
+        yield piece.topic_partition, piece.columns
 
 
 class Share:

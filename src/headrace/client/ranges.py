@@ -7,30 +7,59 @@
 A range is [start, end). Offsets in it that hold no record (transaction markers, aborted records for read_committed,
 what compaction removed) are passed over; offsets that the log does not have any more are an error. What it does not
 have yet is waited for: after an election, a leader may not know for a while how much is committed.
+
+Whoever reads ranges (Spark's tasks, parallel consuming, the command line) reads them with this.
 """
 
 from __future__ import annotations
 
-import logging
-from bisect import bisect_left
-from collections.abc import Iterator, Mapping
-from typing import Any
+import os
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypeVar
 
-from headrace.client.consumer._base import to_arrow
-from headrace.client.consumer.blocking import Consumer
-from headrace.client.consumer.errors import LogTruncationError, OffsetsOutOfRangeError, RecordDeserializationError
-from headrace.client.consumer.records import ConsumerRecord, PartitionColumns, make_records, slice_columns
+from headrace.client.cluster.drivers import BlockingClient
+from headrace.client.compiled import begin_loading
+from headrace.client.consumer._base import Setup, to_arrow
+from headrace.client.consumer._ranges import Loss as Loss
+from headrace.client.consumer._ranges import LostOffsetsError as LostOffsetsError
+from headrace.client.consumer._ranges import OnLoss as OnLoss
+from headrace.client.consumer._ranges import RangeCore, Ranges, pass_loss, refuse_loss
+from headrace.client.consumer.config import (
+    CONSUMER_CONFIGS,
+    CONSUMER_KEYS,
+    EARLIEST_TIMESTAMP,
+    LATEST_TIMESTAMP,
+    ConsumerSettings,
+)
+from headrace.client.consumer.errors import ConsumerForkedError
+from headrace.client.consumer.records import ConsumerRecord, ConsumerRecords, PartitionColumns, make_records
+from headrace.client.errors import ClientClosed
+from headrace.client.forks import ignore_forks, watch_forks
 from headrace.config import ConfigError
-from headrace.errors import RequestTimedOutError
+from headrace.errors import HeadraceError, RequestTimedOutError
+from headrace.records import Batch, BatchHeader
 from headrace.runtime import Clock
+from headrace.runtime.real import RealClock
 from headrace.topics import TopicPartition
 
-log = logging.getLogger("headrace.client.ranges")
+T = TypeVar("T")
 
-Ranges = Mapping[Any, tuple[int, int | None]]
-"""Partition → first offset, and the offset to stop before (None: the end as it is when reading begins)."""
-
-_NOT_OURS = ("group.id", "group.instance.id", "auto.offset.reset", "enable.auto.commit")
+ROWS_MAX = 1 << 20
+"""Rows of one piece, at most."""
+_READING = (
+    "check.crcs",
+    "client.rack",
+    "fetch.max.bytes",
+    "fetch.max.wait.ms",
+    "fetch.min.bytes",
+    "isolation.level",
+    "max.partition.fetch.bytes",
+    "metadata.max.age.ms",
+    "request.timeout.ms",
+    "retry.backoff.max.ms",
+    "retry.backoff.ms",
+)
+_OF_GROUPS = ("group.id", "group.instance.id", "auto.offset.reset", "enable.auto.commit")
 
 
 class RangeReader:
@@ -40,52 +69,71 @@ class RangeReader:
         self, config: Mapping[str, Any] | None = None, /, *, clock: Clock | None = None, **keywords: Any
     ) -> None:
         given = dict(config or {})
-        refused = [name for name in _NOT_OURS if name in given or name.replace(".", "_") in keywords]
+        refused = [name for name in _OF_GROUPS if name in given or name.replace(".", "_") in keywords]
         if refused:
             raise ConfigError(
                 {name: f"{name} means nothing to a range reader: it is told what to read" for name in refused}
             )
         given["auto.offset.reset"] = "none"
-        self._consumer = Consumer(given, clock=clock, **keywords)
+        self._setup: Setup | None = Setup(given, keywords)
+        self._settings = self._setup.settings
+        self._clock = clock or RealClock()
+        self._core: RangeCore | None = None
+        self._closed = False
+        self._pid = os.getpid()
+        watch_forks(self)
+
+    @classmethod
+    def over(cls, client: BlockingClient, settings: ConsumerSettings) -> RangeReader:
+        """Over a client that somebody else made and closes, for few reads: no broker keeps a session for it."""
+        reader = cls.__new__(cls)
+        reader._setup = None
+        reader._settings = settings
+        reader._clock = client.core.clock
+        reader._core = RangeCore(client, settings, keeps_sessions=False)
+        reader._closed = False
+        reader._pid = os.getpid()
+        return reader
+
+    # --- whole ranges -----------------------------------------------------------------------------------------------
 
     def read(
-        self, ranges: Ranges, *, timeout: float | None = None, fail_on_data_loss: bool = True
+        self,
+        ranges: Ranges,
+        *,
+        timeout: float | None = None,
+        fail_on_data_loss: bool = True,
+        on_loss: OnLoss | None = None,
+        was_written: bool = False,
+        follow: bool = False,
+        rows_max: int = ROWS_MAX,
     ) -> Iterator[PartitionColumns]:
-        """The records of the ranges as columns, a piece at a time; each partition's in order.
+        """The records of the ranges as columns, a piece at a time; each partition's in order. A range whose end is None
+        ends where the log does when reading begins, or, with `follow`, never.
 
         Ends when every range is read. `RequestTimedOutError` when nothing comes for `timeout` seconds
-        (`default.api.timeout.ms`). Where the log has lost the beginning of a range, `OffsetsOutOfRangeError`, or,
-        without `fail_on_data_loss`, a warning, and reading begins with what is left.
+        (`default.api.timeout.ms`) of ranges that have an end. Where the log has lost the beginning of a range,
+        `LostOffsetsError`, or, without `fail_on_data_loss`, a warning, and reading begins with what is left; `on_loss`
+        is told instead, and may raise. With `was_written`, the ranges could be read before: a log that ends within one
+        has lost the rest.
         """
-        left = self._resolve(ranges, timeout)
-        self._consumer.assign(left)
-        for partition, (start, _) in left.items():
-            self._consumer.seek(partition, start)
-        wait_s = self._consumer._setup.settings.api_timeout_s if timeout is None else timeout
-        states = self._consumer._use().subscriptions
-        now = self._consumer._clock.monotonic
-        deadline = now() + wait_s
-        missing: OffsetsOutOfRangeError | None = None
-        try:
-            while left:
-                before = {partition: states.state(partition).position for partition in left}
-                pieces, out_of_range = self._poll(max(0.0, deadline - now()), left, fail_on_data_loss)
-                missing = out_of_range or missing
-                for piece in pieces:
-                    cut = _cut(piece, left[piece.topic_partition][1])
-                    if cut is not None:
-                        yield cut
-                done = [name for name, (_, end) in left.items() if (states.state(name).position or 0) >= end]
-                if done:
-                    for partition in done:
-                        del left[partition]
-                    states.assign_by_hand(left)
-                if done or pieces or before != {name: states.state(name).position for name in left}:
-                    deadline, missing = now() + wait_s, None
-                elif now() >= deadline:
-                    raise missing or RequestTimedOutError(self._why_nothing(left, wait_s))
-        finally:
-            self._consumer.assign([])
+        if self._setup is not None:
+            # Who asks for columns wants many: the kernels are there when the first records are, or soon after.
+            begin_loading()
+        on_loss = on_loss or (refuse_loss if fail_on_data_loss else pass_loss)
+        return self._read(lambda core: core.next_piece(rows_max), ranges, timeout, on_loss, was_written, follow)
+
+    def read_batches(
+        self,
+        ranges: Ranges,
+        *,
+        timeout: float | None = None,
+        on_loss: OnLoss = refuse_loss,
+        was_written: bool = False,
+    ) -> Iterator[tuple[Batch, BatchHeader]]:
+        """Like `read`, as batches that lie in the log, markers and all: each that reaches into a range, in order."""
+        for batches in self._read(RangeCore.next_batches, ranges, timeout, on_loss, was_written, False):
+            yield from batches
 
     def read_arrow(
         self,
@@ -106,75 +154,183 @@ class RangeReader:
         for piece in self.read(ranges, timeout=timeout, fail_on_data_loss=fail_on_data_loss):
             yield from make_records(piece)
 
-    def beginning_offsets(self, partitions: Any, timeout: float | None = None) -> dict[TopicPartition, int]:
-        """The first offset there is."""
-        return self._consumer.beginning_offsets(partitions, timeout)
+    def _read(
+        self,
+        take: Callable[[RangeCore], T | None],
+        ranges: Ranges,
+        timeout: float | None,
+        on_loss: OnLoss,
+        was_written: bool,
+        follow: bool,
+    ) -> Iterator[T]:
+        wait_s = self._settings.api_timeout_s if timeout is None else timeout
+        self.begin(self._resolve(ranges, timeout, follow), on_loss=on_loss, was_written=was_written)
+        core = self._use()
+        now = self._clock.monotonic
+        deadline = now() + wait_s
+        try:
+            while core.has_left():
+                before = core.places()
+                due = core.advance()
+                while (taken := take(core)) is not None:
+                    core.prefetch()
+                    yield taken
+                    # Whoever had it may have taken long: that was no time without an answer.
+                    deadline = now() + wait_s
+                if before != core.places():
+                    deadline, core.missing = now() + wait_s, None
+                elif not core.ends:
+                    core.client.poll_for_news(max(0.0, min(due - now(), wait_s)))
+                elif now() < deadline:
+                    core.client.poll_for_news(max(0.0, min(deadline, due) - now()))
+                else:
+                    raise core.missing or core.late(wait_s)
+        finally:
+            core.subscriptions.assign_by_hand([])
 
-    def end_offsets(self, partitions: Any, timeout: float | None = None) -> dict[TopicPartition, int]:
-        """The end of what may be read: the high watermark, or the last stable offset for read_committed."""
-        return self._consumer.end_offsets(partitions, timeout)
-
-    def _resolve(self, ranges: Ranges, timeout: float | None) -> dict[TopicPartition, tuple[int, int]]:
+    def _resolve(
+        self, ranges: Ranges, timeout: float | None, follow: bool
+    ) -> dict[TopicPartition, tuple[int, int | None]]:
         named = {TopicPartition(*partition): bounds for partition, bounds in ranges.items()}
         open_ended = [partition for partition, (_, end) in named.items() if end is None]
-        ends = self._consumer.end_offsets(open_ended, timeout) if open_ended else {}
-        made: dict[TopicPartition, tuple[int, int]] = {}
+        ends: dict[TopicPartition, int] = self.end_offsets(open_ended, timeout) if open_ended and not follow else {}
+        made: dict[TopicPartition, tuple[int, int | None]] = {}
         for partition, (start, given) in named.items():
-            end = ends[partition] if given is None else given
-            if start < 0 or end < 0:
+            end = ends.get(partition) if given is None else given
+            if start < 0 or (end is not None and end < 0):
                 raise ValueError(f"the range {start} to {end} of {partition} has a negative offset")
-            if start < end:
+            if end is None or start < end:
                 made[partition] = (start, end)
         return made
 
-    def _poll(
-        self, wait_s: float, left: dict[TopicPartition, tuple[int, int]], fail_on_data_loss: bool
-    ) -> tuple[list[PartitionColumns], OffsetsOutOfRangeError | None]:
-        """What came; or what is to be raised if nothing comes any more."""
-        try:
-            return self._consumer.poll_columns(wait_s), None
-        except RecordDeserializationError as error:
-            end = left[error.partition][1]
-            if error.offset < end:
-                raise
-            # Behind what is asked for: that this cannot be read is for those to know who want it.
-            self._consumer.seek(error.partition, end)
-            return [], None
-        except LogTruncationError:
-            raise
-        except OffsetsOutOfRangeError as error:
-            return [], self._pass_over(error, left, fail_on_data_loss)
+    def beginning_offsets(self, partitions: Any, timeout: float | None = None) -> dict[TopicPartition, int]:
+        """The first offset there is."""
+        return self._bounds(partitions, EARLIEST_TIMESTAMP, timeout)
 
-    def _pass_over(
-        self, error: OffsetsOutOfRangeError, left: dict[TopicPartition, tuple[int, int]], fail_on_data_loss: bool
-    ) -> OffsetsOutOfRangeError | None:
-        """Go on behind what the log has deleted. What it ends before (an error is given back then) may come: the leader
-        is new and does not know yet how much is committed, or another broker is about to lead."""
-        lost = [partition for partition in error.offsets if partition in left]
-        begins = self._consumer.beginning_offsets(lost)
-        missing: OffsetsOutOfRangeError | None = None
-        for partition in lost:
-            position, begin, end = error.offsets[partition], begins[partition], left[partition][1]
-            if position >= begin:
-                missing = error
-            elif fail_on_data_loss:
-                raise error
-            else:
-                log.warning("%s has lost offsets %s to %s", partition, position, min(begin, end) - 1)
-                self._consumer.seek(partition, begin)
-        return missing
+    def end_offsets(self, partitions: Any, timeout: float | None = None) -> dict[TopicPartition, int]:
+        """The end of what may be read: the high watermark, or the last stable offset for read_committed."""
+        return self._bounds(partitions, LATEST_TIMESTAMP, timeout)
 
-    def _why_nothing(self, left: dict[TopicPartition, tuple[int, int]], wait_s: float) -> str:
-        what = []
-        for partition, (_, end) in left.items():
-            state = self._consumer._use().subscriptions.state(partition)
-            known = f"high watermark {state.high_watermark}, last stable offset {state.last_stable_offset}"
-            what.append(f"{partition} is read up to {state.position} of {end} ({known})")
-        return f"nothing came for {wait_s} s: {'; '.join(what)}. Is the end beyond what was written (and committed)?"
+    def _bounds(self, partitions: Any, which: int, timeout: float | None) -> dict[TopicPartition, int]:
+        wanted = {TopicPartition(*partition): which for partition in partitions}
+        core = self._use()
+        seconds = self._settings.api_timeout_s if timeout is None else timeout
+        found = core.run(core.readable.lookup(wanted), seconds)
+        if found is None:
+            cause = core.client.core.metadata_error
+            raise RequestTimedOutError(f"looking up offsets did not end within {seconds} s") from cause
+        return {partition: one.offset for partition, one in found.items() if one is not None}
+
+    # --- step by step -----------------------------------------------------------------------------------------------
+
+    def begin(
+        self, ranges: Ranges, *, on_loss: OnLoss = refuse_loss, was_written: bool = False, ahead: bool = False
+    ) -> None:
+        """Read these from now on, and nothing else; one whose end is None has none. `poll` gives what comes.
+
+        `ahead` has what lies behind the ends fetched and given too: `extend` goes on there. What is known of a
+        partition that was read before (which replica to ask, sessions) stays.
+        """
+        core = self._use()
+        if self._setup is not None:
+            # What is known of a topic stays known: who reads one range after the other begins often.
+            known = core.client.core.topics or set()
+            core.client.core.topics = known & {topic for topic, _ in ranges}
+        core.begin(ranges, on_loss=on_loss, was_written=was_written, ahead=ahead)
+
+    def extend(self, partition: TopicPartition, end: int) -> None:
+        """Go on to this end, where a range that was begun `ahead` has been read to its own."""
+        self._use().ends[partition] = end
+
+    def ask(self) -> None:
+        """Have what was begun fetched, and do not wait for it."""
+        core = self._use()
+        core.advance()
+        core.client.poll_for_news(0.0)
+
+    def poll(self, timeout: float, rows_max: int = ROWS_MAX) -> list[PartitionColumns]:
+        """What is there of the ranges that were begun, or comes within that many seconds. Once a range is read to its
+        end, no more comes of it.
+
+        Of a batch that cannot be read, `RecordDeserializationError`: `begin` goes on behind it.
+        """
+        core = self._use()
+        now = self._clock.monotonic
+        deadline = now() + max(0.0, timeout)
+        pieces: list[PartitionColumns] = []
+        is_first = True
+        while True:
+            due = core.advance()
+            left = rows_max
+            try:
+                while left > 0 and (piece := core.next_piece(left)) is not None:
+                    pieces.append(piece)
+                    left -= len(piece)
+            except HeadraceError:
+                # What came before the error is handed out first; the error comes again at the next poll.
+                if not pieces:
+                    raise
+            if pieces:
+                core.prefetch()
+                return pieces
+            if (now() >= deadline and not is_first) or core.is_read():
+                return pieces
+            is_first = False
+            core.client.poll_for_news(max(0.0, min(deadline, due) - now()))
+
+    def poll_records(self, timeout: float, records_max: int) -> list[ConsumerRecord]:
+        """Like `poll`, as records; keys and values are bytes. Interceptors see them, as a consumer's do."""
+        pieces = self.poll(timeout, records_max)
+        setup = self._setup
+        if pieces and setup is not None and setup.interceptors:
+            return list(setup.on_consume(ConsumerRecords([(one.topic_partition, one) for one in pieces])))
+        if len(pieces) == 1:
+            return make_records(pieces[0])
+        return [record for piece in pieces for record in make_records(piece)]
+
+    def position(self, partition: TopicPartition) -> int:
+        """The next offset of a partition that was begun."""
+        return self._use().subscriptions.state(partition).position or 0
+
+    # --- beginning and end ------------------------------------------------------------------------------------------
+
+    def _use(self) -> RangeCore:
+        if self._closed:
+            raise ClientClosed("the range reader is closed: make a new one")
+        if self._pid != os.getpid():
+            raise ConsumerForkedError(
+                f"this range reader was in use in process {self._pid} before the fork, and its connections belong "
+                "there. Make a new one in this process"
+            )
+        core = self._core
+        if core is None:
+            assert self._setup is not None
+            client = BlockingClient(self._setup.connection, clock=self._clock)
+            # Whoever is told what to read creates nothing.
+            client.core.allow_auto_topic_creation = False
+            core = self._core = RangeCore(client, self._settings, keeps_sessions=True)
+        return core
+
+    def after_fork(self) -> None:
+        """In a child: nothing that was in use is ours. What was not used yet is."""
+        if self._core is None:
+            self._pid = os.getpid()
+        else:
+            self._core.client.abandon()
 
     def close(self) -> None:
         """Close every connection. Idempotent."""
-        self._consumer.close(timeout=0)
+        if self._closed:
+            return
+        self._closed = True
+        setup, core = self._setup, self._core
+        if setup is None:
+            return
+        if core is not None and self._pid == os.getpid():
+            core.fetcher.close_sessions()
+            core.client.close()
+        setup.close()
+        ignore_forks(self)
 
     def __enter__(self) -> RangeReader:
         return self
@@ -183,14 +339,26 @@ class RangeReader:
         self.close()
 
 
-def _cut(piece: PartitionColumns, end: int) -> PartitionColumns | None:
-    """The records before `end`; None if there are none."""
-    offsets = piece.columns.offsets
-    count = len(offsets)
-    if count and offsets[count - 1] >= end:
-        count = bisect_left(offsets, end)
-        columns = slice_columns(piece.columns, 0, count)
-        piece = PartitionColumns(
-            piece.topic_partition, columns, piece.leader_epoch, piece.timestamp_type, end, piece.leader_epoch
-        )
-    return piece if count else None
+def without_group(config: Mapping[str, Any]) -> dict[str, Any]:
+    """A consumer's configuration as a `RangeReader` takes it."""
+    return {name: value for name, value in config.items() if name not in _OF_GROUPS}
+
+
+def range_settings(given: Mapping[str, Any]) -> ConsumerSettings:
+    """For `RangeReader.over`: what a configuration says of reading; the rest of it is for whoever made the client."""
+    defaults = {key.name: key.default for key in CONSUMER_KEYS}
+    wanted = {name: value for name, value in given.items() if name in _READING}
+    return ConsumerSettings.of({**defaults, **CONSUMER_CONFIGS.parse_given(wanted), "auto.offset.reset": "none"})
+
+
+__all__ = [
+    "Loss",
+    "LostOffsetsError",
+    "OnLoss",
+    "RangeReader",
+    "Ranges",
+    "pass_loss",
+    "range_settings",
+    "refuse_loss",
+    "without_group",
+]

@@ -15,7 +15,8 @@ from headrace.client.consumer.blocking import Consumer
 from headrace.client.consumer.records import ConsumerRecord
 from headrace.client.offsets import OffsetAndMetadata
 from headrace.client.producer.blocking import Producer
-from headrace.errors import RequestTimedOutError, UnknownTopicOrPartitionError
+from headrace.client.ranges import RangeReader, without_group
+from headrace.errors import UnknownTopicOrPartitionError
 from headrace.parallel.errors import ParallelError
 from headrace.parallel.finished import Interval, decode_finished, encode_finished, merge
 from headrace.parallel.letters import PART, part_of, unpack
@@ -39,7 +40,6 @@ from headrace.topics import TopicPartition
 
 log = logging.getLogger("headrace.parallel")
 
-_POLL_S = 0.5
 _QUIET_S = 20.0
 _AT_ONCE = 500
 _SAME_LETTER = (GROUP, ORIGIN_TOPIC, ORIGIN_PARTITION, ORIGIN_OFFSET, FAILED_MS)
@@ -94,12 +94,14 @@ class DeadLetters:
         # What an aborted transaction wrote is no dead letter.
         own = {"isolation.level": "read_committed", **own, "allow.auto.create.topics": False}
         self._consumer = Consumer({**own, "group.id": f"{topic}.redriven", "enable.auto.commit": False})
+        self._reader = RangeReader(without_group(own))
         self._redriven: dict[TopicPartition, tuple[int, list[Interval]]] = {}
 
     def __enter__(self) -> DeadLetters:
         return self
 
     def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
+        self._reader.close()
         self._consumer.close()
 
     def letters(
@@ -168,22 +170,8 @@ class DeadLetters:
         return producer.send(topic, record.value, record.key, headers=own)
 
     def _read(self, partition: TopicPartition, first: int, last: int) -> Iterator[ConsumerRecord]:
-        consumer = self._consumer
-        if first >= last:
-            return
-        consumer.assign([partition])
-        consumer.seek(partition, first)
-        quiet = 0.0
-        while consumer.position(partition) < last:
-            found = consumer.poll(_POLL_S)
-            quiet = 0.0 if found else quiet + _POLL_S
-            if quiet >= _QUIET_S:
-                raise RequestTimedOutError(
-                    f"{partition} gave no records for {_QUIET_S:.0f} s, though it ends at {last}"
-                )
-            for record in found:
-                if record.offset < last:
-                    yield record
+        # Letters that retention deletes meanwhile are gone; those behind them are not.
+        return self._reader.read_records({partition: (first, last)}, timeout=_QUIET_S, fail_on_data_loss=False)
 
     def _is_redriven(self, partition: TopicPartition, offset: int) -> bool:
         base, intervals = self._redriven.get(partition, (0, []))

@@ -1,7 +1,7 @@
-"""Model 2: several readers on one partition, each with a consumer of its own, on its own range of offsets.
+"""Model 2: several readers on one partition, each with a client of its own, on its own range of offsets.
 
-The member of the group holds the partitions but does not read them. It hands out ranges; a reader assigns itself the
-partition, seeks to its range's start and handles it in order. What is committed is the end of the finished prefix.
+The member of the group holds the partitions but does not read them. It hands out ranges; a reader begins at its range's
+start and handles it in order. What is committed is the end of the finished prefix.
 
 A range begins with a fetch (milliseconds, where many readers share the interpreter), so a reader is given the next one
 shortly before it is through with the last, and has it fetched meanwhile. What is held up so may be taken by others.
@@ -9,7 +9,6 @@ shortly before it is through with the last, and has it fetched meanwhile. What i
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import threading
 from collections import deque
@@ -19,6 +18,7 @@ from typing import Any
 from headrace.client.consumer.blocking import Consumer
 from headrace.client.consumer.errors import RecordDeserializationError
 from headrace.client.consumer.records import ConsumerRecord
+from headrace.client.ranges import OnLoss, RangeReader, pass_loss, refuse_loss, without_group
 from headrace.errors import RetriableError
 from headrace.parallel.core import make_entries
 from headrace.parallel.engine import Engine
@@ -57,50 +57,49 @@ Range = tuple[Entry, list[Interval]]
 
 
 class _Reader:
-    """One reader's consumer, and where it is."""
+    """One reader of ranges, and where it is."""
 
-    __slots__ = ("consumer", "did_other", "partition", "position")
+    __slots__ = ("_on_loss", "_reader", "did_other", "partition", "position")
 
-    def __init__(self, consumer: Consumer) -> None:
-        self.consumer = consumer
+    def __init__(self, reader: RangeReader, on_loss: OnLoss) -> None:
+        self._reader = reader
+        self._on_loss = on_loss
         self.partition: TopicPartition | None = None
         self.did_other = False
         """Whether the last it did was not a range: what is tried again and ranges take turns."""
         self.position = 0
         """The next offset: what was fetched beyond a range is there if the next one begins here."""
 
-    def turn_ahead_to(self, partition: TopicPartition, position: int) -> None:
+    def turn_ahead_to(self, partition: TopicPartition, position: int, end: int) -> None:
         """Read there next: ask for it, and do not wait for the answer."""
         if (partition, position) == (self.partition, self.position):
+            self._reader.extend(partition, end)
             return
-        self.turn_to(partition, position)
-        # A damaged batch is found again by whoever reads the range.
-        with contextlib.suppress(RecordDeserializationError):
-            self.consumer.poll(0.0, max_records=0)
+        self.turn_to(partition, position, end)
+        self._reader.ask()
 
-    def turn_to(self, partition: TopicPartition, position: int) -> None:
-        """Read this partition from there, and no other."""
+    def turn_to(self, partition: TopicPartition, position: int, end: int) -> None:
+        """Read this partition from there, and no other. What is there was readable before: it is a range's."""
         if (partition, position) == (self.partition, self.position):
+            self._reader.extend(partition, end)
             return
-        if partition != self.partition:
-            self.consumer.assign([partition])
-        self.consumer.seek(partition, position)
+        self._reader.begin({partition: (position, end)}, on_loss=self._on_loss, was_written=True, ahead=True)
         self.partition, self.position = partition, position
 
     def poll(self, records_max: int) -> list[ConsumerRecord]:
         """The next records; where there are none (compaction, transactions) only the position says so."""
         assert self.partition is not None
-        found = self.consumer.poll(_POLL_S, max_records=records_max).records(self.partition)
-        # Where it is unknown for now (out of range, and no broker to say what there is), it is where it was.
-        with contextlib.suppress(RetriableError):
-            self.position = max(self.position, self.consumer.position(self.partition, _POLL_S))
+        found = self._reader.poll_records(_POLL_S, records_max)
+        self.position = max(self.position, self._reader.position(self.partition))
         return found
 
-    def pass_to(self, position: int) -> None:
+    def pass_to(self, position: int, end: int) -> None:
         """Go on from there."""
         assert self.partition is not None
-        self.consumer.seek(self.partition, position)
-        self.position = position
+        self.turn_to(self.partition, position, end)
+
+    def close(self) -> None:
+        self._reader.close()
 
 
 class RangeReaders:
@@ -123,8 +122,10 @@ class RangeReaders:
         self._batch = batch
         # A range lies before the partition's end, so there is no reason to wait for data; a fetch that waits at the end
         # would only stand before the next range's.
-        own = {name: value for name, value in config.items() if name not in ("group.id", "group.instance.id")}
+        own = without_group(config)
         self._config = {"max.partition.fetch.bytes": _FETCH_BYTES, **own, "fetch.max.wait.ms": 1}
+        # Whoever names no policy wants to hear of a loss; of the others, none means to skip more than what is lost.
+        self._on_loss = refuse_loss if config.get("auto.offset.reset") == "none" else pass_loss
         self._threads: list[threading.Thread] = []
         self._ahead: dict[_Reader, Range] = {}
         """Given to readers that are not through with their last one (under the lock)."""
@@ -241,7 +242,7 @@ class RangeReaders:
     def _work(self) -> None:
         reader: _Reader | None = None
         try:
-            reader = _Reader(Consumer({**self._config, "enable.auto.commit": False}))
+            reader = _Reader(RangeReader(self._config), self._on_loss)
             while (work := self._next(reader)) is not None:
                 if isinstance(work, Chunk):
                     self._do(work)
@@ -254,7 +255,7 @@ class RangeReaders:
                 with self._member.lock:
                     if (found := self._ahead.pop(reader, None)) is not None:
                         self._core.range_dropped(found[0])
-                reader.consumer.close()
+                reader.close()
 
     def _do(self, chunk: Chunk) -> None:
         """What is not a range: another try of a record that failed, or a record of the retry topic."""
@@ -278,7 +279,7 @@ class RangeReaders:
     def _read_range(self, reader: _Reader, entry: Entry, skip: list[Interval]) -> bool:
         """Whether the range was finished; otherwise it is not ours any more."""
         position, end = entry.offset, entry.end
-        reader.turn_to(entry.tracker.partition, position)
+        reader.turn_to(entry.tracker.partition, position, end)
         while position < end:
             found: list[ConsumerRecord] = []
             try:
@@ -322,7 +323,7 @@ class RangeReaders:
                 return
             self._ahead[reader] = found
         entry, _ = found
-        reader.turn_ahead_to(entry.tracker.partition, entry.offset)
+        reader.turn_ahead_to(entry.tracker.partition, entry.offset, entry.end)
 
     def _pass_damage(self, reader: _Reader, entry: Entry, error: RecordDeserializationError) -> None:
         """A batch that cannot be read is one failed record; the part of it that lies in other ranges is theirs."""
@@ -332,7 +333,7 @@ class RangeReaders:
         with self._member.lock:
             now = self._member.clock.monotonic()
             self._core.range_failed(entry, [(record, damage)], damage.last_offset + 1, now)
-        reader.pass_to(damage.last_offset + 1)
+        reader.pass_to(damage.last_offset + 1, entry.end)
 
     # --- handling ---------------------------------------------------------------------------------------------------
 

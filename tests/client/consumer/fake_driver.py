@@ -11,6 +11,7 @@ from unittest.mock import patch
 from tests.client.consumer.fake_group import FakeGroupCluster
 
 import headrace.client.consumer.blocking as consumer_module
+import headrace.client.ranges as ranges_module
 from headrace.client.cluster.core import ClientCore, coordinator_key
 from headrace.client.consumer._heartbeats import Heartbeats
 from headrace.client.consumer.blocking import Consumer
@@ -27,6 +28,7 @@ class FakeClient:
         cluster.client = self.core
 
     def poll(self, timeout_s: float) -> None:
+        self.cluster.client = self.core
         # A little in any case: times that differ by less than a number can say would be waited for for ever.
         self.clock.now += 0.000001
         until = self.clock.now + timeout_s
@@ -72,6 +74,13 @@ class FakeClient:
 
     def abandon(self) -> None:
         pass
+
+
+@contextmanager
+def range_clients(cluster: FakeGroupCluster) -> Iterator[None]:
+    """Range readers that are made in here read from the cluster."""
+    with patch.object(ranges_module, "BlockingClient", lambda config, **_: FakeClient(cluster, config)):
+        yield
 
 
 class _NoThread:

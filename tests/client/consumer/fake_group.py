@@ -212,12 +212,13 @@ class FakeGroupCluster(FakeCluster):
 
     def _do_Fetch(self, node: int, request: Any, version: int) -> Any:
         names = {topic_id: name for name, topic_id in self.topic_ids.items()}
+        is_whole = request.session_epoch in (0, -1)
         if request.session_epoch == 0:
             self.sessions += 1
             self.session[node] = {}
-        elif node not in self.session:
+        elif not is_whole and node not in self.session:
             return FetchResponse(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND, session_id=0, responses=[])
-        session = self.session.setdefault(node, {})
+        session = self.session.setdefault(node, {}) if request.session_epoch >= 0 else {}
         for topic in request.topics:
             for part in topic.partitions:
                 # By what names the topic: another one of the same name is not in the session.
@@ -235,11 +236,11 @@ class FakeGroupCluster(FakeCluster):
                 data: PartitionData | None = PartitionData(partition_index=index, error_code=code)
             else:
                 data = self._read(node, (name, index), part)
-                if data is None and request.session_epoch == 0:
+                if data is None and is_whole:
                     data = PartitionData(partition_index=index, high_watermark=self.end(name, index))
             if data is not None:
                 responses.append(FetchableTopicResponse(topic=name or "", topic_id=topic_id, partitions=[data]))
-        return FetchResponse(session_id=77, responses=responses)
+        return FetchResponse(session_id=77 if request.session_epoch >= 0 else 0, responses=responses)
 
     def _read(self, node: int, key: tuple[str, int], part: Any) -> PartitionData | None:
         index = key[1]

@@ -480,6 +480,34 @@ def test_a_preferred_replica_is_read_from_and_left_when_it_fails() -> None:
     assert world.cluster.names("Fetch")[0].rack_id == "r"
 
 
+@pytest.mark.parametrize("named", [99, 1])
+def test_a_leader_that_names_nobody_to_go_to_is_not_asked_in_a_tight_loop(named: int) -> None:
+    world = make(brokers=2, client_rack="r")
+    world.consumer.assign([T0])
+    world.cluster.write("t", 0, 2)
+    prefer = PartitionData(partition_index=0, high_watermark=0, preferred_read_replica=named)
+    topic = FetchableTopicResponse(topic="t", topic_id=world.cluster.topic_ids["t"], partitions=[prefer])
+    asked: list[str] = []
+
+    def script(node: int, name: str, request: Any) -> Any:
+        if name != "Fetch":
+            return None
+        asked.append(request.rack_id)
+        return FetchResponse(session_id=9, responses=[topic]) if request.rack_id else None
+
+    world.cluster.script = script
+    # Asked without a rack, it answers itself.
+    world.run_until(lambda: len(world.records) == 2)
+    assert asked[:2] == ["r", ""]
+    prefer.preferred_read_replica = named
+    world.cluster.script = lambda node, name, request: (
+        FetchResponse(session_id=9, responses=[topic]) if name == "Fetch" else None
+    )
+    begun, before = world.clock.now, len(world.cluster.names("Fetch"))
+    world.run_until(lambda: world.clock.now > begun + 5)
+    assert len(world.cluster.names("Fetch")) - before < 100
+
+
 def test_a_lost_fetch_is_asked_again_and_nothing_comes_twice() -> None:
     world = make()
     world.consumer.assign([T0])

@@ -18,9 +18,15 @@ from headrace.errors import (
 )
 from headrace.net.connection import Call
 from headrace.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from headrace.protocol.messages.offset_for_leader_epoch import (
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderPartition,
+    OffsetForLeaderTopic,
+)
 from headrace.topics import TopicPartition
 
 _CONSUMER = -1
+_LATEST = -1
 _ROUND_S_MAX = 60.0
 
 Found = dict[TopicPartition, OffsetAndTimestamp | None]
@@ -107,6 +113,40 @@ class OffsetLookup:
                         epoch = part.leader_epoch if part.leader_epoch >= 0 else None
                         found[partition] = OffsetAndTimestamp(part.offset, part.timestamp, epoch)
         return found, errors
+
+    def log_end(self, partition: TopicPartition) -> Flow[int | None]:
+        """Where the leader's log ends, whatever is readable of it; None where it cannot say now (ask again).
+
+        A new leader's high watermark may lag behind the old one's, and a leader may not know of its successor. Its log
+        alone says what there is.
+        """
+        leader, epoch = self._core.view.leader_of(*partition), self.leader_epoch(partition)
+        if leader is None:
+            return None
+        if epoch >= 0:
+            asked = OffsetForLeaderPartition(
+                partition=partition.partition, current_leader_epoch=epoch, leader_epoch=epoch
+            )
+            topics = [OffsetForLeaderTopic(topic=partition.topic, partitions=[asked])]
+            request = OffsetForLeaderEpochRequest(replica_id=_CONSUMER, topics=topics)
+            call = self._core.submit(leader.id, request, lambda _: self._notify())
+            yield call
+            error, end_offset = call.error, -1
+            if error is None:
+                answer = call.response.topics[0].partitions[0]
+                error, end_offset = error_for(answer.error_code) if answer.error_code else None, answer.end_offset
+            if isinstance(error, RetriableError):
+                return None
+            if error is None and end_offset >= 0:
+                return int(end_offset)
+        # Brokers before 2.1 do not tell epochs, those before 2.3 may not want to, and a leader whose records are of an
+        # old format has no books of them. (Since 2.2 one whose watermark lags refuses to tell where it ends.)
+        found, errors = yield from self.round({partition: _LATEST})
+        failure = errors.get(partition)
+        if failure is not None and not isinstance(failure, RetriableError):
+            raise say_where(failure, partition)
+        end = found.get(partition)
+        return None if end is None else end.offset
 
     def _ask(self, node_id: int, partitions: Mapping[TopicPartition, int]) -> Call:
         topics: dict[str, ListOffsetsTopic] = {}

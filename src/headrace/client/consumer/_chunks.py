@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from headrace.client.compiled import count_rows
 from headrace.client.consumer.errors import RecordDeserializationError
 from headrace.client.consumer.records import PartitionColumns
-from headrace.errors import HeadraceError
+from headrace.errors import HeadraceError, UnsupportedForMessageFormatError
 from headrace.protocol.messages.fetch import AbortedTransaction
 from headrace.records import (
     HEADER_BYTES,
@@ -130,7 +130,7 @@ class Chunk:
         self._kind = TimestampType.CREATE_TIME
         self._row = 0
         self._end_epoch = _NO_EPOCH
-        self._error: HeadraceError | None = None
+        self._error: RecordDeserializationError | None = None
         self._records = records
         stretch = survey_stretch(records, fetch_offset, DECODE_BYTES_MAX)
         if stretch is not None:
@@ -152,7 +152,7 @@ class Chunk:
         aborting: set[int] = set()
         groups: list[_Group] = []
         next_offset, end_epoch = self.position, _NO_EPOCH
-        failure: HeadraceError | None = None
+        failure: RecordDeserializationError | None = None
         end = 0
         try:
             for batch in split(records):
@@ -187,6 +187,35 @@ class Chunk:
     def is_done(self) -> bool:
         """Whether everything was handed out (an error that stands at the end was not)."""
         return self._columns is None and self._next >= len(self._groups) and self._error is None
+
+    @property
+    def error(self) -> RecordDeserializationError | None:
+        """What stands behind the records that can be read."""
+        return self._error
+
+    def batches(self) -> Iterator[tuple[Batch, BatchHeader]]:
+        """The batches from the position on as they lie in the log, markers and aborted ones too, none decoded."""
+        found = split(self._records)
+        while True:
+            try:
+                batch = next(found, None)
+            except HeadraceError:
+                # What stands there instead of a batch (see `error`) was found when the headers were looked at.
+                if self._error is None:
+                    raise
+                return
+            if batch is None:
+                return
+            if is_legacy(batch):
+                raise UnsupportedForMessageFormatError(
+                    f"{self.partition} holds messages of a format before Kafka 0.11 at offset {batch.base_offset}: "
+                    "they are no batches, and can only be read as records"
+                )
+            header = batch.header()
+            if self._error is not None and header.base_offset >= self._error.offset:
+                return
+            if header.next_offset > self.position:
+                yield batch, header
 
     @property
     def mark(self) -> tuple[Any, ...]:

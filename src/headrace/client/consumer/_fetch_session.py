@@ -26,11 +26,15 @@ class Wanted:
 
 
 class FetchSession:
-    """The client's half of a session. One request is under way at a time."""
+    """The client's half of a session. One request is under way at a time.
 
-    def __init__(self) -> None:
+    One that is not kept has the broker remember nothing: whoever asks a few times only does not take a place there.
+    """
+
+    def __init__(self, *, is_kept: bool = True) -> None:
+        self._first_epoch = _INITIAL_EPOCH if is_kept else _FINAL_EPOCH
         self.session_id = _NO_SESSION
-        self.epoch = _INITIAL_EPOCH
+        self.epoch = self._first_epoch
         self.wanted: dict[TopicPartition, Wanted] = {}
         """What the broker has in its half after the request under way."""
         self._names: dict[bytes, str] = {}
@@ -44,7 +48,7 @@ class FetchSession:
             self.epoch = _INITIAL_EPOCH
         self._is_told = False
         by_id = all(one.topic_id != ZERO_UUID for one in wanted.values())
-        if self.epoch == _INITIAL_EPOCH:
+        if self.epoch == self._first_epoch:
             changed, forgotten = wanted, {}
         else:
             changed = {name: one for name, one in wanted.items() if self.wanted.get(name) != one}
@@ -70,17 +74,17 @@ class FetchSession:
         if response.error_code:
             if response.error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND:
                 self.session_id = _NO_SESSION
-            self.epoch = _INITIAL_EPOCH
+            self.epoch = self._first_epoch
         elif response.session_id == _NO_SESSION:
             # The broker keeps no session for us: everything is sent every time.
-            self.session_id, self.epoch = _NO_SESSION, _INITIAL_EPOCH
+            self.session_id, self.epoch = _NO_SESSION, self._first_epoch
         else:
             self.session_id = response.session_id
             self.epoch = 1 if self.epoch >= _EPOCH_MAX else self.epoch + 1
 
     def failed(self) -> None:
         """No answer: whether the broker took the request is not known, so the next one starts the session anew."""
-        self.epoch = _INITIAL_EPOCH
+        self.epoch = self._first_epoch
 
     @property
     def final(self) -> tuple[int, int] | None:

@@ -31,6 +31,8 @@ log = logging.getLogger("headrace.client.consumer")
 CHUNKS_MAX = 2
 _VERSION_WITHOUT_TOPIC_IDS = 12
 _CLOSE_TIMEOUT_MS = 1_000
+_LEADER_S, _LEADER_S_MAX = 5.0, 300.0
+"""So long a leader is asked for itself after a replica that it named was of no use: twice as long each time."""
 
 _ASK_METADATA = frozenset(
     {
@@ -75,9 +77,16 @@ class Fetcher:
     """Keeps data coming for the partitions that can be fetched."""
 
     def __init__(
-        self, core: ClientCore, subscriptions: Subscriptions, settings: ConsumerSettings, notify: Callable[[], None]
+        self,
+        core: ClientCore,
+        subscriptions: Subscriptions,
+        settings: ConsumerSettings,
+        notify: Callable[[], None],
+        *,
+        keeps_sessions: bool = True,
     ) -> None:
         self.metrics = FetchMetrics()
+        self._keeps_sessions = keeps_sessions
         self._core = core
         self._subscriptions = subscriptions
         self._settings = settings
@@ -106,6 +115,8 @@ class Fetcher:
         for state in self._subscriptions.states():
             if not state.is_fetchable:
                 continue
+            if state.read_end is not None and state.fetch_offset >= state.read_end:
+                continue
             if state.retry_at > now:
                 due = min(due, state.retry_at)
                 continue
@@ -120,9 +131,19 @@ class Fetcher:
             if node_id in full or self._is_asking(node_id):
                 continue
             if not self._core.is_reachable(node_id):
-                due = min(due, self._core.retry_at(node_id))
+                due = min(due, self._unreachable(node_id, states, now))
                 continue
-            self._send_to(node_id, states)
+            self._send_to(node_id, states, now)
+        return due
+
+    def _unreachable(self, node_id: int, states: dict[TopicPartition, PartitionState], now: float) -> float:
+        """When to look again at what would be asked of a broker whose connection failed a moment ago."""
+        due = self._core.retry_at(node_id)
+        for state in states.values():
+            if state.preferred_replica == node_id:
+                # Nobody has to wait for a replica: its leader has the same.
+                self.leave_replica(state, now)
+                due = now
         return due
 
     def _is_asking(self, node_id: int) -> bool:
@@ -130,8 +151,10 @@ class Fetcher:
         call = self._in_flight.get(node_id)
         return call is not None and not call.done
 
-    def _send_to(self, node_id: int, states: dict[TopicPartition, PartitionState]) -> None:
-        session = self._sessions.setdefault(node_id, FetchSession())
+    def _send_to(self, node_id: int, states: dict[TopicPartition, PartitionState], now: float) -> None:
+        session = self._sessions.get(node_id)
+        if session is None:
+            session = self._sessions[node_id] = FetchSession(is_kept=self._keeps_sessions)
         view = self._core.view
         wanted = {
             name: Wanted(
@@ -143,6 +166,10 @@ class Fetcher:
             for name, state in states.items()
         }
         topics, forgotten, by_id = session.build(wanted)
+        rack = self._settings.rack
+        if rack and any(state.leader_until > now for state in states.values()):
+            # Who does not say where it is gets its answers from the leader itself.
+            rack = ""
         request = FetchRequest(
             max_wait_ms=self._settings.fetch_max_wait_ms,
             min_bytes=self._settings.fetch_min_bytes,
@@ -152,7 +179,7 @@ class Fetcher:
             session_epoch=session.epoch,
             topics=topics,
             forgotten_topics_data=forgotten,
-            rack_id=self._settings.rack,
+            rack_id=rack,
         )
         call = self._core.submit(
             node_id,
@@ -168,11 +195,33 @@ class Fetcher:
     def _node_for(self, state: PartitionState, now: float) -> int | None:
         """The replica to read from: the one the leader prefers for us (KIP-392), else the leader."""
         if state.preferred_replica is not None:
-            if state.preferred_until > now and self._is_online(state.partition, state.preferred_replica):
+            if not self._is_online(state.partition, state.preferred_replica):
+                self.leave_replica(state, now)
+            elif state.preferred_until > now:
                 return state.preferred_replica
             state.preferred_replica = None
         leader = self._core.view.leader_of(*state.partition)
         return None if leader is None else leader.id
+
+    def _follow(self, state: PartitionState, node_id: int, replica: int, now: float) -> None:
+        """A broker leaves what was asked to a replica that is nearer."""
+        leader = self._core.view.leader_of(*state.partition)
+        is_told_by_leader = leader is not None and leader.id == node_id and replica != node_id
+        if is_told_by_leader and state.leader_until <= now and self._is_online(state.partition, replica):
+            state.preferred_replica = replica
+            state.preferred_until = now + self._settings.metadata_max_age_ms / 1000
+            return
+        # There is nobody to go to, and whoever is asked again at once answers the same at once.
+        log.debug("%s is not read from broker %s, which broker %s names", state.partition, replica, node_id)
+        self.leave_replica(state, now)
+        self._back_off(state, now)
+        self._core.refresh_metadata()
+
+    def leave_replica(self, state: PartitionState, now: float) -> None:
+        """The replica that was read from is of no use: for a while only the leader is asked, and answers itself."""
+        state.preferred_replica = None
+        state.leader_until = now + min(_LEADER_S * 2**state.replica_failures, _LEADER_S_MAX)
+        state.replica_failures = min(state.replica_failures + 1, 10)
 
     def _is_online(self, partition: TopicPartition, node_id: int) -> bool:
         found = self._view_of(partition)
@@ -252,7 +301,8 @@ class Fetcher:
         log.info("a fetch failed: %s", error)
         self._core.refresh_metadata()
         for state in states.values():
-            state.preferred_replica = None
+            if state.preferred_replica is not None:
+                self.leave_replica(state, now)
             self._back_off(state, now)
 
     def _take(
@@ -285,19 +335,22 @@ class Fetcher:
                 if data.error_code:
                     self._refused(node_id, state, asked, data, response, now)
                 else:
-                    self._take_partition(state, asked, data, now)
+                    self._take_partition(node_id, state, asked, data, now)
 
-    def _take_partition(self, state: PartitionState, asked: Wanted, data: PartitionData, now: float) -> None:
+    def _take_partition(
+        self, node_id: int, state: PartitionState, asked: Wanted, data: PartitionData, now: float
+    ) -> None:
         state.clear_backoff()
         state.high_watermark = data.high_watermark
         state.last_stable_offset = data.last_stable_offset if data.last_stable_offset >= 0 else None
         if data.log_start_offset >= 0:
             state.log_start_offset = data.log_start_offset
         if data.preferred_read_replica >= 0:
-            state.preferred_replica = data.preferred_read_replica
-            state.preferred_until = now + self._settings.metadata_max_age_ms / 1000
+            self._follow(state, node_id, data.preferred_read_replica, now)
         if not data.records:
             return
+        if state.preferred_replica == node_id:
+            state.replica_failures = 0
         chunk = Chunk(
             state.partition,
             asked.fetch_offset,
@@ -320,7 +373,8 @@ class Fetcher:
         code = data.error_code
         leader = self._core.view.leader_of(*state.partition)
         is_leader = leader is not None and leader.id == node_id
-        state.preferred_replica = None
+        if state.preferred_replica is not None:
+            self.leave_replica(state, now)
         self._back_off(state, now)
         if code in _ASK_METADATA:
             if not self._learn_leader(state.partition, data, response):
@@ -394,6 +448,15 @@ class Fetcher:
                 return state, chunk, piece
             # Only markers and aborted records: there is nothing to hand out, but the position moves on.
             self._drop(state, chunk)
+
+    def next_chunk(self) -> tuple[PartitionState, Chunk] | None:
+        """What a fetch brought for some partition, whole, for who wants it as it is (see `take_whole`)."""
+        state = self._pick()
+        return None if state is None else (state, state.chunks[0])
+
+    def take_whole(self, state: PartitionState, chunk: Chunk) -> None:
+        """All of a chunk was handed out."""
+        self._drop(state, chunk)
 
     def take(self, state: PartitionState, chunk: Chunk, rows: int) -> None:
         """That many records of a piece were handed out (or will be, and `marks` says how it was before)."""

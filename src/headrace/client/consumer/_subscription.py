@@ -49,6 +49,7 @@ class PartitionState:
         "in_callback",
         "is_revoked",
         "last_stable_offset",
+        "leader_until",
         "log_start_offset",
         "offset_epoch",
         "partition",
@@ -56,6 +57,8 @@ class PartitionState:
         "position",
         "preferred_replica",
         "preferred_until",
+        "read_end",
+        "replica_failures",
         "reset",
         "retry_at",
         "topic_id",
@@ -91,6 +94,11 @@ class PartitionState:
         self.log_start_offset: int | None = None
         self.preferred_replica: int | None = None
         self.preferred_until = 0.0
+        self.leader_until = 0.0
+        """So long the leader is to answer itself: a replica that it named was of no use."""
+        self.replica_failures = 0
+        self.read_end: int | None = None
+        """Where reading ends: nothing behind it is fetched. None: nowhere."""
 
     @property
     def has_position(self) -> bool:
@@ -140,7 +148,6 @@ class PartitionState:
         self.current_epoch = NO_EPOCH
         self.reset = None
         self.validating = False
-        self.preferred_replica = None
         self.topic_id = ZERO_UUID
         self.chunks.clear()
         self.clear_backoff()

@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from headrace.client.cluster.coordinator import NOT_THE_COORDINATOR, CoordinatorLink
+from headrace.client.cluster.coordinator import NOT_THE_COORDINATOR
+from headrace.client.consumer._coordinator import CoordinatorLink
 from headrace.client.consumer._flows import Flow, Pause, When
 from headrace.client.consumer._subscription import Subscriptions
 from headrace.client.consumer.errors import CommitFailedError, IllegalStateError, RetriableCommitFailedError, say

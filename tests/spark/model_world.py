@@ -14,14 +14,16 @@ from typing import Any
 import pyarrow as pa
 from tests.spark.model_broker import Log, ModelBroker
 
+from headrace.client.errors import ProducerFenced
 from headrace.errors import ErrorCode, HeadraceError, RequestTimedOutError
+from headrace.net.backoff import Backoff
 from headrace.protocol.schema import ZERO_UUID
 from headrace.spark import writing
 from headrace.spark.batches import MicroBatch
 from headrace.spark.cluster import TopicFacts
 from headrace.spark.history import Logged
 from headrace.spark.lanes import route
-from headrace.spark.once import Fenced, WriteFailed
+from headrace.spark.once import WriteFailed
 from headrace.spark.parcels import pack
 from headrace.topics import TopicPartition
 
@@ -229,8 +231,10 @@ def _wrong(request: Any, rng: random.Random) -> Any:
     code = int(rng.choice((ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)))
     if name in ("Fetch", "OffsetForLeaderEpoch", "ListOffsets", "Produce"):
         code = int(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-    part = SimpleNamespace(error_code=code, partition_error_code=code, error_message=None, records=None, offset=-1)
-    topic = SimpleNamespace(partitions=[part], partition_responses=[part], results_by_partition=[part])
+    part = SimpleNamespace(
+        partition_index=0, error_code=code, partition_error_code=code, error_message=None, records=None, offset=-1
+    )
+    topic = SimpleNamespace(name="", partitions=[part], partition_responses=[part], results_by_partition=[part])
     return SimpleNamespace(
         error_code=code if name != "Fetch" else 0,
         error_message=None,
@@ -262,7 +266,8 @@ class ModelClient:
         self.core = SimpleNamespace(
             clock=SimpleNamespace(monotonic=lambda: world.now),
             view=view,
-            config=SimpleNamespace(request_timeout_ms=30_000),
+            config=SimpleNamespace(request_timeout_ms=30_000, retry_backoff=Backoff(50, 50)),
+            rng=random.Random(0),
             refresh_metadata=lambda: None,
             add_topic=lambda name: None,
             learn_node=lambda node: None,
@@ -361,7 +366,7 @@ def model_job(rows: Rows, job: Any) -> int:
         life.in_task = True
         try:
             total += task()
-        except Fenced:
+        except ProducerFenced:
             raise
         except (TaskDied, HeadraceError) as error:
             world.ghosts += [one for one in tasks[at + 1 :] if rng.random() < 0.5]

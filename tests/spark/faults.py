@@ -123,7 +123,7 @@ def failing_task(write: Any, step: str, kind: str, directory: str, driver: int) 
     fail_once = _failing_once()
 
     def failing(batches: Iterator[Any]) -> Iterator[Any]:
-        from headrace.spark.producing import TransactionalWriter as Writer
+        from headrace.client.transactions import TransactionalWriter as Writer
 
         def fail(at: str) -> None:
             if at == step:

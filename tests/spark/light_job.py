@@ -19,6 +19,7 @@ from tests.spark.faults import NEXT, WRITTEN, arm_requests, die
 from tests.spark.topics import numbers
 
 from headrace.client.offsets import OffsetAndMetadata
+from headrace.client.transactions import ProducerIdentity, TransactionalWriter
 from headrace.runtime.real import RealClock
 from headrace.spark.cluster import Cluster
 from headrace.spark.columns import Shape
@@ -26,9 +27,8 @@ from headrace.spark.connections import make_client
 from headrace.spark.history import SinkIdentity, digest_of, judge
 from headrace.spark.lanes import Lanes, route
 from headrace.spark.markers import Marker
-from headrace.spark.once import Found, Identity, run_batch
+from headrace.spark.once import Found, run_batch
 from headrace.spark.parcels import pack
-from headrace.spark.producing import TransactionalWriter
 from headrace.spark.transaction import PROGRESS_TOPIC, Transaction
 from headrace.spark.writing import WriteJob, write_task
 from headrace.topics import TopicPartition
@@ -58,11 +58,11 @@ class LightSteps:
     def _marker(self) -> Marker:
         return Marker(self.batch, query=QUERY, run=self.life, call=self.life, end=digest_of([str(self.end)]))
 
-    def enlist(self, identity: Identity) -> None:
+    def enlist(self, identity: ProducerIdentity) -> None:
         self.lanes = Lanes.of(self.cluster.partition_counts([self.plan.sink]))
         self.transaction.enlist(identity, self.lanes.partitions())
 
-    def write(self, identity: Identity) -> None:
+    def write(self, identity: ProducerIdentity) -> None:
         random.SystemRandom().shuffle(self.values)
         rows = pa.RecordBatch.from_pydict(
             {
@@ -79,7 +79,7 @@ class LightSteps:
             parts = [part for part in (mine.slice(0, 5), mine.slice(5)) if part.num_rows]
             write_task((pack(part, [lane] * part.num_rows) for part in parts), job, lane)
 
-    def mark(self, identity: Identity) -> None:
+    def mark(self, identity: ProducerIdentity) -> None:
         offsets = {
             TopicPartition(self.plan.source, index): OffsetAndMetadata(
                 (self.end - index + SOURCE_PARTITIONS - 1) // SOURCE_PARTITIONS

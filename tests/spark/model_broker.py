@@ -207,8 +207,16 @@ class ModelBroker:
             one.partitions |= {
                 TopicPartition(topic.name, index) for topic in request.v3_and_below_topics for index in topic.partitions
             }
-        result = SimpleNamespace(results_by_partition=[SimpleNamespace(partition_error_code=int(code))])
-        return SimpleNamespace(results_by_topic_v3_and_below=[result])
+        results = [
+            SimpleNamespace(
+                name=topic.name,
+                results_by_partition=[
+                    SimpleNamespace(partition_index=index, partition_error_code=int(code)) for index in topic.partitions
+                ],
+            )
+            for topic in request.v3_and_below_topics
+        ]
+        return SimpleNamespace(results_by_topic_v3_and_below=results)
 
     def _AddOffsetsToTxn(self, request: Any, _: Any) -> Any:
         one, code = self._opened(request.transactional_id, request.producer_id, request.producer_epoch)
@@ -227,7 +235,17 @@ class ModelBroker:
                     for topic in request.topics
                     for part in topic.partitions
                 }
-        return SimpleNamespace(topics=[SimpleNamespace(partitions=[SimpleNamespace(error_code=int(code))])])
+        topics = [
+            SimpleNamespace(
+                name=topic.name,
+                partitions=[
+                    SimpleNamespace(partition_index=part.partition_index, error_code=int(code))
+                    for part in topic.partitions
+                ],
+            )
+            for topic in request.topics
+        ]
+        return SimpleNamespace(topics=topics)
 
     def _EndTxn(self, request: Any, _: Any) -> Any:
         one, code = self._checked(request.transactional_id, request.producer_id, request.producer_epoch)

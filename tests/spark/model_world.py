@@ -14,6 +14,7 @@ from typing import Any
 import pyarrow as pa
 from tests.spark.model_broker import Log, ModelBroker
 
+from headrace.client.errors import ProducerFenced
 from headrace.errors import ErrorCode, HeadraceError, RequestTimedOutError
 from headrace.net.backoff import Backoff
 from headrace.net.connection import Call
@@ -25,7 +26,7 @@ from headrace.spark.batches import MicroBatch
 from headrace.spark.cluster import TopicFacts
 from headrace.spark.history import Logged
 from headrace.spark.lanes import route
-from headrace.spark.once import Fenced, WriteFailed
+from headrace.spark.once import WriteFailed
 from headrace.spark.parcels import pack
 from headrace.topics import TopicPartition
 
@@ -406,7 +407,7 @@ def model_job(rows: Rows, job: Any) -> int:
         life.in_task = True
         try:
             total += task()
-        except Fenced:
+        except ProducerFenced:
             raise
         except (TaskDied, HeadraceError) as error:
             world.ghosts += [one for one in tasks[at + 1 :] if rng.random() < 0.5]

@@ -141,3 +141,17 @@ def test_a_call_that_failed_may_come_again() -> None:
         raise RuntimeError("the first time")
     with foreach_batch._once_a_batch(identity, batch):
         pass
+
+
+def test_a_second_call_is_refused_also_when_another_start_of_the_query_has_been_there_between() -> None:
+    """A start that was stopped may still be at its last batch: it must not make this one forget its first call."""
+    place = ("CLUSTER", "progress", SinkIdentity(QUERY, "between"))
+    for run in ("run-1", "run-2"):
+        with foreach_batch._once_a_batch(place, micro_batch(1, 10, 20, run)):
+            pass
+    for run in ("run-1", "run-2"):
+        with (
+            pytest.raises(SameSinkTwice, match="Leave the first as it is"),
+            foreach_batch._once_a_batch(place, micro_batch(1, 10, 20, run)),
+        ):
+            pass

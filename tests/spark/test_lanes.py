@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pyarrow as pa
 import pytest
 
 from headrace.records.murmur2 import murmur2
-from headrace.spark.lanes import Lanes, UnknownDestination, cut, route
+from headrace.spark.lanes import Lanes, UnknownDestination, route
 from headrace.topics import TopicPartition
 
 ONE = Lanes.of({"t": 5})
@@ -54,12 +53,3 @@ def test_topics_of_rows_have_lanes_of_their_own() -> None:
 def test_every_lane_has_one_owner(tasks: int, turn: int) -> None:
     owned = [lane for task in range(tasks) for lane in ONE.owned(task, tasks, turn)]
     assert sorted(owned) == list(range(5))
-
-
-def test_rows_are_cut_into_batches_that_fit() -> None:
-    assert cut([10, 10, 10, 100, 10], 25) == [(0, 2), (2, 3), (3, 4), (4, 5)]
-    assert cut([], 10) == []
-    sizes = np.random.default_rng(3).integers(1, 50, 500)
-    parts = cut(sizes, 100)
-    assert [row for start, end in parts for row in range(start, end)] == list(range(500))
-    assert all(end - start == 1 or sizes[start:end].sum() <= 100 for start, end in parts)

@@ -10,15 +10,14 @@ import random
 
 import pytest
 
+from headrace.client.errors import OutcomeUnknown, ProducerFenced
+from headrace.client.transactions import ProducerIdentity
 from headrace.errors import HeadraceError
 from headrace.spark.once import (
     BatchTooSlow,
     ExactlyOnceError,
-    Fenced,
     Found,
-    Identity,
     Outcome,
-    OutcomeUnknown,
     QueryStopped,
     TookOver,
     WriteFailed,
@@ -48,21 +47,21 @@ class ModelSteps:
         self.model, self.batch_id, self.rows, self.trouble = model, batch_id, rows, trouble
         self.stopped = False
 
-    def _step(self, name: str, identity: Identity | None, effect) -> None:  # type: ignore[no-untyped-def]
+    def _step(self, name: str, identity: ProducerIdentity | None, effect) -> None:  # type: ignore[no-untyped-def]
         self.model.calls.append(name)
         self.trouble(f"before {name}")
         if identity is not None and identity.epoch != self.model.epoch:
-            raise Fenced(f"epoch {identity.epoch} is over")
+            raise ProducerFenced(f"epoch {identity.epoch} is over")
         effect()
         self.trouble(f"after {name}")
 
-    def fence(self) -> Identity:
+    def fence(self) -> ProducerIdentity:
         def effect() -> None:
             self.model.epoch += 1
             self.model.open = None
 
         self._step("fence", None, effect)
-        return Identity(1, self.model.epoch)
+        return ProducerIdentity(1, self.model.epoch)
 
     def look(self) -> Found:
         self._step("look", None, lambda: None)
@@ -73,27 +72,27 @@ class ModelSteps:
     def is_stopped(self) -> bool:
         return self.stopped
 
-    def enlist(self, identity: Identity) -> None:
+    def enlist(self, identity: ProducerIdentity) -> None:
         def effect() -> None:
             self.model.open = []
 
         self._step("enlist", identity, effect)
 
-    def write(self, identity: Identity) -> None:
+    def write(self, identity: ProducerIdentity) -> None:
         def effect() -> None:
             assert self.model.open is not None
             self.model.open.extend(self.rows)
 
         self._step("write", identity, effect)
 
-    def mark(self, identity: Identity) -> None:
+    def mark(self, identity: ProducerIdentity) -> None:
         def effect() -> None:
             assert self.model.open is not None
             self.model.open.append(("marker", self.batch_id, id(self)))
 
         self._step("mark", identity, effect)
 
-    def commit(self, identity: Identity) -> None:
+    def commit(self, identity: ProducerIdentity) -> None:
         def effect() -> None:
             for row in self.model.open or ():
                 if isinstance(row, tuple):
@@ -186,7 +185,7 @@ def test_a_take_over_behind_a_commit_says_that_the_batch_is_in() -> None:
     def trouble(step: str) -> None:
         if step == "after commit":
             model.epoch += 1
-            raise Fenced("epoch 0 is over")
+            raise ProducerFenced("epoch 0 is over")
 
     clock = iter([0.0, 5.0, 0.0, 5.0])
     with pytest.raises(TookOver, match="batch 0 is committed"):

@@ -14,7 +14,9 @@ from tests.waiting import eventually
 
 from headrace.broker.broker import Broker
 from headrace.client.admin import Admin, ConfigResource, NewTopic, ResourceType
+from headrace.client.errors import ProducerFenced
 from headrace.client.offsets import OffsetAndMetadata, OffsetSpec
+from headrace.client.transactions import ProducerIdentity
 from headrace.errors import InvalidTransactionTimeoutError, MessageTooLargeError
 from headrace.spark.adopting import name_of
 from headrace.spark.cluster import Cluster
@@ -24,7 +26,7 @@ from headrace.spark.foreach_batch import UnsafeSpark, abort_orphan, check_spark
 from headrace.spark.history import SinkIdentity, judge
 from headrace.spark.lanes import Lanes
 from headrace.spark.markers import Marker
-from headrace.spark.once import BatchTooSlow, Fenced, Found, Identity, WrongHistory, run_batch
+from headrace.spark.once import BatchTooSlow, Found, WrongHistory, run_batch
 from headrace.spark.parcels import pack
 from headrace.spark.pipelines.scanning import scan_range
 from headrace.spark.planning import DataLoss, Range
@@ -60,7 +62,7 @@ class Driver:
             timeout_ms=options.get("timeout_ms", 60_000),
         )
 
-    def write(self, identity: Identity, lane: int, *parts: list[bytes]) -> int:
+    def write(self, identity: ProducerIdentity, lane: int, *parts: list[bytes]) -> int:
         """Write values that come to the task in so many parts."""
         job = WriteJob(self.kafka, SHAPE, LANES, self.transaction.transactional_id, identity, 0, None)
         packed = []
@@ -70,7 +72,7 @@ class Driver:
             packed.append(pack(rows, [lane] * len(values)))
         return write_task(iter(packed), job, lane)
 
-    def commit(self, identity: Identity) -> None:
+    def commit(self, identity: ProducerIdentity) -> None:
         """Commit, and wait until every partition knows: a broker answers before that. Fencing waits for it."""
         self.transaction.commit(identity)
         self.transaction.fence()
@@ -145,13 +147,13 @@ def test_a_task_of_an_older_epoch_writes_nowhere(drivers: list[Driver], kafka: E
     new = driver.transaction.fence()
     driver.transaction.enlist(new, OUT)
     # Also where the old attempt had written nothing, and before the new one has.
-    with pytest.raises(Fenced):
+    with pytest.raises(ProducerFenced):
         driver.write(old, lane, [b"zombie"])
     driver.write(new, lane, [b"new"])
     driver.transaction.mark(new, Marker(0, 1, 1))
     driver.commit(new)
     assert values_of(kafka) == [b"new"]
-    with pytest.raises(Fenced):
+    with pytest.raises(ProducerFenced):
         driver.transaction.commit(old)
 
 
@@ -230,7 +232,7 @@ def test_an_orphan_can_be_aborted_by_hand(drivers: list[Driver], kafka: Embedded
     driver.transaction.enlist(identity, OUT)
     driver.write(identity, 0, [b"orphan"])
     abort_orphan("gone", "out", kafka.address)
-    with pytest.raises(Fenced):
+    with pytest.raises(ProducerFenced):
         driver.commit(identity)
     assert values_of(kafka) == []
 
@@ -284,7 +286,7 @@ def test_epochs_that_are_used_up_are_followed_by_a_new_producer_id(
         if batch % 2:
             heir = begin(drivers, kafka, "rotation")
             met.add(heir.transaction.fence().producer_id)
-            with pytest.raises(Fenced):
+            with pytest.raises(ProducerFenced):
                 driver.transaction.commit(identity)
             identity = driver.transaction.fence()
             driver.transaction.enlist(identity, OUT)
@@ -311,10 +313,10 @@ class LateSteps:
     def is_stopped(self) -> bool:
         return False
 
-    def enlist(self, identity: Identity) -> None:
+    def enlist(self, identity: ProducerIdentity) -> None:
         self.driver.transaction.enlist(identity, OUT)
 
-    def write(self, identity: Identity) -> None:
+    def write(self, identity: ProducerIdentity) -> None:
         self.driver.write(identity, 0, [b"late"])
         with Admin(self.driver.kafka) as admin:
 
@@ -324,7 +326,7 @@ class LateSteps:
 
             eventually(is_aborted, "the abort")
 
-    def mark(self, identity: Identity) -> None:
+    def mark(self, identity: ProducerIdentity) -> None:
         self.driver.transaction.mark(identity, Marker(0, 1, 1))
 
 
@@ -413,7 +415,7 @@ def test_a_query_of_an_earlier_version_keeps_its_id_whatever_its_topics_are_now(
     found = heir.transaction.last_marker()
     assert found is not None
     assert found.batch == 6
-    with pytest.raises(Fenced):
+    with pytest.raises(ProducerFenced):
         old.transaction.commit(epoch)
     committed_by_an_earlier_version(drivers, kafka, query, ["more"], 3)
     with pytest.raises(WrongHistory, match="Start it once with the topics that it had"):

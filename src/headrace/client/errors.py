@@ -44,5 +44,9 @@ class ProducerFenced(FatalTransactionError):
     """Another producer took over this transactional id, or the transaction outlived `transaction.timeout.ms`."""
 
 
+class OutcomeUnknown(TransactionError):
+    """No answer says whether the transaction was committed. Fence its transactional id, and then look."""
+
+
 class TransactionTimeout(RequestTimedOutError, TransactionError):
     """The time was over before the outcome was known. Call the same method again to go on waiting for it."""

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from headrace.client.cluster.drivers import BlockingClient
+from headrace.client.cluster import BlockingClient
 from headrace.client.configs import COMMON_KEYS, ConnectionConfig, read_config
 from headrace.config import ConfigDefinition
 from headrace.records import use_fast

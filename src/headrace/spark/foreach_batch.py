@@ -238,8 +238,9 @@ def marked_with(marker: Marker, batch: MicroBatch) -> Marker:
 Place = tuple[str, str, SinkIdentity]
 """A sink, and where its markers are: the cluster's id and the progress topic."""
 
-_settled: dict[Place, tuple[str, int]] = {}
-"""The last batch of each sink that was written, or found written, in this process, and the run that it belongs to."""
+_settled: dict[tuple[Place, str], int] = {}
+"""The last batch of each sink and run that was written, or found written, in this process. By run, since a run that was
+stopped may still be at its last batch when the query was started again."""
 _settling = threading.Lock()
 
 
@@ -250,9 +251,9 @@ def _once_a_batch(place: Place, batch: MicroBatch | None) -> Iterator[None]:
     if batch is None:
         yield
         return
-    this = (batch.run, batch.number)
+    run = (place, batch.run)
     with _settling:
-        if _settled.get(place) == this:
+        if _settled.get(run) == batch.number:
             raise SameSinkTwice(
                 f"batch {batch.number} was given to the sink {identity.sink!r} of query {identity.query} already: two "
                 "sinks of a query, or two calls for a batch, need names of their own. Leave the first as it is, and "
@@ -262,8 +263,8 @@ def _once_a_batch(place: Place, batch: MicroBatch | None) -> Iterator[None]:
     with _settling:
         while len(_settled) >= _SETTLED_MAX:
             del _settled[next(iter(_settled))]
-        _settled.pop(place, None)
-        _settled[place] = this
+        _settled.pop(run, None)
+        _settled[run] = batch.number
 
 
 # --- batches ----------------------------------------------------------------------------------------------------------

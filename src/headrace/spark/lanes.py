@@ -6,7 +6,7 @@ to their lane by a shuffle; rows without are written where they are, each task i
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -89,16 +89,3 @@ def _route_one(batch: pa.RecordBatch, first: int, count: int, turn: int) -> Any:
             raise UnknownDestination(f"a row is for partition {wrong}; the topic has {count}, numbered from 0")
         chosen = np.where(given >= 0, given, chosen)
     return (chosen + first).astype(np.int32)
-
-
-def cut(sizes: Sequence[int] | Any, room: int) -> list[tuple[int, int]]:
-    """Neighbouring rows that fit into a batch of so many bytes, as (start, end); at least one row each."""
-    ends = np.cumsum(np.asarray(sizes, np.int64))
-    parts: list[tuple[int, int]] = []
-    start, before = 0, 0
-    while start < len(ends):
-        end = max(start + 1, int(np.searchsorted(ends, before + room, side="right")))
-        parts.append((start, end))
-        before = int(ends[end - 1])
-        start = end
-    return parts

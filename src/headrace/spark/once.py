@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Protocol
 
+from headrace.client.errors import OutcomeUnknown, ProducerFenced
+from headrace.client.transactions import ProducerIdentity
 from headrace.errors import HeadraceError
 
 
@@ -56,26 +57,11 @@ class WriteFailed(HeadraceError):
     """The tasks of a batch failed; the text has the first cause."""
 
 
-class Fenced(HeadraceError):
-    """The broker says that this producer epoch is over."""
-
-
-class OutcomeUnknown(HeadraceError):
-    """No answer says whether the transaction was committed."""
-
-
-@dataclass(frozen=True, slots=True)
-class Identity:
-    """The producer id and epoch of one attempt."""
-
-    producer_id: int
-    epoch: int
-
-
 class Steps(Protocol):
-    """What is done, in this order, for every attempt. Each may raise the errors above."""
+    """What is done, in this order, for every attempt. Each may raise the errors above, and the client's own:
+    `ProducerFenced` (this epoch is over), `OutcomeUnknown`."""
 
-    def fence(self) -> Identity:
+    def fence(self) -> ProducerIdentity:
         """A new epoch: every older transaction of this id is decided when it returns, by an abort if it was open."""
         ...
 
@@ -83,19 +69,19 @@ class Steps(Protocol):
         """What the marker says of this batch. Asked after `fence`. Raises `WrongHistory`."""
         ...
 
-    def enlist(self, identity: Identity) -> None:
+    def enlist(self, identity: ProducerIdentity) -> None:
         """Add every output partition to the transaction, so that ending it reaches all of them."""
         ...
 
-    def write(self, identity: Identity) -> None:
+    def write(self, identity: ProducerIdentity) -> None:
         """Have the tasks write the rows: each output partition by one attempt of one task."""
         ...
 
-    def mark(self, identity: Identity) -> None:
+    def mark(self, identity: ProducerIdentity) -> None:
         """The batch's marker (and the source's offsets), in the same transaction."""
         ...
 
-    def commit(self, identity: Identity) -> None: ...
+    def commit(self, identity: ProducerIdentity) -> None: ...
 
     def is_stopped(self) -> bool:
         """Whether nobody wants the batch any more: then it is not begun again."""
@@ -128,7 +114,7 @@ def run_batch(
             in_doubt = True
             steps.commit(identity)
             return Outcome.COMMITTED
-        except Fenced as error:
+        except ProducerFenced as error:
             # No fencing back: two drivers that do so would go on for ever.
             seen = _seen(steps) if in_doubt else Found.NOTHING
             took_ms = (monotonic() - started) * 1000
@@ -175,7 +161,9 @@ def _seen(steps: Steps) -> Found | None:
         return None
 
 
-def _fenced(error: Fenced, batch_id: int, took_ms: float, timeout_ms: int, seen: Found | None) -> ExactlyOnceError:
+def _fenced(
+    error: ProducerFenced, batch_id: int, took_ms: float, timeout_ms: int, seen: Found | None
+) -> ExactlyOnceError:
     if seen is Found.OURS:
         return TookOver(f"batch {batch_id} is committed, but another run of this query took over ({error})")
     if took_ms >= timeout_ms and seen is Found.NOTHING:

@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from headrace.client.cluster.drivers import BlockingClient
+from headrace.client.cluster import BlockingClient
+from headrace.client.transactions import ProducerIdentity
 from headrace.runtime.real import RealClock
 from headrace.spark.cluster import Cluster
 from headrace.spark.columns import Shape
@@ -15,7 +16,7 @@ from headrace.spark.first_cause import first_cause, job_ids
 from headrace.spark.history import judge
 from headrace.spark.lanes import Lanes
 from headrace.spark.markers import Marker
-from headrace.spark.once import Found, Identity, WriteFailed
+from headrace.spark.once import Found, WriteFailed
 from headrace.spark.transaction import CommittedOffsets, Transaction
 from headrace.spark.writing import WriteJob, needs_routing, run_job
 from headrace.topics import TopicPartition
@@ -79,7 +80,7 @@ class BatchSteps:
         self._lanes: Lanes | None = None
         self._topic_ids: Mapping[str, str] = {}
 
-    def fence(self) -> Identity:
+    def fence(self) -> ProducerIdentity:
         return self._transaction.fence()
 
     def look(self) -> Found:
@@ -89,13 +90,13 @@ class BatchSteps:
             ours = replace(ours, topics=self._link.cluster.topic_ids(self._work.topics))
         return judge(marker, ours)
 
-    def enlist(self, identity: Identity) -> None:
+    def enlist(self, identity: ProducerIdentity) -> None:
         described = self._link.cluster.described(self._work.topics) if self._work.topics else {}
         self._lanes = Lanes.of({name: one.partitions for name, one in described.items()})
         self._topic_ids = {name: one.id for name, one in described.items() if one.id}
         self._transaction.enlist(identity, list(self._work.partitions or self._lanes.partitions()))
 
-    def write(self, identity: Identity) -> None:
+    def write(self, identity: ProducerIdentity) -> None:
         assert self._lanes is not None
         rows, shape = self._work.rows, self._work.shape
         if rows is None:
@@ -120,14 +121,14 @@ class BatchSteps:
         except _job_errors() as error:
             raise WriteFailed(_with_cause(str(error), first_cause(spark, before))) from error
 
-    def mark(self, identity: Identity) -> None:
+    def mark(self, identity: ProducerIdentity) -> None:
         for group, offsets in self._work.offsets:
             self._transaction.commit_offsets(identity, group, offsets)
         now_ms = RealClock().now_ms()
         marker = replace(self._work.marker, records=self.records, at_ms=now_ms, topics=self._topic_ids)
         self._transaction.mark(identity, marker)
 
-    def commit(self, identity: Identity) -> None:
+    def commit(self, identity: ProducerIdentity) -> None:
         self._transaction.commit(identity)
 
 

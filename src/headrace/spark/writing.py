@@ -15,15 +15,16 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from headrace.client.errors import ProducerFenced
+from headrace.client.transactions import RECORD_OVERHEAD_BYTES, ProducerIdentity, TransactionalWriter, WriteSettings
 from headrace.errors import HeadraceError
 from headrace.records.arrow import arrow_to_columns
 from headrace.runtime.real import RealClock
 from headrace.spark.columns import Shape
 from headrace.spark.connections import expect_rows, forget, shared_client
 from headrace.spark.lanes import Lanes, route
-from headrace.spark.once import Fenced, Identity, WriteFailed
+from headrace.spark.once import WriteFailed
 from headrace.spark.parcels import LANE, PARCELS_DDL, pack, unpack
-from headrace.spark.producing import TransactionalWriter, WriteSettings, record_bytes, record_sizes
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -52,7 +53,7 @@ class WriteJob:
     shape: Shape
     lanes: Lanes
     transactional_id: str
-    identity: Identity
+    identity: ProducerIdentity
     turn: int
     owners: int | None
 
@@ -67,7 +68,7 @@ def needs_routing(shape: Shape) -> bool:
 
 
 def run_job(rows: DataFrame, job: WriteJob) -> int:
-    """Run the tasks; how many records they wrote. Raises `Fenced`, or `WriteFailed` with the first cause."""
+    """Run the tasks; how many records they wrote. Raises `ProducerFenced`, or `WriteFailed` with the first cause."""
     names = [*job.shape.columns, *(["topic"] if job.shape.topic is None else [])]
     rows = rows.select(*[_column(name, rows.schema) for name in names])
     if job.owners is None:
@@ -77,7 +78,7 @@ def run_job(rows: DataFrame, job: WriteJob) -> int:
     results = rows.mapInArrow(_task(job), RESULT).collect()
     for result in results:
         if result.fenced:
-            raise Fenced(result.error)
+            raise ProducerFenced(result.error)
     failed = [result for result in results if result.error is not None]
     # A task that refuses only says that an earlier attempt had failed; another task may know more.
     failed.sort(key=lambda result: result.refused)
@@ -122,7 +123,7 @@ def _task(job: WriteJob) -> Any:
             return
         try:
             yield _result(task, write_task(batches, job, task), None)
-        except Fenced as error:
+        except ProducerFenced as error:
             yield _result(task, 0, str(error), fenced=True)
         except HeadraceError as error:
             yield _result(task, 0, f"{type(error).__name__}: {error}")
@@ -150,9 +151,6 @@ def write_task(batches: Iterator[pa.RecordBatch], job: WriteJob, task: int) -> i
     if task >= (len(partitions) if job.owners is None else job.owners):
         raise WriteFailed(f"Spark made a task {task}, although there are {len(partitions)} partitions to own")
     client = shared_client(job.kafka, {partitions[lane].topic for lane in owned})
-    core = client.core
-    if any(core.view.leader_of(*partitions[lane]) is None for lane in owned):
-        client.ensure_metadata(core.clock.monotonic() + core.config.request_timeout_ms / 1000)
     settings = WriteSettings.of(job.kafka)
     writer = TransactionalWriter(client, settings, job.transactional_id, job.identity)
     now_ms = RealClock().now_ms()
@@ -164,7 +162,7 @@ def write_task(batches: Iterator[pa.RecordBatch], job: WriteJob, task: int) -> i
                 continue
             expect_rows(batch.num_rows)
             columns = arrow_to_columns(batch.select(_record_columns(job.shape)), default_timestamp_ms=now_ms)
-            writer.write(partitions[lane], columns, record_sizes(columns))
+            writer.write(partitions[lane], columns)
             rows += batch.num_rows
         writer.finish()
         finished = True
@@ -194,7 +192,7 @@ def _with_lanes(
             if lane != ours:
                 raise WriteFailed(f"rows of lane {lane} came to the task of lane {ours}: nothing is certain then")
             # A parcel is a part of what a request may carry: several go together.
-            more = record_bytes(rows)
+            more = _record_bytes(rows)
             if waiting and size + more > batch_bytes:
                 yield ours, _together(waiting)
                 waiting, size = [], 0
@@ -202,6 +200,11 @@ def _with_lanes(
             size += more
     if waiting:
         yield ours, _together(waiting)
+
+
+def _record_bytes(rows: pa.RecordBatch) -> int:
+    """About how many bytes rows take in a batch. Arrow's columns of ends are about eight bytes of a record."""
+    return int(rows.nbytes) + (RECORD_OVERHEAD_BYTES - 8) * int(rows.num_rows)
 
 
 def _together(rows: list[pa.RecordBatch]) -> pa.RecordBatch:

@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, TypeAlias, TypeVar
 
+from headrace.client.cluster.coordinator import CoordinatorKind, find_coordinator, found_coordinator
 from headrace.client.cluster.core import ANY_NODE, ClientCore
 from headrace.client.flows import All, Flow, Pause
 from headrace.errors import (
-    CoordinatorNotAvailableError,
     ErrorCode,
     HeadraceError,
     KafkaError,
@@ -25,8 +25,6 @@ from headrace.errors import (
     error_for,
 )
 from headrace.net.connection import Call
-from headrace.net.node import Node
-from headrace.protocol.messages.find_coordinator import FindCoordinatorRequest
 from headrace.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from headrace.topics import TopicPartition
 
@@ -34,7 +32,6 @@ T = TypeVar("T")
 K = TypeVar("K")
 V = TypeVar("V")
 
-GROUP, TRANSACTION = 0, 1
 # The core says why a request could not be sent when its time is over; that is worth a moment more.
 _GRACE_S = 0.05
 
@@ -301,33 +298,23 @@ def leaders(
 
 
 def coordinators(
-    context: Context, ids: Iterable[str], key_type: int = GROUP
+    context: Context, ids: Iterable[str], kind: CoordinatorKind = CoordinatorKind.GROUP
 ) -> Flow[tuple[dict[int, list[str]], dict[str, HeadraceError]]]:
     """The groups (or transactional ids) by the broker that coordinates them, and why some have none."""
     wanted = list(ids)
-    # One request each, with both the old field and the new: it is understood by every version of Kafka.
-    replies = yield from ask_all(
-        context,
-        [
-            Ask(ANY_NODE, FindCoordinatorRequest(key=name, key_type=key_type, coordinator_keys=[name]))
-            for name in wanted
-        ],
-    )
+    replies = yield from ask_all(context, [Ask(ANY_NODE, find_coordinator(kind, name)) for name in wanted])
     by_node: dict[int, list[str]] = {}
     errors: dict[str, HeadraceError] = {}
     for name, reply in zip(wanted, replies):
         if reply.error is not None:
             errors[name] = reply.error
             continue
-        answer = reply.response.coordinators[0] if reply.response.coordinators else reply.response
-        error = refused(answer.error_code, answer.error_message, f"coordinator of {name}")
-        if error is None and answer.node_id < 0:
-            error = CoordinatorNotAvailableError(f"{name} has no coordinator now")
-        if error is not None:
-            errors[name] = error
+        found = found_coordinator(reply.response)
+        if isinstance(found, KafkaError):
+            errors[name] = refused(found.code, found.message, f"coordinator of {name}") or found
             continue
-        context.core.learn_node(Node(answer.node_id, answer.host, answer.port))
-        by_node.setdefault(answer.node_id, []).append(name)
+        context.core.learn_node(found)
+        by_node.setdefault(found.id, []).append(name)
     return by_node, errors
 
 

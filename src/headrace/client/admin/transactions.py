@@ -6,7 +6,6 @@ import dataclasses
 from collections.abc import Iterable, Mapping
 
 from headrace.client.admin.core import (
-    TRANSACTION,
     Ask,
     Context,
     Results,
@@ -22,6 +21,7 @@ from headrace.client.admin.core import (
 )
 from headrace.client.admin.topics import describe_topics, list_topics
 from headrace.client.admin.types import OpenTransaction, ProducerState, TransactionDescription, TransactionListing
+from headrace.client.cluster.coordinator import CoordinatorKind
 from headrace.client.flows import Flow
 from headrace.errors import HeadraceError
 from headrace.protocol.messages.describe_producers import DescribeProducersRequest, TopicRequest
@@ -125,7 +125,7 @@ def describe_transactions(
     """State, producer and partitions of transactions."""
 
     def attempt(names: list[str]) -> Flow[Mapping[str, TransactionDescription | HeadraceError]]:
-        by_node, errors = yield from coordinators(context, names, TRANSACTION)
+        by_node, errors = yield from coordinators(context, names, CoordinatorKind.TRANSACTION)
         outcome: dict[str, TransactionDescription | HeadraceError] = dict(errors)
         replies = yield from ask_all(
             context,
@@ -157,7 +157,7 @@ def fence_producers(context: Context, transactional_ids: Iterable[str]) -> Flow[
     """Fence the producers of transactional ids: their open transactions are aborted. Gives producer id and epoch."""
 
     def attempt(names: list[str]) -> Flow[Mapping[str, tuple[int, int] | HeadraceError]]:
-        by_node, errors = yield from coordinators(context, names, TRANSACTION)
+        by_node, errors = yield from coordinators(context, names, CoordinatorKind.TRANSACTION)
         outcome: dict[str, tuple[int, int] | HeadraceError] = dict(errors)
         asked = [(node_id, name) for node_id, led in by_node.items() for name in led]
         replies = yield from ask_all(

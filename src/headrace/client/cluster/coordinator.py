@@ -1,89 +1,35 @@
-"""Which broker coordinates the group: found when needed, forgotten when it says it is not, or does not answer."""
+"""Which broker coordinates a group or a transactional id: the question, and what its answer says, for every client."""
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable
+from enum import IntEnum
+from typing import Any
 
-from headrace.client.cluster.core import ANY_NODE, ClientCore, coordinator_key
-from headrace.client.consumer.errors import say
-from headrace.client.flows import Flow, Pause
-from headrace.errors import ErrorCode, GroupAuthorizationFailedError, HeadraceError, RetriableError, error_for
-from headrace.net.connection import Call
+from headrace.errors import CoordinatorNotAvailableError, ErrorCode, KafkaError, error_for
 from headrace.net.node import Node
-from headrace.protocol.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
-
-log = logging.getLogger("headrace.client.consumer")
-
-_GROUP = 0
+from headrace.protocol.messages.find_coordinator import FindCoordinatorRequest
 
 NOT_THE_COORDINATOR = frozenset({ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE})
+"""Who answers so is to be asked no more: the coordinator is to be found anew."""
 
 
-class CoordinatorLink:
-    """The group's coordinator, on a connection of its own: no long fetch stands before a commit."""
+class CoordinatorKind(IntEnum):
+    """What a coordinator is for; Kafka's key types."""
 
-    def __init__(self, core: ClientCore, group_id: str, notify: Callable[[], None]) -> None:
-        self.core = core
-        self.group_id = group_id
-        self.node: Node | None = None
-        self.finds = 0
-        """Counts how often it was found: who talks to it otherwise compares."""
-        self._notify = notify
-        self._failures = 0
+    GROUP = 0
+    TRANSACTION = 1
 
-    @property
-    def key(self) -> int | None:
-        """Where to submit requests; None while the coordinator is not known."""
-        return None if self.node is None else coordinator_key(self.node.id)
 
-    def forget(self, why: str) -> None:
-        """The broker that was the coordinator is not, or cannot be asked."""
-        if self.node is not None:
-            log.info("the coordinator of group %s (%s) is to be found anew: %s", self.group_id, self.node, why)
-            self.node = None
+def find_coordinator(kind: CoordinatorKind, name: str) -> FindCoordinatorRequest:
+    """Ask any broker for one coordinator. The name is in the old field and in the new: every Kafka understands it."""
+    return FindCoordinatorRequest(key=name, key_type=int(kind), coordinator_keys=[name])
 
-    def submit(self, request: object, timeout_ms: float | None = None, version_max: int | None = None) -> Call | None:
-        """Send to the coordinator; None while it is not known."""
-        key = self.key
-        if key is None:
-            return None
-        return self.core.submit(key, request, lambda _: self._notify(), timeout_ms=timeout_ms, version_max=version_max)
 
-    def find(self) -> Flow[int]:
-        """Wait until the coordinator is known. Raises only what will not pass (authorization)."""
-        while self.node is None:
-            request = FindCoordinatorRequest(key=self.group_id, key_type=_GROUP, coordinator_keys=[self.group_id])
-            call = yield self.core.submit(ANY_NODE, request, lambda _: self._notify())
-            error = call.error or self._take(call.response)
-            if error is None:
-                break
-            if not isinstance(error, RetriableError):
-                raise error
-            log.debug("finding the coordinator of group %s: %s", self.group_id, error)
-            yield Pause(self.next_try())
-        self._failures = 0
-        assert self.node is not None
-        return coordinator_key(self.node.id)
-
-    def next_try(self) -> float:
-        """When to ask again after a failure."""
-        wait_ms = self.core.config.retry_backoff.wait_ms(self._failures, self.core.rng)
-        self._failures = min(self._failures + 1, 30)
-        return self.core.clock.monotonic() + wait_ms / 1000
-
-    def succeeded(self) -> None:
-        self._failures = 0
-
-    def _take(self, response: FindCoordinatorResponse) -> HeadraceError | None:
-        found = response.coordinators[0] if response.coordinators else response
-        if found.error_code:
-            error = error_for(found.error_code, found.error_message)
-            if isinstance(error, GroupAuthorizationFailedError):
-                return say(error, f"group {self.group_id}")
-            return error
-        self.node = Node(found.node_id, found.host, found.port)
-        self.finds += 1
-        self.core.learn_node(self.node)
-        log.info("the coordinator of group %s is %s", self.group_id, self.node)
-        return None
+def found_coordinator(response: Any) -> Node | KafkaError:
+    """The broker that an answer names, or why it names none."""
+    found = response.coordinators[0] if response.coordinators else response
+    if found.error_code:
+        return error_for(found.error_code, found.error_message)
+    if found.node_id < 0:
+        return CoordinatorNotAvailableError("there is no coordinator now")
+    return Node(found.node_id, found.host, found.port)

@@ -11,7 +11,8 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from headrace.client.cluster.coordinator import NOT_THE_COORDINATOR, CoordinatorLink
+from headrace.client.cluster.coordinator import NOT_THE_COORDINATOR
+from headrace.client.consumer._coordinator import CoordinatorLink
 from headrace.client.consumer._heartbeats import Identity
 from headrace.client.consumer._subscription import Subscriptions
 from headrace.client.consumer.errors import CommitFailedError, IllegalStateError, RetriableCommitFailedError, say

@@ -12,13 +12,13 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias, TypeVar
 
 from headrace.assignors import Assignor
-from headrace.client.cluster.coordinator import CoordinatorLink
 from headrace.client.cluster.core import ClientCore
 from headrace.client.cluster.list_offsets import OffsetLookup
 from headrace.client.cluster.topics import TopicQuestions, about_topic
 from headrace.client.cluster.view import ClusterView
 from headrace.client.consumer._chunks import Chunk
 from headrace.client.consumer._commits import CommitCallback, OffsetCommits, Offsets
+from headrace.client.consumer._coordinator import CoordinatorLink
 from headrace.client.consumer._fetching import Fetcher
 from headrace.client.consumer._group_leader import GroupLeader
 from headrace.client.consumer._heartbeats import Heartbeats

@@ -20,8 +20,9 @@ from headrace.assignors import (
     decode_assignment,
     encode_subscription,
 )
-from headrace.client.cluster.coordinator import NOT_THE_COORDINATOR, CoordinatorLink
+from headrace.client.cluster.coordinator import NOT_THE_COORDINATOR
 from headrace.client.cluster.core import ClientCore
+from headrace.client.consumer._coordinator import CoordinatorLink
 from headrace.client.consumer._group_leader import GroupLeader
 from headrace.client.consumer._heartbeats import Heartbeats, Identity, News, Verdict, leave_request
 from headrace.client.consumer._subscription import RebalanceListener, Subscriptions

@@ -14,7 +14,6 @@ from typing import Any, TypeVar
 from headrace.client.cluster.drivers import BlockingClient
 from headrace.client.cluster.list_offsets import OffsetLookup
 from headrace.client.consumer._fetching import Fetcher
-from headrace.client.consumer._flows import Flow, Task
 from headrace.client.consumer._positions import Positions
 from headrace.client.consumer._subscription import PartitionState, Subscriptions
 from headrace.client.consumer.config import EARLIEST_TIMESTAMP, READ_UNCOMMITTED, ConsumerSettings
@@ -25,6 +24,7 @@ from headrace.client.consumer.errors import (
     say,
 )
 from headrace.client.consumer.records import PartitionColumns, slice_columns
+from headrace.client.flows import Flow, Task
 from headrace.errors import HeadraceError, RequestTimedOutError, RetriableError, error_for
 from headrace.net.connection import Call
 from headrace.records import Batch, BatchHeader

@@ -16,9 +16,9 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from headrace.client.consumer.records import ConsumerGroupMetadata
+from headrace.client.cluster.coordinator import NOT_THE_COORDINATOR, found_coordinator
 from headrace.client.errors import (
     AbortableTransactionError,
     FatalTransactionError,
@@ -26,9 +26,9 @@ from headrace.client.errors import (
     TransactionStateError,
 )
 from headrace.client.offsets import OffsetAndMetadata
-from headrace.client.producer._sequences import Identity
 from headrace.client.transactions._requests import (
     Kind,
+    ProducerIdentity,
     Step,
     add_offsets,
     add_partitions,
@@ -43,12 +43,15 @@ from headrace.net.backoff import Backoff
 from headrace.net.node import Node
 from headrace.topics import TopicPartition
 
+if TYPE_CHECKING:
+    from headrace.client.consumer.records import ConsumerGroupMetadata
+    from headrace.client.producer._sequences import Identity
+
 log = logging.getLogger("headrace.client.producer")
 
 VERSION_2 = 2
 _FOREVER = float("inf")
 _CONCURRENT_RETRY_MS = 20.0
-_NOT_THE_COORDINATOR = frozenset({ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE})
 _FENCED = frozenset({ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH})
 _ABORTABLE = frozenset(
     {
@@ -341,7 +344,7 @@ class TransactionCore:
     def _goal(self, records_left: bool) -> Step | None:
         state = self.state
         if state is TransactionState.INITIALIZING:
-            return init_producer(self.transactional_id, self.timeout_ms, Identity())
+            return init_producer(self.transactional_id, self.timeout_ms, ProducerIdentity())
         if state in (TransactionState.IN_TRANSACTION, TransactionState.COMMITTING):
             if self._wanted:
                 return add_partitions(self.transactional_id, self.identity, list(self._wanted))
@@ -436,7 +439,7 @@ class TransactionCore:
         error = error_for(code, f"{what}: {ErrorCode(code).message if code in _KNOWN else f'error {code}'}")
         if isinstance(error, RetriableError):
             self._doubt(step)
-            if code in _NOT_THE_COORDINATOR:
+            if code in NOT_THE_COORDINATOR:
                 self._forget_coordinator(step)
             soon = code == ErrorCode.CONCURRENT_TRANSACTIONS and step.kind is not Kind.INIT
             if step.kind is Kind.COMMIT_OFFSETS and self._jobs:
@@ -507,8 +510,8 @@ class TransactionCore:
             self._ended()
 
     def _found(self, step: Step, response: Any) -> None:
-        found = response.coordinators[0] if response.coordinators else response
-        node = Node(found.node_id, found.host, found.port)
+        node = found_coordinator(response)
+        assert isinstance(node, Node)
         if step.group_id is None:
             self._coordinator = node
         else:

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
-from headrace.client.consumer.records import ConsumerGroupMetadata
+from headrace.client.cluster.coordinator import CoordinatorKind, found_coordinator
+from headrace.client.cluster.coordinator import find_coordinator as coordinator_question
 from headrace.client.offsets import OffsetAndMetadata
-from headrace.client.producer._sequences import Identity
+from headrace.errors import KafkaError
 from headrace.net.node import Node
 from headrace.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
 from headrace.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnTopic
 from headrace.protocol.messages.end_txn import EndTxnRequest
-from headrace.protocol.messages.find_coordinator import FindCoordinatorRequest
 from headrace.protocol.messages.init_producer_id import InitProducerIdRequest
 from headrace.protocol.messages.txn_offset_commit import (
     TxnOffsetCommitRequest,
@@ -23,9 +23,29 @@ from headrace.protocol.messages.txn_offset_commit import (
 )
 from headrace.topics import TopicPartition
 
-_GROUP, _TRANSACTION = 0, 1
+if TYPE_CHECKING:
+    from headrace.client.consumer.records import ConsumerGroupMetadata
+
 _ADD_PARTITIONS_MAX = 3
 _END_MAX_1, _OFFSETS_MAX_1 = 4, 4
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerIdentity:
+    """A producer id and one epoch of it, as a value: what whoever fences is given, and other processes are told."""
+
+    producer_id: int = -1
+    epoch: int = -1
+
+
+class Identity(Protocol):
+    """Who a request is from: such a value, or what a producer keeps of itself, which changes."""
+
+    @property
+    def producer_id(self) -> int: ...
+
+    @property
+    def epoch(self) -> int: ...
 
 
 class Kind(Enum):
@@ -51,7 +71,7 @@ class Step:
 
 
 def find_coordinator(key: str, *, is_group: bool) -> Step:
-    request = FindCoordinatorRequest(key=key, key_type=_GROUP if is_group else _TRANSACTION, coordinator_keys=[key])
+    request = coordinator_question(CoordinatorKind.GROUP if is_group else CoordinatorKind.TRANSACTION, key)
     return Step(Kind.FIND_COORDINATOR, request, group_id=key if is_group else None)
 
 
@@ -133,8 +153,8 @@ def end_transaction(transactional_id: str, identity: Identity, is_commit: bool, 
 def read_codes(step: Step, response: Any) -> dict[TopicPartition | None, int]:
     """The errors of an answer, by partition (None: of the whole); empty when all is well."""
     if step.kind is Kind.FIND_COORDINATOR:
-        found = response.coordinators[0] if response.coordinators else response
-        return {None: found.error_code} if found.error_code else {}
+        found = found_coordinator(response)
+        return {None: found.code} if isinstance(found, KafkaError) else {}
     if step.kind is Kind.ADD_PARTITIONS:
         return {
             TopicPartition(topic.name, result.partition_index): result.partition_error_code

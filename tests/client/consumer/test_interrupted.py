@@ -16,6 +16,7 @@ from tests.client.consumer.fake_group import FakeGroupCluster
 from tests.client.consumer.interrupts import Interrupted, Interruption
 from tests.client.fake import VirtualClock
 
+from headrace.client.consumer._fetch_session import FetchSession, _topics
 from headrace.client.consumer._fetching import Fetcher
 from headrace.client.consumer._heartbeat_thread import HeartbeatThread
 from headrace.client.consumer._heartbeats import Heartbeats
@@ -112,6 +113,27 @@ def test_what_an_interrupted_poll_took_is_taken_back_once_however_often_that_is_
             assert [offset for _, offset in all_that_comes(consumer, 5)] == list(range(1, 15))
 
     assert at_every_place(Fetcher.take_back, run)
+
+
+@pytest.mark.parametrize("within", [FetchSession.build, _topics, Fetcher._send_to, FetchSession.told])
+def test_a_fetch_that_was_not_sent_is_asked_for_whole_the_next_time(within: Callable[..., Any]) -> None:
+    """Otherwise the broker's half of the session keeps the old offset, and what it sends is taken for the new one's."""
+
+    def run(interruption: Interruption) -> None:
+        cluster = cluster_with(30, batches=3)
+        with blocking_consumer(cluster) as consumer:
+            consumer.assign([T0])
+            assert len(all_that_comes(consumer, 3)) == 30
+            consumer.seek(T0, 5)
+            cluster.write("t", 0, 10)
+            seen: list[tuple[int, int]] = []
+            with interrupted_by(interruption):
+                for _ in range(3):
+                    seen += all_that_comes(consumer, 1)
+            seen += all_that_comes(consumer)
+            assert [offset for _, offset in seen] == list(range(5, 40))
+
+    assert at_every_place(within, run)
 
 
 def test_an_assignment_is_changed_whole_or_not_at_all() -> None:

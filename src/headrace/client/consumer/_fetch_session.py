@@ -34,9 +34,15 @@ class FetchSession:
         self.wanted: dict[TopicPartition, Wanted] = {}
         """What the broker has in its half after the request under way."""
         self._names: dict[bytes, str] = {}
+        self._is_told = True
+        """Whether what was built last is on its way. If that was interrupted, the broker's half may be another: were
+        only changes sent, it would go on to send what was asked for before, to be taken for what is asked for."""
 
     def build(self, wanted: dict[TopicPartition, Wanted]) -> tuple[list[FetchTopic], list[ForgottenTopic], bool]:
-        """Topics to send, topics to forget, and whether topics can be named by their ids."""
+        """Topics to send, topics to forget, and whether topics can be named by their ids. `told` when it is sent."""
+        if not self._is_told:
+            self.epoch = _INITIAL_EPOCH
+        self._is_told = False
         by_id = all(one.topic_id != ZERO_UUID for one in wanted.values())
         if self.epoch == _INITIAL_EPOCH:
             changed, forgotten = wanted, {}
@@ -50,6 +56,10 @@ class FetchSession:
         self.wanted = wanted
         self._names = {one.topic_id: name.topic for name, one in wanted.items()}
         return _topics(changed), _forgotten(forgotten), by_id
+
+    def told(self) -> None:
+        """The request that was built is under way."""
+        self._is_told = True
 
     def topic_name(self, topic: str, topic_id: bytes) -> str | None:
         """The topic that an answer means; None for one that was not asked for."""

@@ -161,6 +161,7 @@ class Fetcher:
             version_max=None if by_id else _VERSION_WITHOUT_TOPIC_IDS,
         )
         self._in_flight[node_id] = call
+        session.told()
         for state in states.values():
             state.fetch_call = call
 

@@ -263,7 +263,9 @@ class Positions:
             self._back_off(state)
         elif known:
             # What was read beyond is gone; the log goes on from where both are still the same.
+            topic_id = state.topic_id
             state.seek(answer.end_offset, answer.leader_epoch)
-            state.current_epoch = epoch
+            # Still of the same topic: should there be another of its name by now, this offset means nothing in it.
+            state.current_epoch, state.topic_id = epoch, topic_id
         else:
             state.request_reset(self._settings.reset)

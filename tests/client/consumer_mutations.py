@@ -274,34 +274,39 @@ def _all_of(*patches: Any) -> Iterator[None]:
 
 
 MUTATIONS: dict[Callable[[], Any], int] = {
-    fetch_again_what_is_buffered: 300,
-    keep_where_to_fetch_beside_what_was_fetched: 300,
-    take_answers_to_questions_that_nobody_asks: 300,
-    take_answers_of_an_old_leader: 300,
-    keep_what_an_old_leader_gave: 300,
-    hold_nothing_against_a_new_leader: 300,
-    take_a_topic_of_the_same_name_for_the_same: 300,
-    keep_what_was_fetched_before_a_seek: 300,
-    forget_what_an_interrupted_poll_took: 300,
-    give_the_turn_on_in_two_steps: 300,
-    forget_how_far_an_iteration_came: 300,
-    count_what_an_iteration_has_not_given: 300,
-    hand_out_what_is_paused: 300,
-    pass_over_what_cannot_be_deserialized: 300,
-    begin_at_the_end: 300,
-    pass_over_the_committed_offset: 300,
-    commit_what_was_fetched: 300,
-    commit_less_than_was_handed_out: 300,
-    call_back_again_after_an_error: 300,
-    call_back_only_when_it_went_well: 300,
-    take_a_refused_commit_for_done: 300,
-    stay_when_the_group_forgot_this_member: 300,
-    pass_over_what_heartbeats_say: 300,
-    close_without_leaving: 300,
-    have_partitions_one_by_one: 300,
-    tell_the_listener_of_nothing_new: 300,
+    fetch_again_what_is_buffered: 60,
+    take_answers_to_questions_that_nobody_asks: 100,
+    hold_nothing_against_a_new_leader: 20,
+    take_a_topic_of_the_same_name_for_the_same: 150,
+    keep_what_was_fetched_before_a_seek: 60,
+    forget_what_an_interrupted_poll_took: 100,
+    forget_how_far_an_iteration_came: 60,
+    count_what_an_iteration_has_not_given: 60,
+    hand_out_what_is_paused: 20,
+    pass_over_what_cannot_be_deserialized: 60,
+    begin_at_the_end: 20,
+    pass_over_the_committed_offset: 60,
+    commit_what_was_fetched: 20,
+    commit_less_than_was_handed_out: 20,
+    call_back_again_after_an_error: 60,
+    call_back_only_when_it_went_well: 60,
+    take_a_refused_commit_for_done: 60,
+    stay_when_the_group_forgot_this_member: 20,
+    pass_over_what_heartbeats_say: 60,
+    close_without_leaving: 20,
+    tell_the_listener_of_nothing_new: 20,
 }
 """Each with the number of seeds that find it."""
+
+RARE: tuple[Callable[[], Any], ...] = (
+    keep_where_to_fetch_beside_what_was_fetched,
+    keep_what_an_old_leader_gave,
+    take_answers_of_an_old_leader,
+    give_the_turn_on_in_two_steps,
+    have_partitions_one_by_one,
+)
+"""Not found by 80 seeds: a signal has to come at one place of one call (`consumer/test_interrupted.py` has those), or a
+log to be cut back while records behind the cut wait to be handed out, or are on their way."""
 
 
 def found_within(mutation: Callable[[], Any], seeds: int) -> int | None:
@@ -334,7 +339,7 @@ def main() -> None:
     parser.add_argument("--only", help="the name of one")
     chosen = parser.parse_args()
     missed = 0
-    for mutation, stated in MUTATIONS.items():
+    for mutation, stated in (MUTATIONS | dict.fromkeys(RARE, 2000)).items():
         if chosen.only not in (None, mutation.__name__):
             continue
         seeds = chosen.seeds or stated

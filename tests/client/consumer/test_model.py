@@ -11,7 +11,7 @@ from tests.client.consumer_mutations import MUTATIONS, found_within, silenced
 
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 
-_SOON = 3
+_SOON = 20
 """Faults that so many seeds find are looked for whenever the slow tests run."""
 
 

@@ -402,6 +402,7 @@ def test_a_session_forgets_partitions_that_are_not_wanted_any_more() -> None:
     session = FetchSession()
     one = Wanted(b"i" * 16, 0, -1, 100)
     session.build({T0: one, TopicPartition("t", 1): one})
+    session.told()
     session.answered(FetchResponse(session_id=5))
     topics, forgotten, by_id = session.build({T0: one})
     assert topics == []

@@ -240,7 +240,7 @@ class RangeReader:
 
     def extend(self, partition: TopicPartition, end: int) -> None:
         """Go on to this end, where a range that was begun `ahead` has been read to its own."""
-        self._use().ends[partition] = end
+        self._use().extend(partition, end)
 
     def ask(self) -> None:
         """Have what was begun fetched, and do not wait for it."""

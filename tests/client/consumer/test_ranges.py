@@ -247,6 +247,26 @@ def test_what_lies_behind_a_range_is_there_for_the_next_one_if_it_is_wanted_ahea
         assert [record.offset for record in reader.poll_records(1.0, 10)] == list(range(25, 30))
 
 
+def test_a_fetch_of_before_says_nothing_of_a_range_that_begins() -> None:
+    cluster = FakeGroupCluster(VirtualClock(), 1, {"t": 1})
+    cluster.write("t", 0, 10)
+    with range_reader(cluster, fetch_max_wait_ms=1) as reader:
+        reader.begin({T0: (0, 10)}, was_written=True, ahead=True)
+        assert offsets_of(reader.poll(1.0, 10)) == list(range(10))
+        # What lies behind was asked for, and there was nothing.
+        reader.ask()
+        cluster.clock.now += 1
+        reader.ask()
+        cluster.write("t", 0, 10)
+        reader.extend(T0, 20)
+        began = cluster.clock.now
+        assert offsets_of(reader.poll(1.0, 10)) == list(range(10, 20))
+        reader.begin({T0: (5, 10)}, was_written=True, ahead=True)
+        assert offsets_of(reader.poll(1.0, 5)) == list(range(5, 10))
+        # Half a second is how long the cluster holds a fetch; nobody waits before asking beside that.
+        assert cluster.clock.now - began < 0.55
+
+
 def test_a_damaged_batch_behind_a_range_that_is_read_ahead_is_the_next_ones() -> None:
     cluster = FakeGroupCluster(VirtualClock(), 1, {"t": 1})
     cluster.write("t", 0, 10)

@@ -81,8 +81,8 @@ class _Asked:
 
     __slots__ = ("call", "failures", "is_judged", "looks", "offset")
 
-    def __init__(self) -> None:
-        self.call: Call | None = None
+    def __init__(self, call: Call | None = None) -> None:
+        self.call = call
         self.is_judged = True
         self.offset = -1
         self.failures = 0
@@ -129,8 +129,17 @@ class RangeCore:
         for topic in subscriptions.topics:
             self.client.core.add_topic(topic)
         self._on_loss, self._was_written = on_loss, was_written
-        self._asked, self._waits_for = {}, {}
+        # A fetch of before, under way or answered, says nothing of these.
+        self._asked = {state.partition: _Asked(state.fetch_call) for state in subscriptions.states()}
+        self._waits_for = {}
         self.missing = self._trouble = None
+
+    def extend(self, partition: TopicPartition, end: int) -> None:
+        """Go on to this end (see `RangeReader.extend`). What was asked for before, it may have been too early for."""
+        self.ends[partition] = end
+        asked = self._asked.get(partition)
+        if asked is not None:
+            asked.is_judged = True
 
     # --- moving on --------------------------------------------------------------------------------------------------
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable
+from typing import TypeVar
 
 from headrace.cluster import brokers, config_changes, features, leadership, quotas, security, topics
 from headrace.cluster.broker_config import BrokerConfig
@@ -65,6 +66,9 @@ from headrace.protocol.messages.unregister_broker import UnregisterBrokerRequest
 from headrace.protocol.messages.update_features import UpdateFeaturesRequest, UpdateFeaturesResponse
 
 _MIN_ISR = "min.insync.replicas"
+_UNCLEAN = "unclean.leader.election.enable"
+
+R = TypeVar("R")
 
 
 class Controller:
@@ -115,12 +119,22 @@ class Controller:
     # --- configuration ------------------------------------------------------------------------------------------------
 
     def alter_configs(self, image: Image, request: AlterConfigsRequest) -> Decision[AlterConfigsResponse]:
-        return config_changes.alter(self._configs(image), request)
+        return self._with_elections(image, config_changes.alter(self._configs(image), request))
 
     def incremental_alter_configs(
         self, image: Image, request: IncrementalAlterConfigsRequest
     ) -> Decision[IncrementalAlterConfigsResponse]:
-        return config_changes.alter_incrementally(self._configs(image), request)
+        return self._with_elections(image, config_changes.alter_incrementally(self._configs(image), request))
+
+    def _with_elections(self, image: Image, decision: Decision[R]) -> Decision[R]:
+        """Partitions that may have a leader by the new configuration get one with it."""
+        changes = decision.records
+        if any(isinstance(record, ConfigRecord) and record.name == _UNCLEAN for record in changes):
+            after = image.copied()
+            for record in changes:
+                after.apply(record)
+            decision.records += leadership.elect_leaderless(after, self._rules(after))
+        return decision
 
     def describe_configs(self, image: Image, request: DescribeConfigsRequest) -> DescribeConfigsResponse:
         return config_changes.describe(self._configs(image), request)

@@ -128,6 +128,19 @@ def balance_leaders(
     return decision
 
 
+def elect_leaderless(image: Image, rules_of: RulesOf) -> list[MetadataRecord]:
+    """Leaders for partitions that have none, where the rules now allow one that may lack records."""
+    records: list[MetadataRecord] = []
+    for topic in image.topics.values():
+        for index, partition in enumerate(topic.partitions):
+            if partition.leader == NO_LEADER and rules_of(topic.name).is_unclean_allowed:
+                rules = rules_of(topic.name)
+                record = change(topic.topic_id, index, partition, image.is_active, rules, election=rules.election)
+                if record is not None:
+                    records.append(record)
+    return records
+
+
 # --- changes asked for by leaders -------------------------------------------------------------------------------------
 
 
@@ -282,8 +295,9 @@ def _reassign(
         image.is_active,
         rules_of(name),
         replicas=[*target.replicas, *removing],
-        adding=sorted(set(target.replicas) - set(partition.replicas)),
-        removing=removing,
+        # Where nothing is to come, or to go, what an earlier move has left to do stays to be done.
+        adding=sorted(set(target.replicas) - set(partition.replicas)) or None,
+        removing=removing or None,
     )
     return record, NO_ERROR
 

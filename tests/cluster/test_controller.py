@@ -107,7 +107,7 @@ def test_partitions_in_a_failed_directory_are_led_by_others_or_by_no_one() -> No
     (alone,) = cluster.image.topics["u"].partitions
     assert (shared.leader, shared.isr, shared.leader_epoch) == (2, (2, 3), 1)
     # Only this one has all records: it leads again when its directory is back.
-    assert (alone.leader, alone.isr, alone.leader_epoch) == (-1, (1,), 1)
+    assert (alone.leader, alone.isr, alone.eligible, alone.leader_epoch) == (-1, (), (1,), 1)
     assert (other.leader, other.leader_epoch) == (1, 0)
 
 
@@ -127,13 +127,13 @@ def test_a_fenced_leader_is_replaced_from_the_in_sync_replicas_and_gets_back_by_
     assert (partition.leader, partition.leader_epoch) == (1, 2)
 
 
-def test_the_last_in_sync_replica_stays_in_sync_and_only_it_may_lead_again() -> None:
+def test_the_last_in_sync_replica_stays_eligible_and_only_it_may_lead_again() -> None:
     cluster = three_brokers()
     create(cluster, "t", [[1, 2]])
     for node_id in (1, 2):
         cluster.decide(cluster.controller.fence_broker(cluster.image, node_id))
     partition = cluster.image.topics["t"].partitions[0]
-    assert (partition.leader, partition.isr) == (NO_LEADER, (2,))
+    assert (partition.leader, partition.isr, partition.eligible) == (NO_LEADER, (), (2,))
     cluster.decide(cluster.controller.unfence_broker(cluster.image, 1))
     assert cluster.image.topics["t"].partitions[0].leader == NO_LEADER
     cluster.decide(cluster.controller.unfence_broker(cluster.image, 2))

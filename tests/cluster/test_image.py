@@ -56,7 +56,9 @@ def check_invariants(image: Image) -> None:
 def check_partition(image: Image, partition: PartitionImage) -> None:
     assert len(set(partition.replicas)) == len(partition.replicas) > 0
     assert set(partition.isr) <= set(partition.replicas)
-    assert partition.isr
+    # Somebody has all that was committed, or is known to have led last.
+    assert partition.isr or partition.eligible or partition.last_known
+    assert not set(partition.isr) & set(partition.eligible)
     assert len(partition.directories) == len(partition.replicas)
     assert set(partition.adding) | set(partition.removing) <= set(partition.replicas)
     if partition.leader != NO_LEADER:
@@ -106,7 +108,7 @@ def test_clean_elections_never_choose_a_replica_out_of_sync() -> None:
                 continue
             for old, new in zip(partitions, topic.partitions):
                 if new.leader not in (old.leader, NO_LEADER) and not new.recovering:
-                    assert new.leader in old.isr
+                    assert new.leader in (old.isr or old.eligible)
 
 
 @pytest.mark.parametrize(

@@ -118,8 +118,8 @@ class Answers:
 
     def _offline(self, partition: PartitionImage) -> list[int]:
         brokers = self.image.brokers
-        # An in-sync replica of a live broker would lead, if its log were not on a disk that failed.
-        lost = partition.isr if partition.leader == NO_LEADER else ()
+        # A replica of a live broker that may lead would lead, if its log were not on a disk that failed.
+        lost = (partition.isr or partition.eligible) if partition.leader == NO_LEADER else ()
         return [
             node_id
             for node_id in partition.replicas

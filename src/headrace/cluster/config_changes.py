@@ -150,6 +150,8 @@ def _check_resource(context: ConfigContext, resource_type: int, name: str, confi
         error = broker_name_error(name)
         if error is not NO_ERROR:
             raise _Refused(*error)
+        if int(name) not in context.image.brokers:
+            raise _Refused(ErrorCode.INVALID_REQUEST, f"Unexpected broker id: there is no broker {name}.")
 
 
 def broker_name_error(name: str, asked: int | None = None) -> ApiError:

@@ -63,7 +63,7 @@ def test_a_request_that_goes_on_without_its_connection_is_counted_until_its_end(
     async def scenario(world: World) -> None:
         may_end = asyncio.Event()
 
-        async def slowly(*_: Any) -> None:
+        async def slowly(*_: Any, **__: Any) -> None:
             await may_end.wait()
 
         monkeypatch.setattr(world.broker, "decide", slowly)
@@ -82,7 +82,7 @@ def test_a_request_that_goes_on_without_its_connection_is_counted_until_its_end(
 
 def test_a_request_that_is_given_up_from_inside_ends_its_connection(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario(world: World) -> None:
-        async def cancelled(*_: Any) -> None:
+        async def cancelled(*_: Any, **__: Any) -> None:
             await asyncio.sleep(1)
             raise asyncio.CancelledError
 

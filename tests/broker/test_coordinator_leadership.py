@@ -441,19 +441,22 @@ def test_an_append_that_waits_for_its_turn_is_refused_when_its_epoch_is_over_by_
         exchange = asyncio.ensure_future(partition.exchange(may_end.wait))  # type: ignore[arg-type]
         await asyncio.sleep(0)
         began_in = partition.leadership
-        ended = []
+        ended = {}
         for leader_epoch in (began_in.leader_epoch, began_in.leader_epoch + 2):
             append = begin_append(broker, TOPIC, 0, lambda: raw.batch([b"x"]), leader_epoch=leader_epoch)
-            append.when_done(lambda append=append: ended.append(append.error))  # type: ignore[misc]
-        for leader_id, leader_epoch in ((99, began_in.leader_epoch + 1), (1, began_in.leader_epoch + 2)):
-            own_id = broker.node_id if leader_id == 1 else leader_id
-            partition.lead(type(began_in)(own_id, leader_epoch, began_in.replicas, began_in.isr))
+            append.when_done(lambda append=append, at=leader_epoch: ended.update({at: append.error}))  # type: ignore[misc]
+        for later, leader_id in enumerate((99, broker.node_id), start=1):
+            epochs = began_in.leader_epoch + later, began_in.partition_epoch + later
+            partition.lead(Leadership(leader_id, epochs[0], began_in.replicas, began_in.isr, epochs[1]))
         may_end.set()
         await exchange
         async with asyncio.timeout(10):
             while len(ended) < 2:
                 await asyncio.sleep(0)
-        assert ended == [ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.NONE]
+        assert ended == {
+            began_in.leader_epoch: ErrorCode.NOT_LEADER_OR_FOLLOWER,
+            began_in.leader_epoch + 2: ErrorCode.NONE,
+        }
         assert partition.log.end_offset == 1
 
     async def main(simulation: Simulation) -> None:

@@ -22,6 +22,7 @@ NOT_SERVED = {("produce", version) for version in range(3)}
 SERVED = [
     (NAMES[int(handler.api_key)], version)
     for handler in sorted(load_handlers().values(), key=lambda handler: handler.api_key)
+    if not handler.between_brokers
     for version in range(handler.low, handler.high + 1)
 ]
 

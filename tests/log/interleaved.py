@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 os.environ.setdefault("HEADRACE_CHECK_OWNERS", "1")  # when it is run as a command
 
 from headrace.broker.partition import Isolation, Leadership, Partition
-from headrace.errors import InvalidTxnStateError, OffsetOutOfRangeError
+from headrace.errors import InvalidTxnStateError, NotLeaderOrFollowerError, OffsetOutOfRangeError
 from headrace.log import Appended, Caches, Log, LogConfig, Origin, Slice, WouldBlock
 from headrace.log.cleaner import Cleaner
 from headrace.log.segment import OFFSET_INDEX, TIME_INDEX
@@ -153,11 +153,15 @@ class World:
         self.count += 1
         return f"{name}:{self.count}:".encode() + b"x" * self.rng.choice([0, 40, 200])
 
-    async def _append(self, values: list[bytes], **options: Any) -> Appended:
+    async def _append(self, values: list[bytes], *, once: bool = False, **options: Any) -> Appended:
         keys = [b"key-%d" % self.rng.randrange(6) for _ in values]
         now_ms = self.host.clock.now_ms()
         batch = build_batch([(now_ms, key, value, []) for key, value in zip(keys, values)], **options)
-        appended = await self._wait(self.partition.append(batch, verification=self._guard(options)))
+
+        def ask() -> Appended | Awaitable[Appended]:
+            return self.partition.append(batch, verification=self._guard(options))
+
+        appended = await self._wait(ask()) if once else await self._accepted(ask)
         for offset, value in enumerate(values, appended.base_offset):
             if offset in self.acknowledged:
                 raise Wrong(f"offset {offset} was given to {value!r}, and before to {self.acknowledged[offset]!r}")
@@ -172,6 +176,12 @@ class World:
         if not options.get("transactional"):
             return None
         return self.log.start_verification(options["producer_id"], options["base_sequence"], options["producer_epoch"])
+
+    async def _accepted(self, ask: Callable[[], T | Awaitable[T]]) -> T:
+        """What waited for its turn while a new leader epoch began was not written, and is asked for again."""
+        while True:
+            with contextlib.suppress(NotLeaderOrFollowerError):
+                return await self._wait(ask())
 
     async def _wait(self, result: T | Awaitable[T]) -> T:
         if isinstance(result, Awaitable):
@@ -205,9 +215,21 @@ class World:
             commit = self.rng.random() < 0.5
             self.outcomes[name.encode()] = commit
             ending = self.partition.append(self._marker(number, commit), origin=Origin.COORDINATOR)
+            late = None
             if self.rng.random() < 0.3 and isinstance(ending, Awaitable):
-                await self._late(number, sequence)
-            await self._wait(ending)
+                late = await self._late(number, sequence, name)
+                sequence += late is not None
+            try:
+                end = await self._wait(ending)
+                if late is not None and late.base_offset > end.base_offset:
+                    raise Wrong(f"a batch was accepted at offset {late.base_offset}, behind its transaction's end")
+            except NotLeaderOrFollowerError:
+                # So the late one was in time.
+                await self._accepted(
+                    lambda commit=commit: self.partition.append(  # type: ignore[misc]  # binds this turn's
+                        self._marker(number, commit), origin=Origin.COORDINATOR
+                    )
+                )
             await self._nap()
 
     def _marker(self, number: int, commit: bool) -> bytearray:
@@ -219,14 +241,15 @@ class World:
             timestamp=self.host.clock.now_ms(),
         )
 
-    async def _late(self, number: int, sequence: int) -> None:
+    async def _late(self, number: int, sequence: int, name: str) -> Appended | None:
         """A batch of the transaction that arrives when its end is already on the way: to be refused."""
-        self.outcomes[b"late"] = False
         if self.log.start_verification(number, sequence, 0) is not None:
-            return  # the coordinator would be asked, and knows that the transaction has ended
-        with contextlib.suppress(InvalidTxnStateError):
-            appended = await self._append([self._value("late")], **_in_transaction(number, sequence))
-            raise Wrong(f"a batch was accepted at offset {appended.base_offset}, behind its transaction's end")
+            return None  # the coordinator would be asked, and knows that the transaction has ended
+        try:
+            return await self._append([self._value(name)], once=True, **_in_transaction(number, sequence))
+        except (InvalidTxnStateError, NotLeaderOrFollowerError):
+            # When it is sent again, the coordinator is asked.
+            return None
 
     # ---- those who look after the log ----------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ import pytest
 from tests.log.making import NOW_MS, PARTITION, batch, make_host, marker, open_log
 
 from headrace.broker.partition import Leadership, Partition
-from headrace.errors import InvalidTxnStateError, KafkaStorageError
+from headrace.errors import InvalidTxnStateError, KafkaStorageError, NotLeaderOrFollowerError
 from headrace.log import UNVERIFIED, Log, LogConfig, Origin, Slice, reading
 from headrace.log import segment as segment_module
 from headrace.log.files import LogFile
@@ -439,7 +439,7 @@ def test_a_batch_without_proof_may_continue_a_transaction_but_not_open_one() -> 
     assert log.end_offset == 3
 
 
-def test_a_new_leader_epoch_waits_for_the_appends_before_it() -> None:
+def test_what_waits_for_the_disk_is_refused_when_a_new_leader_epoch_has_begun() -> None:
     async def main(simulation: Simulation) -> None:
         log = open_log(simulation.host())
         partition = served(simulation, log)
@@ -451,11 +451,14 @@ def test_a_new_leader_epoch_waits_for_the_appends_before_it() -> None:
         partition.lead(Leadership(1, 5, [1], [1]))
         later = partition.append(batch(b"v"))
         assert log.leader_epoch == 0
-        for appended in (earlier, later, syncing):
+        assert isinstance(earlier, asyncio.Future)
+        with pytest.raises(NotLeaderOrFollowerError):
+            await earlier
+        for appended in (later, syncing):
             assert isinstance(appended, asyncio.Future)
             await appended
         await partition.idle()
-        assert [tuple(entry) for entry in log.epochs.entries] == [(0, 0), (5, 2)]
+        assert [tuple(entry) for entry in log.epochs.entries] == [(0, 0), (5, 1)]
         await partition.writer.close()
 
     run_simulation(main, 1)

@@ -124,8 +124,9 @@ def _the_watermark_changes_the_view(monkeypatch: pytest.MonkeyPatch) -> None:
 def _the_loop_begins_epochs(monkeypatch: pytest.MonkeyPatch) -> None:
     def begin(self: Any) -> None:
         self.log.begin_epoch(self.leadership.leader_epoch)
+        self._take_effect()
 
-    monkeypatch.setattr(partition_module.Partition, "_begin_epoch", begin)
+    monkeypatch.setattr(partition_module.Partition, "_change_role", begin)
 
 
 def _markers_count_at_once(monkeypatch: pytest.MonkeyPatch) -> None:

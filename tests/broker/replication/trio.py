@@ -100,7 +100,7 @@ class Trio:
                     await self._put(self.broker(node_id), self.decisions[self.heard[node_id] - 1])
 
     async def _put(self, broker: Broker, records: list[MetadataRecord]) -> None:
-        await self.on(broker, broker.metadata.change(lambda: Decision(None, records)))
+        await self.on(broker, broker.metadata.change(lambda _: Decision(None, records)))
 
     async def on(self, broker: Broker, work: Awaitable[Any]) -> Any:
         """Do something as the broker's own process."""

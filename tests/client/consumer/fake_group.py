@@ -270,7 +270,10 @@ def _has_news(answer: FetchResponse) -> bool:
 
 
 def prefers_broker_2(cluster: FakeGroupCluster) -> list[int]:
-    """Broker 1 leads, and sends consumers on to broker 2, which has the same log. Gives who was fetched from."""
+    """Broker 1 leads, and sends consumers that name their rack on to broker 2, which has the same log.
+
+    Gives who was fetched from.
+    """
     name = ("t", 0)
     cluster.leaders[name] = (1, 0)
     asked: list[int] = []
@@ -279,6 +282,8 @@ def prefers_broker_2(cluster: FakeGroupCluster) -> list[int]:
         if kind != "Fetch":
             return None
         asked.append(node)
+        if not request.rack_id:
+            return cluster._do_Fetch(node, request, 13)
         if node == 2:
             cluster.leaders[name] = (2, 0)
             try:

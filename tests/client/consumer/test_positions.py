@@ -326,7 +326,8 @@ def test_a_follower_that_lags_behind_does_not_reset_the_position() -> None:
     world.consumer.seek(T0, 3)
     world.run_until(lambda: len(world.records) == 2)
     assert offsets(world) == [3, 4]
-    assert asked[:6] == [1, 2, 1, 2, 1, 2]
+    assert asked[:2] == [1, 2]
+    assert set(asked[2:]) == {1}, "the leader is asked for itself for a while"
     assert len(world.cluster.names("ListOffsets")) == 0
 
 

@@ -140,6 +140,13 @@ def update_features(world: World, version: int) -> None:
 
 
 @scenario
+def unregister_broker(world: World, version: int) -> None:
+    answer = world.ask("unregister_broker", version, broker_id=99)
+    assert answer.error_code == ErrorCode.broker_id_not_registered
+    assert answer.error_message == "Broker ID 99 is not currently registered"
+
+
+@scenario
 def describe_log_dirs(world: World, version: int) -> None:
     topic, _ = world.filled()
     answer = world.ask("describe_log_dirs", version, topics=[{"topic": topic, "partitions": [0]}])

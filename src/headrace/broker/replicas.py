@@ -115,7 +115,7 @@ class Replicas:
                         nameless.append((found, topic.topic_id))
                 elif key in unopened:
                     self._offline[key] = _Offline(unopened[key])
-                elif lost:
+                elif lost and not (missing_ids and self._is_elsewhere(state)):
                     # Made anew it would be empty, and there twice when the directory comes back.
                     self._offline[key] = _Offline(f"its log may be in {lost}")
                 else:
@@ -129,6 +129,10 @@ class Replicas:
                 log.error("%s: the id of its topic could not be written down: %s", found.partition, error)
         await self._make(missing)
         await self._make_durable()
+
+    def _is_elsewhere(self, state: PartitionImage) -> bool:
+        """Whether another broker has everything that was committed, so that a lost replica can be filled again."""
+        return bool(set(state.isr or state.eligible) - {self._node_id})
 
     def _where_logs_may_be(self, missing_ids: list[str]) -> str:
         """The directories that cannot be looked into; empty when there is none."""

@@ -6,28 +6,21 @@ from typing import Annotated, Any
 
 import typer
 
-from headrace.cli.options import (
-    DEFAULT_BOOTSTRAP,
-    DEFAULT_TIMEOUT_S,
-    Bootstrap,
-    ClientConfig,
-    Json,
-    Timeout,
-    connect,
-)
+from headrace.cli.options import Json, Target, targeted
 from headrace.cli.output import Column, count, print_json, size, styled, table
 from headrace.client.admin import Admin, LogDirDescription
+from headrace.words import plural
 
 
+@targeted
 def command(
     features: Annotated[bool, typer.Option("--features", help="The levels of the cluster's features too.")] = False,
     as_json: Json = False,
-    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
-    timeout: Timeout = DEFAULT_TIMEOUT_S,
-    client_config: ClientConfig = None,
+    *,
+    target: Target,
 ) -> None:
     """Describe the cluster, its brokers and disks."""
-    with connect(bootstrap, timeout, client_config) as admin:
+    with target.admin() as admin:
         document = _document(admin)
         found = admin.describe_features() if features else None
     if found is not None:
@@ -36,8 +29,8 @@ def command(
         print_json(document)
         return
     print(
-        f"{styled('cluster', '1')} {document['cluster_id']}: {count(document['topics'])} topics, "
-        f"{count(document['partitions'])} partitions"
+        f"{styled('cluster', '1')} {document['cluster_id']}: {plural(document['topics'], 'topic')}, "
+        f"{plural(document['partitions'], 'partition')}"
         + (f", {document['under_replicated']} under-replicated" if document["under_replicated"] else "")
         + (f", {document['leaderless']} without a leader" if document["leaderless"] else "")
     )

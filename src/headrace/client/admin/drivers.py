@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import inspect
 import os
 import threading
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 from headrace.client.admin.core import Ask, Context, Pause, Plan, Reply, Step
+from headrace.client.arguments import check_mapping, check_several
 from headrace.client.cluster.core import ClientCore
 from headrace.client.cluster.drivers import AsyncClient, BlockingClient
 from headrace.client.configs import COMMON_KEYS, ConnectionConfig, key, merge, read_config
@@ -33,6 +35,7 @@ ADMIN_CONFIGS = ConfigDefinition(
         key("retries", ConfigType.INT, 2_147_483_647, at_least(0)),
     )
 )
+_PLURAL = ("Iterable", "Sequence", "Collection")
 # The core says why a request could not be sent when its time is over; that is worth a moment more.
 _GRACE_S = 0.05
 
@@ -179,11 +182,29 @@ class HasAsyncRunner(Protocol):
     _timeout_ms: float
 
 
+def _argument_check(operation: Callable[..., Any]) -> Callable[[tuple[Any, ...], Mapping[str, Any]], None]:
+    """What refuses arguments of a wrong kind, by the operation's own annotations: `delete_topics("abc")` would
+    otherwise delete the topics a, b and c."""
+    names = list(inspect.signature(operation).parameters)[1:]
+    kinds = {name: str(operation.__annotations__.get(name, "")).partition("[")[0] for name in names}
+
+    def check(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        for name, value in [*zip(names, args), *kwargs.items()]:
+            if value is not None and kinds.get(name) in _PLURAL:
+                check_several(value, operation.__name__, name)
+            elif value is not None and kinds.get(name) == "Mapping":
+                check_mapping(value, operation.__name__, name)
+
+    return check
+
+
 def method(operation: Callable[Concatenate[Context, P], Plan[R]]) -> Callable[Concatenate[HasBlockingRunner, P], R]:
     """An operation as a method that blocks."""
+    check = _argument_check(operation)
 
     @functools.wraps(operation)
     def run(self: HasBlockingRunner, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        check(args, kwargs)
         return self._runner.run(lambda context: operation(context, *args, **kwargs), self._timeout_ms)
 
     return run
@@ -193,9 +214,11 @@ def amethod(
     operation: Callable[Concatenate[Context, P], Plan[R]],
 ) -> Callable[Concatenate[HasAsyncRunner, P], Coroutine[Any, Any, R]]:
     """An operation as a method that is awaited."""
+    check = _argument_check(operation)
 
     @functools.wraps(operation)
     async def run(self: HasAsyncRunner, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        check(args, kwargs)
         return await self._runner.run(lambda context: operation(context, *args, **kwargs), self._timeout_ms)
 
     return run

@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from headrace.assignors import Assignor
+from headrace.client.arguments import check_several
 from headrace.client.cluster.coordinator import CoordinatorLink
 from headrace.client.cluster.core import ClientCore
 from headrace.client.cluster.list_offsets import OffsetLookup
@@ -382,6 +383,7 @@ class ConsumerCore:
         yield from commits.commit(self.commit_offsets(offsets))
 
     def committed(self, partitions: Iterable[Any]) -> Flow[dict[TopicPartition, OffsetAndMetadata | None]]:
+        check_several(partitions, "committed", "partitions")
         commits = self.need_commits("committed")
         wanted = [TopicPartition(*partition) for partition in partitions]
         return (yield from commits.fetch(wanted))
@@ -440,6 +442,7 @@ class ConsumerCore:
         return (yield from self.lookup.lookup(wanted))
 
     def bounds(self, partitions: Iterable[Any], *, beginning: bool) -> Flow[dict[TopicPartition, int]]:
+        check_several(partitions, "beginning_offsets" if beginning else "end_offsets", "partitions")
         timestamp = EARLIEST_TIMESTAMP if beginning else LATEST_TIMESTAMP
         wanted = {TopicPartition(*partition): timestamp for partition in partitions}
         found = yield from self.lookup.lookup(wanted)

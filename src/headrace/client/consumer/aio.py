@@ -284,7 +284,7 @@ class Consumer(ConsumerBase):
                 self._check_wakeup()
                 left = deadline - now()
                 if left <= 0:
-                    cause = client.core.metadata_error
+                    cause = client.core.trouble
                     why = f" Last: {cause}" if cause is not None else ""
                     raise RequestTimedOutError(f"{what} did not end within {seconds} s.{why}")
                 await self._wait(max(0.0, min(left, task.due() - now())))

@@ -77,6 +77,7 @@ class ProducerCore:
         self.accumulator = Accumulator(settings, core.view, core.rng, partitioner, producer)
         self.accumulator.wants_topic = core.add_topic
         self.accumulator.wants_metadata = core.refresh_metadata
+        self.accumulator.trouble = lambda: core.trouble
         self.identity = Identity()
         self.numbers = IdentityKeeper(core, settings, self.accumulator, self.identity)
         self.transactions: TransactionDriver | None = None
@@ -573,7 +574,7 @@ class ProducerCore:
         where = "its partition has no leader" if leader is None else f"its leader is {leader}"
         if self.settings.idempotent and not self.identity.is_known:
             where = "the producer has no producer id yet"
-        return f"{where}; last trouble: {self.core.metadata_error or 'none'}"
+        return f"{where}; last trouble: {self.core.trouble or 'none'}"
 
     def _fail_all(self, error: HeadraceError) -> None:
         """Fail everything that is not done: the producer is closing, or cannot go on."""

@@ -129,7 +129,7 @@ class TransactionCalls(ABC):
         try:
             self._wait(lambda: operation.is_done, seconds, operation.kind.value)
         except TimeoutError:
-            trouble = None if self._core is None else self._core.core.metadata_error
+            trouble = None if self._core is None else self._core.core.trouble
             raise timed_out(operation, seconds, trouble) from None
         outcome(operation)
 

@@ -25,6 +25,7 @@ from headrace.client.producer._base import (
 )
 from headrace.client.producer._batch import ProducerBatch
 from headrace.client.producer._core import ProducerCore
+from headrace.client.producer._errors import unknown_partitions
 from headrace.client.producer._rows import ColumnRows, Rows
 from headrace.client.producer._transactions import (
     CLOSE_ABORT_S,
@@ -35,7 +36,7 @@ from headrace.client.producer._transactions import (
 )
 from headrace.client.producer.delivery import OWNER, BatchDelivery, Delivery, DeliveryCallback
 from headrace.client.transactions._core import Operation
-from headrace.errors import HeadraceError, RequestTimedOutError
+from headrace.errors import HeadraceError
 from headrace.runtime import Runtime, real_runtime
 
 log = logging.getLogger("headrace.client.producer")
@@ -333,7 +334,7 @@ class Producer:
                 async with asyncio.timeout(seconds):
                     await future
             except TimeoutError:
-                raise timed_out(operation, seconds, self._client.core.metadata_error) from None
+                raise timed_out(operation, seconds, self._client.core.trouble) from None
         outcome(operation)
 
     async def _abort_open(self, timeout: float | None) -> None:
@@ -366,8 +367,7 @@ class Producer:
             async with asyncio.timeout(seconds):
                 await arrived.wait()
         except TimeoutError:
-            cause = self._client.core.metadata_error or "the brokers do not know it"
-            raise RequestTimedOutError(f"topic {topic} was not known within {seconds} s: {cause}") from None
+            raise unknown_partitions(topic, seconds, self._client.core.trouble) from None
         finally:
             self._client.core.listeners.remove(look)
         return list(self._client.core.view.topics[topic].partitions)

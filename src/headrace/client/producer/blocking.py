@@ -26,13 +26,13 @@ from headrace.client.producer._base import (
 )
 from headrace.client.producer._core import ProducerCore
 from headrace.client.producer._direct_way import DirectWay
+from headrace.client.producer._errors import unknown_partitions
 from headrace.client.producer._flushes import FlushWait
 from headrace.client.producer._one_record import OneRecord
 from headrace.client.producer._rows import ColumnRows, Rows
 from headrace.client.producer._transaction_calls import NOTHING, TransactionCalls
 from headrace.client.producer._transactions import CLOSE_ABORT_S
 from headrace.client.producer.delivery import BatchDelivery, Delivery, DeliveryCallback
-from headrace.errors import RequestTimedOutError
 from headrace.runtime import Clock
 from headrace.runtime.real import RealClock
 
@@ -498,8 +498,7 @@ class Producer(TransactionCalls, DirectWay):
         try:
             self._wait(known, seconds, "partitions_for")
         except TimeoutError:
-            cause = core.core.metadata_error or "the brokers do not know it"
-            raise RequestTimedOutError(f"topic {topic} was not known within {seconds} s: {cause}") from None
+            raise unknown_partitions(topic, seconds, core.core.trouble) from None
         return list(core.core.view.topics[topic].partitions)
 
     def metrics(self) -> dict[str, float]:

@@ -16,6 +16,7 @@ from headrace.spark.pipelines.letters import letter_headers
 from headrace.spark.pipelines.moments import utc_text
 from headrace.spark.pipelines.running import ROWS_OUT, TOO_LATE, Run
 from headrace.spark.pipelines.topics import ensure_topics
+from headrace.words import plural
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -159,8 +160,8 @@ def _result(run: Run, target: str, dead: str, counts: str) -> Result:
         "checkpoint": run.checkpoint,
     }
     lines = [
-        f"{', '.join(run.values['source'])}: {said.rows_in:,} records in {said.batches:,} micro-batches, "
-        f"{said.elapsed_s:.1f} s" + (", stopped" if run.is_stopped else ""),
+        f"{', '.join(run.values['source'])}: {plural(said.rows_in, 'record')} in "
+        f"{plural(said.batches, 'micro-batch')}, {said.elapsed_s:.1f} s" + (", stopped" if run.is_stopped else ""),
         f"  {good:>12,} clean rows  → {target}",
         f"  {wrong:>12,} bad rows    → {dead}" + (f"   (why: headrace deadletters list {dead})" if wrong else ""),
     ]

@@ -15,6 +15,7 @@ from headrace.spark.pipelines.declaring import STREAMING, Option, PipelineError,
 from headrace.spark.pipelines.land_parquet import Compacted, ParquetTable
 from headrace.spark.pipelines.moments import utc_date
 from headrace.spark.pipelines.running import Run
+from headrace.words import plural
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -143,7 +144,7 @@ def _result(running: Run, options: Mapping[str, Any], compacted: Compacted) -> R
         "files_joined": compacted.before,
         "files_made": compacted.after,
     }
-    lines = [f"{landed:,} records landed in {options['path']} ({options['format']})"]
+    lines = [f"{plural(landed, 'record')} landed in {options['path']} ({options['format']})"]
     if compacted.before:
         lines.append(f"  {compacted.before:,} small files joined to {compacted.after:,}")
     return Result("land", document, lines)

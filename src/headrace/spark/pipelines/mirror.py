@@ -37,6 +37,7 @@ from headrace.spark.pipelines.transacted import Transacted
 from headrace.spark.planning import Offsets, Progress, Range, check_losses, limited, ranges_between, without
 from headrace.spark.transaction import PROGRESS_TOPIC
 from headrace.topics import TopicPartition
+from headrace.words import plural
 
 if TYPE_CHECKING:
     import threading
@@ -374,7 +375,9 @@ class _Mirror:
             "group_offsets": self.groups_moved,
             "positions": Progress(self.positions).to_json(),
         }
-        lines = [f"{self.mirrored:,} records of {len(self.topics)} topics mirrored to {self.options['to']}"]
+        lines = [
+            f"{plural(self.mirrored, 'record')} of {plural(len(self.topics), 'topic')} mirrored to {self.options['to']}"
+        ]
         if self.returned:
             lines.append(
                 f"  {self.returned:,} offsets had none for the target: its own records, and transactions' ends"

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.config import parse_properties
 from headrace.runtime.real import RealClock
-from headrace.runtime.signals import Asked, StopRequests
+from headrace.runtime.signals import Asked, StopRequests, stop_signals
 from headrace.spark.pipelines import state as states
 from headrace.spark.pipelines.declaring import (
     Option,
@@ -338,12 +338,12 @@ class _Stop:
 
 @contextlib.contextmanager
 def stop_on_signals() -> Iterator[_Stop]:
-    """SIGINT and SIGTERM ask to stop, a second one at once. Spark's own handler would cancel jobs in mid-batch."""
+    """SIGINT, SIGTERM and SIGHUP ask to stop, a second one at once. Spark's own handler would cut a batch in half."""
     stop = _Stop()
     if threading.current_thread() is not threading.main_thread():
         yield stop
         return
-    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.signal(number, stop) for number in stop_signals()}
     try:
         yield stop
     finally:

@@ -14,7 +14,8 @@ def last_error(batch: ProducerBatch, error: HeadraceError, expired_ms: int | Non
     what = f"{plural(batch.count, 'record')} for {batch.topic}-{batch.partition} not delivered"
     if expired_ms is not None:
         return DeliveryTimeout(
-            f"{what} within {expired_ms} ms (delivery.timeout.ms), after {plural(batch.attempts, 'attempt')}; last: {error}"
+            f"{what} within {expired_ms} ms (delivery.timeout.ms), after {plural(batch.attempts, 'attempt')}; "
+            f"last: {error}"
         )
     tried = f" after {batch.attempts} attempts" if batch.attempts > 1 else ""
     message = f"{what}{tried}: {error}"

@@ -81,14 +81,13 @@ def command(
     """
     if follow and end is not None:
         raise usage("--follow never stops: it cannot go with --to")
-    if isolation not in (None, READ_COMMITTED, READ_UNCOMMITTED):
+    isolation = isolation or target.settings.get("isolation.level") or READ_UNCOMMITTED
+    if isolation not in (READ_COMMITTED, READ_UNCOMMITTED):
         raise usage(f"--isolation-level is {READ_UNCOMMITTED} or {READ_COMMITTED}, not {isolation!r}")
     if group is not None:
         _check_group_options(partition, start, end)
     write = writer_for(form, key_separator)
-    settings = only(target.config(), CONSUMER_CONFIGS)
-    isolation = isolation or settings.get("isolation.level") or READ_UNCOMMITTED
-    config = settings | {
+    config = only(target.config(), CONSUMER_CONFIGS) | {
         "isolation.level": isolation,
         "enable.auto.commit": False,
         "allow.auto.create.topics": False,

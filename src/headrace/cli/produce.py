@@ -111,9 +111,7 @@ def command(
         sent, failures = _send(config, topic, _lines(source), parse, constant, partition, tick)
         took = time.monotonic() - began
     if failures:
-        raise CommandError(
-            f"{count(len(failures))} of {plural(sent, 'record')} not written; the first: {failures[0]}"
-        )
+        raise CommandError(f"{count(len(failures))} of {plural(sent, 'record')} not written; the first: {failures[0]}")
     if not quiet:
         rate = f", {count(round(sent / took))} per second" if took > 0.05 and sent > 100 else ""
         note(f"{plural(sent, 'record')} written to {topic} in {took:.2f} s{rate}")

@@ -6,8 +6,10 @@ says where brokers are (`node`), calls `submit`, and lets the driver call `tick`
 
 from __future__ import annotations
 
+import errno
 import logging
 import random
+import ssl
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -27,6 +29,7 @@ log = logging.getLogger("headrace.net")
 _FOREVER = float("inf")
 _TICK_S_MAX = 60.0
 _WARN_AGAIN_S = 60.0
+_CLOSED_BY_PEER = (errno.ECONNRESET, errno.EPIPE)
 _KEPT_BYTES = 32 * 1024 * 1024
 """How much of the shared buffers stays for other clients, and for the next, when one is closed."""
 
@@ -359,6 +362,7 @@ class Connections:
         never_ready = connection.state in SETTING_UP
         if never_ready:
             error = refusal(connection.node, error) or error
+        error = self._hinted(connection, error)
         calls = connection.closed()
         if close:
             self.transport.close_connection(connection)
@@ -384,6 +388,23 @@ class Connections:
         for call in calls:
             call.finish(None, lost(call, connection.node, error))
         self._was_dropped(failure, now)
+
+    def _hinted(self, connection: Connection, error: BaseException | None) -> BaseException | None:
+        """A broker that wants TLS or a login closes the connection of who comes without, and says nothing."""
+        if isinstance(error, ssl.SSLEOFError) and connection.state in SETTING_UP:
+            return NetworkError(
+                f"{connection.node} closed the connection in the TLS handshake: it may not speak TLS there. Check the "
+                "port, and security.protocol"
+            )
+        security = self.settings.security
+        is_closed = error is None or (isinstance(error, OSError) and error.errno in _CLOSED_BY_PEER)
+        is_plain = security.tls is None and security.authenticate is None
+        if not is_closed or not is_plain or connection.has_answered or connection.state is State.CONNECTING:
+            return error
+        return NetworkError(
+            f"{connection.node} closed the connection before it answered anything. If it wants TLS or a login, set "
+            "security.protocol (SSL, SASL_SSL, SASL_PLAINTEXT)"
+        )
 
     def _say_failed(self, node: Node, error: BaseException | None, now: float) -> None:
         """Warn of an address that cannot be reached: once, and then rarely. It is tried many times in a minute."""

@@ -176,6 +176,8 @@ class ClientCore(Connections):
             connection = state.connection
             if connection is not None and connection.state is State.READY:
                 return self.metadata_error
+            if isinstance(state.last_error, REFUSALS):
+                return state.last_error
             if state.last_error is not None:
                 reasons.add(str(state.last_error))
             elif connection is not None:

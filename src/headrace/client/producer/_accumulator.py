@@ -17,7 +17,7 @@ from typing import Any, cast
 
 from headrace.client.cluster.view import ClusterView, TopicView
 from headrace.client.producer._batch import Handles, ProducerBatch, cut, slice_columns, tell_batch
-from headrace.client.producer._errors import unknown_topic
+from headrace.client.producer._errors import refused_at, unknown_topic
 from headrace.client.producer._flushes import FlushWait, leave
 from headrace.client.producer._queues import (
     Held,
@@ -217,7 +217,7 @@ class Accumulator:
                     self._filling = []
                     leave(entry.flushes)
                 continue
-            fatal = None if view is None else fatal_topic_error(view)
+            fatal = refused_at(self.trouble()) if view is None else fatal_topic_error(view)
             for entry in list(waiting):
                 if fatal is None and entry.deadline > now:
                     due = min(due, entry.deadline)

@@ -6,6 +6,7 @@ from headrace.client.cluster.view import TopicView
 from headrace.client.errors import DeliveryTimeout
 from headrace.client.producer._batch import ProducerBatch
 from headrace.errors import HeadraceError, KafkaError, RequestTimedOutError, error_for
+from headrace.net.authentication import REFUSALS
 from headrace.words import plural
 
 
@@ -28,6 +29,11 @@ def expired_error(batch: ProducerBatch, timeout_ms: int, trouble: str) -> Delive
         f"{plural(batch.count, 'record')} for {batch.topic}-{batch.partition} not delivered within {timeout_ms} ms "
         f"(delivery.timeout.ms) in {plural(batch.attempts, 'attempt')}; {trouble}"
     )
+
+
+def refused_at(trouble: HeadraceError | None) -> HeadraceError | None:
+    """What no waiting helps against: brokers that do not let this client in."""
+    return trouble if isinstance(trouble, REFUSALS) else None
 
 
 def unknown_topic(

@@ -11,10 +11,19 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 from headrace.spark.batches import running_batch
-from headrace.spark.pipelines.declaring import STREAMING, Option, PipelineError, Result, Watch, WrongOption, parsed
+from headrace.spark.pipelines.declaring import (
+    HERE,
+    STREAMING,
+    Option,
+    PipelineError,
+    Result,
+    Watch,
+    WrongOption,
+    parsed,
+)
 from headrace.spark.pipelines.land_parquet import Compacted, ParquetTable
 from headrace.spark.pipelines.moments import utc_date
-from headrace.spark.pipelines.running import Run
+from headrace.spark.pipelines.running import ROWS_OUT, Run
 from headrace.words import plural
 
 if TYPE_CHECKING:
@@ -26,7 +35,7 @@ _MB = 1024 * 1024
 
 OPTIONS = (
     Option("path", str, None, "Where the table is.", required=True),
-    Option("topics", list, None, "Topics to land.", names_run=True),
+    Option("topics", list, None, "Topics to land.", names_run=True, there=HERE),
     Option("format", str, "parquet", "What the table is.", choices=("parquet", "delta", "iceberg"), names_run=True),
     Option("table", str, "headrace.landed", "Iceberg: namespace.name of the table.", names_run=True),
     Option("catalog", str, None, "Iceberg: a catalog of pyiceberg's configuration; default: SQLite, at the path."),
@@ -95,6 +104,8 @@ def open_table(session: SparkSession, options: Mapping[str, Any]) -> Table:
 
 
 def _land(running: Run, table: Table, options: Mapping[str, Any]) -> Compacted:
+    from pyspark.sql import functions as F
+
     compacted = Compacted()
 
     def write(rows: DataFrame, batch: int) -> int | None:
@@ -111,7 +122,8 @@ def _land(running: Run, table: Table, options: Mapping[str, Any]) -> Compacted:
         return None
 
     stream = running.stream(options["topics"], includeHeaders="true")
-    writer = shaped(stream, text=options["text"]).writeStream.foreachBatch(running.gate.wrap(write))
+    rows = shaped(stream, text=options["text"]).observe("rows", F.count(F.lit(1)).alias(ROWS_OUT))
+    writer = rows.writeStream.foreachBatch(running.gate.wrap(write))
     running.follow([running.started(writer)])
     return compacted
 

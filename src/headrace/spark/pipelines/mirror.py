@@ -19,6 +19,7 @@ from headrace.spark.pipelines.declaring import (
     CHECKPOINT,
     CLIENT_CONFIG,
     CONTINUOUS,
+    HERE,
     MASTER,
     MAX_PER_BATCH,
     SERVERS,
@@ -51,7 +52,7 @@ _NO_LIMIT = 2**62
 OPTIONS = (
     Option("to", str, None, "Brokers of the cluster that is mirrored to.", required=True),
     SERVERS,
-    Option("topics", list, None, "Topics to mirror.", names_run=True),
+    Option("topics", list, None, "Topics to mirror.", names_run=True, there=HERE),
     Option("pattern", str, None, "Or: topics whose whole name matches this; new ones are picked up.", names_run=True),
     Option("exclude", str, None, "Not topics whose whole name matches this."),
     Option("rename", str, mirror_topics.TEMPLATE, "Names at the target, such as eu.{topic}.", names_run=True),

@@ -28,6 +28,7 @@ from headrace.parallel.retries import (
 from headrace.spark.pipelines.declaring import (
     CHECKPOINT,
     CLIENT_CONFIG,
+    HERE,
     MASTER,
     SERVERS,
     Option,
@@ -56,7 +57,7 @@ _LETTERS_MAX = 5_000_000
 _SHOWN = 20
 
 OPTIONS = (
-    Option("topic", str, None, "The dead-letter topic.", required=True),
+    Option("topic", str, None, "The dead-letter topic.", required=True, there=HERE),
     SERVERS,
     CLIENT_CONFIG,
     CHECKPOINT,

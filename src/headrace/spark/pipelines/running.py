@@ -127,7 +127,12 @@ class Run:
         self._is_noted = False
         self.snapshot = Snapshot(pipeline)
         self.state = State(
-            self.name, pipeline, servers=self.servers, groups=[self.name], options=_without_secrets(values)
+            self.name,
+            pipeline,
+            servers=self.servers,
+            groups=[self.name],
+            topics=[topic for one in declared if one.there for topic in _listed(values.get(one.name))],
+            options=_without_secrets(values),
         )
 
     def __enter__(self) -> Run:
@@ -362,10 +367,12 @@ def cause_of(text: str) -> str:
 # --- configuration ----------------------------------------------------------------------------------------------------
 
 
-def kafka_config(servers: str, properties: str | None) -> dict[str, str]:
-    """The clients' configuration: a properties file, and the servers."""
+def kafka_config(servers: str, properties: str | Mapping[str, str] | None) -> dict[str, str]:
+    """The clients' configuration: a properties file (or what such a file says), and the servers."""
     config: dict[str, str] = {}
-    if properties:
+    if isinstance(properties, Mapping):
+        config = dict(properties)
+    elif properties:
         try:
             config = dict(parse_properties(Path(properties).expanduser().read_text("utf-8")))
         except OSError as error:
@@ -377,10 +384,14 @@ def kafka_config(servers: str, properties: str | None) -> dict[str, str]:
 
 def _without_secrets(values: Mapping[str, Any]) -> dict[str, Any]:
     return {
-        name: "…" if any(part in name for part in _SECRET) else value
+        name: states.HIDDEN if isinstance(value, Mapping) or any(part in name for part in _SECRET) else value
         for name, value in values.items()
         if value is not None
     }
+
+
+def _listed(value: Any) -> list[str]:
+    return [value] if isinstance(value, str) else list(value or ())
 
 
 def _short(text: str) -> str:

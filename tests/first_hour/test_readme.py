@@ -135,6 +135,7 @@ def test_consuming_in_parallel(desk: Desk) -> None:
     assert dead == ""
 
 
+@pytest.mark.timeout(900)  # Spark is started four times
 def test_spark_and_the_pipelines(desk: Desk) -> None:
     pytest.importorskip("pyspark")
     desk.paste("The command line")

@@ -37,6 +37,7 @@ from headrace.cli.output import (
 )
 from headrace.cli.running import watched
 from headrace.errors import HeadraceError
+from headrace.spark.extras import MissingExtra, explained
 from headrace.spark.pipelines import PIPELINES, Option, Result, WrongOption, load, nearest, parsed
 from headrace.spark.pipelines import state as states
 from headrace.spark.pipelines.declaring import Pipeline, run_name
@@ -58,7 +59,6 @@ _CONNECTION = {
 """The options by which every command names a cluster, and what pipelines call them."""
 _PHASE_STYLES = {"running": "32", "done": "2", "failed": "31", "lost": "31", "stopped": "33"}
 _PROBE_S = 3.0
-_EXTRA = ("pyspark", "pyarrow", "numpy", "pandas", "py4j")
 
 
 @app.command("list")
@@ -134,11 +134,9 @@ def _run(name: str, pipeline: Pipeline, values: dict[str, Any]) -> Result:
     except WrongOption as error:
         raise usage(str(error)) from error
     except ModuleNotFoundError as error:
-        if error.name is None or error.name.partition(".")[0] not in _EXTRA:
-            raise
-        raise CommandError(
-            f"pipelines run on Spark, and {error.name} is missing: pip install 'headrace[spark]'"
-        ) from error
+        raise explained(error) from error
+    except MissingExtra:
+        raise
     except HeadraceError as error:
         raise CommandError(f"{error}\nSpark's log is in {log}") from error
 

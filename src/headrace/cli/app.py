@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Sequence
 from importlib import import_module
 from types import FrameType
-from typing import Annotated, Any
+from typing import Annotated, TextIO
 
 import typer
 
@@ -55,13 +55,13 @@ def run(arguments: Sequence[str]) -> int:
     out, show_warning = sys.stdout, warnings.showwarning
     warnings.showwarning = _show_warning
     try:
-        code = _run(arguments)
+        ended = _run(arguments)
         if sys.stdout is not out:
             # That is what click does when a line could not be written because nobody reads any more.
             sys.stdout = out
             raise ReaderGone
         sys.stdout.flush()
-        return code
+        return ended
     except Interrupted:
         return Exit.INTERRUPTED
     except (ReaderGone, BrokenPipeError):
@@ -91,7 +91,14 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
     raise Interrupted
 
 
-def _show_warning(message: Warning | str, category: type[Warning], *_: Any) -> None:
+def _show_warning(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
     """A warning in a line: which line of ours it comes from is nothing to whoever typed a command."""
     sys.stderr.write(f"headrace: {message}\n")
 

@@ -23,7 +23,8 @@ def install() -> None:
     """Let Spark's exceptions in this process begin with that line. PySpark makes them in one place."""
     from pyspark.errors.exceptions import captured
 
-    convert: Any = captured.convert_exception
+    place: Any = captured
+    convert = place.convert_exception
     if getattr(convert, "puts_ours_first", False):
         return
 
@@ -36,4 +37,4 @@ def install() -> None:
         return converted
 
     convert_exception.puts_ours_first = True  # type: ignore[attr-defined]  # how it is known to be ours
-    captured.convert_exception = convert_exception
+    place.convert_exception = convert_exception

@@ -23,7 +23,7 @@ from headrace.spark.pipelines.declaring import (
 )
 from headrace.spark.pipelines.land_parquet import Compacted, ParquetTable
 from headrace.spark.pipelines.moments import utc_date
-from headrace.spark.pipelines.running import ROWS_OUT, Run
+from headrace.spark.pipelines.running import Run
 from headrace.words import plural
 
 if TYPE_CHECKING:
@@ -104,8 +104,6 @@ def open_table(session: SparkSession, options: Mapping[str, Any]) -> Table:
 
 
 def _land(running: Run, table: Table, options: Mapping[str, Any]) -> Compacted:
-    from pyspark.sql import functions as F
-
     compacted = Compacted()
 
     def write(rows: DataFrame, batch: int) -> int | None:
@@ -122,8 +120,8 @@ def _land(running: Run, table: Table, options: Mapping[str, Any]) -> Compacted:
         return None
 
     stream = running.stream(options["topics"], includeHeaders="true")
-    rows = shaped(stream, text=options["text"]).observe("rows", F.count(F.lit(1)).alias(ROWS_OUT))
-    writer = rows.writeStream.foreachBatch(running.gate.wrap(write))
+    running.writes_all = True
+    writer = shaped(stream, text=options["text"]).writeStream.foreachBatch(running.gate.wrap(write))
     running.follow([running.started(writer)])
     return compacted
 

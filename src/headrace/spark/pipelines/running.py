@@ -116,6 +116,8 @@ class Run:
             self.name = f"{self.name}-{_short(str(states.directory_of(self.checkpoint)))}"
         self.gate = Gate()
         self.is_stopped = False
+        self.writes_all = False
+        """Whether every row that comes in goes out: then nobody has to count them again."""
         self.observed: dict[str, int] = {}
         """The queries' metrics (`DataFrame.observe`), summed over the micro-batches of this run."""
         self._given_session = session
@@ -234,7 +236,7 @@ class Run:
         # Several queries may read the same topics: the first is the one whose rows are counted.
         first = counts[0]
         self.observed = {name: number for one in counts for name, number in one.observed.items()}
-        rows_out = self.gate.rows_out + first.observed.get(ROWS_OUT, 0)
+        rows_out = first.rows if self.writes_all else self.gate.rows_out + first.observed.get(ROWS_OUT, 0)
         progress = {"rows_in": first.rows, "rows_out": rows_out, "batches": first.batches, "lag": first.lag}
         self.tell(rate_per_s=first.rate, note="", **progress)
 

@@ -68,4 +68,4 @@ def test_the_demo_without_spark_names_the_extra(
     monkeypatch.setitem(sys.modules, "pyspark", None)
     monkeypatch.setattr(short.ShortDemo, "run", lambda self: None)
     demo.command(spark=True)
-    assert "pip install 'headrace[spark]'" in capsys.readouterr().out
+    assert "pip install 'headrace[spark]'" in " ".join(capsys.readouterr().out.split())

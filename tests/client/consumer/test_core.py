@@ -402,11 +402,24 @@ def test_a_session_forgets_partitions_that_are_not_wanted_any_more() -> None:
     session = FetchSession()
     one = Wanted(b"i" * 16, 0, -1, 100)
     session.build({T0: one, TopicPartition("t", 1): one})
+    session.told()
     session.answered(FetchResponse(session_id=5))
     topics, forgotten, by_id = session.build({T0: one})
     assert topics == []
     assert by_id
     assert [(gone.topic, gone.partitions) for gone in forgotten] == [("t", [1])]
+
+
+@pytest.mark.parametrize("is_kept", [True, False])
+def test_everything_is_asked_for_again_where_the_last_request_may_not_have_been_sent(is_kept: bool) -> None:
+    session = FetchSession(is_kept=is_kept)
+    one = Wanted(b"i" * 16, 0, -1, 100)
+    session.build({T0: one})
+    epoch = session.epoch
+    topics, forgotten, _ = session.build({T0: one})
+    assert [topic.topic for topic in topics] == ["t"]
+    assert not forgotten
+    assert session.epoch == epoch
 
 
 def test_another_partition_of_a_known_topic_is_read_without_asking_for_metadata() -> None:

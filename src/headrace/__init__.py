@@ -9,6 +9,7 @@ from headrace._version import __version__
 
 if TYPE_CHECKING:
     from headrace.client.admin import Admin, NewTopic, OffsetAndMetadata, OffsetSpec
+    from headrace.client.consumer._subscription import RebalanceListener
     from headrace.client.consumer.blocking import Consumer
     from headrace.client.consumer.errors import CommitFailedError, NoOffsetForPartitionError, WakeupError
     from headrace.client.consumer.records import ConsumerRecord, ConsumerRecords, OffsetAndTimestamp
@@ -40,6 +41,7 @@ _LAZY = {
     "Producer": "headrace.client.producer.blocking",
     "ProducerFenced": "headrace.client.errors",
     "RangeReader": "headrace.client.ranges",
+    "RebalanceListener": "headrace.client.consumer._subscription",
     "TransactionTimeout": "headrace.client.errors",
     "TopicPartition": "headrace.topics",
     "WakeupError": "headrace.client.consumer.errors",
@@ -62,6 +64,7 @@ __all__ = [
     "Producer",
     "ProducerFenced",
     "RangeReader",
+    "RebalanceListener",
     "TopicPartition",
     "TransactionTimeout",
     "WakeupError",

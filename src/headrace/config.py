@@ -275,10 +275,17 @@ class ConfigDefinition:
             elif not isinstance(key.default, _NoDefault):
                 values[key.name] = key.default
             elif key.name not in problems:
-                problems[key.name] = f"Missing required configuration {key.name}, which has no default value"
+                problems[key.name] = self._missing(key, mapping)
         if problems:
             raise ConfigError(problems)
         return values
+
+    def _missing(self, key: ConfigKey, given: Iterable[str]) -> str:
+        """What to say of a key that is needed: it may be there, misspelt."""
+        misspelt = next((name for name, meant in self.unknown(given).items() if meant == key.name), None)
+        if misspelt is not None:
+            return f"There is no configuration {misspelt}; did you mean {key.name}, which is required?"
+        return f"Missing required configuration {key.name}, which has no default value"
 
     def parse_given(self, mapping: Mapping[str, RawValue]) -> dict[str, ConfigValue]:
         """Like `parse`, but only the keys that are in the mapping: no defaults, nothing is missed."""

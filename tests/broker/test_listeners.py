@@ -1,39 +1,31 @@
-"""Several listeners: a client is told the addresses of the one that it came through."""
+"""`listeners` as a server.properties of Kafka's has them."""
 
 from __future__ import annotations
 
 import pytest
 
-from headrace.protocol.messages.describe_cluster import DescribeClusterRequest
-from headrace.protocol.messages.find_coordinator import FindCoordinatorRequest
-from headrace.protocol.messages.metadata import MetadataRequest
-from headrace.runtime.simulated import Simulation, run_simulation
+from headrace.broker.listeners import parse_listeners
+from headrace.cluster.broker_config import BrokerConfig
+from headrace.config import ConfigError
 
-from .raw import AsyncRawClient
-from .sim import SimulatedBroker
-
-INSIDE, OUTSIDE = 9092, 9094
-SETTINGS = {
-    "listeners": f"INSIDE://broker:{INSIDE},OUTSIDE://broker:{OUTSIDE}",
-    "advertised.listeners": f"INSIDE://broker:{INSIDE},OUTSIDE://world:{OUTSIDE}",
-    "listener.security.protocol.map": "INSIDE:PLAINTEXT,OUTSIDE:PLAINTEXT",
-    "inter.broker.listener.name": "INSIDE",
+KRAFT = {
+    "process.roles": "broker,controller",
+    "node.id": "1",
+    "controller.quorum.bootstrap.servers": "localhost:9093",
+    "listeners": "PLAINTEXT://:9092,CONTROLLER://:9093",
+    "advertised.listeners": "PLAINTEXT://localhost:9092,CONTROLLER://localhost:9093",
+    "inter.broker.listener.name": "PLAINTEXT",
+    "controller.listener.names": "CONTROLLER",
 }
 
 
-@pytest.mark.parametrize(("port", "host"), [(INSIDE, "broker"), (OUTSIDE, "world")])
-def test_every_answer_names_the_address_of_the_clients_own_listener(port: int, host: str) -> None:
-    async def ask(simulation: Simulation) -> set[tuple[str, int]]:
-        broker = SimulatedBroker(simulation, SETTINGS)
-        await broker.start()
-        client = await AsyncRawClient.connect(simulation.host("client").runtime, "broker", port)
-        metadata = await client.request(MetadataRequest(topics=[]), 9)
-        cluster = await client.request(DescribeClusterRequest(), 1)
-        several = await client.request(FindCoordinatorRequest(coordinator_keys=["g"], key_type=0), 4)
-        one = await client.request(FindCoordinatorRequest(key="id", key_type=1), 3)
-        client.close()
-        await broker.stop()
-        nodes = [*metadata.brokers, *cluster.brokers, *several.coordinators, one]
-        return {(node.host, node.port) for node in nodes}
+def test_a_controllers_listener_needs_no_protocol() -> None:
+    (listener,) = parse_listeners(BrokerConfig.parse(KRAFT))
+    assert (listener.name, listener.port, listener.protocol) == ("PLAINTEXT", 9092, "PLAINTEXT")
+    names = {**KRAFT, "controller.listener.names": "OTHER, CONTROLLER"}
+    assert len(parse_listeners(BrokerConfig.parse(names))) == 1
 
-    assert run_simulation(ask, seed=1).value == {(host, port)}
+
+def test_a_name_without_a_protocol_is_answered_with_where_to_give_it_one() -> None:
+    with pytest.raises(ConfigError, match=r"EXTERNAL has no security protocol.*EXTERNAL:PLAINTEXT"):
+        parse_listeners(BrokerConfig.parse({"listeners": "EXTERNAL://:9092"}))

@@ -64,7 +64,7 @@ def member(kafka: EmbeddedBroker, topic: str, group: str) -> Iterator[Consumer]:
 @pytest.mark.usefixtures("member")
 def test_describe_shows_members_and_what_they_own(headrace: Command, group: str) -> None:
     result = headrace("group", "describe", group)
-    assert f"{group}  Stable, 1 members" in result.lines[0]
+    assert f"{group}  Stable, 1 member," in result.lines[0]
     assert result.lines[2].split()[:3] == ["worker", "127.0.0.1", "3"]
     assert all(line.endswith("worker") for line in result.lines[-3:])
 
@@ -74,7 +74,7 @@ def test_a_group_with_members_is_neither_reset_nor_deleted(headrace: Command, gr
     result = headrace("group", "reset", group, "--to-earliest", "--execute")
     assert result.code == 1
     assert "stop its consumers" in result.err
-    assert headrace("group", "delete", group).code == 1
+    assert headrace("group", "delete", group, "--yes").code == 1
 
 
 def test_a_reset_shows_what_it_would_do_and_does_it_when_told(headrace: Command, topic: str, group: str) -> None:
@@ -136,10 +136,33 @@ def test_a_reset_needs_one_way_and_topics_when_nothing_is_committed(headrace: Co
 
 
 def test_delete_a_group_or_its_offsets_of_a_topic(headrace: Command, topic: str, group: str) -> None:
-    assert headrace("group", "delete", group, "--topic", "other").code == 1
-    removed = headrace("group", "delete", group, "--topic", topic)
+    assert headrace("group", "delete", group, "--topic", "other", "-y").code == 1
+    removed = headrace("group", "delete", group, "--topic", f"{topic}:0", "-y")
     assert removed.out == f"{group}: offset of {topic}-0 deleted\n"
     headrace("group", "reset", group, "--topic", topic, "--to-earliest", "--execute")
-    result = headrace("group", "delete", group, "nope")
+    result = headrace("group", "delete", group, "nope", "-y")
     assert (result.code, result.out) == (1, f"{group} deleted\n")
     assert "nope" in result.err
+
+
+def test_nothing_is_deleted_where_nobody_can_be_asked(headrace: Command, topic: str, group: str) -> None:
+    for arguments in ((group,), (group, "--topic", topic)):
+        result = headrace("group", "delete", *arguments)
+        assert (result.code, result.out) == (2, "")
+        assert "add --yes" in result.err
+    assert offset(headrace, group) == 4
+
+
+@pytest.mark.usefixtures("member")
+def test_members_are_removed(headrace: Command, group: str) -> None:
+    assert headrace("group", "remove-members", group).code == 2
+    result = headrace("group", "remove-members", group, "--all", "--reason", "moved away")
+    assert result.code == 0, result.err
+    assert result.out.startswith(f"{group}: ")
+    assert result.out.endswith(" removed\n")
+    assert headrace("group", "remove-members", group, "--instance", "nobody").code == 1
+
+
+def test_who_has_no_members_is_told_so(headrace: Command, group: str) -> None:
+    result = headrace("group", "remove-members", group, "--all")
+    assert (result.code, result.err) == (0, f"{group} has no members.\n")

@@ -81,7 +81,7 @@ def test_records_that_are_refused_are_told(headrace: Command, topic: str) -> Non
     headrace("config", "set", "topic", topic, "max.message.bytes=100")
     result = headrace("produce", topic, stdin="x" * 1000 + "\n")
     assert result.code == 1
-    assert "1 of 1 records were not written" in result.err
+    assert "1 of 1 record not written" in result.err
 
 
 def test_from_and_to(headrace: Command, topic: str) -> None:

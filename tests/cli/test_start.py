@@ -86,6 +86,26 @@ def test_ctrl_c_stops_cleanly(tmp_path: Path) -> None:
     assert (tmp_path / ".kafka_cleanshutdown").exists()
 
 
+def test_a_terminal_that_is_closed_stops_it_cleanly(tmp_path: Path) -> None:
+    with started("--dir", str(tmp_path), "--listen", "127.0.0.1:0") as (process, _):
+        process.send_signal(signal.SIGHUP)
+        code, err = finished(process)
+    assert code == 0
+    assert "SIGHUP: shutting down" in err
+    assert (tmp_path / ".kafka_cleanshutdown").exists()
+
+
+def test_under_nohup_it_stays(tmp_path: Path) -> None:
+    with started(
+        "--dir", str(tmp_path), "--listen", "127.0.0.1:0", program=["nohup", sys.executable, "-m", "headrace.cli"]
+    ) as (process, _):
+        process.send_signal(signal.SIGHUP)
+        process.send_signal(signal.SIGTERM)
+        code, err = finished(process)
+    assert code == 0
+    assert "SIGHUP" not in err
+
+
 def test_the_same_directory_twice_is_refused_in_one_line(tmp_path: Path) -> None:
     with started("--dir", str(tmp_path), "--listen", "127.0.0.1:0") as (process, _):
         code, err = finished(start("--dir", str(tmp_path), "--listen", "127.0.0.1:0"))

@@ -77,8 +77,30 @@ def test_alter(headrace: Command, topic: str) -> None:
     assert "retention.mss" in wrong.err
 
 
+def test_nothing_is_deleted_where_nobody_can_be_asked(headrace: Command, topic: str) -> None:
+    headrace("produce", topic, "-p", "0", stdin="one\n")
+    for arguments in (("delete", topic), ("delete-records", topic, "--all")):
+        result = headrace("topic", *arguments)
+        assert (result.code, result.out) == (2, "")
+        assert "add --yes" in result.err
+    assert headrace("consume", topic).lines == ["one"]
+
+
+def test_the_oldest_records_are_deleted(headrace: Command, topic: str) -> None:
+    headrace("produce", topic, "-p", "1", stdin="one\ntwo\nthree\n")
+    assert headrace("topic", "delete-records", topic, "-y").code == 2
+    assert headrace("topic", "delete-records", f"{topic}:one", "--all", "-y").code == 2
+    result = headrace("topic", "delete-records", f"{topic}:1", "--before", "2", "-y")
+    assert (result.code, result.out) == (0, f"{topic}-1 begins at offset 2 now\n")
+    assert headrace("consume", topic).lines == ["three"]
+    assert headrace("topic", "delete-records", topic, "--all", "--yes").code == 0
+    assert headrace("consume", topic).lines == []
+    beyond = headrace("topic", "delete-records", f"{topic}:1", "--before", "99", "-y")
+    assert beyond.code == 1
+
+
 def test_delete(headrace: Command, topic: str) -> None:
-    result = headrace("topic", "delete", topic, "nope")
+    result = headrace("topic", "delete", topic, "nope", "--yes")
     assert (result.code, result.out) == (1, f"{topic} deleted\n")
     assert "nope" in result.err
     assert topic not in headrace("topic", "list").out

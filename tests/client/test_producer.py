@@ -23,6 +23,7 @@ from typing import Any
 
 import pytest
 
+import headrace.testing
 from headrace import Producer, aio
 from headrace.client.cluster.core import ClientCore
 from headrace.client.cluster.view import PartitionView, TopicView
@@ -31,7 +32,7 @@ from headrace.client.errors import BufferExhausted, ClientClosed, SerializationE
 from headrace.client.producer._batch import ProducerBatch
 from headrace.client.producer._unpacked import Unpacked
 from headrace.client.producer.config import PRODUCER_CONFIGS, read_producer_config
-from headrace.client.producer.delivery import BatchDelivery
+from headrace.client.producer.delivery import BatchDelivery, Delivery
 from headrace.client.producer.partitioners import (
     RoundRobinPartitioner,
     StickyState,
@@ -543,3 +544,14 @@ def test_a_batch_of_listed_values_can_be_cut_in_two() -> None:
     assert [record.sequence for record in found] == list(range(30, 130))
     assert {record.timestamp for record in found} == {7}
     assert batch.metadata_of(3).timestamp == 7
+
+
+def test_a_delivery_is_shown_by_what_became_of_it_and_not_by_what_it_is_made_of() -> None:
+    with headrace.testing.broker() as kafka, Producer(bootstrap_servers=kafka.address) as producer:
+        delivery = producer.send("shown", b"secret")
+        assert repr(delivery) in ("<Delivery to shown: under way>", "<Delivery to shown: partition 0, offset 0>")
+        delivery.result(30)
+        assert repr(delivery) == "<Delivery to shown: partition 0, offset 0>"
+    assert repr(Delivery()) == "<Delivery>"
+    assert not {"append", "sort", "pop"} & set(dir(delivery))
+    assert {"result", "exception", "done"} <= set(dir(delivery))

@@ -101,7 +101,7 @@ def test_only_what_waits_for_the_broker_that_refuses_fails(config: dict[str, Any
     assert world.clock.now - begun < AT_ONCE_S
     assert there.exception() is None
     assert isinstance(refused.exception(), SaslAuthenticationFailedError)
-    assert "1 record(s) for t-1" in str(refused.exception())
+    assert "1 record for t-1" in str(refused.exception())
     guard.refusing.clear()
     after = [world.send("t", b"c", partition=1), world.send("t", b"d", partition=1)]
     world.deliver(after)

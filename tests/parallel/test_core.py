@@ -259,6 +259,7 @@ def test_a_stalled_slot_is_given_up_and_the_rest_of_it_goes_on() -> None:
     outgoing = made.failures.outbox.popleft()
     assert outgoing.entry.offset == 2
     assert isinstance(outgoing.entry.error, HandlerStalled)
+    assert f"{outgoing.entry.tracker.partition} at offset {outgoing.entry.offset}" in str(outgoing.entry.error)
     rest = made.take(15.0)
     assert rest is not None
     assert [entry.offset for entry in rest.todo[0].entries] == [3, 4]
@@ -429,3 +430,14 @@ def test_a_lane_that_is_long_when_it_comes_does_not_wait_for_the_line() -> None:
     chunk = made.take(0.0)
     assert chunk is not None
     assert chunk.todo[0].entries[0].record.key == b"long"
+
+
+def test_a_stalled_handler_is_named_with_its_record() -> None:
+    from headrace.client.consumer.records import ConsumerRecord
+    from headrace.parallel.errors import place_of
+    from headrace.records import TimestampType
+    from headrace.topics import TopicPartition
+
+    record = ConsumerRecord("orders", 3, 17, -1, TimestampType.CREATE_TIME, b"customer-9", b"x")
+    assert place_of(TopicPartition("orders", 3), 17, record) == "orders-3 at offset 17 (key customer-9)"
+    assert place_of(TopicPartition("orders", 3), 17, None) == "orders-3 at offset 17"

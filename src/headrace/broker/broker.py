@@ -228,13 +228,13 @@ class Broker:
             self._to_close += [self.metadata.close, self.replicas.close, self.replication.close]
             self.answers = Answers(self.metadata.image, self.cluster_id)
             await self.metadata.open()
-            if is_alone:
-                self.answers.controller_id = self.node_id
-                await self.metadata.win()
             self.metadata.follow(self._follow)
             self.metadata.follow(self.replication.follow)
             await self._listen()
-            if not is_alone:
+            if is_alone:
+                self.answers.controller_id = self.node_id
+                await self.metadata.win()
+            else:
                 await self._join(store)
             loop = asyncio.get_running_loop()
             self.directories.on_offline = functools.partial(_tell, loop, self._directory_failed)

@@ -35,13 +35,19 @@ def parse_listeners(config: BrokerConfig) -> list[ListenerSetting]:
     if config["advertised.listeners"]:
         advertised = {name: (host, port) for name, host, port in _split(config, "advertised.listeners")}
     settings = []
-    controllers = {
-        name.strip().upper() for name in str(config["controller.listener.names"] or "").split(",") if name.strip()
-    }
+    controllers = {name.upper() for name in _items(config, "controller.listener.names")}
     for name, host, port in _split(config, "listeners"):
         if name in controllers:
             continue  # one process is broker and controller here: there is nothing to listen for
         protocol = protocols.get(name, name)
+        if protocol not in SECURITY_PROTOCOLS:
+            raise ConfigError(
+                {
+                    "listeners": f"listeners: {name} has no security protocol: give it one in "
+                    f"listener.security.protocol.map ({name}:PLAINTEXT), or name it in controller.listener.names if "
+                    "it is the controller's"
+                }
+            )
         if protocol not in SERVED_PROTOCOLS:
             raise ConfigError(
                 {"listeners": f"listeners: {name} uses {protocol}, which is not served yet; use PLAINTEXT"}
@@ -57,19 +63,22 @@ def parse_listeners(config: BrokerConfig) -> list[ListenerSetting]:
 
 
 def _protocol_map(config: BrokerConfig) -> dict[str, str]:
-    pairs = config["listener.security.protocol.map"]
-    items = pairs if isinstance(pairs, tuple) else str(pairs or "").split(",")
+    items = _items(config, "listener.security.protocol.map")
     return {
         name.strip().upper(): protocol.strip().upper() for name, _, protocol in (item.partition(":") for item in items)
     }
 
 
-def _split(config: BrokerConfig, key: str) -> list[tuple[str, str, int]]:
+def _items(config: BrokerConfig, key: str) -> list[str]:
+    """What a comma-separated setting lists."""
     value = config[key]
     texts = value if isinstance(value, tuple) else str(value or "").split(",")
+    return [text.strip() for text in texts if text.strip()]
+
+
+def _split(config: BrokerConfig, key: str) -> list[tuple[str, str, int]]:
     found = []
-    for text in texts:
-        text = text.strip()
+    for text in _items(config, key):
         name, separator, rest = text.partition("://")
         host, colon, port = rest.rpartition(":")
         if not separator or not colon or not port.isdigit() or int(port) > 65535:

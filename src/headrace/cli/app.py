@@ -6,10 +6,11 @@ import logging
 import os
 import signal
 import sys
+import warnings
 from collections.abc import Sequence
 from importlib import import_module
 from types import FrameType
-from typing import Annotated
+from typing import Annotated, TextIO
 
 import typer
 
@@ -23,10 +24,10 @@ from headrace.errors import HeadraceError, RequestTimedOutError
 COMMANDS = {
     "start": ("", "Start a broker, in the foreground."),
     "demo": ("headrace.demo", "See it all once, in ten seconds."),
-    "topic": ("topic", "Create, list, describe, alter, delete topics."),
+    "topic": ("topic", "Create, list, describe, alter, delete topics and records."),
     "produce": ("produce", "Write records from standard input or a file."),
     "consume": ("consume", "Read records."),
-    "group": ("group", "List, describe, reset, delete consumer groups."),
+    "group": ("group", "List, describe, reset, delete consumer groups; remove members."),
     "parallel": ("parallel", "Run a handler over topics with many hands."),
     "deadletters": ("deadletters", "List, show, put back what could not be handled."),
     "transaction": ("transaction", "List, describe, abort transactions; find those that hang."),
@@ -53,11 +54,19 @@ def run(arguments: Sequence[str]) -> int:
     logger = logging.getLogger("headrace")
     level = logger.level
     logger.setLevel(logging.ERROR)
+    out, show_warning = sys.stdout, warnings.showwarning
+    warnings.showwarning = _show_warning
     try:
-        return _run(arguments)
+        ended = _run(arguments)
+        if sys.stdout is not out:
+            # That is what click does when a line could not be written because nobody reads any more.
+            sys.stdout = out
+            raise ReaderGone
+        sys.stdout.flush()
+        return ended
     except Interrupted:
         return Exit.INTERRUPTED
-    except ReaderGone:
+    except (ReaderGone, BrokenPipeError):
         # Python would complain while it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return Exit.OK
@@ -67,6 +76,7 @@ def run(arguments: Sequence[str]) -> int:
         code = getattr(error, "exit_code", Exit.USAGE if isinstance(error, ConfigError) else Exit.FAILED)
         return _failed(error, code)
     finally:
+        warnings.showwarning = show_warning
         logger.setLevel(level)
         signal.signal(signal.SIGINT, previous)
 
@@ -81,6 +91,18 @@ def _run(arguments: Sequence[str]) -> int:
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
     raise Interrupted
+
+
+def _show_warning(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
+    """A warning in a line: which line of ours it comes from is nothing to whoever typed a command."""
+    sys.stderr.write(f"headrace: {message}\n")
 
 
 def _failed(error: BaseException, code: Exit) -> int:

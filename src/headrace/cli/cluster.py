@@ -13,15 +13,7 @@ import typer
 from headrace.cli.cluster_describe import describe
 from headrace.cli.cluster_status import watch
 from headrace.cli.local_cluster import BROKERS_MAX, Health, LocalBroker, LocalCluster, free_ports
-from headrace.cli.options import (
-    DEFAULT_BOOTSTRAP,
-    DEFAULT_TIMEOUT_S,
-    Bootstrap,
-    ClientConfig,
-    Json,
-    Timeout,
-    pairs,
-)
+from headrace.cli.options import Json, Target, pairs, targeted
 from headrace.cli.output import note, styled, usage
 
 app = typer.Typer(no_args_is_help=False, rich_markup_mode=None)
@@ -34,17 +26,17 @@ Node = Annotated[int, typer.Argument(metavar="ID", help="The broker's number.")]
 
 
 @app.callback(invoke_without_command=True)
+@targeted
 def root(
     context: typer.Context,
     features: Annotated[bool, typer.Option("--features", help="The levels of the cluster's features too.")] = False,
     as_json: Json = False,
-    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
-    timeout: Timeout = DEFAULT_TIMEOUT_S,
-    client_config: ClientConfig = None,
+    *,
+    target: Target,
 ) -> None:
     """Describe the cluster, its brokers and disks; or start several brokers here, and see how they heal."""
     if context.invoked_subcommand is None:
-        describe(features, as_json, bootstrap, timeout, client_config)
+        describe(features, as_json, target)
 
 
 @app.command()

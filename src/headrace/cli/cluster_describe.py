@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
-from headrace.cli.options import connect
+from headrace.cli.options import Target
 from headrace.cli.output import Column, count, print_json, size, styled, table
 from headrace.client.admin import Admin, LogDirDescription
+from headrace.words import plural
 
 
-def describe(features: bool, as_json: bool, bootstrap: str, timeout_s: float, client_config: Path | None) -> None:
+def describe(features: bool, as_json: bool, target: Target) -> None:
     """Print it, as tables or as JSON."""
-    with connect(bootstrap, timeout_s, client_config) as admin:
+    with target.admin() as admin:
         document = _document(admin)
         found = admin.describe_features() if features else None
     if found is not None:
@@ -21,8 +21,8 @@ def describe(features: bool, as_json: bool, bootstrap: str, timeout_s: float, cl
         print_json(document)
         return
     print(
-        f"{styled('cluster', '1')} {document['cluster_id']}: {count(document['topics'])} topics, "
-        f"{count(document['partitions'])} partitions"
+        f"{styled('cluster', '1')} {document['cluster_id']}: {plural(document['topics'], 'topic')}, "
+        f"{plural(document['partitions'], 'partition')}"
         + (f", {document['under_replicated']} under-replicated" if document["under_replicated"] else "")
         + (f", {document['leaderless']} without a leader" if document["leaderless"] else "")
     )

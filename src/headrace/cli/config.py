@@ -7,16 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from headrace.cli.options import (
-    DEFAULT_BOOTSTRAP,
-    DEFAULT_TIMEOUT_S,
-    Bootstrap,
-    ClientConfig,
-    Json,
-    Timeout,
-    connect,
-    pairs,
-)
+from headrace.cli.options import Json, Target, pairs, targeted
 from headrace.cli.output import Column, CommandError, show_rows
 from headrace.client.admin import ConfigEntry, ConfigResource, ConfigSource, ResourceType
 
@@ -49,6 +40,7 @@ def _resource(kind: Kind, name: str) -> ConfigResource:
 
 
 @app.command()
+@targeted
 def get(
     kind: KindArgument,
     name: NameArgument,
@@ -56,13 +48,12 @@ def get(
     everything: Annotated[bool, typer.Option("--all", "-a", help="Values that are the default too.")] = False,
     explain: Annotated[bool, typer.Option("--explain", "-x", help="What each setting is for.")] = False,
     as_json: Json = False,
-    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
-    timeout: Timeout = DEFAULT_TIMEOUT_S,
-    client_config: ClientConfig = None,
+    *,
+    target: Target,
 ) -> None:
     """Show settings, and where each value comes from."""
     resource = _resource(kind, name)
-    with connect(bootstrap, timeout, client_config) as admin:
+    with target.admin() as admin:
         found = admin.describe_configs(
             [resource], keys=keys or None, include_synonyms=as_json, include_documentation=explain
         )[resource]
@@ -95,36 +86,36 @@ def _row(entry: ConfigEntry) -> dict[str, Any]:
 
 
 @app.command("set")
+@targeted
 def set_(
     kind: KindArgument,
     name: NameArgument,
     settings: Annotated[list[str], typer.Argument(metavar="KEY=VALUE")],
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say whether it would be accepted.")] = False,
-    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
-    timeout: Timeout = DEFAULT_TIMEOUT_S,
-    client_config: ClientConfig = None,
+    *,
+    target: Target,
 ) -> None:
     """Change settings; the others stay as they are."""
     resource, changes = _resource(kind, name), pairs(settings, "setting")
-    with connect(bootstrap, timeout, client_config) as admin:
+    with target.admin() as admin:
         admin.incremental_alter_configs({resource: changes}, validate_only=dry_run).all()
     for key, value in changes.items():
         print(f"{resource}: {key}={value}" + (" would be accepted" if dry_run else ""))
 
 
 @app.command()
+@targeted
 def delete(
     kind: KindArgument,
     name: NameArgument,
     keys: Annotated[list[str], typer.Argument(metavar="KEY")],
-    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
-    timeout: Timeout = DEFAULT_TIMEOUT_S,
-    client_config: ClientConfig = None,
+    *,
+    target: Target,
 ) -> None:
     """Take settings back to their defaults."""
     resource = _resource(kind, name)
     changes: dict[str, str | None] = dict.fromkeys(keys)
-    with connect(bootstrap, timeout, client_config) as admin:
+    with target.admin() as admin:
         admin.incremental_alter_configs({resource: changes}).all()
         now = admin.describe_configs([resource], keys=keys)[resource]
     for key in keys:

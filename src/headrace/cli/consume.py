@@ -6,33 +6,27 @@ import contextlib
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
+from headrace.cli.completing import groups_there, of, topics_there
 from headrace.cli.exits import ReaderGone
 from headrace.cli.formats import NAMES, Writer, writer_for
-from headrace.cli.options import (
-    DEFAULT_BOOTSTRAP,
-    DEFAULT_TIMEOUT_S,
-    Bootstrap,
-    ClientConfig,
-    Timeout,
-    client_config,
-    plain_kernels,
-)
-from headrace.cli.output import Tick, count, note, progress, silent, usage
+from headrace.cli.options import Target, admin_for, only, plain_kernels, targeted
+from headrace.cli.output import Tick, note, progress, silent, usage
 from headrace.cli.reading import Piece, Range, Share, read_ranges
 from headrace.cli.times import duration_ms, is_duration, moment_ms
 from headrace.client.admin import Admin, OffsetSpec
-from headrace.client.admin.drivers import ADMIN_CONFIGS
 from headrace.client.admin.topics import READ_COMMITTED, READ_UNCOMMITTED
 from headrace.client.consumer.blocking import Consumer
+from headrace.client.consumer.config import CONSUMER_CONFIGS
 from headrace.client.consumer.records import slice_columns
 from headrace.client.ranges import RangeReader, without_group
 from headrace.errors import HeadraceError
 from headrace.records import Columns
 from headrace.topics import TopicPartition
+from headrace.words import plural
 
 _COMMIT_EVERY_S = 5.0
 _COMPILED_FROM_RECORDS = 2_000_000
@@ -41,8 +35,9 @@ _END = ("end", "latest")
 _WHERE = "beginning, end, an offset, -N (N before the end), a time (2026-01-31T12:00), 15m (that long ago)"
 
 
+@targeted
 def command(
-    topics: Annotated[list[str], typer.Argument(metavar="TOPIC")],
+    topics: Annotated[list[str], typer.Argument(metavar="TOPIC", autocompletion=topics_there)],
     start: Annotated[str | None, typer.Option("--from", "-o", metavar="WHERE", help=f"{_WHERE}.")] = None,
     end: Annotated[str | None, typer.Option("--to", metavar="WHERE", help="Where to stop: the same words.")] = None,
     partition: Annotated[
@@ -53,21 +48,33 @@ def command(
     group: Annotated[
         str | None,
         typer.Option(
-            "--group", "-g", help="As a member of this group: go on where it stopped, commit what was printed."
+            "--group",
+            "-g",
+            help="As a member of this group: go on where it stopped, commit what was printed.",
+            autocompletion=groups_there,
         ),
     ] = None,
     form: Annotated[
         str,
-        typer.Option("--format", "-f", help=f"{', '.join(NAMES)}, or a format with %t %p %o %k %s %T %D %h %K %S."),
+        typer.Option(
+            "--format",
+            "-f",
+            help=f"{', '.join(NAMES)}, or a format with %t %p %o %k %s %T %D %h %K %S.",
+            autocompletion=of(*NAMES),
+        ),
     ] = "value",
     key_separator: Annotated[str, typer.Option("--key-separator", "-K", help="For key-value.")] = r"\t",
     isolation: Annotated[
-        str, typer.Option("--isolation-level", help=f"{READ_UNCOMMITTED} or {READ_COMMITTED}.")
-    ] = READ_UNCOMMITTED,
+        str | None,
+        typer.Option(
+            "--isolation-level",
+            help=f"{READ_UNCOMMITTED} (the default) or {READ_COMMITTED}.",
+            autocompletion=of(READ_UNCOMMITTED, READ_COMMITTED),
+        ),
+    ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No summary.")] = False,
-    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
-    timeout: Timeout = DEFAULT_TIMEOUT_S,
-    client_properties: ClientConfig = None,
+    *,
+    target: Target,
 ) -> None:
     """Read records and print them; stops at the end there was when it began, unless --follow.
 
@@ -75,16 +82,17 @@ def command(
     """
     if follow and end is not None:
         raise usage("--follow never stops: it cannot go with --to")
+    isolation = isolation or target.settings.get("isolation.level") or READ_UNCOMMITTED
     if isolation not in (READ_COMMITTED, READ_UNCOMMITTED):
         raise usage(f"--isolation-level is {READ_UNCOMMITTED} or {READ_COMMITTED}, not {isolation!r}")
     if group is not None:
         _check_group_options(partition, start, end)
     write = writer_for(form, key_separator)
-    config = client_config(bootstrap, timeout, client_properties) | {
+    config = only(target.config(), CONSUMER_CONFIGS) | {
         "isolation.level": isolation,
         "allow.auto.create.topics": False,
     }
-    with _admin(config, timeout) as admin:
+    with admin_for(config, target.timeout_s) as admin:
         ranges = _ranges(admin, topics, partition, start, end, follow, isolation)
     total = sum(0 if wanted.end is None else wanted.end - wanted.start for wanted in ranges.values())
     began = time.monotonic()
@@ -95,19 +103,14 @@ def command(
         printer = _Printer(write, maximum, tick)
         if group is None:
             with RangeReader(without_group(config)) as reader:
-                _print_all(printer, read_ranges(reader, ranges, timeout))
+                _print_all(printer, read_ranges(reader, ranges, target.timeout_s))
         else:
             reset = "latest" if start in _END else "earliest"
             own = {"group.id": group, "enable.auto.commit": False, "auto.offset.reset": reset}
             with Consumer({**config, **own}) as consumer:
-                _print_share(printer, consumer, topics, None if follow else ranges, timeout)
+                _print_share(printer, consumer, topics, None if follow else ranges, target.timeout_s)
     if not quiet and not follow and sys.stderr.isatty():
-        note(f"{count(printer.printed)} records in {time.monotonic() - began:.2f} s")
-
-
-def _admin(config: dict[str, Any], timeout_s: float) -> Admin:
-    common = {name: value for name, value in config.items() if name in ADMIN_CONFIGS}
-    return Admin(common, default_api_timeout_ms=int(timeout_s * 1000))
+        note(f"{plural(printer.printed, 'record')} in {time.monotonic() - began:.2f} s")
 
 
 def _check_group_options(partitions: list[int] | None, start: str | None, end: str | None) -> None:

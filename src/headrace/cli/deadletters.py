@@ -4,32 +4,43 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from enum import StrEnum
 from typing import Annotated, Any
 
 import typer
 
-from headrace.cli.options import (
-    DEFAULT_BOOTSTRAP,
-    DEFAULT_TIMEOUT_S,
-    Bootstrap,
-    ClientConfig,
-    Json,
-    Timeout,
-    client_config,
-)
+from headrace.cli.completing import groups_there, topics_there
+from headrace.cli.options import Json, Target, only, targeted
 from headrace.cli.output import Column, CommandError, moment, note, print_json, show_rows, usage
+from headrace.client.consumer.config import CONSUMER_CONFIGS
 from headrace.parallel.deadletters import DeadLetter, DeadLetters
+from headrace.words import plural
 
 app = typer.Typer(no_args_is_help=True)
 
-Topic = Annotated[str, typer.Argument(metavar="TOPIC", help="The dead-letter topic.")]
-Reason = Annotated[str | None, typer.Option("--reason", help="failed, stalled, poison, damaged, rejected or crashed.")]
+
+class Why(StrEnum):
+    """Why a record is among the dead letters; see `parallel.retries.reason_of`."""
+
+    FAILED = "failed"
+    STALLED = "stalled"
+    POISON = "poison"
+    DAMAGED = "damaged"
+    REJECTED = "rejected"
+    CRASHED = "crashed"
+
+
+Topic = Annotated[str, typer.Argument(metavar="TOPIC", help="The dead-letter topic.", autocompletion=topics_there)]
+Reason = Annotated[Why | None, typer.Option("--reason", help="Only letters that are there for this reason.")]
 Error = Annotated[str | None, typer.Option("--error", metavar="TEXT", help="Only letters whose error has this text.")]
-Group = Annotated[str | None, typer.Option("--group", "-g", help="Only letters of this group.")]
+Group = Annotated[
+    str | None, typer.Option("--group", "-g", help="Only letters of this group.", autocompletion=groups_there)
+]
 _TEXT_MAX = 60
 
 
 @app.command("list")
+@targeted
 def list_(
     topic: Topic,
     reason: Reason = None,
@@ -38,12 +49,11 @@ def list_(
     everything: Annotated[bool, typer.Option("--all", help="Also those that were put back already.")] = False,
     maximum: Annotated[int, typer.Option("--max", "-n", min=1, help="At most so many.")] = 1_000,
     as_json: Json = False,
-    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
-    timeout: Timeout = DEFAULT_TIMEOUT_S,
-    client_properties: ClientConfig = None,
+    *,
+    target: Target,
 ) -> None:
     """List dead letters: where each came from, and why it is there."""
-    with DeadLetters(client_config(bootstrap, timeout, client_properties), topic) as letters:
+    with DeadLetters(only(target.config(), CONSUMER_CONFIGS), topic) as letters:
         found = letters.letters(include_redriven=everything, select=_selector(reason, error, group))
         rows = [_row(letter) for letter in itertools.islice(found, maximum + 1)]
     columns = [
@@ -63,17 +73,17 @@ def list_(
 
 
 @app.command()
+@targeted
 def show(
     topic: Topic,
     place: Annotated[str, typer.Argument(metavar="PARTITION:OFFSET", help="As `list` has it under AT.")],
     as_json: Json = False,
-    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
-    timeout: Timeout = DEFAULT_TIMEOUT_S,
-    client_properties: ClientConfig = None,
+    *,
+    target: Target,
 ) -> None:
     """Show one dead letter whole: key, value, headers, error."""
     partition, offset = _place(place)
-    with DeadLetters(client_config(bootstrap, timeout, client_properties), topic) as letters:
+    with DeadLetters(only(target.config(), CONSUMER_CONFIGS), topic) as letters:
         letter = letters.letter(partition, offset)
     if letter is None:
         raise CommandError(f"{topic} has no record at {place}")
@@ -95,6 +105,7 @@ def show(
 
 
 @app.command()
+@targeted
 def redrive(
     topic: Topic,
     places: Annotated[
@@ -106,9 +117,8 @@ def redrive(
     everything: Annotated[bool, typer.Option("--all", help="All that were not put back yet.")] = False,
     to: Annotated[str | None, typer.Option("--to", metavar="TOPIC", help="Not where they came from, but here.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")] = False,
-    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
-    timeout: Timeout = DEFAULT_TIMEOUT_S,
-    client_properties: ClientConfig = None,
+    *,
+    target: Target,
 ) -> None:
     """Put dead letters back to where they came from, each once. They are handled afresh, with all tries."""
     if not (everything or places or reason or error or group):
@@ -122,23 +132,19 @@ def redrive(
     def tell(letter: DeadLetter, target: str) -> None:
         print(f"{_at(letter)} → {target}")
 
-    with DeadLetters(client_config(bootstrap, timeout, client_properties), topic) as letters:
+    with DeadLetters(only(target.config(), CONSUMER_CONFIGS), topic) as letters:
         if dry_run:
             count = 0
             for letter in letters.letters(select=select):
                 tell(letter, to or letter.origin_topic or "?")
                 count += 1
-            note(f"{_letters(count)} would be put back.")
+            note(f"{plural(count, 'letter')} would be put back.")
             return
         count = letters.redrive(select, to=to, on_each=tell)
-    note(f"{_letters(count)} put back." if count else "No letter fits (damaged batches cannot be put back).")
+    note(f"{plural(count, 'letter')} put back." if count else "No letter fits (damaged batches cannot be put back).")
 
 
 # --- rows -------------------------------------------------------------------------------------------------------------
-
-
-def _letters(number: int) -> str:
-    return "1 letter" if number == 1 else f"{number:,} letters"
 
 
 def _row(letter: DeadLetter) -> dict[str, Any]:
@@ -175,7 +181,7 @@ def _place(text: str) -> tuple[int, int]:
     return int(partition), int(offset)
 
 
-def _selector(reason: str | None, error: str | None, group: str | None) -> Callable[[DeadLetter], bool]:
+def _selector(reason: Why | None, error: str | None, group: str | None) -> Callable[[DeadLetter], bool]:
     def select(letter: DeadLetter) -> bool:
         return (
             (reason is None or letter.reason == reason)

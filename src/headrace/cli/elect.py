@@ -2,39 +2,38 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from typing import Annotated
 
 import typer
 
-from headrace.cli.options import DEFAULT_BOOTSTRAP, DEFAULT_TIMEOUT_S, Bootstrap, ClientConfig, Timeout, connect
-from headrace.cli.output import check_errors, note, usage
+from headrace.cli.completing import topics_there
+from headrace.cli.options import Target, Yes, targeted
+from headrace.cli.output import check_errors, confirm, note, usage
 from headrace.client.admin import Admin, ElectionType
 from headrace.errors import ElectionNotNeededError
 from headrace.topics import TopicPartition
 
 
+@targeted
 def command(
     partitions: Annotated[
-        list[str] | None, typer.Argument(metavar="TOPIC[-PARTITION]", help="These [all that need it].")
+        list[str] | None,
+        typer.Argument(metavar="TOPIC[-PARTITION]", help="These [all that need it].", autocompletion=topics_there),
     ] = None,
     unclean: Annotated[
         bool, typer.Option("--unclean", help="Also a replica that is not in sync: records may be lost for good.")
     ] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
-    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
-    timeout: Timeout = DEFAULT_TIMEOUT_S,
-    client_config: ClientConfig = None,
+    yes: Yes = False,
+    *,
+    target: Target,
 ) -> None:
     """Elect leaders of partitions."""
     if unclean and not partitions:
         raise usage("--unclean needs the partitions by name: acknowledged records of each may be lost")
-    if unclean and not yes:
-        if not sys.stdin.isatty():
-            raise usage("--unclean may lose records that were acknowledged: say --yes if that is meant")
-        typer.confirm("Records that were acknowledged may be lost for good. Elect all the same?", abort=True)
-    with connect(bootstrap, timeout, client_config) as admin:
+    if unclean:
+        confirm("Records that were acknowledged may be lost for good. Elect all the same?", yes=yes)
+    with target.admin() as admin:
         chosen = _partitions(admin, partitions) if partitions else None
         kind = ElectionType.UNCLEAN if unclean else ElectionType.PREFERRED
         results = admin.elect_leaders(chosen, election_type=kind)

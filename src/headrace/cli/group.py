@@ -1,4 +1,4 @@
-"""`headrace group`: list, describe (members, assignment, lag), reset offsets, delete."""
+"""`headrace group`: list, describe (members, assignment, lag), reset offsets, delete, remove members."""
 
 from __future__ import annotations
 
@@ -10,19 +10,13 @@ from typing import Annotated, Any
 
 import typer
 
-from headrace.cli.options import (
-    DEFAULT_BOOTSTRAP,
-    DEFAULT_TIMEOUT_S,
-    Bootstrap,
-    ClientConfig,
-    Json,
-    Timeout,
-    connect,
-)
+from headrace.cli.completing import groups_there, of
+from headrace.cli.options import Json, Target, Yes, targeted
 from headrace.cli.output import (
     Column,
     CommandError,
     check_errors,
+    confirm,
     count,
     note,
     print_json,
@@ -33,27 +27,33 @@ from headrace.cli.output import (
     usage,
 )
 from headrace.cli.times import duration_ms, moment_ms
+from headrace.cli.topic import topic_and_partitions
 from headrace.client.admin import Admin, GroupDescription, OffsetAndMetadata, OffsetSpec, ResetTo
 from headrace.topics import TopicPartition
+from headrace.words import plural
 
 app = typer.Typer(no_args_is_help=True)
 
-Groups = Annotated[list[str], typer.Argument(metavar="GROUP")]
+Groups = Annotated[list[str], typer.Argument(metavar="GROUP", autocompletion=groups_there)]
 _PARTITION_FILE_ROWS_MAX = 1_000_000
+_STATES = ("Stable", "Empty", "Dead", "PreparingRebalance", "CompletingRebalance")
 
 
 @app.command("list")
+@targeted
 def list_(
     state: Annotated[
-        list[str] | None, typer.Option("--state", help="Only these: Stable, Empty, Dead, PreparingRebalance …")
+        list[str] | None,
+        typer.Option(
+            "--state", help="Only these: Stable, Empty, Dead, PreparingRebalance …", autocompletion=of(*_STATES)
+        ),
     ] = None,
     as_json: Json = False,
-    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
-    timeout: Timeout = DEFAULT_TIMEOUT_S,
-    client_config: ClientConfig = None,
+    *,
+    target: Target,
 ) -> None:
     """List groups."""
-    with connect(bootstrap, timeout, client_config) as admin:
+    with target.admin() as admin:
         groups = admin.list_groups(states=state or ())
         described = admin.describe_groups([group.group_id for group in groups])
     rows = []
@@ -87,15 +87,17 @@ def _state_style(state: Any) -> str:
 
 
 @app.command()
+@targeted
 def describe(
-    groups: Annotated[list[str] | None, typer.Argument(metavar="[GROUP]", help="None: all of them.")] = None,
+    groups: Annotated[
+        list[str] | None, typer.Argument(metavar="[GROUP]", help="None: all of them.", autocompletion=groups_there)
+    ] = None,
     as_json: Json = False,
-    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
-    timeout: Timeout = DEFAULT_TIMEOUT_S,
-    client_config: ClientConfig = None,
+    *,
+    target: Target,
 ) -> None:
     """Show groups: members, what each is assigned, committed offsets and lag."""
-    with connect(bootstrap, timeout, client_config) as admin:
+    with target.admin() as admin:
         names = groups or [group.group_id for group in admin.list_groups()]
         documents, errors = group_documents(admin, names)
     if as_json:
@@ -169,7 +171,7 @@ def group_lines(document: dict[str, Any]) -> list[str]:
     """One group for a person."""
     heading = (
         f"{styled(document['group'], '1')}  {styled(document['state'], _state_style(document['state']))}, "
-        f"{len(document['members'])} members, lag {count(document['lag'])}"
+        f"{plural(len(document['members']), 'member')}, lag {count(document['lag'])}"
         + (f", {document['assignor']}" if document["assignor"] else "")
         + f", coordinator {document['coordinator']}"
     )
@@ -209,8 +211,9 @@ def offset_columns(*, with_owner: bool) -> list[Column]:
 
 
 @app.command()
+@targeted
 def reset(
-    group: Annotated[str, typer.Argument(metavar="GROUP")],
+    group: Annotated[str, typer.Argument(metavar="GROUP", autocompletion=groups_there)],
     topic: Annotated[
         list[str] | None,
         typer.Option("--topic", metavar="TOPIC[:P,P…]", help="Topics, or partitions of one; default: all it has."),
@@ -232,9 +235,8 @@ def reset(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be done (the default).")] = False,
     export: Annotated[bool, typer.Option("--export", help="Print topic,partition,offset, for --from-file.")] = False,
     as_json: Json = False,
-    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
-    timeout: Timeout = DEFAULT_TIMEOUT_S,
-    client_config: ClientConfig = None,
+    *,
+    target: Target,
 ) -> None:
     """Set a group's offsets. Shows what would be done; --execute does it. The group must have no members."""
     if execute and dry_run:
@@ -254,7 +256,7 @@ def reset(
     if len(chosen) != 1:
         raise usage(f"give one of {', '.join(choices)}" + (f", not {' and '.join(chosen)}" if chosen else ""))
     (to,) = chosen.values()
-    with connect(bootstrap, timeout, client_config) as admin:
+    with target.admin() as admin:
         done = admin.reset_group_offsets(group, to, topics=_topics(topic) if topic else None, dry_run=not execute)
     rows = [
         {
@@ -284,14 +286,8 @@ def reset(
 def _topics(texts: list[str]) -> list[str | TopicPartition]:
     found: list[str | TopicPartition] = []
     for text in texts:
-        name, separator, numbers = text.partition(":")
-        if not separator:
-            found.append(name)
-            continue
-        for number in numbers.split(","):
-            if not number.strip().isdigit():
-                raise usage(f"--topic {text!r} is not TOPIC or TOPIC:0,1,2")
-            found.append(TopicPartition(name, int(number)))
+        name, partitions = topic_and_partitions(text)
+        found += [name] if partitions is None else [TopicPartition(name, number) for number in partitions]
     return found
 
 
@@ -312,25 +308,57 @@ def _read_offsets(path: Path) -> dict[TopicPartition, int]:
 
 
 @app.command()
+@targeted
 def delete(
     groups: Groups,
     topic: Annotated[
         list[str] | None,
-        typer.Option("--topic", metavar="TOPIC", help="Only the offsets of these topics (one group)."),
+        typer.Option("--topic", metavar="TOPIC[:P,P…]", help="Only the offsets of these, of one group."),
     ] = None,
-    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
-    timeout: Timeout = DEFAULT_TIMEOUT_S,
-    client_config: ClientConfig = None,
+    yes: Yes = False,
+    *,
+    target: Target,
 ) -> None:
-    """Delete groups that have no members, with their offsets."""
-    with connect(bootstrap, timeout, client_config) as admin:
-        if not topic:
-            report(admin.delete_groups(groups), lambda name: f"{name} deleted")
-            return
+    """Delete groups that have no members, with their offsets; or only the offsets of some topics."""
+    if topic:
         if len(groups) != 1:
             raise usage("--topic deletes offsets of one group: name one")
-        committed = admin.list_group_offsets(groups)[groups[0]]
-        partitions = [tp for tp in committed if tp.topic in topic]
+        delete_offsets(groups[0], topic, target, yes=yes)
+        return
+    confirm(f"Delete {', '.join(groups)} with all offsets?", yes=yes)
+    with target.admin() as admin:
+        report(admin.delete_groups(groups), lambda name: f"{name} deleted")
+
+
+def delete_offsets(group: str, topics: list[str], target: Target, *, yes: bool) -> None:
+    """Forget what a group has committed for some topics, or partitions of them."""
+    wanted = _topics(topics)
+    confirm(f"Delete the offsets that {group} has committed for {', '.join(topics)}?", yes=yes)
+    with target.admin() as admin:
+        committed = admin.list_group_offsets([group])[group]
+        partitions = [tp for tp in committed if tp in wanted or tp.topic in wanted]
         if not partitions:
-            raise CommandError(f"{groups[0]} has committed nothing for {', '.join(topic)}")
-        report(admin.delete_group_offsets(groups[0], partitions), lambda tp: f"{groups[0]}: offset of {tp} deleted")
+            raise CommandError(f"{group} has committed nothing for {', '.join(topics)}")
+        report(admin.delete_group_offsets(group, partitions), lambda tp: f"{group}: offset of {tp} deleted")
+
+
+@app.command("remove-members")
+@targeted
+def remove_members(
+    group: Annotated[str, typer.Argument(metavar="GROUP", autocompletion=groups_there)],
+    instances: Annotated[
+        list[str] | None, typer.Option("--instance", metavar="ID", help="This static member (group.instance.id).")
+    ] = None,
+    everyone: Annotated[bool, typer.Option("--all", help="Every member.")] = False,
+    reason: Annotated[str, typer.Option("--reason", help="What the broker's log shall say.")] = "headrace group",
+    *,
+    target: Target,
+) -> None:
+    """Make members leave a group. One that still runs joins again; one that is gone no longer holds its partitions."""
+    if bool(instances) == everyone:
+        raise usage("say which: --instance ID (of a static member), or --all")
+    with target.admin() as admin:
+        results = admin.remove_members(group, instances or None, reason=reason)
+    report(results, lambda name: f"{group}: {name} removed")
+    if not results.ok and not results.errors:
+        note(f"{group} has no members.")

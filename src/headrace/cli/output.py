@@ -6,6 +6,7 @@ import base64
 import contextlib
 import json
 import os
+import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from headrace.errors import HeadraceError, RequestTimedOutError
 
 Row = Mapping[str, Any]
 _GAP = "  "
+_NARROW_GAP = " "
 _UNITS = ("B", "KB", "MB", "GB", "TB", "PB")
 
 
@@ -102,22 +104,49 @@ def show_rows(rows: Sequence[Row], columns: Sequence[Column], *, as_json: bool, 
     print("\n".join(table(rows, columns)))
 
 
-def table(rows: Sequence[Row], columns: Sequence[Column]) -> list[str]:
-    """The lines of a table: a title line, then a line per row, in aligned columns."""
+def terminal_width() -> int | None:
+    """How many columns the terminal has that is written to; None: it is none, and lines may be as long as they are."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+
+
+def table(rows: Sequence[Row], columns: Sequence[Column], width: int | None = None) -> list[str]:
+    """The lines of a table: a title line, then a line per row, in aligned columns.
+
+    Where that is wider than the terminal (or `width`), columns stand closer; and if that is not enough, every row is
+    a block of lines, so that nothing is cut off or broken in the middle.
+    """
     cells = [[_cell(row.get(column.key), column) for column in columns] for row in rows]
     is_number = [_is_numeric(row.get(column.key) for row in rows) for column in columns]
     widths = [max(len(column.title), *(len(line[i]) for line in cells)) for i, column in enumerate(columns)]
+    room = terminal_width() if width is None else width
+    gap = _GAP
+    if room is not None and sum(widths) + len(gap) * (len(widths) - 1) > room:
+        gap = _NARROW_GAP
+        if sum(widths) + len(gap) * (len(widths) - 1) > room:
+            return _blocks(rows, cells, columns)
 
     def aligned(texts: Sequence[str], styles: Sequence[str]) -> str:
         padded = [
             text.rjust(width) if right else text.ljust(width) for text, width, right in zip(texts, widths, is_number)
         ]
         padded[-1] = padded[-1].rstrip()
-        return _GAP.join(styled(text, style) if style else text for text, style in zip(padded, styles))
+        return gap.join(styled(text, style) if style else text for text, style in zip(padded, styles))
 
     lines = [aligned([column.title for column in columns], ["1"] * len(columns))]
     for row, line in zip(rows, cells):
         lines.append(aligned(line, [_style(row.get(column.key), column) for column in columns]))
+    return lines
+
+
+def _blocks(rows: Sequence[Row], cells: Sequence[Sequence[str]], columns: Sequence[Column]) -> list[str]:
+    """A line per value instead of one per row."""
+    width = max(len(column.title) for column in columns)
+    lines: list[str] = []
+    for row, texts in zip(rows, cells):
+        lines += [""] if lines else []
+        for column, text in zip(columns, texts):
+            style = _style(row.get(column.key), column)
+            lines.append(f"{styled(column.title.ljust(width), '1')}{_GAP}{styled(text, style) if style else text}")
     return lines
 
 
@@ -179,6 +208,23 @@ def silent() -> Iterator[Tick]:
 
 def _ignore(_: int) -> None:
     pass
+
+
+# --- questions --------------------------------------------------------------------------------------------------------
+
+
+def confirm(question: str, *, yes: bool) -> None:
+    """Ask before something is destroyed; where there is nobody to ask, only `--yes` will do."""
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise usage(f"{question} There is nobody to ask here: add --yes")
+    try:
+        answer = input(f"{question} [y/N] ")
+    except EOFError:
+        answer = ""
+    if answer.strip().lower() not in ("y", "yes"):
+        raise CommandError("nothing was done")
 
 
 # --- results ----------------------------------------------------------------------------------------------------------

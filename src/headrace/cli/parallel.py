@@ -12,38 +12,42 @@ from typing import Annotated, Any
 
 import typer
 
-from headrace.cli.options import (
-    DEFAULT_BOOTSTRAP,
-    DEFAULT_TIMEOUT_S,
-    Bootstrap,
-    ClientConfig,
-    Timeout,
-    client_config,
-    pairs,
-)
+from headrace.cli.completing import groups_there, of, topics_there
+from headrace.cli.options import Target, only, pairs, targeted
 from headrace.cli.output import note, usage
+from headrace.client.consumer.config import CONSUMER_CONFIGS
 from headrace.parallel import Consumers, Model, ParallelConsumer, Pool, Ranges, Retry, Window
 from headrace.parallel.view import MetricsPage, Watch
 
 _MODELS = ("pool", "window", "consumers", "ranges")
+_ORDERS = ("partition", "key", "none")
+_PLACES = ("threads", "async", "processes")
 
 
+@targeted
 def command(
     handler: Annotated[str, typer.Argument(metavar="MODULE:FUNCTION", help="What is called for every record.")],
-    topics: Annotated[list[str], typer.Argument(metavar="TOPIC")],
-    group: Annotated[str, typer.Option("--group", "-g", help="The consumer group.")],
-    model: Annotated[str, typer.Option("--model", help=f"{', '.join(_MODELS)}.")] = "pool",
-    order: Annotated[str, typer.Option("--order", help="partition, key or none.")] = "key",
-    on: Annotated[str | None, typer.Option("--on", help="threads, async or processes; else as it is written.")] = None,
-    workers: Annotated[int, typer.Option("--workers", "-w", min=1)] = 16,
+    topics: Annotated[list[str], typer.Argument(metavar="TOPIC", autocompletion=topics_there)],
+    group: Annotated[str, typer.Option("--group", "-g", help="The consumer group.", autocompletion=groups_there)],
+    model: Annotated[str, typer.Option("--model", help=f"{', '.join(_MODELS)}.", autocompletion=of(*_MODELS))] = "pool",
+    order: Annotated[str, typer.Option("--order", help=f"{', '.join(_ORDERS)}.", autocompletion=of(*_ORDERS))] = "key",
+    on: Annotated[
+        str | None,
+        typer.Option("--on", help=f"{', '.join(_PLACES)}; else as it is written.", autocompletion=of(*_PLACES)),
+    ] = None,
+    workers: Annotated[int, typer.Option("--workers", "-w", min=1, help="How many handlers run at once.")] = 16,
     batch: Annotated[int | None, typer.Option("--batch", min=1, help="The function takes lists of so many.")] = None,
     slot: Annotated[int, typer.Option("--slot", min=1, help="Window: records in a slot. Ranges: offsets.")] = 100,
     slots: Annotated[int, typer.Option("--slots", min=1, help="Window: slots.")] = 64,
     stall: Annotated[float, typer.Option("--stall", help="Give a handler up after so many seconds; 0: never.")] = 30.0,
     local: Annotated[int, typer.Option("--retries", min=0, help="Further tries on the spot.")] = 3,
-    retry_topic: Annotated[str | None, typer.Option("--retry-topic")] = None,
+    retry_topic: Annotated[
+        str | None, typer.Option("--retry-topic", metavar="TOPIC", help="Where what fails comes back from later.")
+    ] = None,
     attempts: Annotated[int, typer.Option("--attempts", min=1, help="Rounds through the retry topic.")] = 5,
-    dead_letters: Annotated[str | None, typer.Option("--dead-letters", metavar="TOPIC")] = None,
+    dead_letters: Annotated[
+        str | None, typer.Option("--dead-letters", metavar="TOPIC", help="Where what fails for good goes.")
+    ] = None,
     transactional: Annotated[
         bool, typer.Option("--transactional", help="Divert a record and commit its offset in one transaction.")
     ] = False,
@@ -52,15 +56,14 @@ def command(
     ] = None,
     watch: Annotated[bool, typer.Option("--watch", help="A live view of partitions and workers.")] = False,
     metrics_port: Annotated[int | None, typer.Option("--metrics-port", help="Serve /metrics for Prometheus.")] = None,
-    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
-    timeout: Timeout = DEFAULT_TIMEOUT_S,
-    client_properties: ClientConfig = None,
+    *,
+    target: Target,
 ) -> None:
     """Consume topics in parallel: every record is handled at least once, in the order that is asked for.
 
     Ctrl-C drains, commits and leaves; a second one stops at once.
     """
-    config: dict[str, Any] = client_config(bootstrap, timeout, client_properties) | pairs(settings or [], "--config")
+    config: dict[str, Any] = only(target.config(), CONSUMER_CONFIGS) | pairs(settings or [], "--config")
     config.setdefault("auto.offset.reset", "earliest")
     consumer = ParallelConsumer(
         load(handler),

@@ -1,29 +1,62 @@
-"""`headrace pipeline`: list the ready-made pipelines, run one with a progress bar, show how far they are."""
+"""`headrace pipeline`: list what is ready-made, run one with a progress bar, show how far they are, forget one."""
 
 from __future__ import annotations
 
-import contextlib
 import os
-import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from headrace.cli.completing import of, pipelines_known
 from headrace.cli.exits import Exit
-from headrace.cli.options import DEFAULT_TIMEOUT_S, Json, Timeout, check_reachable
-from headrace.cli.output import Column, CommandError, count, moment, note, print_json, show_rows, styled, usage
-from headrace.client.admin import Admin
+from headrace.cli.options import (
+    BOOTSTRAP_VARIABLE,
+    CONFIG_VARIABLE,
+    DEFAULT_TIMEOUT_S,
+    Json,
+    Target,
+    Yes,
+    admin_for,
+    check_reachable,
+    target_of,
+    targeted,
+)
+from headrace.cli.output import (
+    Column,
+    CommandError,
+    confirm,
+    count,
+    moment,
+    note,
+    print_json,
+    show_rows,
+    terminal_width,
+    usage,
+)
+from headrace.cli.running import watched
 from headrace.errors import HeadraceError
-from headrace.spark.pipelines import PIPELINES, Option, Snapshot, Watch, WrongOption, load, nearest, parsed
+from headrace.spark.extras import MissingExtra, explained
+from headrace.spark.pipelines import PIPELINES, Option, Result, WrongOption, load, nearest, parsed
+from headrace.spark.pipelines import state as states
+from headrace.spark.pipelines.declaring import Pipeline, run_name
 from headrace.spark.pipelines.running import kafka_config
 from headrace.spark.pipelines.state import State, find
+from headrace.spark.pipelines.topics import missing_topics
 
 app = typer.Typer(no_args_is_help=True)
 
 _ANY_OPTIONS = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
 _HELP = ("-h", "--help")
+_CONNECTION = {
+    "-b": "servers",
+    "--bootstrap-server": "servers",
+    "--command-config": "client_config",
+    "-X": "property",
+    "--property": "property",
+}
+"""The options by which every command names a cluster, and what pipelines call them."""
 _PHASE_STYLES = {"running": "32", "done": "2", "failed": "31", "lost": "31", "stopped": "33"}
 _PROBE_S = 3.0
 
@@ -43,7 +76,7 @@ def list_(as_json: Json = False) -> None:
 @app.command(context_settings=_ANY_OPTIONS, add_help_option=False)
 def run(
     context: typer.Context,
-    name: Annotated[str | None, typer.Argument(metavar="NAME")] = None,
+    name: Annotated[str | None, typer.Argument(metavar="NAME", autocompletion=pipelines_known)] = None,
 ) -> None:
     """Run a pipeline: NAME --option value …; NAME --help lists its options. Ctrl-C stops it after the batch under way.
 
@@ -54,25 +87,15 @@ def run(
         return
     try:
         pipeline = load(name)
-        if any(text in _HELP for text in context.args):
-            print("\n".join(help_lines(name, pipeline.OPTIONS)))
-            return
-        given = arguments(pipeline.OPTIONS, context.args)
-        as_json = bool(given.pop("json", False))
-        values = parsed(pipeline.OPTIONS, given)
     except WrongOption as error:
         raise usage(str(error)) from error
-    if values.get("servers"):
-        check_reachable(values["servers"], _PROBE_S)
-    try:
-        with _bar(name) as watch:
-            result = pipeline.run(values, watch=watch)
-    except ModuleNotFoundError as error:
-        if error.name is None or error.name.partition(".")[0] not in ("pyspark", "pyarrow", "numpy", "pandas", "py4j"):
-            raise
-        raise CommandError(
-            f"pipelines run on Spark, and {error.name} is missing: pip install 'headrace[spark]'"
-        ) from error
+    if any(text in _HELP for text in context.args):
+        print("\n".join(help_lines(name, pipeline.OPTIONS)))
+        return
+    given, problems = arguments(pipeline.OPTIONS, context.args)
+    as_json = bool(given.pop("json", False))
+    values = _checked(pipeline, given, problems)
+    result = _run(name, pipeline, values)
     if as_json:
         print_json(result.document)
     else:
@@ -81,61 +104,133 @@ def run(
         raise typer.Exit(Exit.FAILED)
 
 
-def arguments(declared: Sequence[Option], texts: Sequence[str]) -> dict[str, Any]:
-    """What was typed, by name: `--x value`, `--x=value`, `--x/--no-x`, and the short forms that all commands have."""
+def _checked(pipeline: Pipeline, given: dict[str, Any], problems: list[str]) -> dict[str, Any]:
+    """Every option with its value. All that is wrong is said at once, and before Spark is started."""
+    values: dict[str, Any] = {}
+    try:
+        target = _target(given)
+        given |= {"servers": target.servers, "client_config": dict(target.settings) or None}
+        values = parsed(pipeline.OPTIONS, given)
+        check_reachable(target.servers, _PROBE_S)
+        problems += missing_topics(pipeline.OPTIONS, values)
+    except WrongOption as error:
+        problems += str(error).splitlines()
+    if problems:
+        raise usage("\n".join(problems))
+    return values
+
+
+def _target(given: dict[str, Any]) -> Target:
+    file = given.pop("client_config", None) or os.environ.get(CONFIG_VARIABLE)
+    servers = given.pop("servers", None) or os.environ.get(BOOTSTRAP_VARIABLE)
+    return target_of(servers, DEFAULT_TIMEOUT_S, None if file is None else Path(file), given.pop("property", ()))
+
+
+def _run(name: str, pipeline: Pipeline, values: dict[str, Any]) -> Result:
+    log = log_path(run_name(name, pipeline.OPTIONS, values))
+    try:
+        with watched(name, log) as watch:
+            return pipeline.run(values, watch=watch)
+    except WrongOption as error:
+        raise usage(str(error)) from error
+    except ModuleNotFoundError as error:
+        raise explained(error) from error
+    except MissingExtra:
+        raise
+    except HeadraceError as error:
+        raise CommandError(f"{error}\nSpark's log is in {log}") from error
+
+
+def log_path(run: str) -> Path:
+    """Where Spark's log of a run is."""
+    return states.default_root().parent / "logs" / f"{run}.log"
+
+
+def arguments(declared: Sequence[Option], texts: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
+    """What was typed, by name: `--x value`, `--x=value`, `--x/--no-x`, and the short forms that all commands have.
+
+    And what was typed that no option is, a sentence each.
+    """
     by_flag = {option.flag: option for option in declared}
+    by_flag |= {flag: _connecting(name) for flag, name in _CONNECTION.items()}
     given: dict[str, Any] = {}
-    if "servers" in {option.name for option in declared} and os.environ.get("HEADRACE_BOOTSTRAP"):
-        given["servers"] = os.environ["HEADRACE_BOOTSTRAP"]
+    problems: list[str] = []
     rest = list(texts)
     while rest:
         text = rest.pop(0)
         flag, equals, value = text.partition("=")
+        if text.startswith("-X") and text != "-X":
+            flag, equals, value = "-X", "=", text[2:]
         if flag == "--json":
             given["json"] = True
             continue
-        flag = {"-b": "--servers", "--bootstrap-server": "--servers"}.get(flag, flag)
         negated = flag == "--once" or (flag.startswith("--no-") and flag not in by_flag)
         flag = "--continuous" if flag == "--once" else "--" + flag[5:] if negated else flag
         option = by_flag.get(flag)
         if option is None or (negated and option.type is not bool):
-            raise usage(_unknown(text.partition("=")[0], by_flag))
+            problems.append(_unknown(text.partition("=")[0], by_flag))
+            if not equals and rest and not rest[0].startswith("-"):
+                rest.pop(0)  # most likely its value
+            continue
         if option.type is bool:
             given[option.name] = not negated if not equals else value
             continue
         if not equals:
-            if not rest or rest[0] in by_flag:
-                raise usage(f"{flag} needs a value")
+            if not rest or rest[0].partition("=")[0] in by_flag:
+                problems.append(f"{flag} needs a value")
+                continue
             value = rest.pop(0)
         given[option.name] = [*given.get(option.name, []), value] if option.type is list else value
-    return given
+    return given, problems
+
+
+def _connecting(name: str) -> Option:
+    return Option(name, list if name == "property" else str)
 
 
 def _unknown(text: str, flags: dict[str, Option]) -> str:
     if not text.startswith("-"):
         return f"{text!r} does not belong to an option: options are --name value"
-    return f"there is no option {text}{nearest(text, flags)}"
+    return f"there is no option {text}{nearest(text, [flag for flag in flags if flag.startswith('--')])}"
 
 
 def help_lines(name: str, declared: Sequence[Option]) -> list[str]:
-    """What a pipeline does and takes."""
+    """What a pipeline does and takes: every option there is."""
     rows: list[tuple[str, str]] = []
     for option in sorted(declared, key=lambda one: not one.required):
         if option.name == "continuous":
             rows.append(("--once/--continuous", f"{option.help}"))
             continue
-        flag = option.flag if option.type is bool else f"{option.flag} {_metavar(option)}"
-        default = "" if option.default in (None, False, "", []) else f" [{_shown(option.default)}]"
+        flag = f"{option.flag} {_metavar(option)}"
+        if option.type is bool:
+            flag = f"{option.flag}/--no-{option.flag[2:]}" if option.default else option.flag
+        default = "" if option.default in (None, False, True, "", []) else f" [{_shown(option.default)}]"
         rows.append((flag, option.help + (" (needed)" if option.required else default)))
-    rows.append(("--json", "Print the result for programs."))
-    width = max(len(flag) for flag, _ in rows)
-    return [
-        f"Usage: headrace pipeline run {name} [OPTIONS]",
-        "",
-        f"  {PIPELINES[name]}",
-        "",
-        *(f"  {styled(flag.ljust(width), '1')}  {text}" for flag, text in rows),
+    rows += [
+        ("-b, --bootstrap-server HOST:PORT,…", f"The same as --servers; also {BOOTSTRAP_VARIABLE}."),
+        ("--command-config FILE", f"The same as --client-config; also {CONFIG_VARIABLE}."),
+        ("-X, --property KEY=VALUE", "A setting of Kafka's clients, over the file's; several times."),
+        ("--json", "Print the result for programs."),
+        ("-h, --help", "Show this."),
     ]
+    return [f"Usage: headrace pipeline run {name} [OPTIONS]", "", f"  {PIPELINES[name]}", "", *_two_columns(rows)]
+
+
+def _two_columns(rows: Sequence[tuple[str, str]]) -> list[str]:
+    """Flags on the left and words on the right, which are broken where the terminal ends."""
+    import textwrap
+
+    room = terminal_width() or 120
+    left = min(max(len(flag) for flag, _ in rows), max(20, room // 2 - 4))
+    lines: list[str] = []
+    for flag, text in rows:
+        words = textwrap.wrap(text, max(20, room - left - 4)) or [""]
+        first = f"  {flag.ljust(left)}  "
+        if len(flag) > left:
+            lines.append(f"  {flag}")
+            first = " " * (left + 4)
+        lines += [first + words[0], *(" " * (left + 4) + word for word in words[1:])]
+    return lines
 
 
 def _shown(value: Any) -> str:
@@ -148,78 +243,37 @@ def _metavar(option: Option) -> str:
     return {int: "N", float: "X", list: "A,B…"}.get(option.type, "TEXT")
 
 
-@contextlib.contextmanager
-def _bar(name: str) -> Iterator[Watch | None]:
-    """A bar on stderr while it runs: rows in and out, rate, lag; nothing where stderr is not a terminal."""
-    if not sys.stderr.isatty():
-        yield None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-
-    columns = (
-        SpinnerColumn(),
-        TextColumn("[bold]{task.description}"),
-        BarColumn(bar_width=28),
-        TextColumn("{task.fields[said]}"),
-    )
-    with Progress(*columns, TimeElapsedColumn(), console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(name, total=None, said="starting")
-
-        def watch(snapshot: Snapshot) -> None:
-            bar.update(task, total=snapshot.total, completed=snapshot.rows_in, said=said(snapshot))
-
-        yield watch
-
-
-def said(snapshot: Snapshot) -> str:
-    """A snapshot in a line."""
-    if snapshot.note and not snapshot.rows_in:
-        return snapshot.note
-    parts = [f"in {count(snapshot.rows_in)}", f"out {count(snapshot.rows_out)}"]
-    if snapshot.rate_per_s:
-        parts.append(f"{count(round(snapshot.rate_per_s))}/s")
-    if snapshot.lag is not None:
-        parts.append(f"lag {count(snapshot.lag)}")
-    if snapshot.note:
-        parts.append(snapshot.note)
-    return " · ".join(parts)
-
-
-# --- status -----------------------------------------------------------------------------------------------------------
+# --- status and remove ------------------------------------------------------------------------------------------------
 
 
 @app.command()
+@targeted
 def status(
     checkpoint: Annotated[
         list[str] | None, typer.Option("--checkpoint", metavar="DIR", help="Of these; else all with a default place.")
     ] = None,
     as_json: Json = False,
-    timeout: Timeout = DEFAULT_TIMEOUT_S,
+    *,
+    target: Target,
 ) -> None:
-    """Show pipelines: what they are at, their last progress, and their lag as the brokers have it now."""
+    """Show pipelines: what they read, how far they are in all their runs, and their lag as the brokers have it now."""
     found = find(checkpoint or ())
     missing = [place for place in checkpoint or () if not any(path == Path(place).absolute() for path, _ in found)]
     if missing:
         raise CommandError(f"no pipeline has run with the checkpoint {', '.join(missing)}")
-    rows = [_status_row(path, state, timeout) for path, state in found]
+    rows = [_status_row(path, state, target) for path, state in found]
     columns = [
-        Column("name", "PIPELINE", style="1"),
+        Column("name", "NAME", style="1"),
+        Column("topics", "TOPICS"),
         Column("phase", "STATE", style=lambda phase: _PHASE_STYLES.get(str(phase), "")),
         Column("rows_in", "IN", count),
         Column("rows_out", "OUT", count),
-        Column("rate_per_s", "RATE/S", lambda rate: count(round(rate))),
         Column("lag", "LAG", count, lambda lag: "33" if lag else ""),
         Column("runs", "RUNS"),
         Column("updated_ms", "LAST PROGRESS", moment),
-        Column("checkpoint", "CHECKPOINT"),
     ]
-    show_rows(
-        rows,
-        columns,
-        as_json=as_json,
-        empty="No pipeline has run here without --checkpoint. `headrace pipeline list` lists them.",
-    )
+    empty = "No pipeline has run here without --checkpoint. `headrace pipeline list` lists them."
+    show_rows(rows, columns, as_json=as_json, empty=empty)
     if not as_json:
         for row in rows:
             if row["phase"] in ("failed", "lost"):
@@ -227,34 +281,59 @@ def status(
                 note(f"{row['name']}: {why}")
 
 
-def _status_row(path: Path, state: State, timeout_s: float) -> dict[str, Any]:
-    row: dict[str, Any] = {name: getattr(state, name) for name in State.__slots__}
-    row |= {"checkpoint": str(path), "phase": str(state.phase), "groups": {}}
+def _status_row(path: Path, state: State, target: Target) -> dict[str, Any]:
+    row: dict[str, Any] = {name: getattr(state, name) for name in State.__slots__ if name != "before"}
+    log = log_path(state.name)
+    row |= {"checkpoint": str(path), "phase": str(state.phase), "log": str(log) if log.exists() else None}
     lags: dict[str, int | None] = {}
     if state.servers and state.groups:
         try:
-            check_reachable(state.servers, min(timeout_s, _PROBE_S))
-            lags = group_lags(state, timeout_s)
+            check_reachable(state.servers, min(target.timeout_s, _PROBE_S))
+            lags = group_lags(state, target)
         except HeadraceError as error:
             row["unreachable"] = str(error)
-    known = [lag for lag in lags.values() if lag is not None]
-    if known:
-        row["lag"] = sum(known)
+    # Several groups of a pipeline read the same topics: it is as far behind as the slowest of them.
+    row["lag"] = max((lag for lag in lags.values() if lag is not None), default=state.lag)
     row["groups"] = lags
     return row
 
 
-def group_lags(state: State, timeout_s: float) -> dict[str, int | None]:
+def group_lags(state: State, target: Target) -> dict[str, int | None]:
     """The lag of each of a pipeline's consumer groups, now; None for one that has committed nothing."""
     from headrace.cli.group import group_documents
-    from headrace.client.admin.drivers import ADMIN_CONFIGS
 
-    config = kafka_config(state.servers, state.options.get("client_config"))
-    known = {name: value for name, value in config.items() if name in ADMIN_CONFIGS}
-    with Admin(known, default_api_timeout_ms=int(timeout_s * 1000)) as admin:
+    file = state.options.get("client_config")
+    config = kafka_config(state.servers, None if file == states.HIDDEN else file) | dict(target.settings)
+    with admin_for(config, target.timeout_s) as admin:
         documents, _ = group_documents(admin, list(state.groups))
     found: dict[str, int | None] = dict.fromkeys(state.groups)
     for document in documents:
         if document["offsets"]:
             found[document["group"]] = document["lag"]
     return found
+
+
+def _names_known(incomplete: str) -> list[str]:
+    return of(*(state.name for _, state in find()))(incomplete)
+
+
+@app.command()
+def remove(
+    names: Annotated[
+        list[str], typer.Argument(metavar="NAME", help="As `status` shows it.", autocompletion=_names_known)
+    ],
+    yes: Yes = False,
+) -> None:
+    """Forget pipelines that do not run: their checkpoints. Started again, one begins at the start of its topics."""
+    known = {state.name: path for path, state in find()}
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        raise usage("\n".join(f"there is no pipeline {name}{nearest(name, known)}" for name in unknown))
+    confirm(f"Forget {', '.join(names)}, and what was written before? A new run would write it again.", yes=yes)
+    for name in names:
+        try:
+            states.remove(known[name])
+        except WrongOption as error:
+            raise CommandError(str(error)) from error
+        log_path(name).unlink(missing_ok=True)
+        print(f"{name} removed")

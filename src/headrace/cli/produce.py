@@ -14,19 +14,13 @@ from typing import IO, Annotated, Any, NamedTuple
 
 import typer
 
-from headrace.cli.options import (
-    DEFAULT_BOOTSTRAP,
-    DEFAULT_TIMEOUT_S,
-    Bootstrap,
-    ClientConfig,
-    Timeout,
-    client_config,
-    pairs,
-    plain_kernels,
-)
+from headrace.cli.completing import of, topics_there
+from headrace.cli.options import Target, only, pairs, plain_kernels, targeted
 from headrace.cli.output import CommandError, count, note, progress, silent, usage
 from headrace.client.producer.blocking import Producer
+from headrace.client.producer.config import PRODUCER_CONFIGS
 from headrace.errors import HeadraceError
+from headrace.words import plural
 
 _LINE_BYTES_MAX = 64 * 1024 * 1024
 _PROGRESS_EVERY = 2_000
@@ -56,8 +50,9 @@ class Line(NamedTuple):
     timestamp: int | None = None
 
 
+@targeted
 def command(
-    topic: Annotated[str, typer.Argument(metavar="TOPIC")],
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", autocompletion=topics_there)],
     file: Annotated[
         Path | None, typer.Option("--file", "-f", exists=True, dir_okay=False, help="Read this instead of stdin.")
     ] = None,
@@ -74,25 +69,27 @@ def command(
         Input, typer.Option("--input", help="json: an object per line, as `consume --format json` prints them.")
     ] = Input.LINES,
     partition: Annotated[int | None, typer.Option("--partition", "-p", min=0, help="Send all to this one.")] = None,
-    compression: Annotated[Compression, typer.Option("--compression", "-z", help="Codec.")] = Compression.NONE,
-    acks: Annotated[str, typer.Option(help="all, 1 or 0.")] = "all",
+    compression: Annotated[Compression | None, typer.Option("--compression", "-z", help="Codec.")] = None,
+    acks: Annotated[
+        str | None, typer.Option(help="all, 1 or 0; default: all.", autocompletion=of("all", "1", "0"))
+    ] = None,
     null_marker: Annotated[
         str | None, typer.Option(metavar="TEXT", help="A key or value that reads so is null (a tombstone).")
     ] = None,
-    producer_property: Annotated[
-        list[str] | None, typer.Option("--property", "-X", metavar="KEY=VALUE", help="A setting of the producer.")
-    ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing when all is well.")] = False,
-    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
-    timeout: Timeout = DEFAULT_TIMEOUT_S,
-    client_properties: ClientConfig = None,
+    *,
+    target: Target,
 ) -> None:
     """Write records: a line each from standard input, or from a file."""
-    config = client_config(bootstrap, timeout, client_properties)
-    config |= {"compression.type": compression.value, "acks": acks, **pairs(producer_property or [], "--property")}
-    if acks != "all":
+    config = only(target.config(), PRODUCER_CONFIGS)
+    # What was chosen by an option of its own counts before a setting of the same; a default does not.
+    if compression is not None:
+        config["compression.type"] = compression.value
+    if acks is not None:
+        config["acks"] = acks
+    if config.get("acks", "all") not in ("all", "-1"):
         config.setdefault("enable.idempotence", "false")
-    config.setdefault("max.block.ms", int(timeout * 1000))
+    config.setdefault("max.block.ms", int(target.timeout_s * 1000))
     constant: list[tuple[str, bytes | None]] = [
         (name, value.encode()) for name, value in pairs(header or [], "--header").items()
     ]
@@ -114,12 +111,10 @@ def command(
         sent, failures = _send(config, topic, _lines(source), parse, constant, partition, tick)
         took = time.monotonic() - began
     if failures:
-        raise CommandError(
-            f"{count(len(failures))} of {count(sent)} records were not written; the first: {failures[0]}"
-        )
+        raise CommandError(f"{count(len(failures))} of {plural(sent, 'record')} not written; the first: {failures[0]}")
     if not quiet:
         rate = f", {count(round(sent / took))} per second" if took > 0.05 and sent > 100 else ""
-        note(f"{count(sent)} records written to {topic} in {took:.2f} s{rate}")
+        note(f"{plural(sent, 'record')} written to {topic} in {took:.2f} s{rate}")
 
 
 def _send(

@@ -10,20 +10,14 @@ from typing import Annotated, Any
 
 import typer
 
-from headrace.cli.options import (
-    DEFAULT_BOOTSTRAP,
-    DEFAULT_TIMEOUT_S,
-    Bootstrap,
-    ClientConfig,
-    Json,
-    Timeout,
-    connect,
-)
+from headrace.cli.completing import topics_there
+from headrace.cli.options import Json, Target, targeted
 from headrace.cli.output import Column, check_errors, note, show_rows, usage
 from headrace.client.admin import Admin, AlterConfigOp, ConfigResource, OpType, ResourceType
 from headrace.cluster.placement import PlacementBroker
 from headrace.cluster.rebalancing import rebalanced
 from headrace.topics import TopicPartition
+from headrace.words import plural
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 
@@ -35,8 +29,11 @@ Assignment = dict[TopicPartition, list[int]]
 
 
 @app.command()
+@targeted
 def plan(
-    topics: Annotated[list[str] | None, typer.Argument(metavar="TOPIC", help="Of these topics [all].")] = None,
+    topics: Annotated[
+        list[str] | None, typer.Argument(metavar="TOPIC", help="Of these topics [all].", autocompletion=topics_there)
+    ] = None,
     brokers: Annotated[
         str | None, typer.Option("--brokers", metavar="ID,ID", help="Who may hold replicas [all that are up].")
     ] = None,
@@ -46,12 +43,11 @@ def plan(
     replication_factor: Annotated[
         int | None, typer.Option("--replication-factor", min=1, help="Give each partition so many replicas.")
     ] = None,
-    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
-    timeout: Timeout = DEFAULT_TIMEOUT_S,
-    client_config: ClientConfig = None,
+    *,
+    target: Target,
 ) -> None:
     """Print a plan that spreads replicas evenly with few moves. Nothing is changed."""
-    with connect(bootstrap, timeout, client_config) as admin:
+    with target.admin() as admin:
         nodes = {node.id: PlacementBroker(node.id, node.rack) for node in admin.describe_cluster().nodes}
         current = _current(admin, topics or sorted(admin.list_topics(list_internal=True)))
     chosen = _ids(brokers, "--brokers", nodes) if brokers else set(nodes)
@@ -63,26 +59,26 @@ def plan(
     copies = sum(len(set(replicas) - set(current[partition])) for partition, replicas in moves.items())
     print(json.dumps(_document(moves), indent=2))
     note(
-        f"{len(moves)} of {len(current)} partitions change, {copies} replicas are copied. Keep this as a file, then: "
-        "headrace reassign run FILE"
+        f"{len(moves)} of {plural(len(current), 'partition')} to change, {plural(copies, 'replica')} to copy. "
+        "Keep this as a file, then: headrace reassign run FILE"
         if moves
         else "nothing needs to be moved"
     )
 
 
 @app.command()
+@targeted
 def run(
     file: PlanFile,
     throttle: Annotated[
         float | None, typer.Option("--throttle", min=0.001, metavar="MB/S", help="At most so fast, per broker.")
     ] = None,
-    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
-    timeout: Timeout = DEFAULT_TIMEOUT_S,
-    client_config: ClientConfig = None,
+    *,
+    target: Target,
 ) -> None:
     """Begin to move; it goes on when this command has ended (`headrace reassign status`)."""
     wanted = _read(file)
-    with connect(bootstrap, timeout, client_config) as admin:
+    with target.admin() as admin:
         current = _current(admin, sorted({partition.topic for partition in wanted}))
         missing = sorted(set(wanted) - set(current))
         if missing:
@@ -97,14 +93,14 @@ def run(
 
 
 @app.command()
+@targeted
 def status(
     as_json: Json = False,
-    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
-    timeout: Timeout = DEFAULT_TIMEOUT_S,
-    client_config: ClientConfig = None,
+    *,
+    target: Target,
 ) -> None:
     """What is under way. Once nothing is, throttles that `run` set are taken back."""
-    with connect(bootstrap, timeout, client_config) as admin:
+    with target.admin() as admin:
         found = admin.list_partition_reassignments()
         isr = {
             TopicPartition(name, info.partition): set(info.isr)
@@ -134,16 +130,16 @@ def status(
 
 
 @app.command()
+@targeted
 def cancel(
     partitions: Annotated[
         list[str] | None, typer.Argument(metavar="TOPIC-PARTITION", help="These [all that are under way].")
     ] = None,
-    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
-    timeout: Timeout = DEFAULT_TIMEOUT_S,
-    client_config: ClientConfig = None,
+    *,
+    target: Target,
 ) -> None:
     """Give up moves that are under way: partitions keep the replicas that they had."""
-    with connect(bootstrap, timeout, client_config) as admin:
+    with target.admin() as admin:
         chosen = [_partition(text) for text in partitions] if partitions else list(admin.list_partition_reassignments())
         if not chosen:
             note("nothing is being moved")

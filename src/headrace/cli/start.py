@@ -1,4 +1,4 @@
-"""`headrace start`: a broker in the foreground, until Ctrl-C or SIGTERM.
+"""`headrace start`: a broker in the foreground, until Ctrl-C, SIGTERM or SIGHUP (its terminal was closed).
 
 The options are read with argparse and nothing is drawn with rich, so that a broker is up before a table could be.
 """
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from headrace._version import __version__
 from headrace.cli.exits import Exit
 from headrace.config import ConfigError, RawValue, parse_properties
-from headrace.runtime.signals import Asked, StopRequests
+from headrace.runtime.signals import Asked, StopRequests, stop_signals
 
 if TYPE_CHECKING:
     from headrace.broker.broker import Broker
@@ -51,8 +51,9 @@ def parser() -> argparse.ArgumentParser:
     """The options of `headrace start`."""
     found = argparse.ArgumentParser(
         prog="headrace start",
-        description="Start a broker and keep it in the foreground. Ctrl-C or SIGTERM stop it cleanly; "
-        "Ctrl-C a second time ends it at once (the next start then checks the logs).",
+        description="Start a broker and keep it in the foreground. Ctrl-C, SIGTERM or a terminal that is closed "
+        "(SIGHUP; not under nohup) stop it cleanly; Ctrl-C a second time ends it at once (the next start then checks "
+        "the logs).",
         epilog="Values are taken from --override first, then from --dir and --listen, then from --config, then from "
         "the defaults of Kafka. Exit codes: 0 stopped cleanly, 1 could not start (directory locked, port in use, "
         "disk), 2 a wrong option or value.",
@@ -186,7 +187,8 @@ async def _serve(settings: dict[str, RawValue]) -> None:
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
     requests = StopRequests(runtime.clock.monotonic)
-    for number in (signal.SIGINT, signal.SIGTERM):
+    numbers = stop_signals()
+    for number in numbers:
         loop.add_signal_handler(number, _on_signal, number, stopping, requests)
     try:
         broker = Broker.from_settings(runtime, settings, workshop=InProcess())
@@ -206,7 +208,7 @@ async def _serve(settings: dict[str, RawValue]) -> None:
             await broker.stop()
     finally:
         await runtime.close()
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in numbers:
         # Nothing is left to interrupt: a signal that comes now must not turn a clean end into a traceback.
         loop.remove_signal_handler(number)
         signal.signal(number, signal.SIG_IGN)
@@ -221,7 +223,7 @@ def _on_signal(number: int, stopping: asyncio.Event, requests: StopRequests) -> 
         # Exits without closing anything, as asked: the log recovers from that.
         os._exit(Exit.INTERRUPTED)
     if asked is Asked.FIRST:
-        name = "Ctrl-C" if number == signal.SIGINT else "SIGTERM"
+        name = "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name
         again = " (Ctrl-C again ends at once)" if number == signal.SIGINT else ""
         logging.getLogger("headrace").info("%s: shutting down%s", name, again)
         stopping.set()

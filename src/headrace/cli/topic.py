@@ -1,26 +1,17 @@
-"""`headrace topic`: create, list, describe, alter, delete."""
+"""`headrace topic`: create, list, describe, alter, delete; delete the oldest records."""
 
 from __future__ import annotations
 
-import sys
 from typing import Annotated, Any
 
 import typer
 
-from headrace.cli.options import (
-    DEFAULT_BOOTSTRAP,
-    DEFAULT_TIMEOUT_S,
-    Bootstrap,
-    ClientConfig,
-    Json,
-    Timeout,
-    connect,
-    pairs,
-)
+from headrace.cli.completing import topics_there
+from headrace.cli.options import Json, Target, Yes, pairs, targeted
 from headrace.cli.output import (
     Column,
-    CommandError,
     check_errors,
+    confirm,
     count,
     id_text,
     print_json,
@@ -42,15 +33,18 @@ from headrace.client.admin import (
 )
 from headrace.errors import TopicAlreadyExistsError
 from headrace.topics import TopicPartition
+from headrace.words import plural
 
 app = typer.Typer(no_args_is_help=True)
 
-Names = Annotated[list[str], typer.Argument(metavar="TOPIC")]
+Names = Annotated[list[str], typer.Argument(metavar="TOPIC", autocompletion=topics_there)]
+NewNames = Annotated[list[str], typer.Argument(metavar="TOPIC")]
 
 
 @app.command()
+@targeted
 def create(
-    topics: Names,
+    topics: NewNames,
     partitions: Annotated[
         int, typer.Option("--partitions", "-p", help="How many partitions; -1: the broker's num.partitions.")
     ] = -1,
@@ -62,14 +56,13 @@ def create(
         bool, typer.Option("--if-not-exists", help="Be content when a topic is there already.")
     ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say whether it could be made.")] = False,
-    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
-    timeout: Timeout = DEFAULT_TIMEOUT_S,
-    client_config: ClientConfig = None,
+    *,
+    target: Target,
 ) -> None:
     """Make topics."""
     configs = pairs(config or [], "--config")
     wanted = [NewTopic(name, partitions, replication_factor, configs) for name in topics]
-    with connect(bootstrap, timeout, client_config) as admin:
+    with target.admin() as admin:
         results = admin.create_topics(wanted, validate_only=dry_run)
     if if_not_exists:
         for name, error in list(results.errors.items()):
@@ -81,27 +74,23 @@ def create(
         made = results.ok[name]
         verb = "could be created" if dry_run else "created"
         return (
-            f"{name} {verb}: {_plural(made.num_partitions, 'partition')}, {_plural(made.replication_factor, 'replica')}"
+            f"{name} {verb}: {plural(made.num_partitions, 'partition')}, {plural(made.replication_factor, 'replica')}"
         )
 
     report(results, done)
 
 
-def _plural(number: int, noun: str) -> str:
-    return f"{number} {noun}" + ("" if number == 1 else "s")
-
-
 @app.command("list")
+@targeted
 def list_(
     internal: Annotated[bool, typer.Option("--internal", "-a", help="Kafka's own topics too.")] = False,
     long: Annotated[bool, typer.Option("--long", "-l", help="Records and size too, which takes longer.")] = False,
     as_json: Json = False,
-    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
-    timeout: Timeout = DEFAULT_TIMEOUT_S,
-    client_config: ClientConfig = None,
+    *,
+    target: Target,
 ) -> None:
     """List topics."""
-    with connect(bootstrap, timeout, client_config) as admin:
+    with target.admin() as admin:
         names = admin.list_topics(list_internal=internal)
         described = admin.describe_topics(names)
         rows = [_summary(described.ok[name]) for name in sorted(described.ok)]
@@ -147,15 +136,15 @@ class _PartitionFacts:
 
 
 @app.command()
+@targeted
 def describe(
     topics: Names,
     as_json: Json = False,
-    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
-    timeout: Timeout = DEFAULT_TIMEOUT_S,
-    client_config: ClientConfig = None,
+    *,
+    target: Target,
 ) -> None:
     """Show topics: partitions with leader, replicas, offsets and size; settings that are not the default."""
-    with connect(bootstrap, timeout, client_config) as admin:
+    with target.admin() as admin:
         described = admin.describe_topics(topics)
         found = list(described.ok.values())
         facts = _PartitionFacts(admin, found)
@@ -196,8 +185,8 @@ def _partition_rows(topic: TopicDescription, facts: _PartitionFacts) -> list[dic
 
 def _described(document: dict[str, Any]) -> list[str]:
     heading = (
-        f"{styled(document['name'], '1')}  {_plural(document['partitions'], 'partition')}, "
-        f"{_plural(document['replication_factor'], 'replica')}, id {document['id']}"
+        f"{styled(document['name'], '1')}  {plural(document['partitions'], 'partition')}, "
+        f"{plural(document['replication_factor'], 'replica')}, id {document['id']}"
         + (", internal" if document["internal"] else "")
     )
     lines = [heading]
@@ -216,8 +205,9 @@ def _described(document: dict[str, Any]) -> list[str]:
 
 
 @app.command()
+@targeted
 def alter(
-    topic: Annotated[str, typer.Argument(metavar="TOPIC")],
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", autocompletion=topics_there)],
     partitions: Annotated[
         int | None, typer.Option("--partitions", "-p", help="How many it shall have (never fewer than now).")
     ] = None,
@@ -227,35 +217,70 @@ def alter(
     delete_config: Annotated[
         list[str] | None, typer.Option(metavar="KEY", help="Take a setting back to its default; several times.")
     ] = None,
-    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
-    timeout: Timeout = DEFAULT_TIMEOUT_S,
-    client_config: ClientConfig = None,
+    *,
+    target: Target,
 ) -> None:
     """Give a topic more partitions, or other settings."""
     changes: dict[str, str | None] = {**pairs(config or [], "--config"), **dict.fromkeys(delete_config or [])}
     if partitions is None and not changes:
         raise usage("nothing to alter: give --partitions, --config or --delete-config")
-    with connect(bootstrap, timeout, client_config) as admin:
+    with target.admin() as admin:
         if changes:
             admin.incremental_alter_configs({ConfigResource(ResourceType.TOPIC, topic): changes}).all()
-            print(f"{topic}: {_plural(len(changes), 'setting')} changed")
+            print(f"{topic}: {plural(len(changes), 'setting')} changed")
         if partitions is not None:
             admin.create_partitions({topic: partitions}).all()
-            print(f"{topic} has {_plural(partitions, 'partition')} now; keys may go to other partitions than before")
+            print(f"{topic} has {plural(partitions, 'partition')} now; keys may go to other partitions than before")
 
 
 @app.command()
+@targeted
 def delete(
     topics: Names,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
-    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
-    timeout: Timeout = DEFAULT_TIMEOUT_S,
-    client_config: ClientConfig = None,
+    yes: Yes = False,
+    *,
+    target: Target,
 ) -> None:
     """Delete topics with all that is in them."""
-    if not yes and sys.stdin.isatty():
-        answer = input(f"Delete {', '.join(topics)} with all records? [y/N] ")
-        if answer.strip().lower() not in ("y", "yes"):
-            raise CommandError("nothing was deleted")
-    with connect(bootstrap, timeout, client_config) as admin:
+    confirm(f"Delete {', '.join(topics)} with all records?", yes=yes)
+    with target.admin() as admin:
         report(admin.delete_topics(topics), lambda name: f"{name} deleted")
+
+
+@app.command("delete-records")
+@targeted
+def delete_records(
+    topic: Annotated[
+        str, typer.Argument(metavar="TOPIC[:P,P…]", help="A topic, or partitions of one.", autocompletion=topics_there)
+    ],
+    before: Annotated[
+        int | None, typer.Option("--before", min=0, metavar="OFFSET", help="Those before this offset, in each of them.")
+    ] = None,
+    everything: Annotated[bool, typer.Option("--all", help="All there are now.")] = False,
+    yes: Yes = False,
+    *,
+    target: Target,
+) -> None:
+    """Delete the oldest records of a topic, for good. The topic stays, and offsets go on."""
+    if (before is None) != everything:
+        raise usage("say which: --before OFFSET, or --all")
+    name, partitions = topic_and_partitions(topic)
+    what = "all records" if before is None else f"the records before offset {before:,}"
+    confirm(f"Delete {what} of {topic}?", yes=yes)
+    with target.admin() as admin:
+        there = [info.partition for info in admin.describe_topics([name])[name].partitions]
+        chosen = there if partitions is None else partitions
+        # -1 is Kafka's word for the end that there is when the broker is asked.
+        wanted = {TopicPartition(name, one): -1 if before is None else before for one in chosen}
+        results = admin.delete_records(wanted)
+    report(results, lambda tp: f"{tp} begins at offset {results.ok[tp]:,} now")
+
+
+def topic_and_partitions(text: str) -> tuple[str, list[int] | None]:
+    """`events`, or `events:0,2`."""
+    name, separator, numbers = text.partition(":")
+    if not separator:
+        return name, None
+    if not all(number.strip().isdigit() for number in numbers.split(",")):
+        raise usage(f"{text!r} is not TOPIC or TOPIC:0,1,2")
+    return name, [int(number) for number in numbers.split(",")]

@@ -7,15 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from headrace.cli.options import (
-    DEFAULT_BOOTSTRAP,
-    DEFAULT_TIMEOUT_S,
-    Bootstrap,
-    ClientConfig,
-    Json,
-    Timeout,
-    connect,
-)
+from headrace.cli.options import Json, Target, targeted
 from headrace.cli.output import (
     Column,
     CommandError,
@@ -38,6 +30,7 @@ _OPEN = frozenset({"Ongoing", "PrepareCommit", "PrepareAbort", "PrepareEpochFenc
 
 
 @app.command("list")
+@targeted
 def list_(
     state: Annotated[
         list[str] | None, typer.Option("--state", help="Only these: Ongoing, PrepareCommit, CompleteAbort, Empty …")
@@ -47,12 +40,11 @@ def list_(
         str | None, typer.Option("--longer-than", metavar="DURATION", help="Only those open for longer: 10s, 15m …")
     ] = None,
     as_json: Json = False,
-    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
-    timeout: Timeout = DEFAULT_TIMEOUT_S,
-    client_config: ClientConfig = None,
+    *,
+    target: Target,
 ) -> None:
     """List transactional ids with the state of their last transaction."""
-    with connect(bootstrap, timeout, client_config) as admin:
+    with target.admin() as admin:
         found = admin.list_transactions(
             states=state or (),
             producer_ids=producer_id or (),
@@ -74,15 +66,15 @@ def _state_style(state: Any) -> str:
 
 
 @app.command()
+@targeted
 def describe(
     transactional_ids: Annotated[list[str], typer.Argument(metavar="ID")],
     as_json: Json = False,
-    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
-    timeout: Timeout = DEFAULT_TIMEOUT_S,
-    client_config: ClientConfig = None,
+    *,
+    target: Target,
 ) -> None:
     """Show transactions: producer, state, age, the partitions written to."""
-    with connect(bootstrap, timeout, client_config) as admin:
+    with target.admin() as admin:
         results = admin.describe_transactions(transactional_ids)
     now_ms = int(time.time() * 1000)
     documents = [_document(results.ok[name], now_ms) for name in transactional_ids if name in results.ok]
@@ -122,6 +114,7 @@ def _lines(document: dict[str, Any]) -> list[str]:
 
 
 @app.command()
+@targeted
 def hanging(
     topic: Annotated[list[str] | None, typer.Option("--topic", "-t", help="Only in these topics. None: all.")] = None,
     longer_than: Annotated[
@@ -129,15 +122,14 @@ def hanging(
         typer.Option("--longer-than", metavar="DURATION", help="How long open at least: transaction.max.timeout.ms."),
     ] = "15m",
     as_json: Json = False,
-    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
-    timeout: Timeout = DEFAULT_TIMEOUT_S,
-    client_config: ClientConfig = None,
+    *,
+    target: Target,
 ) -> None:
     """Find transactions that hang: open in a partition, and no coordinator is going to end them.
 
     Readers of committed records stop before them. End one with `headrace transaction abort --topic-partition`.
     """
-    with connect(bootstrap, timeout, client_config) as admin:
+    with target.admin() as admin:
         found = admin.find_hanging_transactions(topic, open_for_longer_than_ms=duration_ms(longer_than))
     rows = [_hanging_row(one) for one in found]
     columns = [
@@ -166,6 +158,7 @@ def _hanging_row(one: OpenTransaction) -> dict[str, Any]:
 
 
 @app.command()
+@targeted
 def abort(
     transactional_ids: Annotated[list[str] | None, typer.Argument(metavar="[ID]")] = None,
     topic_partition: Annotated[
@@ -175,9 +168,8 @@ def abort(
     force: Annotated[
         bool, typer.Option("--force", help="Also when a coordinator still works on it: that tears the transaction.")
     ] = False,
-    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
-    timeout: Timeout = DEFAULT_TIMEOUT_S,
-    client_config: ClientConfig = None,
+    *,
+    target: Target,
 ) -> None:
     """Abort open transactions.
 
@@ -186,7 +178,7 @@ def abort(
     """
     if bool(transactional_ids) == (topic_partition is not None):
         raise usage("name transactional ids, or --topic-partition with --start-offset")
-    with connect(bootstrap, timeout, client_config) as admin:
+    with target.admin() as admin:
         if transactional_ids:
             results = admin.describe_transactions(transactional_ids)
             check_errors(results.errors.values())

@@ -6,11 +6,13 @@ values are refused all at once. A client adds its own keys to `COMMON_KEYS` in a
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
+from headrace.client.librdkafka import equivalent, in_kafkas_words
 from headrace.config import (
     ConfigDefinition,
     ConfigError,
@@ -27,6 +29,7 @@ from headrace.net.security import client_security
 from headrace.net.settings import ConnectionSettings
 
 _ADDRESS = r"(?:[A-Za-z0-9_+]+://)?(?:\[[0-9A-Fa-f:%.]+\]|[^\s:/,\[\]]+):\d{1,5}"
+_PACKAGE = __name__.partition(".")[0]
 
 
 class UnknownConfigWarning(UserWarning):
@@ -51,11 +54,19 @@ SSL_KEYS = (
     key("ssl.key.password", _PASSWORD, None),
     key("ssl.keystore.key", _PASSWORD, None),
     key("ssl.keystore.certificate.chain", _PASSWORD, None),
+    key("ssl.certificate.location", _STRING, None, doc="The client's certificate (PEM); librdkafka's name."),
+    key("ssl.key.location", _STRING, None, doc="The key of ssl.certificate.location (PEM); librdkafka's name."),
     key("ssl.truststore.certificates", _PASSWORD, None),
     key("ssl.truststore.type", _STRING, "PEM", one_of("PEM"), "Only PEM: JKS and PKCS12 are Java's own."),
     key("ssl.truststore.location", _STRING, None),
     key("ssl.truststore.password", _PASSWORD, None),
-    key("ssl.endpoint.identification.algorithm", _STRING, "https", one_of("https", "")),
+    key("ssl.endpoint.identification.algorithm", _STRING, "https", one_of("https", "", "none", ignore_case=True)),
+    key(
+        "enable.ssl.certificate.verification",
+        ConfigType.BOOLEAN,
+        True,
+        doc="Whether brokers have to prove who they are; librdkafka's name.",
+    ),
 )
 
 SASL_KEYS = (
@@ -157,17 +168,32 @@ def read_config(
     definition: ConfigDefinition, given: Mapping[str, Any], *, extra: tuple[str, ...] = ()
 ) -> dict[str, Any]:
     """Typed values of every key of the definition. `extra` names keys (or prefixes) that others read."""
+    given = in_kafkas_words(given, definition)
     objects = {name: value for name, value in given.items() if _is_object(definition, name, value)}
     values = cast(
         "dict[str, Any]", definition.parse({name: value for name, value in given.items() if name not in objects})
     )
     values.update(objects)
     for name, nearest in definition.unknown(given).items():
-        if name in _WITHOUT_EFFECT or name in extra or name.startswith((*_WITHOUT_EFFECT_PREFIXES, *extra)):
+        if has_no_effect(name) or name in extra or name.startswith(extra):
             continue
-        hint = f"; did you mean {nearest}?" if nearest else ""
-        warnings.warn(f"unknown configuration {name} has no effect{hint}", UnknownConfigWarning, stacklevel=4)
+        hint = equivalent(name) or (f"; did you mean {nearest}?" if nearest else "")
+        text = f"unknown configuration {name} has no effect{hint}"
+        warnings.warn(text, UnknownConfigWarning, stacklevel=_callers_level())
     return values
+
+
+def has_no_effect(name: str) -> bool:
+    """Whether this is a setting of Kafka's Java clients that means nothing here."""
+    return name in _WITHOUT_EFFECT or name.startswith(_WITHOUT_EFFECT_PREFIXES)
+
+
+def _callers_level() -> int:
+    """The `stacklevel` of a warning that shall point at the line that made the client: the first that is not ours."""
+    level, frame = 1, sys._getframe(1)
+    while frame.f_back is not None and str(frame.f_globals.get("__name__")).partition(".")[0] == _PACKAGE:
+        level, frame = level + 1, frame.f_back
+    return level
 
 
 def _is_object(definition: ConfigDefinition, name: str, value: Any) -> bool:

@@ -18,6 +18,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeAlias, TypeVar
 
+from headrace.client.arguments import argument_check
 from headrace.net.connection import Call
 
 P = ParamSpec("P")
@@ -251,8 +252,10 @@ class RunsFlowsAsync(Protocol[X_co]):
 
 def method(operation: Callable[Concatenate[X, P], Flow[R]]) -> Callable[Concatenate[RunsFlows[X], P], R]:
     """An operation as a method that blocks."""
+    check = argument_check(operation)
 
     def run(self: RunsFlows[X], /, *args: P.args, **kwargs: P.kwargs) -> R:
+        check(args, kwargs)
         return self._run_flow(lambda context: operation(context, *args, **kwargs))
 
     return _named_as(operation, run)
@@ -262,8 +265,10 @@ def async_method(
     operation: Callable[Concatenate[X, P], Flow[R]],
 ) -> Callable[Concatenate[RunsFlowsAsync[X], P], Coroutine[Any, Any, R]]:
     """An operation as a method that is awaited."""
+    check = argument_check(operation)
 
     async def run(self: RunsFlowsAsync[X], /, *args: P.args, **kwargs: P.kwargs) -> R:
+        check(args, kwargs)
         return await self._run_flow(lambda context: operation(context, *args, **kwargs))
 
     return _named_as(operation, run)

@@ -17,6 +17,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
+from headrace.client.arguments import check_several
 from headrace.client.cluster.drivers import BlockingClient
 from headrace.client.compiled import begin_loading
 from headrace.client.consumer._base import Setup, to_arrow
@@ -212,13 +213,15 @@ class RangeReader:
         return self._bounds(partitions, LATEST_TIMESTAMP, timeout)
 
     def _bounds(self, partitions: Any, which: int, timeout: float | None) -> dict[TopicPartition, int]:
+        check_several(partitions, "beginning_offsets" if which == EARLIEST_TIMESTAMP else "end_offsets", "partitions")
         wanted = {TopicPartition(*partition): which for partition in partitions}
         core = self._use()
         seconds = self._settings.api_timeout_s if timeout is None else timeout
         found = core.run(core.readable.lookup(wanted), seconds)
         if found is None:
-            cause = core.client.core.metadata_error
-            raise RequestTimedOutError(f"looking up offsets did not end within {seconds} s") from cause
+            cause = core.client.core.trouble
+            why = f" Last: {cause}" if cause is not None else ""
+            raise RequestTimedOutError(f"looking up offsets did not end within {seconds} s.{why}") from cause
         return {partition: one.offset for partition, one in found.items() if one is not None}
 
     # --- step by step -----------------------------------------------------------------------------------------------

@@ -36,7 +36,7 @@ def command(
             with tempfile.TemporaryDirectory(prefix="headrace-show-", ignore_cleanup_errors=True) as directory:
                 Show(console, Path(directory), events or _SHOW_EVENTS).run()
             return
-        console.print(f"{missing}\nSo here is the short tour, without Spark.\n")
+        console.print(f"{missing}\nSo here is the short tour, without Spark.\n", markup=False)
     events = events or EVENTS
     with tempfile.TemporaryDirectory(prefix="headrace-demo-") as directory, plain_kernels():
         ShortDemo(console, Path(directory), events).run()

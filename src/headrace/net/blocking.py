@@ -16,7 +16,7 @@ import threading
 from collections.abc import Callable, Iterable
 from typing import Any, Generic, TypeVar
 
-from headrace.errors import HeadraceError, NetworkError, RequestTimedOutError
+from headrace.errors import HeadraceError, RequestTimedOutError
 from headrace.net.connection import Call, Connection, State
 from headrace.net.connections import Connections, Transport
 from headrace.net.frames import FrameRefused
@@ -431,7 +431,7 @@ class BlockingDriver(Generic[Core]):
     def _fail(self, connection: Connection, error: BaseException) -> None:
         if connection.state is not State.CLOSED:
             self.close_connection(connection)
-            self.core.disconnected(connection, _readable(connection, error))
+            self.core.disconnected(connection, _readable(error))
 
     def _run_reports(self) -> None:
         if not self._reports:
@@ -442,12 +442,10 @@ class BlockingDriver(Generic[Core]):
         self.core.is_moving = was_moving
 
 
-def _readable(connection: Connection, error: BaseException) -> HeadraceError | BaseException:
-    if isinstance(error, ssl.SSLCertVerificationError):
-        return NetworkError(
-            f"{connection.node} has a certificate that is not trusted: {error.verify_message}. "
-            "Set ssl.truststore.location to the CA, or empty ssl.endpoint.identification.algorithm if the name differs"
-        )
+def _readable(error: BaseException) -> BaseException:
+    # An error of TLS has numbers of its own, which are not the system's.
+    if isinstance(error, ssl.SSLError):
+        return error
     if isinstance(error, OSError) and error.errno in errno.errorcode and error.errno is not None:
         return OSError(error.errno, error.strerror or os.strerror(error.errno))
     return error

@@ -29,6 +29,8 @@ _CORRELATION_MAX = 2_147_483_647
 _INT32 = struct.Struct(">i")
 _INT16 = struct.Struct(">h")
 _FOREVER = float("inf")
+_SETUP_REQUESTS = 2
+"""At most so many ask a broker which versions it speaks, before anything else is asked."""
 
 OnDone = Callable[["Call"], None]
 Frame = tuple[int, int, list[Buffer]]
@@ -151,6 +153,11 @@ class Connection:
         self._renewal_spread = renewal_spread
         self._flow: Flow | None = None
         self._authenticate_at = _FOREVER
+
+    @property
+    def has_answered(self) -> bool:
+        """Whether the broker answered anything but the questions with which every connection begins."""
+        return self._next_correlation_id - len(self.in_flight) > _SETUP_REQUESTS
 
     def __repr__(self) -> str:
         return f"<Connection to {self.node}: {self.state.value}, {len(self.in_flight)} in flight>"

@@ -6,8 +6,10 @@ says where brokers are (`node`), calls `submit`, and lets the driver call `tick`
 
 from __future__ import annotations
 
+import errno
 import logging
 import random
+import ssl
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -17,6 +19,7 @@ from headrace.net.authentication import REFUSALS
 from headrace.net.connection import SETTING_UP, Call, Connection, Frame, OnDone, State, lost
 from headrace.net.node import Node
 from headrace.net.settings import ConnectionSettings
+from headrace.net.tls import refusal
 from headrace.protocol.wire import MalformedMessage
 from headrace.records.buffers import SHARED
 from headrace.runtime import Clock
@@ -25,6 +28,8 @@ log = logging.getLogger("headrace.net")
 
 _FOREVER = float("inf")
 _TICK_S_MAX = 60.0
+_WARN_AGAIN_S = 60.0
+_CLOSED_BY_PEER = (errno.ECONNRESET, errno.EPIPE)
 _KEPT_BYTES = 32 * 1024 * 1024
 """How much of the shared buffers stays for other clients, and for the next, when one is closed."""
 
@@ -83,6 +88,8 @@ class Connections:
         self._open: dict[Call, None] = {}
         """Calls without an answer, in the order in which they were made."""
         self._nodes: dict[int, NodeState] = {}
+        self._warned_at: dict[tuple[str, int], float] = {}
+        """When it was last said of an address that it cannot be reached."""
 
     # --- what whoever builds on it says -------------------------------------------------------------------------------
 
@@ -325,6 +332,7 @@ class Connections:
             if connection.state is State.READY:
                 state = self._state(connection.key)
                 state.failures, state.retry_at, state.last_error = 0, 0.0, None
+                self._warned_at.pop((connection.node.host, connection.node.port), None)
             self.transport.flush_connection(connection)
         elif call is not None:
             call.finish(call.response, None)
@@ -352,6 +360,9 @@ class Connections:
     def _drop(self, connection: Connection, error: BaseException | None, now: float, *, close: bool = True) -> None:
         self.failures += 1
         never_ready = connection.state in SETTING_UP
+        if never_ready:
+            error = refusal(connection.node, error) or error
+        error = self._hinted(connection, error)
         calls = connection.closed()
         if close:
             self.transport.close_connection(connection)
@@ -366,8 +377,10 @@ class Connections:
             else NetworkError(f"the connection to {connection.node} is gone: {error}")
         )
         state.last_error = failure
-        level = logging.WARNING if never_ready and not self.closed else logging.INFO
-        log.log(level, "connection to %s %s: %s", connection.node, "failed" if never_ready else "closed", error)
+        if never_ready and not self.closed:
+            self._say_failed(connection.node, error, now)
+        else:
+            log.info("connection to %s closed: %s", connection.node, error)
         if never_ready:
             # Those that wait for this node learn that it cannot be reached; what was in flight was only the setup.
             calls = []
@@ -375,6 +388,33 @@ class Connections:
         for call in calls:
             call.finish(None, lost(call, connection.node, error))
         self._was_dropped(connection.key, failure, now)
+
+    def _hinted(self, connection: Connection, error: BaseException | None) -> BaseException | None:
+        """A broker that wants TLS or a login closes the connection of who comes without, and says nothing."""
+        if isinstance(error, ssl.SSLEOFError) and connection.state in SETTING_UP:
+            return NetworkError(
+                f"{connection.node} closed the connection in the TLS handshake: it may not speak TLS there. Check the "
+                "port, and security.protocol"
+            )
+        security = self.settings.security
+        is_closed = error is None or (isinstance(error, OSError) and error.errno in _CLOSED_BY_PEER)
+        is_plain = security.tls is None and security.authenticate is None
+        if not is_closed or not is_plain or connection.has_answered or connection.state is State.CONNECTING:
+            return error
+        return NetworkError(
+            f"{connection.node} closed the connection before it answered anything. If it wants TLS or a login, set "
+            "security.protocol (SSL, SASL_SSL, SASL_PLAINTEXT)"
+        )
+
+    def _say_failed(self, node: Node, error: BaseException | None, now: float) -> None:
+        """Warn of an address that cannot be reached: once, and then rarely. It is tried many times in a minute."""
+        warned_at = self._warned_at.get((node.host, node.port))
+        if warned_at is not None and now - warned_at < _WARN_AGAIN_S:
+            log.debug("connection to %s failed again: %s", node, error)
+            return
+        self._warned_at[node.host, node.port] = now
+        again = "" if warned_at is None else " still"
+        log.warning("connection to %s%s failed: %s", node, again, error)
 
     def _fail_waiting(self, state: NodeState, error: HeadraceError) -> None:
         waiting, state.waiting = state.waiting, []

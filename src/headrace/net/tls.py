@@ -1,12 +1,40 @@
-"""TLS contexts from Kafka's `ssl.*` keys."""
+"""TLS contexts from Kafka's `ssl.*` keys (librdkafka's too), and what a failed handshake means for a person."""
 
 from __future__ import annotations
 
+import contextlib
+import os
 import ssl
-from collections.abc import Mapping
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
+from headrace.config import Password
+from headrace.errors import HeadraceError
+from headrace.net.node import Node
+
 _VERSIONS = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
+_SYSTEMS_OWN = "probe"
+"""What librdkafka calls the certificates that the system trusts."""
+_NO_CHECK = ("", "none")
+_PEM_BEGIN = b"-----BEGIN "
+_NAME_IS_ANOTHER = (62, 64)
+"""OpenSSL's numbers for a certificate of another host name, and of another address."""
+_NOT_TLS = (
+    "WRONG_VERSION_NUMBER",
+    "RECORD_LAYER_FAILURE",
+    "HTTP_REQUEST",
+    "UNKNOWN_PROTOCOL",
+    "PACKET_LENGTH_TOO_LONG",
+)
+
+
+class TlsRefused(HeadraceError):
+    """A TLS handshake that failed and would fail again: a certificate that is not trusted, or not taken, or no TLS."""
+
+
+# --- contexts ---------------------------------------------------------------------------------------------------------
 
 
 def client_context(values: Mapping[str, Any]) -> ssl.SSLContext:
@@ -16,21 +44,136 @@ def client_context(values: Mapping[str, Any]) -> ssl.SSLContext:
     if not versions:
         raise ValueError(f"ssl.enabled.protocols has none of {', '.join(_VERSIONS)}")
     context.minimum_version, context.maximum_version = min(versions), max(versions)
-    context.check_hostname = bool(values["ssl.endpoint.identification.algorithm"])
+    context.check_hostname = values["ssl.endpoint.identification.algorithm"].lower() not in _NO_CHECK
+    if not values["enable.ssl.certificate.verification"]:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
     if values["ssl.cipher.suites"]:
         context.set_ciphers(":".join(values["ssl.cipher.suites"]))
-    certificates = values["ssl.truststore.certificates"]
-    if certificates is not None:
-        context.load_verify_locations(cadata=certificates.value)
-    elif values["ssl.truststore.location"] is not None:
-        context.load_verify_locations(cafile=values["ssl.truststore.location"])
-    else:
-        context.load_default_certs()
-    if values["ssl.keystore.key"] is not None:
-        raise ValueError(
-            "ssl.keystore.key as text is not supported: put key and chain into ssl.keystore.location (PEM)"
-        )
-    if values["ssl.keystore.location"] is not None:
-        password = values["ssl.key.password"] or values["ssl.keystore.password"]
-        context.load_cert_chain(values["ssl.keystore.location"], password=None if password is None else password.value)
+    _trust(context, values)
+    _identify(context, values)
     return context
+
+
+def _trust(context: ssl.SSLContext, values: Mapping[str, Any]) -> None:
+    inline, location = values["ssl.truststore.certificates"], values["ssl.truststore.location"]
+    if inline is not None:
+        _load_authorities(context, _secret(inline), "ssl.truststore.certificates")
+    elif location is None or location == _SYSTEMS_OWN:
+        context.load_default_certs()
+    elif Path(location).is_dir():
+        context.load_verify_locations(capath=location)
+    else:
+        _load_authorities(context, _read_pem(location, "ssl.truststore.location"), f"{location}")
+
+
+def _load_authorities(context: ssl.SSLContext, pem: str, where: str) -> None:
+    try:
+        context.load_verify_locations(cadata=pem)
+    except (ssl.SSLError, ValueError) as error:
+        raise ValueError(f"{where} has no certificate that can be read ({_reason(error)})") from None
+
+
+def _identify(context: ssl.SSLContext, values: Mapping[str, Any]) -> None:
+    """The client's own certificate and key: one file, two files, or inline."""
+    chain, key = values["ssl.keystore.certificate.chain"], values["ssl.keystore.key"]
+    store, certificate_file, key_file = (
+        values[name] for name in ("ssl.keystore.location", "ssl.certificate.location", "ssl.key.location")
+    )
+    if chain is not None or key is not None:
+        if chain is None or key is None:
+            raise ValueError("ssl.keystore.key and ssl.keystore.certificate.chain are needed together")
+        pem, where = f"{_secret(key)}\n{_secret(chain)}\n", "ssl.keystore.key and ssl.keystore.certificate.chain"
+    elif certificate_file is not None or key_file is not None:
+        if certificate_file is None or key_file is None:
+            raise ValueError("ssl.certificate.location and ssl.key.location are needed together")
+        parts = (
+            _read_pem(key_file, "ssl.key.location"),
+            _read_pem(certificate_file, "ssl.certificate.location"),
+        )
+        pem, where = "\n".join(parts), f"{certificate_file} and {key_file}"
+    elif store is not None:
+        pem, where = _read_pem(store, "ssl.keystore.location"), store
+    else:
+        return
+    password = values["ssl.key.password"] or values["ssl.keystore.password"]
+    with _as_file(pem) as path:
+        try:
+            context.load_cert_chain(path, password=_asked_for if password is None else _secret(password))
+        except (ssl.SSLError, ValueError) as error:
+            why = "" if password is None else " (or ssl.key.password is not the key's)"
+            raise ValueError(f"{where}: no certificate with its key can be read there{why}: {_reason(error)}") from None
+
+
+def _asked_for() -> str:
+    """Called for the password of a key when none was given; OpenSSL would ask for it on the terminal."""
+    raise ValueError("the key is encrypted: set ssl.key.password")
+
+
+def _read_pem(location: str, key: str) -> str:
+    try:
+        data = Path(location).expanduser().read_bytes()
+    except OSError as error:
+        raise ValueError(f"{key}={location} cannot be read: {error.strerror}") from None
+    if _PEM_BEGIN not in data:
+        raise ValueError(
+            f"{key}={location} is no PEM file. Java's key stores (JKS, PKCS12) are made into one with: keytool "
+            "-importkeystore -srckeystore IN -destkeystore OUT.p12 -deststoretype PKCS12; openssl pkcs12 -in OUT.p12 "
+            "-out OUT.pem -nodes"
+        )
+    return data.decode("ascii", "replace")
+
+
+@contextlib.contextmanager
+def _as_file(pem: str) -> Iterator[str]:
+    """A path at which OpenSSL, which takes nothing else, can read a key that may be nowhere on a disk."""
+    if hasattr(os, "memfd_create") and os.path.isdir("/proc/self/fd"):
+        descriptor = os.memfd_create("headrace-key", os.MFD_CLOEXEC)
+        try:
+            os.write(descriptor, pem.encode())
+            yield f"/proc/self/fd/{descriptor}"
+        finally:
+            os.close(descriptor)
+        return
+    with tempfile.NamedTemporaryFile("w", suffix=".pem") as file:  # only its owner may read it
+        file.write(pem)
+        file.flush()
+        yield file.name
+
+
+def _secret(given: Password | str) -> str:
+    return given.value if isinstance(given, Password) else given
+
+
+# --- handshakes that failed -------------------------------------------------------------------------------------------
+
+
+def refusal(node: Node, error: BaseException | None) -> TlsRefused | None:
+    """What a TLS error of a connection that was never ready means; None: it is none, or may pass."""
+    while error is not None and not isinstance(error, ssl.SSLError):
+        error = error.__cause__
+    if error is None or isinstance(error, (ssl.SSLEOFError, ssl.SSLZeroReturnError)):
+        return None
+    if isinstance(error, ssl.SSLCertVerificationError):
+        if error.verify_code in _NAME_IS_ANOTHER:
+            return TlsRefused(
+                f"{node} has a certificate for another name: {error.verify_message}. Connect by a name that is in it "
+                "(advertised.listeners), or set ssl.endpoint.identification.algorithm to nothing if that is safe"
+            )
+        return TlsRefused(
+            f"the certificate of {node} is not trusted: {error.verify_message}. Set ssl.truststore.location (or "
+            "ssl.ca.location) to a PEM file with the authority that signed it"
+        )
+    reason = error.reason or str(error)
+    if reason in _NOT_TLS:
+        return TlsRefused(f"{node} does not speak TLS there ({reason}): check the port, and security.protocol")
+    if "ALERT" in reason:
+        return TlsRefused(
+            f"{node} ended the TLS handshake ({reason}): it may want a client's certificate that it trusts "
+            "(ssl.keystore.location, or ssl.certificate.location and ssl.key.location)"
+        )
+    return TlsRefused(f"TLS with {node} cannot be set up: {reason}")
+
+
+def _reason(error: BaseException) -> str:
+    return getattr(error, "reason", None) or str(error)

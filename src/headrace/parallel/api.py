@@ -29,7 +29,7 @@ from headrace.parallel.transactions import Transactions
 from headrace.parallel.workers import Coroutines, Threads, Workers
 from headrace.runtime import Clock
 from headrace.runtime.real import RealClock
-from headrace.runtime.signals import Asked, StopRequests
+from headrace.runtime.signals import Asked, StopRequests, stop_signals
 
 log = logging.getLogger("headrace.parallel")
 
@@ -179,7 +179,7 @@ class ParallelConsumer:
     # --- running ----------------------------------------------------------------------------------------------------
 
     def run(self) -> None:
-        """Consume until `stop()`, Ctrl-C or SIGTERM: then drain, commit and leave. A second Ctrl-C ends it at once."""
+        """Consume until `stop()`, Ctrl-C, SIGTERM or SIGHUP: then drain, commit and leave. A second ends it at once."""
         with self._signals():
             self.start()
             try:
@@ -340,7 +340,7 @@ class ParallelConsumer:
                 log.info("%s: stopping (drain, commit, leave); once more to stop at once", self.plan.group)
                 self.stop()
 
-        previous = {number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
+        previous = {number: signal.signal(number, on_signal) for number in stop_signals()}
         try:
             yield
         finally:

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from headrace.parallel.errors import Damaged, HandlerStalled, RetriesExhausted
+from headrace.parallel.errors import Damaged, HandlerStalled, RetriesExhausted, place_of
 from headrace.parallel.failures import Failures
 from headrace.parallel.finished import decode_finished
 from headrace.parallel.metrics import Counters, PartitionState
@@ -438,12 +438,15 @@ class ParallelCore:
         settled = Run(run.entries, run.tracker, run.lane)
         settled.done = run.done
         settled.failures = None if run.failures is None else list(run.failures)
-        error = HandlerStalled(f"the handler did not come back within {self.settings.stall_s} s")
         stalled = (
             run.entries[settled.done :] if self.settings.is_batch else run.entries[settled.done : settled.done + 1]
         )
         for entry in stalled:
-            settled.failed(entry, error)
+            place = place_of(entry.tracker.partition, entry.offset, entry.record)
+            chunk.stalled_at = chunk.stalled_at or place
+            settled.failed(
+                entry, HandlerStalled(f"the handler did not come back within {self.settings.stall_s} s from {place}")
+            )
         settled.done += len(stalled)
         self._settle(settled, now)
 

@@ -218,7 +218,8 @@ class Engine:
             raise member.failure
         self._set_paused(consumer, changes)
         for chunk in given_up:
-            log.error("a handler did not come back within %s s and is given up", core.settings.stall_s)
+            where = chunk.stalled_at or "a record that is settled"
+            log.error("a handler did not come back within %s s from %s and is given up", core.settings.stall_s, where)
             if self._workers is not None:
                 self._workers.replace(chunk)
         member.send_diverted()

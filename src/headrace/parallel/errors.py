@@ -7,6 +7,9 @@ from typing import Any
 
 from headrace.errors import HeadraceError
 from headrace.topics import TopicPartition
+from headrace.words import plural
+
+_KEY_CHARS_MAX = 100
 
 
 def shown(error: BaseException) -> str:
@@ -15,6 +18,18 @@ def shown(error: BaseException) -> str:
         return repr(error)
     except Exception:  # noqa: BLE001 - its record is to be accounted for whatever its error does
         return f"<{type(error).__name__} that cannot be shown>"
+
+
+def place_of(partition: TopicPartition, offset: int, record: Any) -> str:
+    """Where a record is, for a person: topic, partition and offset, and its key where it has one."""
+    key = getattr(record, "key", None)
+    if key is None:
+        return f"{partition} at offset {offset}"
+    try:
+        text = key.decode("utf-8", "backslashreplace") if isinstance(key, (bytes, bytearray)) else str(key)
+    except Exception:  # noqa: BLE001 - a deserialised key is the user's own object: showing it may fail
+        text = f"a {type(key).__name__}"
+    return f"{partition} at offset {offset} (key {text[:_KEY_CHARS_MAX]})"
 
 
 class ParallelError(HeadraceError):
@@ -29,7 +44,7 @@ class RetriesExhausted(ParallelError):
         what = (
             f"{partition} at offset {offset} cannot be read"
             if isinstance(error, Poison)
-            else (f"the handler failed {tries} times on {partition} at offset {offset}")
+            else (f"the handler failed {plural(tries, 'time')} on {partition} at offset {offset}")
         )
         super().__init__(
             f"{what} ({shown(error)}); nothing from there on is committed. Mend it and start "

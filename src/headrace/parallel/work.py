@@ -80,7 +80,18 @@ class Run:
 class Chunk:
     """Runs that a worker took at once."""
 
-    __slots__ = ("abandoned", "current", "finished", "seen_done", "seen_run", "since", "started", "todo", "worker")
+    __slots__ = (
+        "abandoned",
+        "current",
+        "finished",
+        "seen_done",
+        "seen_run",
+        "since",
+        "stalled_at",
+        "started",
+        "todo",
+        "worker",
+    )
 
     def __init__(self, todo: deque[Run], now: float) -> None:
         self.todo = todo
@@ -94,6 +105,8 @@ class Chunk:
         self.seen_done = 0
         self.since = now
         """When progress was last seen."""
+        self.stalled_at = ""
+        """Once it is abandoned: the record that its worker hangs at."""
         self.worker: Any = None
 
     def next_run(self) -> Run | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import signal
 from collections.abc import Callable
 
 ECHO_S = 0.3
@@ -32,3 +33,13 @@ class StopRequests:
             self._first_at = now
             return Asked.FIRST
         return Asked.ECHO if now - self._first_at < ECHO_S else Asked.AGAIN
+
+
+def stop_signals() -> tuple[int, ...]:
+    """The signals that ask to stop. SIGHUP says that the terminal is gone, unless whoever started this (nohup) has it
+    ignored."""
+    found: tuple[int, ...] = (signal.SIGINT, signal.SIGTERM)
+    hang_up = getattr(signal, "SIGHUP", None)
+    if hang_up is None or signal.getsignal(hang_up) is signal.SIG_IGN:
+        return found
+    return (*found, hang_up)

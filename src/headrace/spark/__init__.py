@@ -32,6 +32,11 @@ def __getattr__(name: str) -> Any:
     module = _LAZY.get(name)
     if module is None:
         raise AttributeError(f"module 'headrace.spark' has no attribute {name!r}")
-    value = getattr(importlib.import_module(module), name)
+    try:
+        value = getattr(importlib.import_module(module), name)
+    except ModuleNotFoundError as error:
+        from headrace.spark.extras import explained
+
+        raise explained(error) from error
     globals()[name] = value
     return value

@@ -10,6 +10,7 @@ from typing import Any
 
 from headrace.client.admin import Admin
 from headrace.client.admin.drivers import ADMIN_CONFIGS
+from headrace.client.librdkafka import in_kafkas_words
 from headrace.client.offsets import OffsetSpec
 from headrace.errors import HeadraceError, UnknownTopicOrPartitionError
 from headrace.spark.options import EARLIEST, Bound, NoMatch, Topics
@@ -37,7 +38,8 @@ def _id_text(topic_id: bytes) -> str:
 
 def admin_values(kafka: Mapping[str, Any]) -> dict[str, Any]:
     """Those of a client's settings that an Admin knows."""
-    return {name: value for name, value in kafka.items() if name in ADMIN_CONFIGS}
+    words = in_kafkas_words(kafka, ADMIN_CONFIGS)
+    return {name: value for name, value in words.items() if name in ADMIN_CONFIGS}
 
 
 class Cluster:

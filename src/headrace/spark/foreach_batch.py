@@ -88,8 +88,10 @@ def exactly_once(
     sink are one cluster (default: the source's `kafka.group.id`, or one named after the query). `query_id`: who the
     query is; by default Spark's own id, which lives in the checkpoint. `sink`: a query with several sinks gives each a
     name of its own, and never changes it.
+
+    The topics have to be there: that is asked now, and not found out by a query that fails.
     """
-    return ExactlyOnce(
+    made = ExactlyOnce(
         topic,
         {**({"bootstrap.servers": servers} if servers else {}), **(config or {})},
         group_id=group_id,
@@ -100,6 +102,8 @@ def exactly_once(
         query_id=query_id,
         sink=sink,
     )
+    made.check_topics()
+    return made
 
 
 class ExactlyOnce:
@@ -140,6 +144,14 @@ class ExactlyOnce:
         self._linked: SinkIdentity | None = None
         # The call that is not known to have ended well: coming again for the same batch, it is the same call.
         self._unsettled: tuple[tuple[str, int], str] | None = None
+
+    def check_topics(self) -> None:
+        """Raise when one of the topics does not exist, or the cluster cannot be asked."""
+        cluster = Cluster(self._kafka)
+        try:
+            cluster.described(self._topics)
+        finally:
+            cluster.close()
 
     def __call__(self, rows: DataFrame, batch_id: int) -> None:
         self.write(rows, batch_id)

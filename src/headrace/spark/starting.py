@@ -12,6 +12,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from headrace.spark.extras import explained
+from headrace.spark.first_line import install
 from headrace.spark.java import Java, find_java
 from headrace.spark.packaging import package
 
@@ -60,10 +62,16 @@ def session(
     local); what it depends on (numpy, numba, pyarrow, crc32c, lz4, zstandard, cramjam) has to be there already.
     What was chosen is logged (`headrace.spark`, level INFO).
     """
-    from pyspark.sql import SparkSession
+    try:
+        # What tasks and batches need; better missed here than in the middle of a query.
+        import numpy  # noqa: F401
+        import pyarrow  # noqa: F401
+        from pyspark.sql import SparkSession
 
-    from headrace.spark.source import HeadraceSource
-
+        from headrace.spark.source import HeadraceSource
+    except ModuleNotFoundError as error:
+        raise explained(error) from error
+    install()
     active = SparkSession.getActiveSession()
     if active is None:
         java = find_java()

@@ -270,9 +270,9 @@ def _has_news(answer: FetchResponse) -> bool:
 
 
 def prefers_broker_2(cluster: FakeGroupCluster) -> list[int]:
-    """Broker 1 leads, and sends consumers that name their rack on to broker 2, which has the same log.
+    """Broker 1 leads, and sends consumers on to broker 2, which has the same log. Gives who was fetched from.
 
-    Gives who was fetched from.
+    Whoever does not say where it is gets its answers from the leader.
     """
     name = ("t", 0)
     cluster.leaders[name] = (1, 0)
@@ -282,14 +282,14 @@ def prefers_broker_2(cluster: FakeGroupCluster) -> list[int]:
         if kind != "Fetch":
             return None
         asked.append(node)
-        if not request.rack_id:
-            return cluster._do_Fetch(node, request, 13)
         if node == 2:
             cluster.leaders[name] = (2, 0)
             try:
                 return cluster._do_Fetch(2, request, 13)
             finally:
                 cluster.leaders[name] = (1, 0)
+        if not request.rack_id:
+            return None
         data = PartitionData(partition_index=0, high_watermark=cluster.end(*name), preferred_read_replica=2)
         topic = FetchableTopicResponse(topic="t", topic_id=cluster.topic_ids["t"], partitions=[data])
         return FetchResponse(session_id=0, responses=[topic])

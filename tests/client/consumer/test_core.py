@@ -410,6 +410,18 @@ def test_a_session_forgets_partitions_that_are_not_wanted_any_more() -> None:
     assert [(gone.topic, gone.partitions) for gone in forgotten] == [("t", [1])]
 
 
+@pytest.mark.parametrize("is_kept", [True, False])
+def test_everything_is_asked_for_again_where_the_last_request_may_not_have_been_sent(is_kept: bool) -> None:
+    session = FetchSession(is_kept=is_kept)
+    one = Wanted(b"i" * 16, 0, -1, 100)
+    session.build({T0: one})
+    epoch = session.epoch
+    topics, forgotten, _ = session.build({T0: one})
+    assert [topic.topic for topic in topics] == ["t"]
+    assert not forgotten
+    assert session.epoch == epoch
+
+
 def test_another_partition_of_a_known_topic_is_read_without_asking_for_metadata() -> None:
     world = make(partitions=2)
     world.consumer.assign([T0])

@@ -242,7 +242,8 @@ def _salted(context: Context, change: UserScramCredentialUpsertion) -> ScramCred
             f"user {change.user}: {change.iterations} iterations, not {_ITERATIONS_MIN} to {_ITERATIONS_MAX}"
         )
     salt = context.core.rng.randbytes(_SALT_BYTES) if change.salt is None else change.salt
-    salted = hashlib.pbkdf2_hmac(_HASHES[change.mechanism], change.password, salt, change.iterations)
+    password = change.password.encode() if isinstance(change.password, str) else change.password
+    salted = hashlib.pbkdf2_hmac(_HASHES[change.mechanism], password, salt, change.iterations)
     return ScramCredentialUpsertion(
         name=change.user,
         mechanism=int(change.mechanism),

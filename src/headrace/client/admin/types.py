@@ -411,7 +411,7 @@ class UserScramCredentialUpsertion:
 
     user: str
     mechanism: ScramMechanism
-    password: bytes = field(repr=False)
+    password: bytes | str = field(repr=False)
     iterations: int = 4096
     salt: bytes | None = field(default=None, repr=False)
 

@@ -166,6 +166,28 @@ class ClientCore(Connections):
         self._unreachable_since = None
         self._metadata_wanted = True
 
+    @property
+    def trouble(self) -> HeadraceError | None:
+        """What keeps this client from the cluster just now; None when nothing is known to.
+
+        For whoever waited in vain: a topic that is not known is one thing, a broker that cannot be reached another.
+        """
+        reasons: set[str] = set()
+        # A copy: a producer's caller asks while its thread goes on.
+        for state in list(self._nodes.values()):
+            connection = state.connection
+            if connection is not None and connection.state is State.READY:
+                return self.metadata_error
+            if isinstance(state.last_error, REFUSALS):
+                return state.last_error
+            if state.last_error is not None:
+                reasons.add(str(state.last_error))
+            elif connection is not None:
+                reasons.add(f"{connection.node} has not answered yet")
+        if not reasons:
+            return self.metadata_error
+        return NetworkError(f"no broker can be reached: {'; '.join(sorted(reasons))}")
+
     # --- what happens to connections, and time ------------------------------------------------------------------------
 
     def _became_ready(self, now: float) -> None:

@@ -52,7 +52,7 @@ class BlockingClient(BlockingDriver[ClientCore]):
         version = self.core.view.version
         self.core.refresh_metadata()
         if not self.poll_until(lambda: self.core.view.version > version, deadline):
-            cause = self.core.metadata_error
+            cause = self.core.trouble
             raise RequestTimedOutError(f"no metadata came in time: {cause or 'no broker answered'}")
 
 
@@ -101,7 +101,7 @@ class AsyncClient(LoopDriver[ClientCore]):
             async with asyncio.timeout(timeout_ms / 1000):
                 await arrived.wait()
         except TimeoutError:
-            cause = self.core.metadata_error or "no broker answered"
+            cause = self.core.trouble or "no broker answered"
             raise RequestTimedOutError(f"no metadata came within {timeout_ms:.0f} ms: {cause}") from None
         finally:
             self.core.listeners.remove(heard)

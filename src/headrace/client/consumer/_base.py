@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from headrace.assignors import Assignor, AssignorError, resolve
+from headrace.client.arguments import check_listener, check_several
 from headrace.client.configs import ConnectionConfig, merge
 from headrace.client.consumer._chunks import Chunk
 from headrace.client.consumer._commits import CommitCallback, Offsets
@@ -313,6 +314,7 @@ class ConsumerBase(ABC):
         With a pattern, topics created later are picked up within `metadata.max.age.ms`. The
         listener hears of partitions that come and go, from within poll.
         """
+        check_listener(listener)
         core = self._use()
         if isinstance(topics, re.Pattern):
             core.subscribe_pattern(topics, listener)
@@ -322,6 +324,7 @@ class ConsumerBase(ABC):
     @exclusive
     def assign(self, partitions: Iterable[TopicPartition | tuple[str, int]]) -> None:
         """Read these partitions, without a group deciding. Replaces an earlier assign."""
+        check_several(partitions, "assign", "partitions")
         self._use().assign(partitions)
 
     @exclusive
@@ -332,11 +335,13 @@ class ConsumerBase(ABC):
     @exclusive
     def seek_to_beginning(self, partitions: Iterable[TopicPartition | tuple[str, int]] | None = None) -> None:
         """Go on at the first offset there is; looked up when needed. Without partitions: all that are assigned."""
+        check_several(partitions, "seek_to_beginning", "partitions")
         self._use().seek_to(partitions, beginning=True)
 
     @exclusive
     def seek_to_end(self, partitions: Iterable[TopicPartition | tuple[str, int]] | None = None) -> None:
         """Go on at the end; looked up when needed. Without partitions: all that are assigned."""
+        check_several(partitions, "seek_to_end", "partitions")
         self._use().seek_to(partitions, beginning=False)
 
     def pause(self, partitions: Iterable[TopicPartition | tuple[str, int]]) -> None:
@@ -349,6 +354,7 @@ class ConsumerBase(ABC):
 
     @exclusive
     def _set_paused(self, partitions: Iterable[TopicPartition | tuple[str, int]], paused: bool) -> None:
+        check_several(partitions, "pause" if paused else "resume", "partitions")
         core = self._use()
         states = [core.subscriptions.state(partition) for partition in partitions]
         for state in states:

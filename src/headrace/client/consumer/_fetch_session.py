@@ -45,7 +45,7 @@ class FetchSession:
     def build(self, wanted: dict[TopicPartition, Wanted]) -> tuple[list[FetchTopic], list[ForgottenTopic], bool]:
         """Topics to send, topics to forget, and whether topics can be named by their ids. `told` when it is sent."""
         if not self._is_told:
-            self.epoch = _INITIAL_EPOCH
+            self.epoch = self._first_epoch
         self._is_told = False
         by_id = all(one.topic_id != ZERO_UUID for one in wanted.values())
         if self.epoch == self._first_epoch:

@@ -37,7 +37,7 @@ class Operation:
         self._check_wakeup()
         left = self._begun + self._seconds - now
         if left <= 0:
-            cause = self.core.core.metadata_error
+            cause = self.core.core.trouble
             why = f" Last: {cause}" if cause is not None else ""
             raise RequestTimedOutError(f"{self._what} did not end within {self._seconds} s.{why}")
         return left

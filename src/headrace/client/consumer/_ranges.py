@@ -312,7 +312,7 @@ class RangeCore:
             if failure is not None and not isinstance(failure, RetriableError):
                 raise failure
             self._waits_for[state.partition] = "it has no leader, or does not exist"
-            self._trouble = failure or self._trouble
+            self._trouble = core.trouble or self._trouble
 
     def _nothing_came(self, state: PartitionState, asked: _Asked, call: Call) -> None:
         """At the end of the log, or of what is committed: either the range goes beyond, or a transaction is open."""

@@ -15,8 +15,8 @@ from operator import index, itemgetter
 from typing import Any, cast
 
 from headrace.client.cluster.view import ClusterView, TopicView
-from headrace.client.errors import DeliveryTimeout
 from headrace.client.producer._batch import Handles, ProducerBatch, cut, slice_columns, tell_batch
+from headrace.client.producer._errors import unknown_topic
 from headrace.client.producer._flushes import FlushWait, leave
 from headrace.client.producer._queues import (
     Held,
@@ -49,7 +49,6 @@ from headrace.errors import (
     KafkaError,
     MessageTooLargeError,
     UnknownTopicOrPartitionError,
-    error_for,
 )
 from headrace.records import kernels
 from headrace.records.batch import HEADER_BYTES
@@ -93,6 +92,8 @@ class Accumulator:
         self.used_topics: dict[str, float] = {}
         self.wants_topic: Callable[[str], None] = lambda _: None
         self.wants_metadata: Callable[[], None] = lambda: None
+        self.trouble: Callable[[], HeadraceError | None] = lambda: None
+        """What keeps the client from the cluster just now."""
         self.failed_records = 0
         self.on_failed_rows: Callable[[HeadraceError], None] = lambda _: None
         """Told of every error that kept records from getting into a batch."""
@@ -222,19 +223,10 @@ class Accumulator:
                     due = min(due, entry.deadline)
                     continue
                 waiting.remove(entry)
-                self.fail_held(entry, fatal or self._unknown_topic(topic, view))
+                self.fail_held(entry, fatal or unknown_topic(topic, view, self.settings.max_block_ms, self.trouble()))
             if not waiting:
                 del self.held[topic]
         return due
-
-    def _unknown_topic(self, topic: str, view: TopicView | None) -> HeadraceError:
-        told = (
-            f" (the brokers say {error_for(view.error_code).code.name})" if view is not None and view.error_code else ""
-        )
-        return DeliveryTimeout(
-            f"topic {topic} was not known within {self.settings.max_block_ms} ms (max.block.ms){told}: create it, or "
-            "allow auto.create.topics.enable on the brokers"
-        )
 
     # --- partitions ---------------------------------------------------------------------------------------------------
 

@@ -35,6 +35,7 @@ from headrace.records.build import (
     build_batch_of_values,
 )
 from headrace.records.columns import BytesColumn, Columns
+from headrace.words import plural
 
 log = logging.getLogger("headrace.client.producer")
 
@@ -275,7 +276,7 @@ class ProducerBatch:
             return InvalidRecordError(f"the record at row {row} for {self.topic}-{self.partition} was refused: {why}")
         return InvalidRecordError(
             f"the record at row {row} for {self.topic}-{self.partition} was not written because its batch has "
-            f"{len(self.record_errors)} record(s) that the broker refused; send it again"
+            f"{plural(len(self.record_errors), 'record')} that the broker refused; send it again"
         )
 
     def finish(self, base_offset: int, log_append_time_ms: int, error: HeadraceError | None) -> BaseException | None:

@@ -66,6 +66,7 @@ class ProducerCore:
         self.accumulator = Accumulator(settings, core.view, core.rng, partitioner, producer)
         self.accumulator.wants_topic = core.add_topic
         self.accumulator.wants_metadata = core.refresh_metadata
+        self.accumulator.trouble = lambda: core.trouble
         self.identity = Identity()
         self.numbers = IdentityKeeper(core, settings, self.accumulator, self.identity)
         self.transactions: TransactionDriver | None = None

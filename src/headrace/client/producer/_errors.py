@@ -1,19 +1,22 @@
-"""What the records of a batch that was given up are told."""
+"""What records are told that were given up, in a batch or before they got into one."""
 
 from __future__ import annotations
 
 from headrace.client.cluster.core import ClientCore
+from headrace.client.cluster.view import TopicView
 from headrace.client.errors import DeliveryTimeout
 from headrace.client.producer._batch import ProducerBatch
-from headrace.errors import HeadraceError, KafkaError
+from headrace.errors import HeadraceError, KafkaError, RequestTimedOutError, error_for
+from headrace.words import plural
 
 
 def last_error(batch: ProducerBatch, error: HeadraceError, expired_ms: int | None) -> HeadraceError:
     """The last attempt failed so, and there is no other; `expired_ms`: because the time for it is over."""
-    what = f"{batch.count} record(s) for {batch.topic}-{batch.partition} not delivered"
+    what = f"{plural(batch.count, 'record')} for {batch.topic}-{batch.partition} not delivered"
     if expired_ms is not None:
         return DeliveryTimeout(
-            f"{what} within {expired_ms} ms (delivery.timeout.ms), after {batch.attempts} attempt(s); last: {error}"
+            f"{what} within {expired_ms} ms (delivery.timeout.ms), after {plural(batch.attempts, 'attempt')}; "
+            f"last: {error}"
         )
     tried = f" after {batch.attempts} attempts" if batch.attempts > 1 else ""
     message = f"{what}{tried}: {error}"
@@ -32,6 +35,28 @@ def expired_error(batch: ProducerBatch, timeout_ms: int, core: ClientCore, has_i
     if not has_id:
         where = "the producer has no producer id yet"
     return DeliveryTimeout(
-        f"{batch.count} record(s) for {batch.topic}-{batch.partition} not delivered within {timeout_ms} ms "
-        f"(delivery.timeout.ms) in {batch.attempts} attempt(s); {where}; last trouble: {core.metadata_error or 'none'}"
+        f"{plural(batch.count, 'record')} for {batch.topic}-{batch.partition} not delivered within {timeout_ms} ms "
+        f"(delivery.timeout.ms) in {plural(batch.attempts, 'attempt')}; {where}; last trouble: {core.trouble or 'none'}"
     )
+
+
+def unknown_topic(
+    topic: str, view: TopicView | None, timeout_ms: int, trouble: HeadraceError | None
+) -> DeliveryTimeout:
+    """Its topic was not known in time: because the brokers do not know it, or because none could be asked."""
+    if trouble is not None:
+        return DeliveryTimeout(
+            f"nothing could be sent to topic {topic} within {timeout_ms} ms (max.block.ms): {trouble}. Check "
+            "bootstrap.servers and that the brokers run"
+        )
+    told = f" (the brokers say {error_for(view.error_code).code.name})" if view is not None and view.error_code else ""
+    return DeliveryTimeout(
+        f"topic {topic} was not known within {timeout_ms} ms (max.block.ms){told}: create it, or allow "
+        "auto.create.topics.enable on the brokers"
+    )
+
+
+def unknown_partitions(topic: str, seconds: float, trouble: HeadraceError | None) -> RequestTimedOutError:
+    """`partitions_for` waited in vain."""
+    what = f"topic {topic} could not be asked for" if trouble is not None else f"topic {topic} was not known"
+    return RequestTimedOutError(f"{what} within {seconds} s: {trouble or 'the brokers do not know it'}")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from headrace.client.cluster.core import ClientCore
 from headrace.client.cluster.view import PartitionView
-from headrace.client.producer._errors import refused_error
-from headrace.errors import HeadraceError, RequestTimedOutError
+from headrace.client.producer._errors import refused_error, unknown_partitions
+from headrace.errors import HeadraceError
 from headrace.net.authentication import REFUSALS
 
 
@@ -28,8 +28,7 @@ class TopicWait:
             return list(view.partitions)
         if refusal is not None:
             raise refused_error(refusal, f"the metadata of {self._topic} was not given")
-        cause = self._core.metadata_error or "the brokers do not know it"
-        raise RequestTimedOutError(f"topic {self._topic} was not known within {seconds} s: {cause}")
+        raise unknown_partitions(self._topic, seconds, self._core.trouble)
 
     @property
     def _refusal(self) -> HeadraceError | None:

@@ -204,7 +204,7 @@ class Producer(ProducerCalls):
                 async with asyncio.timeout(seconds):
                     await future
             except TimeoutError:
-                raise timed_out(operation, seconds, sender.client.core.metadata_error) from None
+                raise timed_out(operation, seconds, sender.client.core.trouble) from None
         outcome(operation)
 
     async def _abort_open(self, timeout: float | None) -> None:

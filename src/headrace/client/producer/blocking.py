@@ -219,7 +219,7 @@ class Producer(ProducerCalls):
             self._sender.wait(lambda: operation.is_done, seconds, operation.kind.value)
         except TimeoutError:
             core = self._sender.core
-            raise timed_out(operation, seconds, None if core is None else core.core.metadata_error) from None
+            raise timed_out(operation, seconds, None if core is None else core.core.trouble) from None
         outcome(operation)
 
     def _abort_open(self, timeout: float | None) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from headrace.client.configs import COMMON_KEYS, key, read_config
+from headrace.client.librdkafka import in_kafkas_words
 from headrace.config import (
     NO_DEFAULT,
     ConfigDefinition,
@@ -121,6 +122,7 @@ class ProducerSettings:
 
 def read_producer_config(given: Mapping[str, Any]) -> dict[str, Any]:
     """Typed values, with Kafka's rules for keys that depend on one another."""
+    given = in_kafkas_words(given, PRODUCER_CONFIGS)
     # Numbers are natural for acks; Kafka has it as text.
     if isinstance(given.get("acks"), int) and not isinstance(given.get("acks"), bool):
         given = {**given, "acks": str(given["acks"])}

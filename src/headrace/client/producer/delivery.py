@@ -41,6 +41,9 @@ class RecordMetadata(NamedTuple):
 DeliveryCallback = Callable[[HeadraceError | None, RecordMetadata], Any]
 
 
+_LISTS_OWN = frozenset(dir(list))
+
+
 class Delivery(list[Any]):
     """One record on its way. Ask it for `result()`, `exception()` or `done()`; await it in asyncio."""
 
@@ -54,8 +57,20 @@ class Delivery(list[Any]):
         return self is not other
 
     def __repr__(self) -> str:
-        state = "done" if self.done() else "under way"
-        return f"<Delivery to {self[TOPIC]}: {state}>"
+        if not len(self):
+            return "<Delivery>"
+        if not self.done():
+            return f"<Delivery to {self[TOPIC]}: under way>"
+        batch = cast("ProducerBatch", self[OWNER])
+        error = batch.error_of(self[PLACE])
+        if error is not None:
+            return f"<Delivery to {self[TOPIC]}: failed, {error}>"
+        found = batch.metadata_of(self[PLACE])
+        return f"<Delivery to {found.topic}: partition {found.partition}, offset {found.offset}>"
+
+    def __dir__(self) -> list[str]:
+        # What it is made of is nobody's business: a list has three dozen methods that are not for users.
+        return [name for name in super().__dir__() if name.startswith("__") or name not in _LISTS_OWN]
 
     def done(self) -> bool:
         """Whether it was acknowledged, or has failed for good."""

@@ -11,11 +11,12 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from headrace.spark.pipelines.cleaning import DEFAULT_SCHEMA, PROBLEM, ROW, cleaned, schema_of
-from headrace.spark.pipelines.declaring import STREAMING, Option, Result, Watch, WrongOption, parsed
+from headrace.spark.pipelines.declaring import HERE, STREAMING, Option, Result, Watch, WrongOption, parsed
 from headrace.spark.pipelines.letters import letter_headers
 from headrace.spark.pipelines.moments import utc_text
 from headrace.spark.pipelines.running import ROWS_OUT, TOO_LATE, Run
 from headrace.spark.pipelines.topics import ensure_topics
+from headrace.words import plural
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 NO_COUNTS = "none"
 UTC_JSON = {"timeZone": "UTC"}
 OPTIONS = (
-    Option("source", list, help="Topics with JSON records.", required=True),
+    Option("source", list, help="Topics with JSON records.", required=True, there=HERE),
     Option("target", str, None, "Where clean rows go; default: SOURCE-clean.", names_run=True),
     Option("dead_letters", str, None, "Where bad rows go; default: SOURCE-dead.", names_run=True),
     Option("counts", str, None, f"Where counts go; default: SOURCE-counts. {NO_COUNTS}: not wanted.", names_run=True),
@@ -159,8 +160,8 @@ def _result(run: Run, target: str, dead: str, counts: str) -> Result:
         "checkpoint": run.checkpoint,
     }
     lines = [
-        f"{', '.join(run.values['source'])}: {said.rows_in:,} records in {said.batches:,} micro-batches, "
-        f"{said.elapsed_s:.1f} s" + (", stopped" if run.is_stopped else ""),
+        f"{', '.join(run.values['source'])}: {plural(said.rows_in, 'record')} in "
+        f"{plural(said.batches, 'micro-batch')}, {said.elapsed_s:.1f} s" + (", stopped" if run.is_stopped else ""),
         f"  {good:>12,} clean rows  → {target}",
         f"  {wrong:>12,} bad rows    → {dead}" + (f"   (why: headrace deadletters list {dead})" if wrong else ""),
     ]

@@ -17,6 +17,7 @@ from headrace.spark.options import Topics
 from headrace.spark.pipelines.auditing import Sums, document_of, report_lines
 from headrace.spark.pipelines.declaring import (
     CLIENT_CONFIG,
+    HERE,
     MASTER,
     SERVERS,
     Option,
@@ -36,8 +37,14 @@ _OFFSET_BITS = 47
 """For an offset in the number of a place: 140 million million of them, in 65,536 partitions."""
 _WAYS = "value, key, key+value, offset, json:FIELD, header:NAME"
 OPTIONS = (
-    Option("source", list, help="The topic to check; several are one input.", required=True),
-    Option("against", list, [], "The output: every record of the source has to be in these topics, once."),
+    Option("source", list, help="The topic to check; several are one input.", required=True, there=HERE),
+    Option(
+        "against",
+        list,
+        [],
+        "The output: every record of the source has to be in these topics, once.",
+        there=("against_servers", "against_client_config"),
+    ),
     Option("match", str, "key+value", f"What makes two records the same: {_WAYS}."),
     Option("sequence", str, None, "What never goes back within a key, to check order: json:FIELD or timestamp."),
     Option("order", bool, True, "Check the order of each key, from input to output."),

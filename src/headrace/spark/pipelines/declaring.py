@@ -41,11 +41,17 @@ class Option:
     choices: tuple[str, ...] = ()
     names_run: bool = False
     """Whether another value means another run: such options (and those required) name the default checkpoint."""
+    there: tuple[str, str] | None = None
+    """For an option that names topics which have to be there already: the options that say where, by the servers and
+    the clients' settings of that cluster."""
 
     @property
     def flag(self) -> str:
         return "--" + self.name.replace("_", "-")
 
+
+HERE = ("servers", "client_config")
+"""The cluster that a pipeline reads from."""
 
 # What most pipelines take, by the same names.
 SERVERS = Option(
@@ -131,9 +137,12 @@ def parsed(declared: Sequence[Option], given: Mapping[str, Any]) -> dict[str, An
             values[option.name] = _converted(option, value)
         except ValueError as error:
             errors.append(str(error))
-    missing = [one.flag for one in declared if one.required and values.get(one.name) in (None, "", [])]
-    # A misspelt option would be reported twice: as unknown and as missing.
-    if missing and not errors:
+    # One that is misspelt, or has a wrong value, would be reported twice: as that and as missing.
+    said = "\n".join(errors)
+    missing = [
+        one.flag for one in declared if one.required and values.get(one.name) in (None, "", []) and one.flag not in said
+    ]
+    if missing:
         errors.append(f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} needed")
     if errors:
         raise WrongOption("\n".join(errors))
@@ -143,6 +152,9 @@ def parsed(declared: Sequence[Option], given: Mapping[str, Any]) -> dict[str, An
 def _converted(option: Option, value: Any) -> Any:
     if value is None:
         return None
+    if isinstance(value, Mapping):
+        # Settings of clients, from a program that has them and no file.
+        return dict(value)
     if option.type is list:
         given = [value] if isinstance(value, str) else list(value)
         converted: Any = [part.strip() for text in given for part in str(text).split(",") if part.strip()]

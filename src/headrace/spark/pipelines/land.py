@@ -11,10 +11,20 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 from headrace.spark.batches import running_batch
-from headrace.spark.pipelines.declaring import STREAMING, Option, PipelineError, Result, Watch, WrongOption, parsed
+from headrace.spark.pipelines.declaring import (
+    HERE,
+    STREAMING,
+    Option,
+    PipelineError,
+    Result,
+    Watch,
+    WrongOption,
+    parsed,
+)
 from headrace.spark.pipelines.land_parquet import Compacted, ParquetTable
 from headrace.spark.pipelines.moments import utc_date
 from headrace.spark.pipelines.running import Run
+from headrace.words import plural
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -25,7 +35,7 @@ _MB = 1024 * 1024
 
 OPTIONS = (
     Option("path", str, None, "Where the table is.", required=True),
-    Option("topics", list, None, "Topics to land.", names_run=True),
+    Option("topics", list, None, "Topics to land.", names_run=True, there=HERE),
     Option("format", str, "parquet", "What the table is.", choices=("parquet", "delta", "iceberg"), names_run=True),
     Option("table", str, "headrace.landed", "Iceberg: namespace.name of the table.", names_run=True),
     Option("catalog", str, None, "Iceberg: a catalog of pyiceberg's configuration; default: SQLite, at the path."),
@@ -110,6 +120,7 @@ def _land(running: Run, table: Table, options: Mapping[str, Any]) -> Compacted:
         return None
 
     stream = running.stream(options["topics"], includeHeaders="true")
+    running.writes_all = True
     writer = shaped(stream, text=options["text"]).writeStream.foreachBatch(running.gate.wrap(write))
     running.follow([running.started(writer)])
     return compacted
@@ -143,7 +154,7 @@ def _result(running: Run, options: Mapping[str, Any], compacted: Compacted) -> R
         "files_joined": compacted.before,
         "files_made": compacted.after,
     }
-    lines = [f"{landed:,} records landed in {options['path']} ({options['format']})"]
+    lines = [f"{plural(landed, 'record')} landed in {options['path']} ({options['format']})"]
     if compacted.before:
         lines.append(f"  {compacted.before:,} small files joined to {compacted.after:,}")
     return Result("land", document, lines)

@@ -19,6 +19,7 @@ from headrace.spark.pipelines.declaring import (
     CHECKPOINT,
     CLIENT_CONFIG,
     CONTINUOUS,
+    HERE,
     MASTER,
     MAX_PER_BATCH,
     SERVERS,
@@ -37,6 +38,7 @@ from headrace.spark.pipelines.transacted import Transacted
 from headrace.spark.planning import Offsets, Progress, Range, check_losses, limited, ranges_between, without
 from headrace.spark.transaction import PROGRESS_TOPIC
 from headrace.topics import TopicPartition
+from headrace.words import plural
 
 if TYPE_CHECKING:
     import threading
@@ -50,7 +52,7 @@ _NO_LIMIT = 2**62
 OPTIONS = (
     Option("to", str, None, "Brokers of the cluster that is mirrored to.", required=True),
     SERVERS,
-    Option("topics", list, None, "Topics to mirror.", names_run=True),
+    Option("topics", list, None, "Topics to mirror.", names_run=True, there=HERE),
     Option("pattern", str, None, "Or: topics whose whole name matches this; new ones are picked up.", names_run=True),
     Option("exclude", str, None, "Not topics whose whole name matches this."),
     Option("rename", str, mirror_topics.TEMPLATE, "Names at the target, such as eu.{topic}.", names_run=True),
@@ -374,7 +376,9 @@ class _Mirror:
             "group_offsets": self.groups_moved,
             "positions": Progress(self.positions).to_json(),
         }
-        lines = [f"{self.mirrored:,} records of {len(self.topics)} topics mirrored to {self.options['to']}"]
+        lines = [
+            f"{plural(self.mirrored, 'record')} of {plural(len(self.topics), 'topic')} mirrored to {self.options['to']}"
+        ]
         if self.returned:
             lines.append(
                 f"  {self.returned:,} offsets had none for the target: its own records, and transactions' ends"

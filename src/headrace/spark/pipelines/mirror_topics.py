@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from headrace.client.admin import Admin, ConfigResource, ConfigSource, NewTopic, ResourceType
 from headrace.errors import HeadraceError, TopicAlreadyExistsError
 from headrace.spark.pipelines.declaring import WrongOption
+from headrace.words import plural
 
 TEMPLATE = "{topic}"
 _LEGAL = re.compile(r"[a-zA-Z0-9._-]{1,249}")
@@ -122,11 +123,11 @@ def apply(admin: Admin, changes: Changes, *, replication_factor: int = -1) -> li
         for name, error in admin.create_topics(wanted).errors.items():
             if not isinstance(error, TopicAlreadyExistsError):
                 raise _about(error, f"the topic {name} could not be created at the target")
-        done += [f"created {name} with {one.partitions} partitions" for name, one in changes.create.items()]
+        done += [f"created {name} with {plural(one.partitions, 'partition')}" for name, one in changes.create.items()]
     if changes.enlarge:
         for name, error in admin.create_partitions(changes.enlarge).errors.items():
             raise _about(error, f"the topic {name} could not be given more partitions at the target")
-        done += [f"gave {name} {count} partitions" for name, count in changes.enlarge.items()]
+        done += [f"gave {name} {plural(count, 'partition')}" for name, count in changes.enlarge.items()]
     if changes.configs:
         resources = {ConfigResource(ResourceType.TOPIC, name): keys for name, keys in changes.configs.items()}
         for resource, error in admin.incremental_alter_configs(resources).errors.items():

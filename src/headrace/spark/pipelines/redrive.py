@@ -28,6 +28,7 @@ from headrace.parallel.retries import (
 from headrace.spark.pipelines.declaring import (
     CHECKPOINT,
     CLIENT_CONFIG,
+    HERE,
     MASTER,
     SERVERS,
     Option,
@@ -43,6 +44,7 @@ from headrace.spark.pipelines.running import Run
 from headrace.spark.pipelines.transacted import Transacted
 from headrace.spark.planning import Offsets
 from headrace.topics import TopicPartition
+from headrace.words import plural
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -55,7 +57,7 @@ _LETTERS_MAX = 5_000_000
 _SHOWN = 20
 
 OPTIONS = (
-    Option("topic", str, None, "The dead-letter topic.", required=True),
+    Option("topic", str, None, "The dead-letter topic.", required=True, there=HERE),
     SERVERS,
     CLIENT_CONFIG,
     CHECKPOINT,
@@ -386,7 +388,7 @@ class _Redrive:
             "to": dict(by_target),
             "reasons": dict(by_reason),
         }
-        lines = [f"{self.topic}: {letters.num_rows:,} letters, {len(picked):,} fit, {put_back:,} put back"]
+        lines = [f"{self.topic}: {plural(letters.num_rows, 'letter')}, {len(picked):,} fit, {put_back:,} put back"]
         lines += [f"  {'would go' if dry_run else 'went'} to {name}: {count:,}" for name, count in by_target.items()]
         if dry_run:
             lines += [

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.config import parse_properties
 from headrace.runtime.real import RealClock
-from headrace.runtime.signals import Asked, StopRequests
+from headrace.runtime.signals import Asked, StopRequests, stop_signals
 from headrace.spark.pipelines import state as states
 from headrace.spark.pipelines.declaring import (
     Option,
@@ -116,6 +116,8 @@ class Run:
             self.name = f"{self.name}-{_short(str(states.directory_of(self.checkpoint)))}"
         self.gate = Gate()
         self.is_stopped = False
+        self.writes_all = False
+        """Whether every row that comes in goes out: then nobody has to count them again."""
         self.observed: dict[str, int] = {}
         """The queries' metrics (`DataFrame.observe`), summed over the micro-batches of this run."""
         self._given_session = session
@@ -127,7 +129,12 @@ class Run:
         self._is_noted = False
         self.snapshot = Snapshot(pipeline)
         self.state = State(
-            self.name, pipeline, servers=self.servers, groups=[self.name], options=_without_secrets(values)
+            self.name,
+            pipeline,
+            servers=self.servers,
+            groups=[self.name],
+            topics=[topic for one in declared if one.there for topic in _listed(values.get(one.name))],
+            options=_without_secrets(values),
         )
 
     def __enter__(self) -> Run:
@@ -229,7 +236,7 @@ class Run:
         # Several queries may read the same topics: the first is the one whose rows are counted.
         first = counts[0]
         self.observed = {name: number for one in counts for name, number in one.observed.items()}
-        rows_out = self.gate.rows_out + first.observed.get(ROWS_OUT, 0)
+        rows_out = first.rows if self.writes_all else self.gate.rows_out + first.observed.get(ROWS_OUT, 0)
         progress = {"rows_in": first.rows, "rows_out": rows_out, "batches": first.batches, "lag": first.lag}
         self.tell(rate_per_s=first.rate, note="", **progress)
 
@@ -338,12 +345,12 @@ class _Stop:
 
 @contextlib.contextmanager
 def stop_on_signals() -> Iterator[_Stop]:
-    """SIGINT and SIGTERM ask to stop, a second one at once. Spark's own handler would cancel jobs in mid-batch."""
+    """SIGINT, SIGTERM and SIGHUP ask to stop, a second one at once. Spark's own handler would cut a batch in half."""
     stop = _Stop()
     if threading.current_thread() is not threading.main_thread():
         yield stop
         return
-    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.signal(number, stop) for number in stop_signals()}
     try:
         yield stop
     finally:
@@ -362,10 +369,12 @@ def cause_of(text: str) -> str:
 # --- configuration ----------------------------------------------------------------------------------------------------
 
 
-def kafka_config(servers: str, properties: str | None) -> dict[str, str]:
-    """The clients' configuration: a properties file, and the servers."""
+def kafka_config(servers: str, properties: str | Mapping[str, str] | None) -> dict[str, str]:
+    """The clients' configuration: a properties file (or what such a file says), and the servers."""
     config: dict[str, str] = {}
-    if properties:
+    if isinstance(properties, Mapping):
+        config = dict(properties)
+    elif properties:
         try:
             config = dict(parse_properties(Path(properties).expanduser().read_text("utf-8")))
         except OSError as error:
@@ -377,10 +386,14 @@ def kafka_config(servers: str, properties: str | None) -> dict[str, str]:
 
 def _without_secrets(values: Mapping[str, Any]) -> dict[str, Any]:
     return {
-        name: "…" if any(part in name for part in _SECRET) else value
+        name: states.HIDDEN if isinstance(value, Mapping) or any(part in name for part in _SECRET) else value
         for name, value in values.items()
         if value is not None
     }
+
+
+def _listed(value: Any) -> list[str]:
+    return [value] if isinstance(value, str) else list(value or ())
 
 
 def _short(text: str) -> str:

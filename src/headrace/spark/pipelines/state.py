@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import socket
 import tempfile
 from collections.abc import Iterable, Mapping
@@ -12,9 +13,11 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from headrace.spark.pipelines.declaring import Snapshot
+from headrace.spark.pipelines.declaring import Snapshot, WrongOption
 
 FILE = "pipeline.json"
+HIDDEN = "…"
+"""In place of what must not be written down."""
 _SHOWN_MAX = 1000
 
 
@@ -38,13 +41,18 @@ class State:
     phase: Phase = Phase.RUNNING
     servers: str = ""
     groups: list[str] = field(default_factory=list)
+    topics: list[str] = field(default_factory=list)
+    """What it reads."""
     options: dict[str, Any] = field(default_factory=dict)
     started_ms: int = 0
     updated_ms: int = 0
     runs: int = 0
     rows_in: int = 0
+    """Of all runs together, as are `rows_out` and `batches`: what one run did is in its result."""
     rows_out: int = 0
     batches: int = 0
+    before: tuple[int, int, int] = (0, 0, 0)
+    """Those three, of the runs before this one."""
     rate_per_s: float = 0.0
     lag: int | None = None
     error: str = ""
@@ -53,7 +61,9 @@ class State:
 
     def take(self, snapshot: Snapshot, now_ms: int) -> None:
         """Note how far it is."""
-        self.rows_in, self.rows_out, self.batches = snapshot.rows_in, snapshot.rows_out, snapshot.batches
+        rows_in, rows_out, batches = self.before
+        self.rows_in, self.rows_out = rows_in + snapshot.rows_in, rows_out + snapshot.rows_out
+        self.batches = batches + snapshot.batches
         self.rate_per_s, self.lag, self.updated_ms = snapshot.rate_per_s, snapshot.lag, now_ms
 
 
@@ -76,7 +86,11 @@ def begin(checkpoint: str, state: State, now_ms: int) -> State:
     """The state of a run that starts now, after those before it."""
     before = read(directory_of(checkpoint)) if is_local(checkpoint) else None
     state.started_ms = state.updated_ms = now_ms
-    state.runs = 1 + (before.runs if before else 0)
+    if before is not None:
+        state.runs = before.runs
+        state.before = (before.rows_in, before.rows_out, before.batches)
+        state.rows_in, state.rows_out, state.batches = state.before
+    state.runs += 1
     state.pid, state.host = os.getpid(), socket.gethostname()
     write(checkpoint, state)
     return state
@@ -105,6 +119,8 @@ def read(directory: Path) -> State | None:
     known = {one.name for one in fields(State)}
     state = State(**{name: value for name, value in given.items() if name in known})
     state.phase = Phase(state.phase)
+    rows_in, rows_out, batches = state.before
+    state.before = (rows_in, rows_out, batches)
     if state.phase is Phase.RUNNING and state.host == socket.gethostname() and not _lives(state.pid):
         state.phase = Phase.LOST
     return state
@@ -118,6 +134,16 @@ def _lives(pid: int) -> bool:
     except PermissionError:
         return True
     return True
+
+
+def remove(directory: Path) -> None:
+    """Forget a pipeline that does not run: its checkpoint, and what is noted of it."""
+    state = read(directory)
+    if state is None:
+        raise WrongOption(f"no pipeline has run with the checkpoint {directory}")
+    if state.phase is Phase.RUNNING:
+        raise WrongOption(f"{state.name} is running (process {state.pid} on {state.host}): stop it first")
+    shutil.rmtree(directory)
 
 
 def find(checkpoints: Iterable[str] = ()) -> list[tuple[Path, State]]:

@@ -1,13 +1,16 @@
-"""Topics that a pipeline writes to: made when they are missing, with as many partitions as its source."""
+"""Topics that a pipeline reads, which have to be there, and those that it writes to, which are made when missing."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import difflib
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from headrace.client.admin import NewTopic
 from headrace.errors import TopicAlreadyExistsError
 from headrace.spark.cluster import Cluster
+from headrace.spark.pipelines.declaring import HERE, Option
+from headrace.spark.pipelines.running import kafka_config
 
 
 def ensure_topics(
@@ -31,3 +34,34 @@ def ensure_topics(
         return missing
     finally:
         cluster.close()
+
+
+def missing_topics(declared: Sequence[Option], values: Mapping[str, Any]) -> list[str]:
+    """A sentence for every topic that an option names as its source, and that is not there. Asks the brokers."""
+    problems: list[str] = []
+    known: dict[tuple[str, str], set[str]] = {}
+    for option in declared:
+        if option.there is None or not values.get(option.name):
+            continue
+        # Where the options of another cluster are not given, it is this one.
+        place = option.there if any(values.get(name) for name in option.there) else HERE
+        if place not in known:
+            known[place] = _names(kafka_config(values.get(place[0]) or values[HERE[0]], values.get(place[1])))
+        given = values[option.name]
+        for name in [given] if isinstance(given, str) else given:
+            if name not in known[place]:
+                problems.append(f"{option.flag}: there is no topic {name}{_nearest(name, known[place])}")
+    return problems
+
+
+def _names(kafka: Mapping[str, Any]) -> set[str]:
+    cluster = Cluster(kafka)
+    try:
+        return set(cluster.admin.list_topics(list_internal=True))
+    finally:
+        cluster.close()
+
+
+def _nearest(name: str, there: set[str]) -> str:
+    close = difflib.get_close_matches(name, there, 1)
+    return f"; did you mean {close[0]}?" if close else "; make it with: headrace topic create"

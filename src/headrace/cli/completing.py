@@ -1,0 +1,56 @@
+"""What the shell offers when Tab is pressed: topics, groups, pipelines and words that an option takes.
+
+Whoever presses Tab does not want to wait, nor to read errors: a cluster is asked for a second, and nothing is offered
+when it does not answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import typer
+
+from headrace.cli.options import target_of
+from headrace.client.admin import Admin
+from headrace.errors import HeadraceError
+
+_ASKED_S = 1.0
+
+Completion = Callable[[str], list[str]]
+
+
+def of(*choices: str) -> Completion:
+    """One of these words."""
+
+    def complete(incomplete: str) -> list[str]:
+        return [choice for choice in choices if choice.startswith(incomplete)]
+
+    return complete
+
+
+def topics_there(context: typer.Context, incomplete: str) -> list[str]:
+    """The names of topics."""
+    return _asked(context, incomplete, lambda admin: admin.list_topics())
+
+
+def groups_there(context: typer.Context, incomplete: str) -> list[str]:
+    """The names of consumer groups."""
+    return _asked(context, incomplete, lambda admin: [group.group_id for group in admin.list_groups()])
+
+
+def pipelines_known(incomplete: str) -> list[str]:
+    """The ready-made pipelines."""
+    from headrace.spark.pipelines import PIPELINES
+
+    return of(*PIPELINES)(incomplete)
+
+
+def _asked(context: typer.Context, incomplete: str, names: Callable[[Admin], Iterable[str]]) -> list[str]:
+    given: dict[str, Any] = context.params
+    try:
+        target = target_of(given.get("bootstrap"), _ASKED_S, given.get("command_config"), given.get("properties") or ())
+        with target.admin() as admin:
+            return sorted(name for name in names(admin) if name.startswith(incomplete))
+    except (HeadraceError, OSError):
+        return []

@@ -1,0 +1,40 @@
+"""The line that counts, first: what Spark says of a failure are pages of stacks, with an error of ours inside."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+_OURS = re.compile(r"^\s*headrace(?:\.\w+)*\.(\w+): (.+)$", re.M)
+_LINE_CHARS_MAX = 600
+
+
+def line_that_counts(text: str) -> str | None:
+    """The last error of ours in a text of Spark's; None where there is none, or where it stands first already."""
+    found = _OURS.findall(text)
+    if not found:
+        return None
+    kind, sentence = found[-1]
+    line = f"{sentence[:_LINE_CHARS_MAX]} ({kind})"
+    return None if text.startswith(line) else line
+
+
+def install() -> None:
+    """Let Spark's exceptions in this process begin with that line. PySpark makes them in one place."""
+    from pyspark.errors.exceptions import captured
+
+    place: Any = captured
+    convert = place.convert_exception
+    if getattr(convert, "puts_ours_first", False):
+        return
+
+    def convert_exception(error: Any) -> Any:
+        converted = convert(error)
+        said = getattr(converted, "_desc", None)
+        line = line_that_counts(said) if isinstance(said, str) else None
+        if line is not None:
+            converted._desc = f"{line}\n\n{said}"
+        return converted
+
+    convert_exception.puts_ours_first = True  # type: ignore[attr-defined]  # how it is known to be ours
+    place.convert_exception = convert_exception

@@ -1,0 +1,45 @@
+"""`headrace cluster`, `reassign` and `elect` against a broker: which cluster they talk to, and what they ask first."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from tests.cli.conftest import Command
+
+from headrace.cli.exits import Exit
+from headrace.testing import EmbeddedBroker
+
+COMMANDS = ["cluster", "reassign status", "elect"]
+
+
+@pytest.mark.parametrize("words", COMMANDS)
+def test_a_file_names_the_brokers(command: Command, kafka: EmbeddedBroker, tmp_path: Path, words: str) -> None:
+    file = tmp_path / "client.properties"
+    file.write_text(f"bootstrap.servers={kafka.address}\n")
+    result = command(*words.split(), "--command-config", str(file))
+    assert (result.code, "headrace:" in result.err) == (Exit.OK, False)
+
+
+@pytest.mark.parametrize("words", COMMANDS)
+def test_a_setting_that_no_client_has_is_refused(headrace: Command, words: str) -> None:
+    result = headrace(*words.split(), "-X", "sasl.mechanisme=PLAIN")
+    assert result.code == Exit.USAGE
+    assert "did you mean sasl.mechanism?" in result.err
+
+
+def test_a_plan_is_made_run_and_undone(headrace: Command, topic: str, tmp_path: Path) -> None:
+    assert json.loads(headrace("reassign", "plan", topic).out)["partitions"] == []
+    file = tmp_path / "plan.json"
+    file.write_text(json.dumps({"version": 1, "partitions": [{"topic": topic, "partition": 0, "replicas": [1]}]}))
+    assert headrace("reassign", "run", str(file)).code == Exit.OK
+    assert "nothing is being moved" in headrace("reassign", "cancel").err
+
+
+def test_an_election_that_loses_records_is_not_held_where_nobody_can_be_asked(headrace: Command, topic: str) -> None:
+    refused = headrace("elect", topic, "--unclean")
+    assert refused.code == Exit.USAGE
+    assert "may be lost" in refused.err
+    assert "add --yes" in refused.err
+    assert headrace("elect", topic, "--unclean", "--yes").code == Exit.OK

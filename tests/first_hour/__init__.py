@@ -1,0 +1,1 @@
+"""What a new user meets in the first hour: snippets that work when pasted, mistakes that are answered well."""

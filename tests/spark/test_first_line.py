@@ -1,0 +1,71 @@
+"""What a user of Spark is told first: the line that counts, which extra is missing, which topic."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from headrace.errors import UnknownTopicOrPartitionError
+from headrace.spark.first_line import line_that_counts
+from headrace.testing import broker
+
+OF_SPARK = """[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: raised by the Python Proxy.
+Return Message: Traceback (most recent call last):
+  File "/py4j/java_gateway.py", line 1, in call
+headrace.errors.NetworkError: broker 1 is gone
+
+The above exception was the direct cause of the following exception:
+
+Traceback (most recent call last):
+  File "/headrace/spark/once.py", line 1, in write
+headrace.spark.once.TookOver: another query took over
+
+	at org.apache.spark.sql.execution.streaming.StreamExecution.run(StreamExecution.scala:1)
+"""
+
+
+def test_the_line_that_counts_is_the_last_error_of_ours() -> None:
+    line = line_that_counts(OF_SPARK)
+    assert line == "another query took over (TookOver)"
+    assert line_that_counts(f"{line}\n\n{OF_SPARK}") is None, "it is put there once"
+    assert line_that_counts("java.lang.IllegalStateException: nothing of ours") is None
+
+
+def test_an_exactly_once_sink_asks_for_its_topics_when_it_is_made() -> None:
+    pytest.importorskip("pyarrow")
+    from headrace.spark import exactly_once
+
+    with (
+        broker() as kafka,
+        pytest.raises(UnknownTopicOrPartitionError, match="the topic copy does not exist: create it first"),
+    ):
+        exactly_once("copy", kafka.address)
+
+
+@pytest.mark.parametrize("missing", ["pyspark", "pyarrow"])
+def test_a_missing_extra_is_named(missing: str) -> None:
+    program = f"""
+import sys
+sys.modules[{missing!r}] = None
+import headrace.spark as hs
+try:
+    hs.session()
+except ImportError as error:
+    print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == f"this needs Spark, and {missing} is not installed: pip install 'headrace[spark]'\n"
+
+
+def test_the_demo_without_spark_names_the_extra(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from headrace import demo
+    from headrace.demo import short
+
+    monkeypatch.setitem(sys.modules, "pyspark", None)
+    monkeypatch.setattr(short.ShortDemo, "run", lambda self: None)
+    demo.command(spark=True)
+    assert "pip install 'headrace[spark]'" in " ".join(capsys.readouterr().out.split())

@@ -9,7 +9,7 @@ from headrace.protocol.stored import metadata_records
 from .vectors import from_json, load, unbase64
 
 # Requests between brokers, of which there are no vectors.
-HELD_AGAINST_KIO_ALONE = ("BrokerRegistration", "BrokerHeartbeat", "AllocateProducerIds")
+HELD_AGAINST_KIO_ALONE = ("BrokerRegistration", "BrokerHeartbeat", "UnregisterBroker", "AllocateProducerIds")
 
 
 def declared_classes() -> dict[str, type[Any]]:

@@ -28,7 +28,8 @@ class Lane(IntEnum):
 
     CONTROL = 0
     MARKERS = 1
-    FETCH = 2
+    VERIFICATION = 2
+    FETCH = 3
 
 
 class _PeerConnections(Connections):

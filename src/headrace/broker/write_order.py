@@ -18,6 +18,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from headrace.broker.leaders import partition_here
 from headrace.broker.partition import NO_LEADER_EPOCH, Partition
 from headrace.config import INT32_MAX
 from headrace.errors import ErrorCode, FencedLeaderEpochError, HeadraceError, KafkaError, UnknownLeaderEpochError
@@ -117,7 +118,7 @@ def begin_append(
     """
     what = f"{topic}-{index}"
     try:
-        partition = broker.partition(topic, index)
+        partition = partition_here(broker, topic, index)
         appended = partition.append(
             build(),
             origin=Origin.COORDINATOR,

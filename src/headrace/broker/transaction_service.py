@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("headrace.broker.coordinator")
 
-#: How long another broker may take to answer.
+#: How long another broker may take to answer, and the replicas of a partition to have a record.
 REQUEST_TIMEOUT_MS = 30_000
 
 
@@ -59,7 +59,7 @@ class TransactionService(CoordinatorDriver[Outcome, Shard]):
     coordinator: TransactionCoordinator
 
     def __init__(self, broker: Broker, coordinator: TransactionCoordinator) -> None:
-        super().__init__(broker, TRANSACTION_STATE, coordinator)
+        super().__init__(broker, TRANSACTION_STATE, coordinator, REQUEST_TIMEOUT_MS)
         self._peers = Peers(
             broker.runtime,
             lambda node_id: broker.replication.locate(node_id),
@@ -216,7 +216,13 @@ class TransactionService(CoordinatorDriver[Outcome, Shard]):
                 end = MarkerAppend(producer_id, commit, build, transaction_version)
                 self.broker.groups.end_transaction(key.partition, end, tell)
                 continue
-            append = begin_append(self.broker, *key, build, transaction_version=transaction_version)
+            append = begin_append(
+                self.broker,
+                *key,
+                build,
+                transaction_version=transaction_version,
+                timeout_ms=REQUEST_TIMEOUT_MS,
+            )
             if append.is_done:
                 tell(append)
             else:

@@ -6,10 +6,13 @@ import asyncio
 
 import pytest
 
+from headrace.broker.peers import Lane
 from headrace.cluster.topic_names import CONSUMER_OFFSETS, TRANSACTION_STATE
-from headrace.errors import ErrorCode
+from headrace.errors import ErrorCode, NetworkError
+from headrace.protocol.api import ApiKey
 from headrace.protocol.messages.find_coordinator import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
 from headrace.protocol.messages.init_producer_id import InitProducerIdRequest
+from headrace.protocol.messages.write_txn_markers import WritableTxnMarker, WriteTxnMarkersRequest
 from headrace.topics import partition_for_group
 
 from .cluster_transactions import SETTINGS, Outcome, play
@@ -99,5 +102,35 @@ def test_the_topic_counts_whatever_the_settings_of_a_broker_say() -> None:
             request = InitProducerIdRequest(transactional_id=name, transaction_timeout_ms=60_000)
             answer = await cluster.client(told.pop()).request(request, INIT_PRODUCER_ID_VERSION)
             assert answer.error_code in (ErrorCode.NONE, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+
+    run_several(main, settings=SETTINGS)
+
+
+def test_a_marker_that_was_given_up_before_it_was_sent_never_is() -> None:
+    """By then it could end the next transaction of its producer, which in the older protocol has the same epoch."""
+
+    async def main(cluster: SeveralBrokers) -> None:
+        broker, other = cluster.running(1), cluster.running(2)
+        marker = WritableTxnMarker(producer_id=1, producer_epoch=0, transaction_result=True, coordinator_epoch=0)
+
+        async def ask() -> None:
+            await broker.replication.peers.request(2, Lane.MARKERS, WriteTxnMarkersRequest(markers=[marker]))
+
+        cluster.simulation.network.partition(["broker-1"], ["broker-2"])
+        with pytest.raises(NetworkError):
+            await cluster.brokers[1].host.start(ask())
+        cluster.simulation.network.heal()
+
+        async def ask_in_vain() -> None:
+            asking = asyncio.ensure_future(ask())  # which waits until the next attempt to connect
+            await asyncio.sleep(0.001)
+            asking.cancel()
+            await asyncio.gather(asking, return_exceptions=True)
+
+        await cluster.brokers[1].host.start(ask_in_vain())
+        await asyncio.sleep(5)
+        assert other.pipeline.metrics[ApiKey.WRITE_TXN_MARKERS].count == 0
+        await cluster.brokers[1].host.start(ask())
+        assert other.pipeline.metrics[ApiKey.WRITE_TXN_MARKERS].count == 1
 
     run_several(main, settings=SETTINGS)

@@ -221,6 +221,7 @@ class FakeClock:
 @dataclass
 class FakeRuntime:
     clock: FakeClock = field(default_factory=FakeClock)
+    rng: random.Random = field(default_factory=lambda: random.Random(1))
 
     async def offload(self, function: Callable[..., Any], *arguments: Any) -> Any:
         await asyncio.sleep(0)
@@ -259,7 +260,9 @@ class Machine:
             for topic, count in topics.items()
             for index in range(count)
         }
-        self.image = SimpleNamespace(topics={TOPIC: SimpleNamespace(partitions=[None] * PARTITIONS)})
+        self.image = SimpleNamespace(
+            topics={TOPIC: SimpleNamespace(partitions=[None] * PARTITIONS)}, partition=self.partition_state
+        )
         self.producer_ids = FakeIds()
         group_config = GroupConfig(offsets_topic_partitions=group_partitions)
         self.groups = GroupService(
@@ -293,6 +296,11 @@ class Machine:
         if (topic, index) not in self.partitions:
             raise UnknownTopicOrPartitionError(f"{topic}-{index}")
         return self.partitions[topic, index]
+
+    def partition_state(self, topic: str, index: int) -> Any:
+        """What the metadata says of a partition: there is no other broker that could lead it."""
+        known = (topic, index) in self.partitions
+        return SimpleNamespace(leader=self.node_id, replicas=(self.node_id,)) if known else None
 
     def state_batch_bytes_max(self, index: int) -> int:
         return batch_bytes_max(self, TRANSACTION_STATE, index)  # type: ignore[arg-type]  # as above

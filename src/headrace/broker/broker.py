@@ -246,7 +246,8 @@ class Broker:
             self._make_waiting_later()
             await self._give_up_offline()
             self.producer_ids = ProducerIds(self._reserve_producer_ids)
-            self.groups = GroupService(self, GroupCoordinator(self._group_config(), self.runtime.rng, self))
+            groups = GroupCoordinator(self._group_config(), self.runtime.rng, self)
+            self.groups = GroupService(self, groups, config.get_int("offsets.commit.timeout.ms"))
             self.transactions = TransactionService(self, self._transaction_coordinator())
             self._to_close += [self.groups.close, self.transactions.close]
             self._lead_coordinators()
@@ -407,6 +408,7 @@ class Broker:
 
     def _lead_coordinators(self) -> None:
         self.groups.follow(self.image.topics.get(CONSUMER_OFFSETS))
+        self.transactions.coordinator.offsets_partition_count = self.groups.coordinator.partition_count
         self.transactions.follow(self.image.topics.get(TRANSACTION_STATE))
 
 

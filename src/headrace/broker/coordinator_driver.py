@@ -78,8 +78,12 @@ class _Led:
 class CoordinatorDriver(Generic[OutcomeT, ShardT]):
     """Drives one coordinator whose state is kept in the partitions of `topic`."""
 
-    def __init__(self, broker: Broker, topic: str, coordinator: Coordinator[OutcomeT, ShardT]) -> None:
+    def __init__(
+        self, broker: Broker, topic: str, coordinator: Coordinator[OutcomeT, ShardT], append_timeout_ms: int
+    ) -> None:
+        """`append_timeout_ms` is how long a record may take to be in all in-sync replicas, before it has failed."""
         self.broker = broker
+        self._append_timeout_ms = append_timeout_ms
         self.topic = topic
         self.coordinator = coordinator
         self._waiting: dict[Hashable, asyncio.Future[object]] = {}
@@ -211,6 +215,7 @@ class CoordinatorDriver(Generic[OutcomeT, ShardT]):
             leader_epoch=led.leader_epoch,
             verification=verification,
             transaction_version=transaction_version,
+            timeout_ms=self._append_timeout_ms,
         )
 
     def _build(self, records: list[CoordinatorRecord], options: BatchOptions) -> bytearray | memoryview:
@@ -258,6 +263,9 @@ class CoordinatorDriver(Generic[OutcomeT, ShardT]):
                 self.resign(index)
             self._epochs.clear()
             self._topic_id = topic_id
+            if topic is not None:
+                # It may have been created with the settings of another broker.
+                self.coordinator.partition_count = len(topic.partitions)
         if topic is None:
             return
         for index, state in enumerate(topic.partitions):

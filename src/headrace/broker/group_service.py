@@ -31,8 +31,8 @@ class GroupService(CoordinatorDriver[Outcome, Shard]):
 
     coordinator: GroupCoordinator
 
-    def __init__(self, broker: Broker, coordinator: GroupCoordinator) -> None:
-        super().__init__(broker, CONSUMER_OFFSETS, coordinator)
+    def __init__(self, broker: Broker, coordinator: GroupCoordinator, append_timeout_ms: int = 5_000) -> None:
+        super().__init__(broker, CONSUMER_OFFSETS, coordinator, append_timeout_ms)
 
     def batch_options(self, outcome: Outcome) -> BatchOptions:
         """Offsets that are committed in a transaction are records of it: unseen until its marker is there."""

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def partition_here(broker: Broker, topic: str, index: int) -> Partition:
     """The partition, or the error of one that is offline, elsewhere, or nowhere."""
     try:
-        return broker.replicas.get(topic, index)
+        return broker.partition(topic, index)
     except UnknownTopicOrPartitionError as error:
         raise not_here(broker, topic, index, error) from None
 

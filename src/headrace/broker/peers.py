@@ -28,7 +28,8 @@ class Lane(IntEnum):
 
     CONTROL = 0
     MARKERS = 1
-    FETCH = 2
+    VERIFICATION = 2
+    FETCH = 3
 
 
 class _PeerConnections(Connections):
@@ -79,7 +80,10 @@ class Peers(LoopDriver[_PeerConnections]):
         timeout_ms: float | None = None,
         version_max: int | None = None,
     ) -> Any:
-        """The answer to a request; raises the call's error, `NetworkError` for a broker that cannot be reached."""
+        """The answer to a request; raises the call's error, `NetworkError` for a broker that cannot be reached.
+
+        One that is cancelled is not sent if it was not yet: later it might say what is no longer true.
+        """
         future: asyncio.Future[Call] = self.loop.create_future()
 
         def done(call: Call) -> None:
@@ -91,7 +95,11 @@ class Peers(LoopDriver[_PeerConnections]):
         self.schedule()
         if call.done:
             done(call)
-        await future
+        try:
+            await future
+        finally:
+            if not call.done:
+                self.core.withdraw(key, call)
         if call.error is not None:
             raise call.error
         return call.response

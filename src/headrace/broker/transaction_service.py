@@ -3,25 +3,34 @@ writes.
 
 A leader writes a transaction's first batch to a partition only once the coordinator has said that the partition is part
 of the open transaction (or, in the newer protocol, has added it), so that a late batch never becomes part of a later
-one.
+one. The coordinator of a transaction and the leaders of its partitions may be different brokers: then they ask each
+other (`verification_queues`, `marker_queues`).
 """
 
 from __future__ import annotations
 
 import asyncio
 import functools
+import logging
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from headrace.broker.coordinator_driver import CoordinatorDriver, RequestT
-from headrace.broker.dispatch import Pending, RequestContext, settled
+from headrace.broker.dispatch import BROKER_CLIENT_ID, Pending, RequestContext
 from headrace.broker.group_service import MarkerAppend
+from headrace.broker.marker_queues import MarkerQueues
+from headrace.broker.peers import Peers
+from headrace.broker.verification_queues import VerificationQueues
 from headrace.broker.write_order import Append, begin_append
+from headrace.cluster.image import TopicImage
+from headrace.cluster.records import NO_LEADER
 from headrace.cluster.topic_names import CONSUMER_OFFSETS, TRANSACTION_STATE
 from headrace.coordination import Caller, Now
-from headrace.errors import ErrorCode
+from headrace.errors import ErrorCode, KafkaError
 from headrace.log import Verification
 from headrace.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnResponse
+from headrace.protocol.messages.end_txn import EndTxnResponse
+from headrace.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from headrace.records import ControlType, control_batch
 from headrace.topics import TopicPartition
 from headrace.transactions import (
@@ -38,13 +47,38 @@ if TYPE_CHECKING:
     from headrace.broker.broker import Broker
 
 
+log = logging.getLogger("headrace.broker.coordinator")
+
+#: How long another broker may take to answer, and the replicas of a partition to have a record.
+REQUEST_TIMEOUT_MS = 30_000
+
+
 class TransactionService(CoordinatorDriver[Outcome, Shard]):
     """The transactional ids whose partition of `__transaction_state` is led here."""
 
     coordinator: TransactionCoordinator
 
     def __init__(self, broker: Broker, coordinator: TransactionCoordinator) -> None:
-        super().__init__(broker, TRANSACTION_STATE, coordinator)
+        super().__init__(broker, TRANSACTION_STATE, coordinator, REQUEST_TIMEOUT_MS)
+        self._peers = Peers(
+            broker.runtime,
+            lambda node_id: broker.replication.locate(node_id),
+            client_id=f"{BROKER_CLIENT_ID}{broker.node_id}-transactions",
+            request_timeout_ms=REQUEST_TIMEOUT_MS,
+        )
+        self._questions = VerificationQueues(broker, self._peers, self.keep)
+        self._markers = MarkerQueues(
+            broker, self._peers, is_current=self._is_current, tell=self._markers_written, keep=self.keep
+        )
+
+    def follow(self, topic: TopicImage | None) -> None:
+        super().follow(topic)
+        self._questions.look_again()
+        self._markers.look_again()
+
+    async def close(self) -> None:
+        await super().close()
+        await self._peers.close()
 
     # --- requests
 
@@ -63,8 +97,20 @@ class TransactionService(CoordinatorDriver[Outcome, Shard]):
     async def _call_with_ids(
         self, method: Callable[[Caller, RequestT, Now], Outcome], context: RequestContext, request: RequestT
     ) -> object:
-        await self.broker.producer_ids.fill()
-        return await settled(super().call(method, context, request))
+        """Most calls need no id: the controller, which may be away, is asked only for one that does."""
+        token = object()
+        caller = Caller(token, context.client_id, f"/{context.client_host}", context.api_version)
+        outcome = method(caller, request, self.now())
+        while outcome.needs_producer_id:
+            try:
+                await self.broker.producer_ids.fill()
+            except KafkaError as error:
+                log.warning("no producer id can be given for now: %s", error)
+                return _without_ids(request)
+            outcome = method(caller, request, self.now())
+        answer = self.wait_for(token)
+        self.apply(outcome)
+        return await answer
 
     def apply(self, outcome: Outcome, verification: Verification | None = None) -> None:
         if outcome.needs_producer_id:
@@ -74,7 +120,7 @@ class TransactionService(CoordinatorDriver[Outcome, Shard]):
 
     def settled(self, outcome: Outcome) -> None:
         for request in outcome.markers:
-            self.keep(self._end_in_partitions(request))
+            self._end_in_partitions(request)
         super().settled(outcome)
 
     # --- writes of transactions
@@ -84,9 +130,16 @@ class TransactionService(CoordinatorDriver[Outcome, Shard]):
     ) -> dict[TopicPartition, ErrorCode]:
         """Ask the coordinator whether these partitions are part of the open transaction, or to add them to it."""
         asked = list(partitions)
-        if not adds:
+        index = self.coordinator.partition_of(transactional_id)
+        node_id = self._questions.coordinator_of(index)
+        is_here = node_id is None or node_id == self.broker.node_id
+        if is_here and not adds:
             return self.coordinator.verify(transactional_id, producer_id, epoch, asked)
-        request = between_brokers(transactional_id, producer_id, epoch, asked, verify_only=False)
+        if node_id == NO_LEADER:
+            return dict.fromkeys(asked, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        request = between_brokers(transactional_id, producer_id, epoch, asked, verify_only=not adds)
+        if node_id is not None and not is_here:
+            return await self._questions.ask(node_id, index, request.transactions[0])
         token = object()
         answer = self.wait_for(token)
         self.apply(self.coordinator.add_partitions_to_txn(Caller(token, None, "", ADD_VERSION), request, self.now()))
@@ -96,21 +149,42 @@ class TransactionService(CoordinatorDriver[Outcome, Shard]):
 
     # --- markers
 
-    async def _end_in_partitions(self, request: MarkerRequest) -> None:
-        errors = dict.fromkeys(request.partitions, ErrorCode.UNKNOWN_SERVER_ERROR)
+    def _end_in_partitions(self, request: MarkerRequest) -> None:
+        """Let each partition of a transaction know its outcome, wherever it is led."""
+        elsewhere: list[TopicPartition] = []
+        here: list[TopicPartition] = []
+        for partition in request.partitions:
+            leader = self._markers.leader_of(partition)
+            # One that does not exist is refused in the words of this broker.
+            (here if leader is None or leader == self.broker.node_id else elsewhere).append(partition)
+        if elsewhere:
+            self._markers.send(request, elsewhere)
+        if here or not elsewhere:
+            self.keep(self._end_here(request, here))
+
+    async def _end_here(self, request: MarkerRequest, partitions: list[TopicPartition]) -> None:
+        errors = dict.fromkeys(partitions, ErrorCode.UNKNOWN_SERVER_ERROR)
         try:
             errors = await self.write_markers(
                 request.producer_id,
                 request.producer_epoch,
                 request.coordinator_epoch,
                 request.commit,
-                request.partitions,
+                partitions,
                 request.transaction_version,
             )
         finally:
             # Whatever went wrong: else the id would be busy until a restart.
-            if not self._closed:
-                self.apply(self.coordinator.markers_written(request, errors, self.now()))
+            self._markers_written(request, errors)
+
+    def _markers_written(self, request: MarkerRequest, errors: dict[TopicPartition, ErrorCode]) -> None:
+        if not self._closed:
+            self.apply(self.coordinator.markers_written(request, errors, self.now()))
+
+    def _is_current(self, request: MarkerRequest) -> bool:
+        """Whether the coordinator that wants these markers still is one."""
+        led = self._led.get(self.coordinator.partition_of(request.transactional_id))
+        return led is not None and led.leader_epoch == request.coordinator_epoch
 
     async def write_markers(
         self,
@@ -142,7 +216,13 @@ class TransactionService(CoordinatorDriver[Outcome, Shard]):
                 end = MarkerAppend(producer_id, commit, build, transaction_version)
                 self.broker.groups.end_transaction(key.partition, end, tell)
                 continue
-            append = begin_append(self.broker, *key, build, transaction_version=transaction_version)
+            append = begin_append(
+                self.broker,
+                *key,
+                build,
+                transaction_version=transaction_version,
+                timeout_ms=REQUEST_TIMEOUT_MS,
+            )
             if append.is_done:
                 tell(append)
             else:
@@ -153,3 +233,11 @@ class TransactionService(CoordinatorDriver[Outcome, Shard]):
 def _tell(answer: asyncio.Future[ErrorCode], append: Append) -> None:
     if not answer.done():  # who asked may be gone
         answer.set_result(append.error)
+
+
+def _without_ids(request: object) -> object:
+    """The answer to a request that needs a producer id while there are none: ask again."""
+    error = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    if isinstance(request, InitProducerIdRequest):
+        return InitProducerIdResponse(error_code=error, producer_id=-1, producer_epoch=-1)
+    return EndTxnResponse(error_code=error, producer_id=-1, producer_epoch=-1)

@@ -18,6 +18,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from headrace.broker.leaders import partition_here
 from headrace.broker.partition import NO_LEADER_EPOCH, Partition
 from headrace.config import INT32_MAX
 from headrace.errors import ErrorCode, FencedLeaderEpochError, HeadraceError, KafkaError, UnknownLeaderEpochError
@@ -109,15 +110,17 @@ def begin_append(
     leader_epoch: int = NO_LEADER_EPOCH,
     verification: Verification | None = None,
     transaction_version: int = 0,
+    timeout_ms: int | None = None,
 ) -> Append:
     """Append a coordinator's batch. Never raises: an append of which nobody hears would be waited for for ever.
 
     With a leader epoch, only while the partition is led in that one. `verification` is for a batch that belongs to a
-    transaction: it is refused unless that is open, or this is the guard to open it with.
+    transaction: it is refused unless that is open, or this is the guard to open it with. What is in the log but not in
+    all in-sync replicas after `timeout_ms` has failed, whatever becomes of it.
     """
     what = f"{topic}-{index}"
     try:
-        partition = broker.partition(topic, index)
+        partition = partition_here(broker, topic, index)
         appended = partition.append(
             build(),
             origin=Origin.COORDINATOR,
@@ -125,6 +128,7 @@ def begin_append(
             verification=verification,
             transaction_version=transaction_version,
             leader_epoch=leader_epoch,
+            timeout_ms=timeout_ms,
         )
     except Exception as error:  # noqa: BLE001 - also what nobody thought of: the coordinator has to go on
         return Append(what, index, _error_of(error, what))

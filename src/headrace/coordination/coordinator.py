@@ -21,6 +21,16 @@ class Coordinator(ABC, Generic[OutcomeT, ShardT]):
         self._outcome = outcome
         self._shards = shards
 
+    @property
+    def partition_count(self) -> int:
+        """How many partitions the topic has, as the names of groups or transactional ids are spread over them."""
+        return self._shards.partition_count
+
+    @partition_count.setter
+    def partition_count(self, count: int) -> None:
+        """For a topic of which nothing is led yet: what was found by another count would not be found again."""
+        self._shards.partition_count = count
+
     def partition_of(self, name: str) -> int:
         """The partition of the topic that keeps the group or transactional id of that name."""
         return self._shards.partition_of(name)

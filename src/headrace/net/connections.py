@@ -168,6 +168,13 @@ class Connections:
             self._state(key).waiting.append(call)
             self._pump(key, now)
 
+    def withdraw(self, key: int, call: Call) -> None:
+        """Nobody waits for a call any more: what was not sent yet never is."""
+        state = self._nodes.get(key)
+        if state is not None and call in state.waiting:
+            state.waiting.remove(call)
+            call.finish(None, NetworkError(f"{call.name} was given up before it was sent"))
+
     def connection(self, key: int) -> Connection | None:
         """The open connection to a node, if it is ready for requests."""
         state = self._nodes.get(key)

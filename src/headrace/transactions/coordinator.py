@@ -62,6 +62,15 @@ class TransactionCoordinator(Coordinator[Outcome, Shard]):
     def transaction_version(self, version: int) -> None:
         self._shards.transaction_version = version
 
+    @property
+    def offsets_partition_count(self) -> int:
+        """How many partitions `__consumer_offsets` has, as groups are spread over them."""
+        return self._partitions.offsets_partition_count
+
+    @offsets_partition_count.setter
+    def offsets_partition_count(self, count: int) -> None:
+        self._partitions.offsets_partition_count = count
+
     # --- partitions come and go ---------------------------------------------------------------------------------------
 
     def _serve(self, out: Outcome, shard: Shard, at: Now) -> None:

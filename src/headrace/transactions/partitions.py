@@ -26,6 +26,7 @@ class Partitions:
     def __init__(self, shards: Shards, topics: PartitionLookup) -> None:
         self._shards = shards
         self._topics = topics
+        self.offsets_partition_count = shards.config.offsets_topic_partitions
 
     def add(self, out: Outcome, caller: Caller, request: AddPartitionsToTxnRequest, at: Now) -> None:
         if caller.api_version >= answers.ADD_BETWEEN_BROKERS_VERSION:
@@ -43,7 +44,7 @@ class Partitions:
         out.reply(caller, AddPartitionsToTxnResponse(results_by_topic_v3_and_below=result.topic_results))
 
     def add_offsets(self, out: Outcome, caller: Caller, request: AddOffsetsToTxnRequest, at: Now) -> None:
-        index = partition_for_group(request.group_id, self._shards.config.offsets_topic_partitions)
+        index = partition_for_group(request.group_id, self.offsets_partition_count)
         response = AddOffsetsToTxnResponse()
 
         def answer(error: ErrorCode) -> None:

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 
 from headrace.broker.dispatch import RequestContext, handles
 from headrace.broker.rights import Operation, on_groups, on_transactional_ids, when
+from headrace.cluster.records import NO_LEADER
 from headrace.cluster.topic_names import CONSUMER_OFFSETS, TRANSACTION_STATE
 from headrace.errors import ErrorCode
 from headrace.protocol.api import ApiKey
 from headrace.protocol.messages.find_coordinator import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
-from headrace.topics import partition_for_group
 
 if TYPE_CHECKING:
     from headrace.broker.broker import Broker
@@ -64,11 +64,10 @@ async def _find(broker: Broker, context: RequestContext, key_type: int, key: str
         missing.error_code = ErrorCode.INVALID_REQUEST
         return missing
     await broker.metadata.ensure_internal(topic)
-    image = broker.image.topics.get(topic)
-    if image is None:
-        missing.error_code = ErrorCode.COORDINATOR_NOT_AVAILABLE
-        return missing
-    leader = image.partitions[partition_for_group(key, len(image.partitions))].leader
+    coordinator = broker.groups.coordinator if topic == CONSUMER_OFFSETS else broker.transactions.coordinator
+    # None while the coordinators have not heard of a topic that was just created with other settings than theirs.
+    state = broker.image.partition(topic, coordinator.partition_of(key))
+    leader = NO_LEADER if state is None else state.leader
     # By the address that this client can reach: that of the listener it came through.
     node = next((one for one in broker.answers.brokers(context.listener) if one.node_id == leader), None)
     if node is None:

@@ -29,7 +29,6 @@ from headrace.errors import (
     RecordListTooLargeError,
     UnknownTopicOrPartitionError,
     UnsupportedCompressionTypeError,
-    error_for,
 )
 from headrace.log import Appended, RecordsRejected, Verification
 from headrace.protocol.api import ApiKey
@@ -79,6 +78,8 @@ _WITHOUT_LOG_START = (
 
 # What the coordinator said about the first batch of a transaction: the guard to write it with, or why it is refused.
 _Verified = Verification | ErrorCode
+# What is said beside the error of a batch that may not be written, as Kafka does.
+_NOT_JOINED = {ErrorCode.INVALID_TXN_STATE: "Partition was not added to the transaction"}
 _Pending = tuple[Partition, PartitionProduceResponse, Awaitable[Appended]]
 # What is told where there is no other leader to tell. It is never changed, so that all answers can share it.
 _NO_LEADER = LeaderIdAndEpoch()
@@ -204,15 +205,15 @@ def _append_one(
         partition = broker.replicas.get(topic, data.index)
         _check_allowed(context, request.acks, topic, records)
         if isinstance(verified, ErrorCode):
-            raise error_for(verified)
+            result.error_code, result.error_message = verified, _NOT_JOINED.get(verified)
+            return
         appended = partition.append(
             records or b"", acks=request.acks, verification=verified, timeout_ms=request.timeout_ms
         )
     except HeadraceError as error:
         if isinstance(error, UnknownTopicOrPartitionError):
             error = not_here(broker, topic, data.index, error)
-        reached_log = _is_one_batch(records) and not isinstance(verified, ErrorCode)
-        _fill_error(result, error, partition if reached_log else None)
+        _fill_error(result, error, partition if _is_one_batch(records) else None)
         if isinstance(error, NotLeaderOrFollowerError):
             _tell_leader(broker, topic, result)
         return

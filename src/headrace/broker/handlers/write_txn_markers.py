@@ -6,6 +6,7 @@ Serves versions 1-2. 2 tells the protocol of the transaction, from which follows
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
 from headrace.broker.dispatch import RequestContext, handles
@@ -36,8 +37,9 @@ async def write_txn_markers(
 ) -> WriteTxnMarkersResponse:
     # Markers of the same producer are answered together, and those of no partition not at all.
     answers: dict[int, dict[TopicPartition, ErrorCode]] = {}
-    for marker in request.markers:
-        errors = await _write(broker, marker)
+    # All at once: each waits until its replicas have it.
+    written = await asyncio.gather(*(_write(broker, marker) for marker in request.markers))
+    for marker, errors in zip(request.markers, written, strict=True):
         if errors:
             answers.setdefault(marker.producer_id, {}).update(errors)
     return WriteTxnMarkersResponse(markers=[_result(producer_id, errors) for producer_id, errors in answers.items()])

@@ -58,7 +58,7 @@ class ReplicationManager:
         self.ask_controller: AskController = self._decide_here
         self.peers = Peers(
             broker.runtime,
-            self._locate,
+            self.locate,
             client_id=f"broker-{broker.node_id}-fetcher",
             request_timeout_ms=broker.started_with.get_int("replica.socket.timeout.ms"),
         )
@@ -126,7 +126,8 @@ class ReplicationManager:
             fetcher = self._fetchers[source, number] = Fetcher(_Peer(self.peers, source, number), _Settings(self))
         return fetcher
 
-    def _locate(self, node_id: int) -> Node | None:
+    def locate(self, node_id: int) -> Node | None:
+        """Where other brokers reach that broker."""
         found = self._broker.image.brokers.get(node_id)
         if found is None:
             return None

@@ -303,7 +303,7 @@ def describe(
         code, message = ErrorCode.NONE, ""
         try:
             if not known:
-                raise _Refused(ErrorCode.INVALID_REQUEST, "There is a resource of unknown type in the request.")
+                raise _Refused(ErrorCode.INVALID_REQUEST, ErrorCode.INVALID_REQUEST.message)
             entries = _describe_resource(context, resource)
         except _Refused as refused:
             code, message = refused.error.code, refused.error.message or ""

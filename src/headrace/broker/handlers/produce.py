@@ -326,8 +326,9 @@ def _fill_error(result: PartitionProduceResponse, error: HeadraceError, partitio
     if partition is not None and not isinstance(error, _WITHOUT_LOG_START):
         result.log_start_offset = partition.log.start_offset
     result.error_code = error.code
-    # Whom to ask instead is told in a place of its own.
-    result.error_message = None if isinstance(error, NotLeaderOrFollowerError) else error.message or None
+    # Of a partition that is not here the code says it all; whom to ask instead has a place of its own.
+    is_elsewhere = isinstance(error, (NotLeaderOrFollowerError, UnknownTopicOrPartitionError))
+    result.error_message = None if is_elsewhere else error.message or None
     if isinstance(error, RecordsRejected):
         result.record_errors = [
             BatchIndexAndErrorMessage(batch_index=index, batch_index_error_message=message)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import signal
+import socket
 import stat
 import subprocess
 import sys
@@ -127,6 +129,29 @@ def test_the_broker_the_command_line_and_the_clients(desk: Desk) -> None:
     assert lines[0].startswith("RecordMetadata(topic='events'")
     assert len([line for line in lines if line.startswith("events ")]) >= 1, "the group's first poll brought records"
     assert "'events': TopicListing" in lines[-1]
+
+
+def test_several_brokers(desk: Desk) -> None:
+    port = three_ports()
+    (text,) = (lines for _, lines in _BLOCK.findall(sections()["Several brokers"]))
+    environment = desk.environment | {"HEADRACE_BOOTSTRAP": f"127.0.0.1:{port}"}
+    printed = Desk(desk.address, environment, desk.directory).shell(text.replace("--port 9092", f"--port {port}"))
+    lines = printed.splitlines()
+    assert lines[0].startswith("3 brokers are up after ")
+    assert "payments created: 6 partitions, 3 replicas" in lines
+    assert any(re.match(r" +2 .* dead ", line) for line in lines), printed
+    assert any(line.startswith("broker 2 is up after ") for line in lines)
+    assert lines[-1].startswith("stopped after ")
+
+
+def three_ports() -> int:
+    """The first of three ports in a row that are free."""
+    while True:
+        with contextlib.ExitStack() as stack, contextlib.suppress(OSError):
+            first = stack.enter_context(socket.create_server(("127.0.0.1", 0))).getsockname()[1]
+            for port in (first + 1, first + 2):
+                stack.enter_context(socket.create_server(("127.0.0.1", port)))
+            return int(first)
 
 
 def test_consuming_in_parallel(desk: Desk) -> None:

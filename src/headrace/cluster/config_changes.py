@@ -42,6 +42,11 @@ SUBTRACT: Final = 3
 
 
 _MIN_ISR: Final = "min.insync.replicas"
+# Kafka's own words for this code: clients' tests look for them.
+_MALFORMED: Final = (
+    "This most likely occurs because of a request being malformed by the client library or the message was sent to an "
+    "incompatible broker. See the broker logs for more details."
+)
 
 
 class _Named(Protocol):
@@ -303,7 +308,7 @@ def describe(
         code, message = ErrorCode.NONE, ""
         try:
             if not known:
-                raise _Refused(ErrorCode.INVALID_REQUEST, ErrorCode.INVALID_REQUEST.message)
+                raise _Refused(ErrorCode.INVALID_REQUEST, _MALFORMED)
             entries = _describe_resource(context, resource)
         except _Refused as refused:
             code, message = refused.error.code, refused.error.message or ""

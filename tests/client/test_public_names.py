@@ -31,6 +31,15 @@ def test_every_module_that_users_import_from_can_be_the_first() -> None:
     subprocess.run([sys.executable, "-c", ALONE, *sorted(names)], check=True)
 
 
+def test_every_name_that_headrace_gives_is_there() -> None:
+    for name in headrace.__all__:
+        assert getattr(headrace, name) is not None
+        assert name in dir(headrace)
+    assert {"HeadraceError", "KafkaError", "ConfigError", "Delivery", "RecordMetadata", "Record"} <= set(
+        headrace.__all__
+    )
+
+
 def imported_by(path: Path) -> set[str]:
     """The modules of ours that a module imports."""
     found: set[str] = set()
@@ -42,14 +51,8 @@ def imported_by(path: Path) -> set[str]:
     return {name for name in found if name.startswith("headrace.")}
 
 
-BY_ITSELF = {"reading.py"}
-"""What fetches ranges with requests of its own."""
-
-
 def test_spark_stands_on_the_clients_public_names() -> None:
     for path in sorted((SOURCE / "spark").rglob("*.py")):
-        if path.name in BY_ITSELF:
-            continue
         names = imported_by(path)
         private = {name for name in names if name.startswith("headrace.client") and "._" in name}
         beneath = {name for name in names if name.startswith(("headrace.protocol", "headrace.net"))}

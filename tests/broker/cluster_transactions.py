@@ -1,9 +1,10 @@
 """Transactions over three brokers that are killed and cut off: each has one outcome, in all of its partitions.
 
 Producers write to some partitions of a topic and commit offsets in the same transaction, while one broker after the
-other is killed, stopped or does not hear of the others. At the end every transaction that was acknowledged is there
-once and whole, none that was aborted is, those of which nobody heard are there whole or not at all; no transaction is
-left open, and the group's offset is that of the last transaction that was committed with one. Many seeds, by hand:
+other is killed, loses its power, is stopped or does not hear of the others. At the end every transaction that was
+acknowledged is there once and whole, none that was aborted is, those of which nobody heard are there whole or not at
+all; no transaction is left open, and the group's offset is that of the last transaction that was committed with one.
+Many seeds, by hand:
 
     python -m tests.broker.cluster_transactions 100
 """
@@ -127,8 +128,10 @@ async def trouble(cluster: SeveralBrokers, rng: random.Random) -> None:
         broker, kind = cluster.brokers[node_id], rng.random()
         away_s = rng.choice((0.2, 1.0, 4.0, 7.0))
         if kind < 0.6:
-            if kind < 0.45:
+            if kind < 0.25:
                 broker.kill()
+            elif kind < 0.45:
+                broker.lose_power()
             else:
                 await broker.stop()
             await asyncio.sleep(away_s)

@@ -24,6 +24,7 @@ from headrace.errors import (
     InvalidTxnStateError,
     MessageTooLargeError,
     NotLeaderOrFollowerError,
+    RequestTimedOutError,
     UnknownTopicOrPartitionError,
 )
 from headrace.groups import GroupConfig, GroupCoordinator
@@ -229,14 +230,23 @@ class FakeRuntime:
 
 
 class FakeIds:
-    is_empty = False
+    """Producer ids, as long as there are some; there are again when the controller can be asked."""
 
     def __init__(self) -> None:
         self.next = 100
+        self.is_empty = False
+        self.is_controller_reached = True
 
-    def take(self) -> int:
+    def take(self) -> int | None:
+        if self.is_empty:
+            return None
         self.next += 1
         return self.next
+
+    async def fill(self) -> None:
+        if not self.is_controller_reached:
+            raise RequestTimedOutError("the controller did not answer")
+        self.is_empty = False
 
 
 class Machine:

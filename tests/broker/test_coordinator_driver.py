@@ -422,3 +422,23 @@ async def until(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(30):
         while not condition():
             await asyncio.sleep(0.0005)
+
+
+# --- producer ids
+
+
+def test_only_who_needs_a_producer_id_waits_for_the_controller() -> None:
+    """It may be away for a while, and transactions that are open are to go on."""
+
+    async def test(machine: Machine) -> None:
+        who = await machine.started("one")
+        machine.producer_ids.is_empty, machine.producer_ids.is_controller_reached = True, False
+        assert await machine.add_offsets("one", who, "g") == ErrorCode.NONE
+        assert (await machine.end("one", who, True)).error_code == ErrorCode.NONE
+        request = InitProducerIdRequest(transactional_id="two", transaction_timeout_ms=60_000)
+        refused = await machine.ask_transactions("init_producer_id", request, 4)
+        assert (refused.error_code, refused.producer_id) == (ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, -1)
+        machine.producer_ids.is_controller_reached = True
+        assert (await machine.started("two"))["producer_id"] != who["producer_id"]
+
+    on_a_machine(test)

@@ -323,3 +323,29 @@ def test_logs_that_the_shared_metadata_does_not_know_are_kept() -> None:
         assert "unknown" not in cluster.running(3).image.topics
 
     run_several(main)
+
+
+def test_a_replica_whose_log_does_not_say_whose_it_is_is_copied_again() -> None:
+    """A power loss may leave an empty `partition.metadata`. Nothing is fetched by an id that is not known."""
+
+    async def main(cluster: SeveralBrokers) -> None:
+        assert await create(cluster, 1, "wide", partitions=3, replicas=3) == ErrorCode.NONE
+        hurt = cluster.brokers[3]
+        await cluster.until(lambda: all(("wide", i) in cluster.running(3).replicas.partitions for i in range(3)))
+        await hurt.stop()
+        for index in range(2):
+            file = hurt.host.disk.open(f"/data/one/wide-{index}/partition.metadata")
+            file.truncate(0)
+            file.close()
+        await hurt.start()
+        image = cluster.running(1).image
+        await cluster.until(lambda: all(len(state.isr) == 3 for state in image.topics["wide"].partitions))
+        topic_id = image.topics["wide"].topic_id
+        for index, state in enumerate(image.topics["wide"].partitions):
+            assert cluster.running(3).partition("wide", index).log.topic_id == topic_id
+            request = raw.produce_request("wide", index, raw.batch([b"x"]))
+            answer = await cluster.client(state.leader).request(request, raw.PRODUCE_VERSION, 30.0)
+            assert raw.produced(answer).error_code == ErrorCode.NONE
+            assert cluster.running(3).partition("wide", index).log.end_offset == 1
+
+    run_several(main)

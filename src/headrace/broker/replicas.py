@@ -110,9 +110,10 @@ class Replicas:
                 found = logs.get(key)
                 if found is not None and found.topic_id in (None, topic.topic_id):
                     del logs[key]
-                    self._add(topic.name, index, found, state)
                     if found.topic_id is None:
-                        nameless.append((found, topic.topic_id))
+                        nameless.append((topic, index, state, found))
+                    else:
+                        self._add(topic.name, index, found, state)
                 elif key in unopened:
                     self._offline[key] = _Offline(unopened[key])
                 elif lost and not (missing_ids and self._is_elsewhere(state)):
@@ -122,11 +123,15 @@ class Replicas:
                     missing.append((topic, index, state))
         for key in logs:
             await self.change_directories(self.directories.set_aside, key, "belongs to no topic of this broker")
-        for found, topic_id in nameless:
+        for topic, index, state, found in nameless:
             try:
-                await self.change_directories(self.directories.identify, found, topic_id)
+                await self.change_directories(self.directories.identify, found, topic.topic_id)
             except DiskError as error:
                 log.error("%s: the id of its topic could not be written down: %s", found.partition, error)
+                self._offline[found.partition] = _Offline(str(error))
+                continue
+            # Only now: it is fetched by this id, if another leads it.
+            self._add(topic.name, index, found, state)
         await self._make(missing)
         await self._make_durable()
 

@@ -21,19 +21,17 @@ from typing import TypeVar, TypeVarTuple
 
 from headrace.broker.purgatory import Watchers
 from headrace.broker.replication.acks import AckWaiters
+from headrace.broker.replication.commits import TooFewError, TooLateError, WaitingAppend
 from headrace.broker.replication.follower import Position, is_about, position
 from headrace.broker.replication.leader import LeaderState, Proposal, Term
 from headrace.broker.replication.surroundings import ALONE, Surroundings
 from headrace.broker.turns import Turns
 from headrace.errors import (
     FencedLeaderEpochError,
-    KafkaError,
     KafkaStorageError,
-    NotEnoughReplicasAfterAppendError,
     NotEnoughReplicasError,
     NotLeaderOrFollowerError,
     OffsetNotAvailableError,
-    RequestTimedOutError,
     UnknownLeaderEpochError,
 )
 from headrace.log import UNVERIFIED, Appended, Log, Origin, Verification
@@ -65,45 +63,6 @@ class Leadership:
 
     def term(self) -> Term:
         return Term(self.leader_id, self.leader_epoch, self.partition_epoch, tuple(self.replicas), tuple(self.isr))
-
-
-class UncommittedError(KafkaError):
-    """Mixed into errors of what is in the log, and may be committed later: `appended` says where."""
-
-    appended: Appended
-
-
-class _TooLateError(UncommittedError, RequestTimedOutError):
-    """The in-sync replicas did not confirm a batch in time."""
-
-
-class _TooFewError(UncommittedError, NotEnoughReplicasAfterAppendError):
-    """A batch is in the log of fewer in-sync replicas than its topic wants."""
-
-
-class _Waiting:
-    """An append that waits to be committed."""
-
-    __slots__ = ("appended", "future", "timer")
-
-    def __init__(self, appended: Appended) -> None:
-        self.appended = appended
-        self.future: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()
-        self.timer: asyncio.TimerHandle | None = None
-
-    def done(self) -> bool:
-        return self.future.done()
-
-    def end(self, error: KafkaError | None) -> None:
-        if self.timer is not None:
-            self.timer.cancel()
-        if isinstance(error, UncommittedError):
-            error.appended = self.appended
-        if not self.future.done():
-            if error is None:
-                self.future.set_result(self.appended)
-            else:
-                self.future.set_exception(error)
 
 
 class Partition:
@@ -148,7 +107,7 @@ class Partition:
         self.state: LeaderState | None = None
         #: The leader epoch whose role is in effect; others wait for their turn at the writer.
         self._role_epoch = NO_LEADER_EPOCH - 1
-        self._acks: AckWaiters[_Waiting] = AckWaiters()
+        self._acks: AckWaiters[WaitingAppend] = AckWaiters()
         # Ends and sizes of batches that are not committed yet.
         self._uncommitted: deque[tuple[int, int]] = deque()
         self._offline: str | None = None
@@ -453,17 +412,17 @@ class Partition:
             self._after_roll(appended)
         if acks != -1 or state.high_watermark >= end_offset:
             return appended
-        waiting = _Waiting(appended)
+        waiting = WaitingAppend(appended)
         self._acks.add(end_offset, waiting)
         if timeout_ms is not None:
             loop = asyncio.get_running_loop()
             waiting.timer = loop.call_later(timeout_ms / 1000, self._too_late, waiting)
         return waiting.future
 
-    def _too_late(self, waiting: _Waiting) -> None:
+    def _too_late(self, waiting: WaitingAppend) -> None:
         """Its client no longer waits; the batch stays, and is committed when the others have it."""
         if not waiting.done():
-            waiting.end(_TooLateError(f"{self.key}: the in-sync replicas did not confirm the batch in time"))
+            waiting.end(TooLateError(f"{self.key}: the in-sync replicas did not confirm the batch in time"))
             self._acks.gave_up()
 
     def _was_committed(self) -> None:
@@ -479,7 +438,7 @@ class Partition:
             for waiting in self._acks.committed(high_watermark):
                 error = None
                 if is_short:
-                    error = _TooFewError(
+                    error = TooFewError(
                         f"{self.key}: {len(state.term.isr)} in-sync replicas, min.insync.replicas={state.needed}"
                     )
                 waiting.end(error)

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 
 from headrace.broker.dispatch import NO_RESPONSE, CloseConnection, NoResponse, Pending, RequestContext, handles, settled
 from headrace.broker.leaders import addresses, leader_and_epoch, not_here
-from headrace.broker.partition import Partition, UncommittedError
+from headrace.broker.partition import Partition
+from headrace.broker.replication.commits import UncommittedError
 from headrace.broker.rights import Operation, on_topics, on_transactional_ids
 from headrace.cluster.topic_names import INTERNAL_TOPICS
 from headrace.errors import (

@@ -97,6 +97,37 @@ def test_brokers_give_out_producer_ids_that_no_other_gives() -> None:
     run_several(main)
 
 
+def test_no_producer_id_is_given_twice_whatever_becomes_of_controllers() -> None:
+    """Each life of a broker has blocks of its own, from whoever was the controller then."""
+
+    async def main(cluster: SeveralBrokers) -> None:
+        ids: list[int] = []
+        request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=60_000)
+
+        async def ask(node_id: int) -> None:
+            for _ in range(5):
+                answer = await cluster.client(node_id).insist(request, INIT_PRODUCER_ID_VERSION, 60.0)
+                if answer.error_code == ErrorCode.NONE:
+                    ids.append(answer.producer_id)
+                else:
+                    assert answer.error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+
+        for _ in range(3):
+            await asyncio.gather(*map(ask, cluster.brokers))
+            dead = cluster.controller_id()
+            assert dead is not None
+            asking = [asyncio.ensure_future(ask(node_id)) for node_id in cluster.brokers if node_id != dead]
+            cluster.brokers[dead].kill()
+            await cluster.until(lambda: cluster.controller_id() is not None)
+            await cluster.brokers[dead].start()
+            await asyncio.gather(*asking)
+        assert len(ids) > 30
+        assert len(set(ids)) == len(ids)
+        assert len({producer_id // 1000 for producer_id in ids}) > 3
+
+    run_several(main)
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_when_the_controller_dies_another_takes_over_and_fences_it(seed: int) -> None:
     async def main(cluster: SeveralBrokers) -> None:

@@ -230,8 +230,8 @@ def test_many_cold_partitions_are_not_read_ahead_of_a_slow_reader(tmp_path: Path
         wanted = [FetchPartition(partition=index, partition_max_bytes=MIB) for index in range(60)]
         request = FetchRequest(max_bytes=50 * MIB, topics=[FetchTopic(topic="t", partitions=wanted)])
         with pytest.MonkeyPatch.context() as patch:
-            unread = fetching._unread
-            patch.setattr(fetching, "_unread", lambda found: read.append(found.length) or unread(found))
+            unread = fetching.unread
+            patch.setattr(fetching, "unread", lambda found: read.append(found.length) or unread(found))
             answer = client.request(request, raw.FETCH_VERSION)
         assert sum(len(part.records or b"") for part in answer.responses[0].partitions) > 60 * 30_000
         assert 60 * 30_000 - sum(read) <= fetching.READ_AHEAD_ALL_BYTES
@@ -420,7 +420,7 @@ def test_a_topic_is_made_whole_when_its_client_is_gone(tmp_path: Path) -> None:
                 eventually(lambda connection=connection: connection.has_been_valid)
         with RawClient(kafka.port) as other:
             other.request(raw.create_topics_request({"last": 1}), raw.CREATE_TOPICS_VERSION)
-        offsets = kafka.call(lambda inside: (inside.image.offset, inside.metadata._store.end_offset))
+        offsets = kafka.call(lambda inside: (inside.image.offset, inside.metadata._store._log.end_offset))
         assert offsets[0] == offsets[1], "the image is that of all that is stored"
         for name in kafka.call(lambda inside: list(inside.image.topics)):
             count = kafka.broker.partition_count(name)

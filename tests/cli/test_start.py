@@ -87,7 +87,11 @@ def test_ctrl_c_stops_cleanly(tmp_path: Path) -> None:
 
 
 def test_a_terminal_that_is_closed_stops_it_cleanly(tmp_path: Path) -> None:
-    with started("--dir", str(tmp_path), "--listen", "127.0.0.1:0") as (process, _):
+    # The tests themselves may run under nohup, which a child would inherit.
+    inherited = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    with contextlib.ExitStack() as stack:
+        stack.callback(signal.signal, signal.SIGHUP, inherited)
+        process, _ = stack.enter_context(started("--dir", str(tmp_path), "--listen", "127.0.0.1:0"))
         process.send_signal(signal.SIGHUP)
         code, err = finished(process)
     assert code == 0

@@ -46,7 +46,8 @@ def cluster(tmp_path: Path) -> Iterator[LocalCluster]:
         found.start(brokers)
         yield found
     finally:
-        for broker in found.brokers:
+        # Some may have been started again meanwhile, by the command line.
+        for broker in [*LocalCluster.load(tmp_path).brokers, *found.brokers]:
             found.kill(broker)
 
 

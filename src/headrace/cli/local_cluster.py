@@ -30,6 +30,10 @@ _LOOK_S = 0.02
 _LOG_LINES_SHOWN = 15
 
 
+_CHILDREN: dict[int, subprocess.Popen[bytes]] = {}
+"""Those that this very process started: they are waited for when they end."""
+
+
 class Health(Enum):
     """What the operating system knows of a broker's process."""
 
@@ -154,6 +158,7 @@ class LocalCluster:
                 # It outlives this command, and a Ctrl-C in this terminal is not for it.
                 start_new_session=True,
             )
+        _CHILDREN[process.pid] = process
         broker.pid = process.pid
         broker.started = (_process(process.pid) or ("", 0))[1]
 
@@ -217,8 +222,9 @@ class LocalCluster:
 def _await_end(broker: LocalBroker, timeout_s: float) -> bool:
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline:
-        with contextlib.suppress(ChildProcessError):
-            os.waitpid(broker.pid, os.WNOHANG)
+        child = _CHILDREN.get(broker.pid)
+        if child is not None and child.poll() is not None:
+            del _CHILDREN[broker.pid]
         if broker.health is Health.DEAD:
             return True
         time.sleep(_LOOK_S)

@@ -10,6 +10,7 @@ import errno
 import logging
 import random
 import ssl
+import struct
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -27,6 +28,7 @@ from headrace.runtime import Clock
 log = logging.getLogger("headrace.net")
 
 _FOREVER = float("inf")
+_UNENCODABLE = (struct.error, TypeError, ValueError, AttributeError, OverflowError, LookupError)
 _TICK_S_MAX = 60.0
 _WARN_AGAIN_S = 60.0
 _CLOSED_BY_PEER = (errno.ECONNRESET, errno.EPIPE)
@@ -264,7 +266,8 @@ class Connections:
                 self.failures += 1
                 call.finish(None, error)
                 continue
-            except Exception as error:  # noqa: BLE001 - it cannot be encoded: this call fails, and no other does
+            except _UNENCODABLE as error:
+                # This call fails, and no other does. What a signal's handler raises is none of these.
                 self.failures += 1
                 call.finish(None, KafkaError(f"{call.name} cannot be encoded, and was not sent: {error!r}"))
                 continue

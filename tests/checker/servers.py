@@ -10,6 +10,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol
 
+from tests.waiting import eventually
+
 from headrace import Admin
 from headrace.errors import HeadraceError
 from headrace.testing import BrokerProcess, FaultProxy, ZooKeeperProcess
@@ -148,6 +150,9 @@ class ThreeBrokers:
             self._proxies[node].target = broker.address
             self._proxies[node].start()
             broker.start()
+        with Admin({"bootstrap.servers": self.address}) as admin:
+            # A broker takes connections before it is registered.
+            eventually(lambda: len(admin.describe_cluster().nodes) == len(BROKERS), "all brokers", _HEAL_S)
 
     def stop(self) -> None:
         for broker in self._brokers.values():

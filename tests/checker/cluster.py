@@ -35,6 +35,7 @@ CREW = [
     ("subscribed-reader", "subscribed-reader-11"),
     ("observer", "observer-12"),
 ]
+ROLLING_ERROR = "error in a rolling restart"
 _WARM_UP_S, _QUIET_S = 10.0, 10.0
 
 
@@ -80,9 +81,7 @@ class ClusterRun:
     def go(self, seconds: float) -> Report:
         report = self._run.go(seconds, self._restart_all)
         errors = [one for one in report.operations if one.kind is Kind.ERROR and self._is_rolling(one)]
-        report.anomalies[:0] = [
-            Anomaly("error in a rolling restart", f"{one.process} was told {one.error}") for one in errors
-        ]
+        report.anomalies[:0] = [Anomaly(ROLLING_ERROR, f"{one.process} was told {one.error}") for one in errors]
         for name, kind in (
             ("sends", Kind.SEND),
             ("transactions", Kind.TRANSACTION),

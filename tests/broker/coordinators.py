@@ -126,6 +126,9 @@ class FakeLog:
             return None
         return self.guards.setdefault(producer_id, Verification(producer_id))
 
+    def is_verifying(self, guard: Verification) -> bool:
+        return self.guards.get(guard.producer_id) is guard
+
     def check_open(self, producer_id: int, verification: Verification | None) -> None:
         is_proof = verification is None or self.guards.get(producer_id) is verification
         if not is_proof and not self.is_open(producer_id):

@@ -49,6 +49,8 @@ def analyse(operations: Sequence[Operation], logs: Logs, moved: Moved | None = N
     found += nonmonotonic_polls(operations)
     found += skipped_polls(operations, logs)
     found += nonmonotonic_sends(operations)
+    found += reordered_logs(operations, logs)
+    found += offsets_taken_back(operations)
     found += precommitted_reads(operations)
     found += circular_information(operations)
     if moved is not None:
@@ -61,7 +63,7 @@ def _present(logs: Logs) -> set[int]:
 
 
 def _writing(operations: Iterable[Operation]) -> Iterator[Operation]:
-    return (operation for operation in operations if operation.kind is not Kind.POLL)
+    return (operation for operation in operations if operation.writes)
 
 
 def lost_writes(operations: Sequence[Operation], logs: Logs) -> Iterator[Anomaly]:
@@ -212,6 +214,46 @@ def nonmonotonic_sends(operations: Sequence[Operation]) -> Iterator[Anomaly]:
                     f"and {offset}",
                 )
             last[key] = (offset, value)
+
+
+def reordered_logs(operations: Sequence[Operation], logs: Logs) -> Iterator[Anomaly]:
+    """What one producer sent to a partition is not in its order there, whether it was acknowledged or not."""
+    sender = {
+        value: operation.process
+        for operation in operations
+        # The results of a mover that begins again come in another order.
+        if operation.kind in (Kind.SEND, Kind.TRANSACTION)
+        for _, value, _ in operation.writes
+    }
+    for place, log in logs.items():
+        last: dict[str, tuple[int, int]] = {}
+        for offset, value in log:
+            process = sender.get(value)
+            if process is None:
+                continue
+            # A client's values grow.
+            before = last.get(process)
+            if before is not None and before[0] > value:
+                yield Anomaly(
+                    "reordered log",
+                    f"{process} sent {value} before {before[0]}, and {place} has them at {offset} and {before[1]}",
+                )
+            last[process] = (value, offset)
+
+
+def offsets_taken_back(operations: Sequence[Operation]) -> Iterator[Anomaly]:
+    """A group's committed offset is seen lower than by a look that had ended before."""
+    looks = sorted((one for one in operations if one.kind is Kind.OFFSETS), key=lambda one: one.began)
+    last: dict[tuple[str, Place], tuple[int, float]] = {}
+    for look in looks:
+        for group, place, offset in look.committed:
+            before, at = last.get((group, place), (-1, 0.0))
+            if before > offset:
+                yield Anomaly(
+                    "offset taken back",
+                    f"{group} stood at {before} of {place} and {look.ended - at:.3f} s later at {offset}",
+                )
+            last[group, place] = (offset, look.ended)
 
 
 def precommitted_reads(operations: Sequence[Operation]) -> Iterator[Anomaly]:

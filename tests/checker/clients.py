@@ -10,7 +10,8 @@ import contextlib
 import random
 import sys
 import threading
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ import confluent_kafka
 
 from headrace import (
     AbortableTransactionError,
+    Admin,
     Consumer,
     FatalTransactionError,
     Producer,
@@ -41,6 +43,7 @@ STEP = 4
 VALUES_PER_INCARNATION = 10_000_000
 _ABORT_SHARE, _ROWS_MAX = 0.25, 6
 _COMMIT_TRIES = 20
+_OUTSTANDING_MAX = 100
 
 
 class Session:
@@ -67,8 +70,20 @@ class Session:
         first, self._next = self._next, self._next + count
         return [(base + at) * STEP for at in range(first, first + count)]
 
-    def rest(self) -> None:
-        self.stopping.wait(self.rng.uniform(0.0, 0.03))
+    def rest(self, seconds_max: float = 0.03) -> None:
+        self.stopping.wait(self.rng.uniform(0.0, seconds_max))
+
+    def failed(self, error: object) -> None:
+        """Note that the application was told of an error."""
+        self.recorder.began(Kind.ERROR, error=repr(error))
+
+    @contextlib.contextmanager
+    def enduring(self, *errors: type[BaseException]) -> Iterator[None]:
+        """Note these errors, and go on."""
+        try:
+            yield
+        except errors as error:
+            self.failed(error)
 
 
 # --- writers ----------------------------------------------------------------------------------------------------------
@@ -102,18 +117,72 @@ def sender(session: Session) -> None:
             deliveries = _send(producer, writes)
             try:
                 offsets = [delivery.result(90).offset for delivery in deliveries]
-            except (HeadraceError, TimeoutError):
+            except (HeadraceError, TimeoutError) as error:
                 session.recorder.ended(number, Outcome.INFO)
+                session.failed(error)
             else:
                 session.recorder.ended(number, Outcome.OK, writes=told(writes, offsets))
             session.rest()
+
+
+def stream(session: Session) -> None:
+    """An idempotent producer that sends on while acknowledgements are under way."""
+    under_way: deque[tuple[int, tuple[int, int], Any]] = deque()
+
+    def settle(left: int) -> None:
+        while under_way and (len(under_way) > left or under_way[0][2].done()):
+            number, write, delivery = under_way.popleft()
+            try:
+                offset = delivery.result().offset
+            except HeadraceError as error:
+                session.recorder.ended(number, Outcome.INFO)
+                session.failed(error)
+            else:
+                session.recorder.ended(number, Outcome.OK, writes=told([write], [offset]))
+
+    with Producer({"bootstrap.servers": session.address, "linger.ms": 0}) as producer:
+        while not session.stopping.is_set():
+            for write in plan(session):
+                number = session.recorder.began(Kind.SEND, writes=told([write]))
+                under_way.append((number, write, _send(producer, [write])[0]))
+            settle(_OUTSTANDING_MAX)
+            session.rest(0.1)
+        settle(0)
+
+
+def foreign_stream(session: Session) -> None:
+    """The same with librdkafka."""
+    under_way = 0
+
+    def delivered(number: int, write: tuple[int, int], error: Any, message: Any) -> None:
+        nonlocal under_way
+        under_way -= 1
+        if error is None:
+            session.recorder.ended(number, Outcome.OK, writes=told([write], [message.offset()]))
+        else:
+            session.recorder.ended(number, Outcome.INFO)
+            session.failed(error)
+
+    config = {"bootstrap.servers": session.address, "enable.idempotence": True, "linger.ms": 0, "log_level": 0}
+    producer = confluent_kafka.Producer(config, logger=_silent())
+    while not session.stopping.is_set():
+        for write in plan(session):
+            number = session.recorder.began(Kind.SEND, writes=told([write]))
+            under_way += 1
+            partition, value = write
+            producer.produce(SOURCE, b"%d" % value, partition=partition, on_delivery=partial(delivered, number, write))
+        producer.poll(0)
+        while under_way > _OUTSTANDING_MAX:
+            producer.poll(0.1)
+        session.rest(0.1)
+    producer.flush()
 
 
 def writer(session: Session) -> None:
     """Transactions of our own producer, some of them aborted. A fenced one is made anew."""
     config = transactional_config(session) | {"max.block.ms": 10_000}
     while not session.stopping.is_set():
-        with Producer(config) as producer, contextlib.suppress(FatalTransactionError, TransactionTimeout, TimeoutError):
+        with Producer(config) as producer, session.enduring(FatalTransactionError, TransactionTimeout, TimeoutError):
             producer.init_transactions(60)
             while not session.stopping.is_set():
                 _write(session, producer)
@@ -155,7 +224,8 @@ def _transact(
             return
         session.recorder.note(number, "committing")
         _commit(producer)
-    except AbortableTransactionError:
+    except AbortableTransactionError as error:
+        session.failed(error)
         # Nothing was committed; the abort may still find that we were fenced.
         producer.abort_transaction(60)
         session.recorder.ended(number, Outcome.FAIL)
@@ -180,7 +250,7 @@ def foreign_writer(session: Session) -> None:
     config = transactional_config(session) | {"log_level": 0, "message.timeout.ms": TRANSACTION_TIMEOUT_MS}
     while not session.stopping.is_set():
         producer = confluent_kafka.Producer(config, logger=_silent())
-        with contextlib.suppress(confluent_kafka.KafkaException):
+        with session.enduring(confluent_kafka.KafkaException):
             producer.init_transactions(60)
             while not session.stopping.is_set():
                 _write_foreign(session, producer)
@@ -220,6 +290,7 @@ def _write_foreign(session: Session, producer: Any) -> None:
     except confluent_kafka.KafkaException as error:
         if not error.args[0].txn_requires_abort():
             raise
+        session.failed(error)
         producer.abort_transaction(60)
         is_commit = False
     found = [offsets.get(value, -1) for _, value in writes]
@@ -249,8 +320,9 @@ def _poll(session: Session, consumer: Consumer, number_of_session: int, *, assig
     number = session.recorder.began(Kind.POLL, session=number_of_session, assigned=assigned)
     try:
         records = consumer.poll(0.2, session.rng.randint(1, 500))
-    except HeadraceError:
+    except HeadraceError as error:
         session.recorder.ended(number, Outcome.INFO)
+        session.failed(error)
         return False
     session.recorder.ended(number, Outcome.OK, reads=_reads(records))
     return bool(records)
@@ -299,7 +371,8 @@ def subscribed_reader(session: Session) -> None:
                 session.recorder.ended(number, Outcome.OK, reads=_reads(records), session=sessions[0])
                 if session.rng.random() < 0.3:
                     consumer.commit_sync(timeout=5)
-            except HeadraceError:
+            except HeadraceError as error:
+                session.failed(error)
                 sessions[0] += 1
 
 
@@ -314,7 +387,7 @@ def mixer(session: Session) -> None:
         number += 1
         is_assigned = session.rng.random() < 0.5
         with (
-            contextlib.suppress(HeadraceError),
+            session.enduring(HeadraceError),
             Producer(config) as producer,
             Consumer(consumer_config(session, None if is_assigned else MIXERS_GROUP)) as consumer,
         ):
@@ -356,7 +429,7 @@ def mover(session: Session) -> None:
     while not session.stopping.is_set():
         config = consumer_config(session, MOVERS_GROUP) | {"partition.assignment.strategy": "cooperative-sticky"}
         with (
-            contextlib.suppress(HeadraceError),
+            session.enduring(HeadraceError),
             Consumer(config) as consumer,
             Producer(transactional_config(session)) as producer,
         ):
@@ -378,8 +451,35 @@ def _move(session: Session, producer: Producer, records: ConsumerRecords) -> Non
         producer.send(TARGET, b"%d" % output, partition=partition)
 
 
+# --- an observer ------------------------------------------------------------------------------------------------------
+
+
+def observer(session: Session) -> None:
+    """Looks at what the groups have committed, again and again."""
+    groups = (MOVERS_GROUP, READERS_GROUP)
+    with Admin({"bootstrap.servers": session.address}) as admin:
+        while not session.stopping.is_set():
+            number = session.recorder.began(Kind.OFFSETS)
+            try:
+                found = admin.list_group_offsets(groups)
+                seen = [
+                    (group, place.topic, place.partition, one.offset)
+                    for group in groups
+                    for place, one in found[group].items()
+                ]
+            except HeadraceError as error:
+                session.recorder.ended(number, Outcome.INFO)
+                session.failed(error)
+            else:
+                session.recorder.ended(number, Outcome.OK, committed=seen)
+            session.rest(0.3)
+
+
 ROLES: dict[str, Callable[[Session], None]] = {
     "sender": sender,
+    "stream": stream,
+    "foreign-stream": foreign_stream,
+    "observer": observer,
     "writer": writer,
     "foreign-writer": foreign_writer,
     "assigned-reader": assigned_reader,

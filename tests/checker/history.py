@@ -32,6 +32,10 @@ class Kind(Enum):
     POLL = "poll"
     MOVE = "move"
     """A transaction that consumed records and wrote results: `reads` are its input, `writes` its output."""
+    OFFSETS = "offsets"
+    """A look at the committed offsets of groups."""
+    ERROR = "error"
+    """Not an operation: an error that the application had to deal with."""
 
 
 @dataclass(slots=True)
@@ -51,6 +55,9 @@ class Operation:
     """Polls of one session (an assignment without a rebalance in between) have to go forward."""
     is_assigned: bool = False
     """By assign: a poll may skip nothing."""
+    committed: list[tuple[str, Place, int]] = field(default_factory=list)
+    """Group, place and the offset that was seen."""
+    error: str = ""
 
 
 class Recorder:
@@ -104,6 +111,9 @@ def _fold(by_id: dict[int, Operation], event: dict[str, Any]) -> None:
         operation.writes = [((topic, partition), value, offset) for topic, partition, value, offset in event["writes"]]
     if "reads" in event:
         operation.reads = [((topic, partition), offset, value) for topic, partition, offset, value in event["reads"]]
+    if "committed" in event:
+        operation.committed = [(group, (topic, partition), at) for group, topic, partition, at in event["committed"]]
+    operation.error = event.get("error", operation.error)
     operation.session = event.get("session", operation.session)
     operation.is_assigned = event.get("assigned", operation.is_assigned)
     if event["event"] == "committing":

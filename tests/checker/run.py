@@ -1,4 +1,4 @@
-"""A run of the checker: a broker and clients as processes, faults for some minutes, then peace, and the analysis."""
+"""A run of the checker: brokers and clients as processes, faults for some minutes, then peace, and the analysis."""
 
 from __future__ import annotations
 
@@ -10,16 +10,17 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from headrace import Admin, Consumer, NewTopic
-from headrace.testing import BrokerProcess
 
 from .analysis import Anomaly, Moved, analyse
 from .clients import MOVERS_GROUP, PARTITIONS, SOURCE, TARGET
 from .cycles import write_order_cycles
 from .history import Kind, Operation, Place, read_history
+from .servers import OneBroker, Servers
 
 ROOT = Path(__file__).parents[2]
 # Each with a number of its own, of which its values are made.
@@ -36,14 +37,8 @@ CREW = [
     ("mixer", "mixer-10"),
     ("mixer", "mixer-11"),
 ]
-BROKER_SETTINGS = {
-    "offsets.topic.num.partitions": "4",
-    "transaction.state.log.num.partitions": "4",
-    "transaction.abort.timed.out.transaction.cleanup.interval.ms": "500",
-    "group.min.session.timeout.ms": "1000",
-    "group.initial.rebalance.delay.ms": "0",
-    "log.segment.bytes": "1048576",
-}
+WRITERS = ("sender", "stream", "foreign-stream", "writer", "foreign-writer", "mixer")
+TOPICS = (SOURCE, TARGET, "__consumer_offsets", "__transaction_state")
 _PEACE_S = 90.0
 _END_S = 60.0
 
@@ -58,6 +53,7 @@ class Report:
     records: int
     seconds: float
     write_order_cycles: int
+    remarks: list[str] = field(default_factory=list)
 
     def lines(self) -> list[str]:
         counts = Counter((operation.kind, operation.outcome) for operation in self.operations)
@@ -71,6 +67,7 @@ class Report:
             f"operations: {kinds}",
             f"{self.records} records committed, {reads} read by polls and in {mixed} transactions",
             f"{self.write_order_cycles} cycles by the order of writes, which Kafka allows",
+            *self.remarks,
             f"anomalies: {', '.join(f'{n} × {name}' for name, n in names.items()) or 'none'}",
         ]
         return lines + [f"  {anomaly}" for anomaly in self.anomalies[:50]]
@@ -121,24 +118,35 @@ class Client:
 class Run:
     """See the module."""
 
-    def __init__(self, directory: Path, seed: int, say: Callable[[str], None] = lambda _: None) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        seed: int,
+        say: Callable[[str], None] = lambda _: None,
+        *,
+        servers: Servers | None = None,
+        crew: list[tuple[str, str]] = CREW,
+    ) -> None:
+        self.crew = crew
+        self.servers = servers or OneBroker(directory)
         self.rng = random.Random(seed)
         self.directory = directory
         self.say = say
         self.faults: Counter[str] = Counter()
-        self.broker = BrokerProcess(directory / "data", BROKER_SETTINGS)
         self.clients: list[Client] = []
         self.problems: list[Anomaly] = []
 
-    def go(self, seconds: float) -> Report:
+    def go(self, seconds: float, before_faults: Callable[[], None] = lambda: None) -> Report:
+        """`before_faults` is called when clients are at work, and given its own time."""
         histories = self.directory / "histories"
         histories.mkdir(parents=True)
-        began = time.monotonic()
-        self.broker.start()
         try:
-            with Admin({"bootstrap.servers": self.broker.address}) as admin:
-                admin.create_topics([NewTopic(topic, PARTITIONS, 1) for topic in (SOURCE, TARGET)]).all()
-            self.clients = [Client(role, name, self.broker.address, histories, self.rng) for role, name in CREW]
+            self.servers.start()
+            with Admin({"bootstrap.servers": self.servers.address}) as admin:
+                admin.create_topics([NewTopic(topic, PARTITIONS) for topic in (SOURCE, TARGET)]).all()
+            self.clients = [Client(role, name, self.servers.address, histories, self.rng) for role, name in self.crew]
+            before_faults()
+            began = time.monotonic()
             self._faults(began + seconds)
             under_faults = time.monotonic() - began
             self._make_peace()
@@ -149,7 +157,7 @@ class Run:
                 if client.process.poll() is None:
                     os.kill(client.process.pid, signal.SIGCONT)
                     client.kill()
-            self.broker.stop()
+            self.servers.stop()
         operations = read_history(histories.glob("*.jsonl"))
         anomalies = self.problems + analyse(operations, logs, Moved(SOURCE, committed))
         records = sum(len(log) for log in logs.values())
@@ -159,7 +167,8 @@ class Run:
     # --- faults
 
     def _faults(self, until: float) -> None:
-        faults = [self._kill_client] * 4 + [self._pause_client] * 3 + [self._kill_broker] * 2 + [self._pause_broker] * 2
+        hurt_servers: list[Callable[[], None]] = [partial(fault, self.rng, self._did) for fault in self.servers.faults]
+        faults: list[Callable[[], None]] = [self._kill_client] * 4 + [self._pause_client] * 3 + hurt_servers
         while time.monotonic() < until:
             time.sleep(min(self.rng.uniform(0.5, 3.0), max(0.0, until - time.monotonic())))
             if time.monotonic() < until:
@@ -167,6 +176,7 @@ class Run:
             for client in self.clients:
                 if client.process.poll() is not None:
                     self._died(client)
+            self.problems += [Anomaly("broker died", what) for what in self.servers.fallen()]
 
     def _died(self, client: Client) -> None:
         self.problems.append(
@@ -202,19 +212,6 @@ class Run:
         time.sleep(seconds)
         os.kill(client.process.pid, signal.SIGCONT)
 
-    def _kill_broker(self) -> None:
-        self._did("broker killed", "")
-        self.broker.kill()
-        time.sleep(self.rng.choice([0.0, 0.5, 2.0]))
-        self.broker.start()
-
-    def _pause_broker(self) -> None:
-        seconds = self.rng.choice([0.5, 2.0, 4.0])
-        self._did("broker paused", f"for {seconds} s")
-        os.kill(self.broker.pid, signal.SIGSTOP)
-        time.sleep(seconds)
-        os.kill(self.broker.pid, signal.SIGCONT)
-
     def _did(self, fault: str, what: str) -> None:
         self.faults[fault] += 1
         self.say(f"{fault} {what}")
@@ -224,16 +221,14 @@ class Run:
     def _make_peace(self) -> None:
         """Writers end; movers work off what is left; then all end."""
         self.say("peace")
-        writers = [client for client in self.clients if "writer" in client.role or client.role in ("sender", "mixer")]
+        lacking = self.servers.heal(TOPICS)
+        if lacking is not None:
+            self.problems.append(Anomaly("not healed", lacking))
+        writers = [client for client in self.clients if client.role in WRITERS]
         self._finish(writers)
-        deadline = time.monotonic() + _PEACE_S
-        while time.monotonic() < deadline:
-            if self._settled() and self._moved():
-                break
-            time.sleep(0.2)
-        else:
+        if not self._all_moved():
             self.problems.append(
-                Anomaly("stuck", f"after {_PEACE_S:.0f} s of peace, transactions are open or input is not processed")
+                Anomaly("stuck", f"{_PEACE_S:.0f} s of peace without progress: transactions are open, or input is left")
             )
         self._finish([client for client in self.clients if client not in writers])
 
@@ -245,20 +240,33 @@ class Run:
 
     def _ends(self, isolation: str, topics: tuple[str, ...] = (SOURCE, TARGET)) -> dict[Place, int]:
         places = [(topic, partition) for topic in topics for partition in range(PARTITIONS)]
-        config = {"bootstrap.servers": self.broker.address, "isolation.level": isolation}
+        config = {"bootstrap.servers": self.servers.address, "isolation.level": isolation}
         with Consumer(config) as consumer:
             return {(place.topic, place.partition): end for place, end in consumer.end_offsets(places).items()}
 
     def _settled(self) -> bool:
         return self._ends("read_committed") == self._ends("read_uncommitted")
 
-    def _moved(self) -> bool:
-        committed = self._committed()
-        last = {place: log[-1][0] for place, log in self._read((SOURCE,)).items() if log}
-        return all(committed.get(place, 0) > offset for place, offset in last.items())
+    def _all_moved(self) -> bool:
+        """Wait until no transaction is open and all input is processed; whether it came to that."""
+        last: dict[Place, int] = {}
+        committed: dict[Place, int] = {}
+        deadline = time.monotonic() + _PEACE_S
+        while time.monotonic() < deadline:
+            before, committed = committed, self._committed()
+            if committed != before:
+                # There may be much left, and as long as it becomes less nothing is stuck.
+                deadline = time.monotonic() + _PEACE_S
+            if self._settled():
+                # Nobody writes there any more.
+                last = last or {place: log[-1][0] for place, log in self._read((SOURCE,)).items() if log}
+                if all(committed.get(place, 0) > offset for place, offset in last.items()):
+                    return True
+            time.sleep(0.2)
+        return False
 
     def _committed(self) -> dict[Place, int]:
-        with Admin({"bootstrap.servers": self.broker.address}) as admin:
+        with Admin({"bootstrap.servers": self.servers.address}) as admin:
             found = admin.list_group_offsets([MOVERS_GROUP])[MOVERS_GROUP]
         return {(place.topic, place.partition): one.offset for place, one in found.items()}
 
@@ -268,7 +276,7 @@ class Run:
     def _read(self, topics: tuple[str, ...]) -> dict[Place, list[tuple[int, int]]]:
         ends = self._ends("read_committed", topics)
         logs: dict[Place, list[tuple[int, int]]] = {place: [] for place in ends}
-        config = {"bootstrap.servers": self.broker.address, "isolation.level": "read_committed"}
+        config = {"bootstrap.servers": self.servers.address, "isolation.level": "read_committed"}
         deadline = time.monotonic() + _PEACE_S
         with Consumer(config) as consumer:
             consumer.assign(ends)

@@ -55,6 +55,22 @@ def test_a_sound_history_has_no_anomaly() -> None:
     assert names(SOUND, LOGS, Moved("in", {P0: 1})) == []
 
 
+def test_a_producer_s_records_out_of_order_are_found_acknowledged_or_not() -> None:
+    unknown = Operation("w", Kind.SEND, Outcome.INFO, 2.0, writes=[(P0, 104, -1)])
+    assert names([send(100, 0), unknown], {P0: [(0, 100), (1, 104)]}) == []
+    assert "reordered log" in names([send(100, 1), unknown], {P0: [(0, 104), (1, 100)]})
+    of_another = Operation("v", Kind.SEND, Outcome.INFO, 2.0, writes=[(P0, 104, -1)])
+    assert names([send(100, 1), of_another], {P0: [(0, 104), (1, 100)]}) == []
+
+
+def test_an_offset_that_a_group_had_committed_and_lost_is_found() -> None:
+    def look(at: float, offset: int, place: Place = P0) -> Operation:
+        return Operation("a", Kind.OFFSETS, Outcome.OK, at, at + 0.1, committed=[("g", place, offset)])
+
+    assert names([look(1, 5), look(2, 5), look(3, 7), look(4, 6, P1)], {}) == []
+    assert names([look(1, 5), look(2, 4)], {}) == ["offset taken back"]
+
+
 def test_a_lost_write_is_found() -> None:
     assert "lost write" in names([send(100, 0)], {P0: []})
     assert "lost write" in names([transaction([(P0, 100, 0), (P1, 104, 0)])], {P0: [], P1: []})
@@ -107,7 +123,7 @@ def test_a_poll_that_skips_is_found_for_assigned_readers() -> None:
 
 def test_sends_out_of_order_are_found() -> None:
     log = {P0: [(0, 104), (1, 100)]}
-    assert names([send(100, 1), send(104, 0, began=2.0)], log) == ["nonmonotonic send"]
+    assert names([send(100, 1), send(104, 0, began=2.0)], log) == ["nonmonotonic send", "reordered log"]
 
 
 def test_a_read_before_the_commit_is_found() -> None:

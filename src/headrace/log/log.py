@@ -322,6 +322,10 @@ class Log(LogState):
         """See `ProducerState.start_verification`: a guard to pass to `append`, or None when the transaction is open."""
         return self.producers.start_verification(producer_id, sequence, epoch, self._clock.now_ms())
 
+    def is_verifying(self, guard: Verification) -> bool:
+        """See `ProducerState.is_verifying`."""
+        return self.producers.is_verifying(guard)
+
     @by_writer
     def begin_epoch(self, leader_epoch: int) -> None:
         """This broker leads with `leader_epoch` from now on: what is appended next belongs to it."""

@@ -347,3 +347,8 @@ class ProducerState:
                 verifying = verifying._replace(epoch=epoch, lowest_sequence=sequence)
             self._verifying[producer_id] = verifying
             return verifying.guard
+
+    def is_verifying(self, guard: Verification) -> bool:
+        """Whether a batch can be appended with this guard: no transaction of its producer has begun or ended since."""
+        verifying = self._verifying.get(guard.producer_id)
+        return verifying is not None and verifying.guard is guard

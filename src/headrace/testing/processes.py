@@ -62,6 +62,11 @@ class BrokerProcess:
         assert self._process is not None
         return self._process.pid
 
+    @property
+    def is_running(self) -> bool:
+        """Started, and not ended by anybody: a paused one runs."""
+        return self._process is not None and self._process.poll() is None
+
     def output(self) -> str:
         return self.output_path.read_text(errors="replace") if self.output_path.exists() else ""
 

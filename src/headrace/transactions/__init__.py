@@ -10,6 +10,7 @@ from headrace.coordination import TimerChange as TimerChange
 from headrace.transactions.answers import ADD_VERSION as ADD_VERSION
 from headrace.transactions.answers import OFFSETS_ADD_VERSION as OFFSETS_ADD_VERSION
 from headrace.transactions.answers import PRODUCE_ADDS_VERSION as PRODUCE_ADDS_VERSION
+from headrace.transactions.answers import QUESTIONS_MAX as QUESTIONS_MAX
 from headrace.transactions.answers import between_brokers as between_brokers
 from headrace.transactions.answers import errors_of as errors_of
 from headrace.transactions.answers import offset_commit_error as offset_commit_error

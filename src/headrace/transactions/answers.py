@@ -25,6 +25,8 @@ FENCED_VERSION = 2
 # The first versions in which TRANSACTION_ABORTABLE is understood, and in which partitions need not be added before.
 PRODUCE_ABORTABLE_VERSION, PRODUCE_ADDS_VERSION = 11, 12
 OFFSETS_ABORTABLE_VERSION, OFFSETS_ADD_VERSION = 4, 5
+#: How often the coordinator is asked about one write whose guard is worthless when it has answered.
+QUESTIONS_MAX = 3
 # The first version of AddPartitionsToTxn that is spoken between brokers only, and the one Headrace's brokers speak.
 ADD_BETWEEN_BROKERS_VERSION, ADD_VERSION = 4, 5
 

@@ -12,6 +12,7 @@ from tests.client.consumer.conftest import Cluster, poll_until, read
 from tests.waiting import eventually
 
 from headrace import CommitFailedError, Consumer, OffsetAndMetadata
+from headrace.client.consumer._heartbeats import News, Verdict
 from headrace.client.consumer.errors import RebalanceListenerError
 from headrace.errors import (
     FencedInstanceIdError,
@@ -458,3 +459,34 @@ def test_a_group_is_needed_to_subscribe_and_to_commit(kafka: Cluster) -> None:
             consumer.subscribe(["x"])
         with pytest.raises(InvalidGroupIdError, match=r"group\.id"):
             consumer.commit_sync()
+
+
+def test_a_group_goes_on_while_records_that_were_fetched_before_last(kafka: Cluster) -> None:
+    """Each poll has records at hand; answers of the coordinator are to be read all the same."""
+    topic = kafka.topic()
+    kafka.produce(topic, [b"%d" % number for number in range(20_000)])
+    with Consumer(kafka.config(group_id=kafka.group(), enable_auto_commit=False)) as consumer:
+        consumer.subscribe([topic])
+        eventually(lambda: consumer.poll(1, 1))
+        heard: list[Any] = []
+
+        def goes_on(look: Any) -> bool:
+            # Fewer than one fetch brings: the records do not run out in between.
+            for _ in range(2_000):
+                assert consumer.poll(5, 1)
+                if look():
+                    return True
+                time.sleep(0.001)
+            return False
+
+        consumer.commit_async(callback=lambda error, offsets: heard.append(error))
+        assert goes_on(lambda: heard), "no answer to a commit"
+        assert heard == [None]
+        core = consumer._core
+        assert core is not None
+        assert core.link is not None
+        assert core.membership is not None
+        assert core.heartbeats is not None
+        finds = core.link.finds
+        core.heartbeats._news = News(Verdict.COORDINATOR_UNKNOWN, core.membership.identity)
+        assert goes_on(lambda: core.link is not None and core.link.finds > finds), "no coordinator was found"

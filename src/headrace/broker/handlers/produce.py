@@ -54,7 +54,7 @@ from headrace.records.batch import (
 )
 from headrace.runtime import Buffer
 from headrace.topics import TopicPartition
-from headrace.transactions import PRODUCE_ADDS_VERSION, produce_error
+from headrace.transactions import PRODUCE_ADDS_VERSION, QUESTIONS_MAX, produce_error
 
 if TYPE_CHECKING:
     from headrace.broker.broker import Broker
@@ -250,7 +250,37 @@ async def _join_then_append(
     request: ProduceRequest,
     unverified: dict[TopicPartition, tuple[BatchHeader, Verification]],
 ) -> _Answer:
-    """Ask the coordinator first: nothing is written to a partition that is not part of the open transaction."""
+    """Ask the coordinator first: nothing is written to a partition that is not part of the open transaction.
+
+    The end of the transaction before may have come to a partition meanwhile (the coordinator has to tell it again when
+    leaders change), and the guard went with it. Whether the answer is from before or after that nobody can tell, so it
+    is asked again.
+    """
+    verified: dict[TopicPartition, _Verified] = {}
+    for _ in range(QUESTIONS_MAX):
+        verified |= await _join(broker, context, request, unverified)
+        outdated = [key for key, found in verified.items() if _is_outdated(broker, key, found)]
+        if not outdated:
+            break
+        for key in outdated:
+            # Without a guard a batch may go on with what another batch has begun.
+            del verified[key]
+        anew = _unverified(broker, context, request)
+        unverified = {key: anew[key] for key in outdated if key in anew}
+    return await settled(_append_all(broker, context, request, verified))
+
+
+def _is_outdated(broker: Broker, key: TopicPartition, verified: _Verified) -> bool:
+    partition = broker.replicas.partitions.get(key)
+    return isinstance(verified, Verification) and partition is not None and not partition.log.is_verifying(verified)
+
+
+async def _join(
+    broker: Broker,
+    context: RequestContext,
+    request: ProduceRequest,
+    unverified: dict[TopicPartition, tuple[BatchHeader, Verification]],
+) -> dict[TopicPartition, _Verified]:
     adds = context.api_version >= PRODUCE_ADDS_VERSION
     verified: dict[TopicPartition, _Verified] = {}
     producers = {(header.producer_id, header.producer_epoch) for header, _ in unverified.values()}
@@ -261,7 +291,7 @@ async def _join_then_append(
         for key in keys:
             error = produce_error(errors[key], context.api_version)
             verified[key] = error if error else unverified[key][1]
-    return await settled(_append_all(broker, context, request, verified))
+    return verified
 
 
 def _is_refused_whole(request: ProduceRequest) -> bool:

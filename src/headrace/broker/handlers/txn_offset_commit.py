@@ -18,7 +18,7 @@ from headrace.protocol.api import ApiKey
 from headrace.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest
 from headrace.records.batch import NO_SEQUENCE
 from headrace.topics import TopicPartition
-from headrace.transactions import OFFSETS_ADD_VERSION, offset_commit_error
+from headrace.transactions import OFFSETS_ADD_VERSION, QUESTIONS_MAX, offset_commit_error
 
 if TYPE_CHECKING:
     from headrace.broker.broker import Broker
@@ -58,18 +58,24 @@ async def _join(
     """Make sure that the group's partition is part of the transaction: the error when it is not, and a guard.
 
     The transaction may end while the coordinator answers, and before the offsets' turn to be written comes. With the
-    guard they are refused then: nothing would ever end the transaction that they would begin.
+    guard they are refused then: nothing would ever end the transaction that they would begin. A guard that the end of
+    the transaction before has made worthless says nothing of this one: the coordinator is asked again.
     """
     key = TopicPartition(CONSUMER_OFFSETS, broker.groups.coordinator.partition_of(request.group_id))
     try:
         partition = broker.partition(*key)
     except HeadraceError:
         return ErrorCode.NONE, UNVERIFIED  # the group coordinator tells in its own words that it is not here
-    guard = partition.log.start_verification(request.producer_id, NO_SEQUENCE, request.producer_epoch)
-    if guard is None:
-        return ErrorCode.NONE, UNVERIFIED  # something of this transaction is there already
     adds = context.api_version >= OFFSETS_ADD_VERSION
-    errors = await broker.transactions.join(
-        request.transactional_id, request.producer_id, request.producer_epoch, [key], adds=adds
-    )
-    return offset_commit_error(errors[key], context.api_version), guard
+    error, guard = ErrorCode.NONE, None
+    for _ in range(QUESTIONS_MAX):
+        guard = partition.log.start_verification(request.producer_id, NO_SEQUENCE, request.producer_epoch)
+        if guard is None:
+            return ErrorCode.NONE, UNVERIFIED  # something of this transaction is there already
+        errors = await broker.transactions.join(
+            request.transactional_id, request.producer_id, request.producer_epoch, [key], adds=adds
+        )
+        error = offset_commit_error(errors[key], context.api_version)
+        if error or partition.log.is_verifying(guard):
+            break
+    return error, guard or UNVERIFIED

@@ -234,6 +234,16 @@ class ConsumerCore:
             and self.core.clock.monotonic() < min(self._due, self._auto_commit_at)
         )
 
+    @property
+    def awaits_answers(self) -> bool:
+        """Whether something is under way that does not wait for records: a rebalance, a commit, a position."""
+        return (
+            self._rebalance is not None
+            or self._round is not None
+            or self._finding is not None
+            or (self.commits is not None and not self.commits.is_idle)
+        )
+
     def prefetch(self) -> bool:
         """Ask for what comes after the records that are handed out now. Whether there was something to look for."""
         if not self.fetcher.has_room:

@@ -131,6 +131,10 @@ class Consumer(ConsumerBase):
             self._check_wakeup()
             if not (is_quiet and core.is_at_rest()):
                 self._advance(core)
+                if core.awaits_answers:
+                    # Records that were fetched before must not keep the group waiting until they are used up.
+                    client.poll_for_news(0.0)
+                    self._advance(core)
             is_quiet = False
             found = collect(core)
             if found:

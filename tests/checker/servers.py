@@ -1,0 +1,307 @@
+"""What the clients of a run talk to, and how it is hurt: one broker, or three that share a store."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Protocol
+
+from tests.waiting import eventually
+
+from headrace import Admin
+from headrace.errors import HeadraceError
+from headrace.testing import BrokerProcess, FaultProxy, ZooKeeperProcess
+
+Say = Callable[[str, str], None]
+"""Told of every fault: its name, and to whom."""
+Fault = Callable[[random.Random, Say], None]
+"""It is over, and what it hurt is up again, when it gives back."""
+
+BROKER_SETTINGS = {
+    "offsets.topic.num.partitions": "4",
+    "transaction.state.log.num.partitions": "4",
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": "500",
+    "group.min.session.timeout.ms": "1000",
+    "group.initial.rebalance.delay.ms": "0",
+    "log.segment.bytes": "1048576",
+}
+SESSION_S = 3.0
+CLUSTER_SETTINGS = BROKER_SETTINGS | {
+    "default.replication.factor": "3",
+    "min.insync.replicas": "2",
+    "offsets.topic.replication.factor": "3",
+    "transaction.state.log.replication.factor": "3",
+    "transaction.state.log.min.isr": "2",
+    "zookeeper.session.timeout.ms": f"{SESSION_S * 1000:.0f}",
+    "broker.session.timeout.ms": "2000",
+    "broker.heartbeat.interval.ms": "500",
+    "replica.lag.time.max.ms": "5000",
+    "leader.imbalance.check.interval.seconds": "5",
+}
+BROKERS = (1, 2, 3)
+_HEAL_S = 90.0
+_LOOK_S = 0.1
+
+
+class Servers(Protocol):
+    @property
+    def address(self) -> str:
+        """`bootstrap.servers`."""
+
+    @property
+    def faults(self) -> Sequence[Fault]:
+        """To choose from; more likely ones are there several times."""
+
+    def start(self) -> None: ...
+
+    def fallen(self) -> list[str]:
+        """What those said that ended by themselves; they are started again."""
+
+    def heal(self, topics: tuple[str, ...]) -> str | None:
+        """Wait until all is well; what is not, if it does not become so."""
+
+    def stop(self) -> None:
+        """For good; nothing of it is left."""
+
+
+def pause(pid: int, seconds: float) -> None:
+    os.kill(pid, signal.SIGSTOP)
+    time.sleep(seconds)
+    os.kill(pid, signal.SIGCONT)
+
+
+class OneBroker:
+    """See the module."""
+
+    def __init__(self, directory: Path) -> None:
+        self._broker = BrokerProcess(directory / "data", BROKER_SETTINGS)
+
+    @property
+    def address(self) -> str:
+        return self._broker.address
+
+    @property
+    def faults(self) -> Sequence[Fault]:
+        return [self._kill] * 2 + [self._pause] * 2
+
+    def start(self) -> None:
+        self._broker.start()
+
+    def fallen(self) -> list[str]:
+        return _start_fallen([self._broker])
+
+    def heal(self, topics: tuple[str, ...]) -> str | None:
+        return None
+
+    def stop(self) -> None:
+        self._broker.stop()
+
+    def _kill(self, rng: random.Random, say: Say) -> None:
+        say("broker killed", "")
+        self._broker.kill()
+        time.sleep(rng.choice([0.0, 0.5, 2.0]))
+        self._broker.start()
+
+    def _pause(self, rng: random.Random, say: Say) -> None:
+        seconds = rng.choice([0.5, 2.0, 4.0])
+        say("broker paused", f"for {seconds} s")
+        pause(self._broker.pid, seconds)
+
+
+class ThreeBrokers:
+    """Each behind a proxy of its own, which clients and the other brokers connect to; with a ZooKeeper, or with the
+    store in a directory."""
+
+    def __init__(self, directory: Path, *, with_zookeeper: bool) -> None:
+        self._zookeeper = ZooKeeperProcess(directory / "zookeeper") if with_zookeeper else None
+        self._proxies = {node: FaultProxy() for node in BROKERS}
+        store = (
+            {"zookeeper.connect": self._zookeeper.address}
+            if self._zookeeper is not None
+            else {"headrace.metadata.dir": str(directory / "metadata")}
+        )
+        self._brokers = {
+            node: BrokerProcess(
+                directory / f"broker-{node}",
+                {**CLUSTER_SETTINGS, **store, **self._proxies[node].overrides, "node.id": str(node)},
+            )
+            for node in BROKERS
+        }
+
+    @property
+    def address(self) -> str:
+        return ",".join(proxy.address for proxy in self._proxies.values())
+
+    @property
+    def faults(self) -> Sequence[Fault]:
+        of_brokers = [self._kill] * 3 + [self._pause] * 3 + [self._restart] * 2 + [self._kill_two, self._pause_two]
+        of_the_network = [self._cut] * 2 + [self._cut_off] * 2
+        of_the_store = [self._kill_store, self._pause_store, self._kill_while_the_store_is_away]
+        return of_brokers + of_the_network + (of_the_store if self._zookeeper is not None else [])
+
+    def start(self) -> None:
+        if self._zookeeper is not None:
+            self._zookeeper.start()
+        for node, broker in self._brokers.items():
+            self._proxies[node].target = broker.address
+            self._proxies[node].start()
+            broker.start()
+        with Admin({"bootstrap.servers": self.address}) as admin:
+            # A broker takes connections before it is registered.
+            eventually(lambda: len(admin.describe_cluster().nodes) == len(BROKERS), "all brokers", _HEAL_S)
+
+    def stop(self) -> None:
+        for broker in self._brokers.values():
+            broker.kill()
+        for proxy in self._proxies.values():
+            proxy.stop()
+        if self._zookeeper is not None:
+            self._zookeeper.kill()
+
+    def fallen(self) -> list[str]:
+        return _start_fallen(list(self._brokers.values()))
+
+    def tracebacks(self) -> dict[int, int]:
+        """How many each broker's log has."""
+        return {
+            node: broker.output().count("Traceback (most recent call last)") for node, broker in self._brokers.items()
+        }
+
+    def heal(self, topics: tuple[str, ...]) -> str | None:
+        """All replicas in sync, everywhere."""
+        deadline = time.monotonic() + _HEAL_S
+        with Admin({"bootstrap.servers": self.address}) as admin:
+            while True:
+                lacking = _lacking(admin, topics)
+                if not lacking:
+                    return None
+                if time.monotonic() > deadline:
+                    return f"after {_HEAL_S:.0f} s: {lacking}"
+                time.sleep(_LOOK_S)
+
+    def roll(self, topics: tuple[str, ...], say: Callable[[str], None]) -> list[str]:
+        """Restart all, one after the other, each when the one before is in sync again; what went wrong."""
+        problems: list[str] = []
+        for node, broker in self._brokers.items():
+            began = time.monotonic()
+            code = broker.stop()
+            stopped = time.monotonic()
+            if code != 0:
+                problems.append(f"broker {node} ended with {code}")
+            broker.start()
+            started = time.monotonic()
+            lacking = self.heal(topics)
+            if lacking is not None:
+                problems.append(f"broker {node} is not in sync again {lacking}")
+            say(
+                f"broker {node} restarted: {stopped - began:.1f} s to stop, {started - stopped:.1f} s to start, "
+                f"{time.monotonic() - started:.1f} s until all replicas are in sync"
+            )
+        return problems
+
+    # --- faults of brokers
+
+    def _kill(self, rng: random.Random, say: Say) -> None:
+        self._kill_all(rng, say, [rng.choice(BROKERS)])
+
+    def _kill_two(self, rng: random.Random, say: Say) -> None:
+        self._kill_all(rng, say, rng.sample(BROKERS, 2))
+
+    def _kill_all(self, rng: random.Random, say: Say, nodes: list[int]) -> None:
+        say(f"{len(nodes)} killed", f"brokers {nodes}")
+        for node in nodes:
+            self._brokers[node].kill()
+        time.sleep(rng.choice([0.0, 1.0, 4.0]))
+        for node in nodes:
+            self._brokers[node].start()
+
+    def _restart(self, rng: random.Random, say: Say) -> None:
+        node = rng.choice(BROKERS)
+        say("1 restarted", f"broker {node}")
+        self._brokers[node].stop()
+        time.sleep(rng.choice([0.0, 1.0, 4.0]))
+        self._brokers[node].start()
+
+    def _pause(self, rng: random.Random, say: Say) -> None:
+        self._pause_all(rng, say, [rng.choice(BROKERS)])
+
+    def _pause_two(self, rng: random.Random, say: Say) -> None:
+        self._pause_all(rng, say, rng.sample(BROKERS, 2))
+
+    def _pause_all(self, rng: random.Random, say: Say, nodes: list[int]) -> None:
+        """Longer than its session, more often than not: who wakes up has been deposed, and does not know it."""
+        seconds = rng.choice([0.5, SESSION_S + 1, 2 * SESSION_S + 1])
+        say(f"{len(nodes)} paused", f"brokers {nodes} for {seconds} s")
+        pids = [self._brokers[node].pid for node in nodes]
+        for pid in pids:
+            os.kill(pid, signal.SIGSTOP)
+        time.sleep(seconds)
+        for pid in pids:
+            os.kill(pid, signal.SIGCONT)
+
+    # --- faults of the network
+
+    def _cut(self, rng: random.Random, say: Say) -> None:
+        node = rng.choice(BROKERS)
+        say("connections cut", f"{self._proxies[node].cut()} to broker {node}")
+
+    def _cut_off(self, rng: random.Random, say: Say) -> None:
+        """Whatever is sent to it is lost; what it sends arrives, and so does its sign of life in the store."""
+        node, seconds = rng.choice(BROKERS), rng.choice([1.0, 4.0, 8.0])
+        say("cut off", f"broker {node} for {seconds} s")
+        self._proxies[node].swallow()
+        time.sleep(seconds)
+        self._proxies[node].resume()
+        self._proxies[node].cut()
+
+    # --- faults of the store
+
+    def _kill_store(self, rng: random.Random, say: Say) -> None:
+        assert self._zookeeper is not None
+        seconds = rng.choice([0.0, 2.0, 2 * SESSION_S])
+        say("ZooKeeper killed", f"for {seconds} s")
+        self._zookeeper.kill()
+        time.sleep(seconds)
+        self._zookeeper.start()
+
+    def _pause_store(self, rng: random.Random, say: Say) -> None:
+        assert self._zookeeper is not None
+        seconds = rng.choice([1.0, 2 * SESSION_S])
+        say("ZooKeeper paused", f"for {seconds} s")
+        pause(self._zookeeper.pid, seconds)
+
+    def _kill_while_the_store_is_away(self, rng: random.Random, say: Say) -> None:
+        assert self._zookeeper is not None
+        node = rng.choice(BROKERS)
+        say("killed without ZooKeeper", f"broker {node}")
+        self._zookeeper.pause()
+        self._brokers[node].kill()
+        time.sleep(rng.choice([1.0, 2 * SESSION_S]))
+        self._zookeeper.resume()
+        self._brokers[node].start()
+
+
+def _start_fallen(brokers: list[BrokerProcess]) -> list[str]:
+    fallen = [broker for broker in brokers if not broker.is_running]
+    said = [f"{broker.directory.name}: {broker.output()[-1500:]}" for broker in fallen]
+    for broker in fallen:
+        broker.start()
+    return said
+
+
+def _lacking(admin: Admin, topics: tuple[str, ...]) -> str:
+    """The partitions without a leader or with replicas that are not in sync; nothing if there are none."""
+    try:
+        found = admin.describe_topics(topics)
+        return ", ".join(
+            f"{topic}-{one.partition} leader {one.leader} isr {list(one.isr)} of {list(one.replicas)}"
+            for topic in topics
+            for one in found[topic].partitions
+            if one.leader < 0 or len(one.isr) < len(one.replicas)
+        )
+    except HeadraceError as error:
+        return repr(error)

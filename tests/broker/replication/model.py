@@ -57,6 +57,7 @@ class Schedule:
             (4, self.alter_late),
             (0.3 * wild, self.make_anew),
             (0.5, self.delete_records),
+            (0.5 * wild, self.configure),
         ]
         self.actions = [action for _, action in choices]
         total = 0.0
@@ -224,6 +225,12 @@ class Schedule:
         replica = node.replicas.get(topic_id)
         if node.runs and replica is not None and replica.leader is not None:
             node.delete_records(topic_id, self.rng.randint(0, replica.leader.high_watermark))
+
+    def configure(self) -> None:
+        """Another `min.insync.replicas`."""
+        min_isr = self.rng.randint(1, 3)
+        if not self.bounded or len(self._down_uncleanly()) < min_isr:
+            self.cluster.set_min_isr(min_isr)
 
     # --- the end
 

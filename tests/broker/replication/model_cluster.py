@@ -4,12 +4,14 @@ messages that are lost, late and out of order; and the invariants, which are che
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from typing import Any
 
 from tests.broker.replication.model_log import ModelLog, Record
 from tests.broker.replication.model_node import (
     CONTROLLER,
+    MIN_ISR_CONFIG,
     PARTITION,
     Altered,
     Fetch,
@@ -22,8 +24,10 @@ from tests.broker.replication.model_node import (
 
 from headrace.broker.replication.leader import LeaderState
 from headrace.cluster import brokers, features, leadership
+from headrace.cluster.broker_config import BrokerConfig
 from headrace.cluster.brokers import Registration
 from headrace.cluster.configs import BrokerLayers
+from headrace.cluster.controller import Controller
 from headrace.cluster.decision import Decision
 from headrace.cluster.image import Image, Listener, PartitionImage
 from headrace.cluster.partitions import RulesOf
@@ -37,9 +41,13 @@ from headrace.cluster.records import (
     TopicRecord,
 )
 from headrace.protocol.messages.elect_leaders import ElectLeadersRequest, TopicPartitions
+from headrace.protocol.messages.incremental_alter_configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+)
 
 TOPIC = "t"
-MIN_ISR_CONFIG = "min.insync.replicas"
 
 
 class Cluster:
@@ -75,6 +83,7 @@ class Cluster:
         self.unclean_elections = 0
         self.topics_made = 0
         self._rules: RulesOf | None = None
+        self.controller = Controller(CONTROLLER, BrokerConfig.parse({}), random.Random(0), lambda: bytes(16))
         minimum = ConfigRecord(
             resource_type=ResourceType.BROKER, resource_name="", name=MIN_ISR_CONFIG, value=str(min_isr)
         )
@@ -101,7 +110,7 @@ class Cluster:
 
     @property
     def rules(self) -> RulesOf:
-        """What the controller goes by: read once, since nothing here changes the configuration."""
+        """What the controller goes by: read anew when the configuration has changed."""
         if self._rules is None:
             self._rules = leadership.rules_of(
                 self.image, BrokerLayers({}, self.image.config(ResourceType.BROKER, ""), {})
@@ -125,6 +134,13 @@ class Cluster:
     def shut_down(self, node_id: int) -> None:
         """A node wants to stop, and hands over what it leads."""
         self.decide(brokers.shut_down(self.image, node_id, self.rules))
+
+    def set_min_isr(self, min_isr: int) -> None:
+        config = AlterableConfig(name=MIN_ISR_CONFIG, config_operation=0, value=str(min_isr))
+        resource = AlterConfigsResource(resource_type=ResourceType.BROKER, resource_name="", configs=[config])
+        request = IncrementalAlterConfigsRequest(resources=[resource], validate_only=False)
+        self.min_isr, self._rules = min_isr, None
+        self.decide(self.controller.incremental_alter_configs(self.image, request))
 
     def elect_preferred(self) -> None:
         wanted = [TopicPartitions(topic=TOPIC, partitions=[PARTITION])]

@@ -19,7 +19,7 @@ from headrace.broker.replication.isr_changes import IsrChanges
 from headrace.broker.replication.leader import LeaderState, Proposal, Term
 from headrace.broker.replication.truncation import NotInLog, divergence
 from headrace.cluster.image import Image, PartitionImage
-from headrace.cluster.records import MetadataRecord
+from headrace.cluster.records import MetadataRecord, ResourceType
 from headrace.error_codes import ErrorCode
 from headrace.protocol.messages.alter_partition import AlterPartitionRequest, AlterPartitionResponse
 
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 PARTITION = 0
 LAG_MS = 1000.0
+MIN_ISR_CONFIG = "min.insync.replicas"
 CONTROLLER = 0
 
 
@@ -119,6 +120,7 @@ class Node:
         self.has_lost = False
         #: The epoch in which it was stopped cleanly, as its disk tells; -1 when it was not.
         self.stopped_in_epoch = -1
+        self.min_isr = cluster.min_isr
 
     @property
     def runs(self) -> bool:
@@ -177,12 +179,25 @@ class Node:
         self.applied += 1
         if not self.is_ready:
             return
+        minimum = int(self.image.config(ResourceType.BROKER, "")[MIN_ISR_CONFIG])
+        # What asks for more counts before what the same metadata says of in-sync replicas, what asks for less after it.
+        self._need(max(self.min_isr, minimum))
         self._follow()
+        self._need(minimum)
         after = {node_id: (broker.epoch, broker.is_active) for node_id, broker in self.image.brokers.items()}
         changed = [node_id for node_id, state in after.items() if before.get(node_id) != state]
         if changed:
             for replica in self.replicas.values():
                 if replica.leader is not None and replica.leader.brokers_changed(changed, self.cluster.now_ms):
+                    self._moved(replica)
+
+    def _need(self, min_isr: int) -> None:
+        self.min_isr = min_isr
+        for replica in self.replicas.values():
+            leader = replica.leader
+            if leader is not None and leader.min_isr != min_isr:
+                leader.min_isr = min_isr
+                if leader.tick(self.cluster.now_ms):
                     self._moved(replica)
 
     def _follow(self) -> None:
@@ -242,7 +257,7 @@ class Node:
             high_watermark=high_watermark,
             now_ms=self.cluster.now_ms,
             lag_time_max_ms=LAG_MS,
-            min_isr=self.cluster.min_isr,
+            min_isr=self.min_isr,
         )
         replica.seen_high_watermark = 0
         replica.agreed_in = term.leader_epoch

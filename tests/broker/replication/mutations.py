@@ -20,9 +20,9 @@ from tests.broker.replication.model_node import Violation
 from headrace.broker.replication import follower
 from headrace.broker.replication.leader import LeaderState, Proposal, Sent
 from headrace.cluster import brokers, leadership, partitions
-from headrace.cluster.image import PartitionImage, TopicImage
-from headrace.cluster.partitions import Election, Rules
-from headrace.cluster.records import PartitionChangeRecord
+from headrace.cluster.image import Image, PartitionImage, TopicImage
+from headrace.cluster.partitions import Election, Rules, RulesOf
+from headrace.cluster.records import MetadataRecord, PartitionChangeRecord
 
 
 class Mutation(NamedTuple):
@@ -75,7 +75,7 @@ def _falling_watermark(state: LeaderState, now_ms: float) -> bool:
 # --- of the controller ------------------------------------------------------------------------------------------------
 
 _change, _find_eligible, _elect = partitions.change, partitions._find_eligible, partitions._elect
-_restarted = brokers._restarted
+_restarted, _follow_minimum = brokers._restarted, leadership.follow_minimum
 
 
 def _eligible_whatever_was_lost(partition: PartitionImage, target: Any, lost_data: Any) -> None:
@@ -101,6 +101,15 @@ def _unmarked(*arguments: Any, **named: Any) -> PartitionChangeRecord | None:
     if record is not None:
         record.leader_recovery_state = -1
     return record
+
+
+def _without_the_epochs_moved(image: Image, before: RulesOf, after: RulesOf) -> list[MetadataRecord]:
+    records = _follow_minimum(image, before, after)
+    return [record for record in records if getattr(record, "eligible_leader_replicas", None) is not None]
+
+
+def _nothing_follows(image: Image, before: RulesOf, after: RulesOf) -> list[MetadataRecord]:
+    return []
 
 
 def _stays_in_sync(
@@ -145,6 +154,8 @@ MUTATIONS: tuple[Mutation, ...] = (
         100,
         ((brokers, "change", _eligible_for_good), (leadership, "change", _eligible_for_good)),
     ),
+    Mutation("eligible by a former minimum", 100, ((leadership, "follow_minimum", _nothing_follows),)),
+    Mutation("a raised minimum is overtaken", 1000, ((leadership, "follow_minimum", _without_the_epochs_moved),)),
     Mutation("in sync through a restart", 50, ((brokers, "_restarted", _stays_in_sync),)),
     Mutation("the last one stays in sync", 50, ((brokers, "_restarted", _last_stays_in_sync),)),
     Mutation("unclean without a mark", 100, ((brokers, "change", _unmarked), (leadership, "change", _unmarked))),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.broker.replication.model_cluster import Cluster
 from tests.broker.replication.model_log import ModelLog, Record
-from tests.broker.replication.model_node import PARTITION, Fetch, Message, Node, Violation
+from tests.broker.replication.model_node import LAG_MS, PARTITION, Fetch, Message, Node, Violation
 
 from headrace.broker.replication.follower import Act, Answer, Position, out_of_range, position, step
 from headrace.error_codes import ErrorCode
@@ -287,6 +287,61 @@ def test_the_last_leader_is_trusted_when_nobody_is_and_it_is_said_kip_966() -> N
     assert not cluster.partition.recovering
     for node in (first, second, third):
         assert log_of(cluster, node).records == []
+
+
+def test_with_a_lower_minimum_who_is_not_needed_is_not_eligible() -> None:
+    cluster = calm(min_isr=2)
+    leader, second, third = by_role(cluster)
+    for node in (second, third):
+        cluster.fence(node.id)
+    assert cluster.partition.eligible == (third.id,)
+    cluster.set_min_isr(1)
+    cluster.spread_metadata()
+    leader.produce(cluster.topic_id, 1)
+    cluster.check()
+    assert is_acknowledged(cluster, 1)
+    cluster.unfence(third.id)
+    cluster.fence(leader.id)
+    assert cluster.partition.leader == -1  # the third has not got it
+    cluster.unfence(leader.id)
+    assert cluster.partition.leader == leader.id
+
+
+def test_with_a_lower_minimum_whoever_is_elected_goes_on_without_the_others() -> None:
+    cluster = calm(min_isr=3)
+    leader, second, third = by_role(cluster)
+    for node in (leader, second, third):
+        cluster.fence(node.id)
+    assert cluster.partition.eligible == (1, 2, 3)
+    cluster.set_min_isr(1)
+    cluster.unfence(third.id)
+    cluster.spread_metadata()
+    third.produce(cluster.topic_id, 1)
+    cluster.check()
+    assert is_acknowledged(cluster, 1)
+    cluster.unfence(second.id)
+    cluster.fence(third.id)
+    assert cluster.partition.leader == -1
+
+
+def test_a_leader_lets_nobody_go_before_it_knows_of_a_higher_minimum() -> None:
+    cluster = calm(min_isr=1)
+    leader, second, third = by_role(cluster)
+    topic_id = cluster.topic_id
+    leader.produce(topic_id, 1)
+    cluster.set_min_isr(2)
+    cluster.now_ms += 5 * LAG_MS
+    leader.tick()  # it wants to go on alone
+    deliver_all(cluster)
+    assert not is_acknowledged(cluster, 1)
+    assert set(cluster.partition.isr) == {1, 2, 3}
+    cluster.spread_metadata()
+    leader.tick()
+    deliver_all(cluster)
+    cluster.spread_metadata()
+    assert cluster.partition.isr == (leader.id,)
+    assert cluster.partition.eligible == tuple(sorted((second.id, third.id)))
+    assert not is_acknowledged(cluster, 1)
 
 
 def test_a_shorter_leader_after_an_unclean_election_is_followed() -> None:

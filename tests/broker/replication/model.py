@@ -50,11 +50,11 @@ class Schedule:
             (1.5 * wild, self.stop),
             (6, self.come_back),
             (1.5 * wild, self.pause),
-            (0.5 * wild, self.bounce),
+            (1 * wild, self.bounce),
             (4, self.fence),
             (5, self.unfence),
             (1 + 2 * wild, self.elect),
-            (4, self.alter_late),
+            (10, self.alter_late),
             (0.3 * wild, self.make_anew),
             (0.5, self.delete_records),
             (0.5 * wild, self.configure),
@@ -184,6 +184,8 @@ class Schedule:
         """Restarted so quickly that what it asked for in its former life arrives in the next."""
         node = self._node()
         if node.alive and self._may_crash(node):
+            for topic_id in node.replicas:
+                node.fetch(topic_id)
             node.crash(power_loss=True)
             node.restart()
             self.cluster.spread_metadata(node.id)

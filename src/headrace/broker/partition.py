@@ -34,7 +34,7 @@ from headrace.errors import (
     OffsetNotAvailableError,
     UnknownLeaderEpochError,
 )
-from headrace.log import UNVERIFIED, Appended, Log, Origin, Verification
+from headrace.log import UNVERIFIED, Appended, Log, LogConfig, Origin, Verification
 from headrace.runtime import BUSY, Buffer, DirectoryWriter, DiskError, Overloaded
 from headrace.topics import TopicPartition
 
@@ -173,6 +173,15 @@ class Partition:
         # What waits to be synced becomes visible with its own acknowledgement.
         self._advance(_durable_end(self.log))
         self.wake_all()
+
+    def reconfigure(self, config: LogConfig) -> None:
+        """Go by another configuration of the topic from now on."""
+        self.log.config = config
+        state = self.state
+        if state is not None and state.min_isr != config.min_insync_replicas:
+            state.min_isr = config.min_insync_replicas
+            if state.tick(self._surroundings.now_ms()):
+                self._was_committed()
 
     def wake_all(self) -> None:
         self.watchers.wake_all()
@@ -475,7 +484,6 @@ class Partition:
         """Time has passed: followers that are behind for too long leave the in-sync replicas."""
         state = self.state
         if state is not None:
-            state.min_isr = self.log.config.min_insync_replicas
             now_ms = self._surroundings.now_ms()
             if state.tick(now_ms):
                 self._was_committed()

@@ -168,6 +168,11 @@ class Replicas:
         # First, as a topic of the same name may be among those that are made.
         for gone in changes.deleted:
             await self._drop(gone)
+        names = {topic for topic, _ in self.partitions} if changes.brokers_configured else changes.configured
+        configs = {name: self.config_of(name) for name in names}
+        # What asks for more in-sync replicas counts before what is said of them here, and what asks for fewer after it:
+        # nothing is committed by fewer than the controller counts on, nor by a leader that is none any more.
+        self._reconfigure(configs, only_stricter=True)
         new: list[tuple[TopicImage, int, PartitionImage]] = []
         left: list[TopicPartition] = []
         for topic, index, is_new in changes.partitions:
@@ -183,8 +188,7 @@ class Replicas:
                 new.append((topic, index, state))
         await self._drop_partitions(left, "its replica was moved to other brokers")
         await self._make(new)
-        names = {topic for topic, _ in self.partitions} if changes.brokers_configured else changes.configured
-        self._reconfigure(names)
+        self._reconfigure(configs)
 
     def unmade(self, image: Image, records: Iterable[MetadataRecord]) -> dict[tuple[str, int], str]:
         """The partitions of these records whose logs could not be made here, with the reason."""
@@ -208,13 +212,15 @@ class Replicas:
         topics = [(image.topics.get(name), index) for name, index in waiting]
         await self._make([(topic, index, topic.partitions[index]) for topic, index in topics if topic is not None])
 
-    def _reconfigure(self, topics: set[str]) -> None:
-        if not topics:
+    def _reconfigure(self, configs: dict[str, LogConfig], *, only_stricter: bool = False) -> None:
+        if not configs:
             return
-        configs = {topic: self.config_of(topic) for topic in topics}
         for (topic, _), partition in self.partitions.items():
-            if topic in configs:
-                partition.log.config = configs[topic]
+            config = configs.get(topic)
+            if config is None:
+                continue
+            if not only_stricter or config.min_insync_replicas > partition.log.config.min_insync_replicas:
+                partition.reconfigure(config)
 
     async def _make(self, wanted: list[tuple[TopicImage, int, PartitionImage]]) -> None:
         if not wanted:

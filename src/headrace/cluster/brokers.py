@@ -134,8 +134,9 @@ def _restarted(
             return None
         return change_to()
     others = [member for member in partition.isr if member != node_id]
-    if others:
+    if others or (rules.has_eligible and fenced and partition.leader == node_id):
         # The restarted replica may lack the newest records: those that have them go on without it until it caught up.
+        # The last one in sync goes too: eligible replicas may have what it lost, and else it is trusted as last leader.
         return change_to(isr=others)
     if partition.leader == node_id and not fenced:
         return PartitionChangeRecord(partition_id=index, topic_id=topic.topic_id, leader=node_id)

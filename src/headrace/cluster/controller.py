@@ -127,12 +127,19 @@ class Controller:
         return self._with_elections(image, config_changes.alter_incrementally(self._configs(image), request))
 
     def _with_elections(self, image: Image, decision: Decision[R]) -> Decision[R]:
-        """Partitions that may have a leader by the new configuration get one with it."""
-        changes = decision.records
-        if any(isinstance(record, ConfigRecord) and record.name == _UNCLEAN for record in changes):
-            after = image.copied()
-            for record in changes:
+        """Partitions that may have a leader by the new configuration get one with it, and others may be eligible."""
+        names = {record.name for record in decision.records if isinstance(record, ConfigRecord)}
+        if names.isdisjoint((_UNCLEAN, _MIN_ISR)):
+            return decision
+        after = image.copied()
+        for record in decision.records:
+            after.apply(record)
+        if _MIN_ISR in names:
+            eligible = leadership.follow_minimum(after, self._rules(image), self._rules(after))
+            for record in eligible:
                 after.apply(record)
+            decision.records += eligible
+        if _UNCLEAN in names:
             decision.records += leadership.elect_leaderless(after, self._rules(after))
         return decision
 

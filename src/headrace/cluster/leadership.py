@@ -141,6 +141,29 @@ def elect_leaderless(image: Image, rules_of: RulesOf) -> list[MetadataRecord]:
     return records
 
 
+def follow_minimum(image: Image, before: RulesOf, after: RulesOf) -> list[MetadataRecord]:
+    """What another `min.insync.replicas` means for replicas that are eligible by it.
+
+    Where more are needed, every partition epoch moves: a leader that has not heard of it yet, and would commit alone
+    what those that leave lack, cannot let them go before it has.
+    """
+    records: list[MetadataRecord] = []
+    for topic in image.topics.values():
+        rules, former = after(topic.name), before(topic.name).min_isr
+        if not rules.has_eligible or rules.min_isr == former:
+            continue
+        for index, partition in enumerate(topic.partitions):
+            if partition.leader == NO_LEADER or len(partition.replicas) == 1:
+                continue  # nothing is committed, or nobody else could be eligible
+            # With fewer needed, its leader goes on without them: they are eligible no longer.
+            record = change(topic.topic_id, index, partition, image.is_active, rules, election=rules.election)
+            if record is None and rules.min_isr > former:
+                record = PartitionChangeRecord(partition_id=index, topic_id=topic.topic_id, isr=list(partition.isr))
+            if record is not None:
+                records.append(record)
+    return records
+
+
 # --- changes asked for by leaders -------------------------------------------------------------------------------------
 
 

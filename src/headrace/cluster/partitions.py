@@ -100,8 +100,8 @@ def change(
         tuple(partition.adding if adding is None else adding),
         tuple(partition.removing if removing is None else removing),
     )
-    needed = min(rules.min_isr, len(target.replicas))
     _finish_reassignment(target)
+    needed = min(rules.min_isr, len(target.replicas))
     if rules.has_eligible and len(target.isr) < needed:
         _find_eligible(partition, target, lost_data)
     record = PartitionChangeRecord(partition_id=index, topic_id=topic_id)
@@ -115,7 +115,8 @@ def change(
                 record.leader_recovery_state = 1
         elif elected.leader in target.eligible:
             target.isr = (elected.leader,)
-            target.eligible = tuple(node_id for node_id in target.eligible if node_id != elected.leader)
+            # Where one is enough, it goes on without the others.
+            target.eligible = tuple(n for n in target.eligible if n != elected.leader) if needed > 1 else ()
     elif not set(partition.replicas) <= set(target.replicas):
         # A new epoch fences the replica that is being taken away.
         record.leader = partition.leader
@@ -138,7 +139,8 @@ def change(
 
 def _find_eligible(partition: PartitionImage, target: _Target, lost_data: Collection[int]) -> None:
     """Who has all that was committed though it is not in sync any more."""
-    left = dict.fromkeys((*partition.eligible, *partition.isr))
+    # A replica that is taken away deletes its log: should it be one again, it has nothing.
+    left = dict.fromkeys(n for n in (*partition.eligible, *partition.isr) if n in target.replicas)
     target.eligible = tuple(sorted(n for n in left if n not in target.isr and n not in lost_data))
     known = dict.fromkeys((*left, *partition.last_known))
     target.last_known = tuple(sorted(n for n in known if n not in target.isr and n not in target.eligible))

@@ -16,6 +16,9 @@ from headrace.broker.replication import copying
 from headrace.broker.replication.copying import StaleAnswer
 from headrace.broker.replication.follower import Answer
 from headrace.broker.replication.leader import LeaderState, Proposal, Term
+from headrace.cluster.changes import ChangedPartition, Changes
+from headrace.cluster.image import PartitionImage
+from headrace.cluster.records import ConfigRecord, ResourceType
 from headrace.errors import (
     NotEnoughReplicasError,
     NotLeaderOrFollowerError,
@@ -321,5 +324,38 @@ def test_a_role_that_finds_no_room_at_the_writer_takes_effect_later(monkeypatch:
         await syncing
         await asyncio.sleep(1)
         assert partition.state is not None
+
+    simulated(test)
+
+
+def test_a_raised_minimum_counts_before_the_in_sync_replicas_that_are_heard_of_with_it() -> None:
+    async def test(broker: Broker, partition: Partition, neighbours: Neighbours) -> None:
+        topic = broker.image.topics["t"]
+
+        def needs(count: int) -> None:
+            name, value = "min.insync.replicas", str(count)
+            broker.image.apply(
+                ConfigRecord(resource_type=ResourceType.TOPIC, resource_name="t", name=name, value=value)
+            )
+
+        partition.lead(leads(1))
+        waiting = append(partition, b"one")
+        await asyncio.sleep(0.1)
+        neighbours.time_ms += 5000.0  # nobody is waited for any more but those in sync
+        replicas = (OWN, SECOND, THIRD)
+        topic.partitions[0] = PartitionImage(replicas, (OWN,), OWN, leader_epoch=1, partition_epoch=11)
+        needs(2)
+        changed = ChangedPartition(topic, 0, is_new=False)
+        await broker.replicas.follow(Changes(partitions=[changed], configured={"t"}))
+        # Who left is eligible to lead now: what it lacks must not be committed.
+        assert partition.state is not None
+        assert partition.state.term.isr == (OWN,)
+        assert partition.high_watermark == 0
+        assert not waiting.done()
+        # With one enough again it is committed, without waiting for the next look at who lags.
+        needs(1)
+        await broker.replicas.follow(Changes(configured={"t"}))
+        assert (await waiting).base_offset == 0
+        assert partition.high_watermark == 1
 
     simulated(test)

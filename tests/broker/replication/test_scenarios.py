@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from tests.broker.replication.model_cluster import PARTITION, Cluster, Fetch, Message, Node, Violation
+from tests.broker.replication.model_cluster import Cluster
 from tests.broker.replication.model_log import ModelLog, Record
+from tests.broker.replication.model_node import LAG_MS, PARTITION, Fetch, Message, Node, Violation
 
 from headrace.broker.replication.follower import Act, Answer, Position, out_of_range, position, step
 from headrace.error_codes import ErrorCode
@@ -91,18 +92,17 @@ def test_logs_do_not_differ_after_a_power_loss_of_all_kip_101() -> None:
     second.crash(power_loss=True)  # the second, now the only one in sync, has lost what the first has
     second.restart()
     cluster.unfence(second.id)
-    # Every replica in sync lost its power: a record may be lost by that, but no two logs may differ.
-    cluster.committed.clear()
+    # Every replica in sync lost its power: a record may be lost by that, and it is said, but no two logs may differ.
+    assert cluster.partition.leader == second.id
+    assert cluster.partition.recovering
     cluster.spread_metadata()
     second.produce(topic_id, 3)
     first.restart()
     cluster.unfence(first.id)
     cluster.spread_metadata()
     assert [record.value for record in log_of(cluster, first).records] == [1, 2]
-    for _ in range(3):
-        first.fetch(topic_id)
-        while cluster.messages:
-            cluster.deliver(cluster.messages.pop(0))
+    copy_all(cluster, first)
+    assert not cluster.partition.recovering
     assert log_of(cluster, first).records == log_of(cluster, second).records
     assert [record.value for record in log_of(cluster, first).records] == [1, 3]
 
@@ -245,23 +245,103 @@ def test_below_the_minimum_nothing_is_committed_kip_966() -> None:
     assert state.is_under_min_isr
 
 
-@pytest.mark.xfail(raises=Violation, strict=True, reason="needs the controller's eligible leader replicas (KIP-966)")
-def test_the_last_replica_standing_keeps_what_others_have_kip_966() -> None:
+def _last_one_standing(*, is_clean: bool) -> tuple[Cluster, list[Node]]:
+    """A record is acknowledged, both followers go, and the leader loses it; then all come back, the leader first."""
     cluster = calm(min_isr=2)
-    leader, second, third = by_role(cluster)
-    topic_id = cluster.topic_id
-    leader.produce(topic_id, 1)
+    leader, second, third = nodes = by_role(cluster)
+    leader.produce(cluster.topic_id, 1)
     copy_all(cluster, second, third)
     assert is_acknowledged(cluster, 1)
     for node in (second, third):
-        node.crash(power_loss=False)
+        if is_clean:
+            node.stop()
+        else:
+            node.crash(power_loss=False)
         cluster.fence(node.id)
+    assert cluster.partition.isr == (leader.id,)
+    assert cluster.partition.eligible == (third.id,)
     leader.crash(power_loss=True)
-    for node in (leader, second, third):
+    for node in nodes:
         node.restart()
         cluster.unfence(node.id)
     cluster.spread_metadata()
+    return cluster, nodes
+
+
+def test_the_last_replica_standing_keeps_what_others_have_kip_966() -> None:
+    cluster, (first, second, third) = _last_one_standing(is_clean=True)
+    # The one that went while two were in sync may lack records. The one that went after it has them all.
+    assert cluster.partition.leader == third.id
+    assert not cluster.partition.recovering
+    copy_all(cluster, first, second)
+    for node in (first, second, third):
+        assert [record.value for record in log_of(cluster, node).records] == [1]
+
+
+def test_the_last_leader_is_trusted_when_nobody_is_and_it_is_said_kip_966() -> None:
+    cluster, (first, second, third) = _last_one_standing(is_clean=False)
+    assert cluster.unclean_elections == 1
+    assert cluster.partition.leader == first.id
+    assert cluster.partition.recovering
     copy_all(cluster, second, third)
+    assert not cluster.partition.recovering
+    for node in (first, second, third):
+        assert log_of(cluster, node).records == []
+
+
+def test_with_a_lower_minimum_who_is_not_needed_is_not_eligible() -> None:
+    cluster = calm(min_isr=2)
+    leader, second, third = by_role(cluster)
+    for node in (second, third):
+        cluster.fence(node.id)
+    assert cluster.partition.eligible == (third.id,)
+    cluster.set_min_isr(1)
+    cluster.spread_metadata()
+    leader.produce(cluster.topic_id, 1)
+    cluster.check()
+    assert is_acknowledged(cluster, 1)
+    cluster.unfence(third.id)
+    cluster.fence(leader.id)
+    assert cluster.partition.leader == -1  # the third has not got it
+    cluster.unfence(leader.id)
+    assert cluster.partition.leader == leader.id
+
+
+def test_with_a_lower_minimum_whoever_is_elected_goes_on_without_the_others() -> None:
+    cluster = calm(min_isr=3)
+    leader, second, third = by_role(cluster)
+    for node in (leader, second, third):
+        cluster.fence(node.id)
+    assert cluster.partition.eligible == (1, 2, 3)
+    cluster.set_min_isr(1)
+    cluster.unfence(third.id)
+    cluster.spread_metadata()
+    third.produce(cluster.topic_id, 1)
+    cluster.check()
+    assert is_acknowledged(cluster, 1)
+    cluster.unfence(second.id)
+    cluster.fence(third.id)
+    assert cluster.partition.leader == -1
+
+
+def test_a_leader_lets_nobody_go_before_it_knows_of_a_higher_minimum() -> None:
+    cluster = calm(min_isr=1)
+    leader, second, third = by_role(cluster)
+    topic_id = cluster.topic_id
+    leader.produce(topic_id, 1)
+    cluster.set_min_isr(2)
+    cluster.now_ms += 5 * LAG_MS
+    leader.tick()  # it wants to go on alone
+    deliver_all(cluster)
+    assert not is_acknowledged(cluster, 1)
+    assert set(cluster.partition.isr) == {1, 2, 3}
+    cluster.spread_metadata()
+    leader.tick()
+    deliver_all(cluster)
+    cluster.spread_metadata()
+    assert cluster.partition.isr == (leader.id,)
+    assert cluster.partition.eligible == tuple(sorted((second.id, third.id)))
+    assert not is_acknowledged(cluster, 1)
 
 
 def test_a_shorter_leader_after_an_unclean_election_is_followed() -> None:

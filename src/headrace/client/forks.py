@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import weakref
 from typing import Protocol
+
+log = logging.getLogger("headrace.client")
 
 
 class Forkable(Protocol):
@@ -33,4 +36,8 @@ def ignore_forks(client: Forkable) -> None:
 
 def _forked() -> None:
     for client in list(_alive):
-        client.after_fork()
+        try:
+            client.after_fork()
+        except Exception:
+            # Python prints what a hook raises and goes on: the clients behind this one would not hear of the fork.
+            log.exception("a client could not let go of what its parent process uses: %r", client)

@@ -131,7 +131,9 @@ class Oracle:
                 raise Broken(f"{name} begins at {offset}, but was handed out only up to {limit}")
             self._check_beginning(name, offset)
         elif expected <= offset and self._is_gap(name, expected, offset):
-            if any(cut < expected for cut, _ in new) and name in self.has_epoch:
+            # Only markers between the cut and this: it is also what comes first behind the cut.
+            behind = [cut for cut, _ in new if cut < expected and not self._is_gap(name, cut, offset)]
+            if behind and name in self.has_epoch:
                 raise Broken(f"{name} goes on at {offset}, though the log was cut back to {min(new)[0]}")
         elif not self._may_jump(name, offset):
             raise Broken(f"{name}: {offset} was handed out where {expected} comes next (cut: {cluster.cuts[name]})")
@@ -423,6 +425,10 @@ async def _read_the_rest(oracle: Oracle, call: Do) -> None:
                 oracle.check_position(name, position)
                 ends[name] = position == cluster.end(*name)
             is_settled = oracle.owned is None or not cluster.is_rebalancing
+            if is_settled and oracle.owned is not None:
+                # A join that was answered is a rebalance too, until it is through: what is committed then is refused.
+                metadata = await call("group_metadata", is_hostile=False)
+                is_settled = metadata.generation_id == cluster.generation
             if is_settled and len(names) == len(cluster.partitions) and all(ends.values()):
                 break
             await _poll(oracle, _hospitable(call), 1.0)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import gc
 import os
 import ssl
 import subprocess
@@ -16,6 +18,7 @@ from headrace.runtime.simulated import (
     HostDied,
     NetworkModel,
     SimulatedCrash,
+    SimulationFailed,
     run_simulation,
     run_twice,
     simulated_runtime,
@@ -272,6 +275,30 @@ def test_after_a_power_loss_peers_hear_nothing_until_the_host_is_back():
         await again.until(lambda: again.received == b"x")
 
     run_simulation(main, 1)
+
+
+@pytest.mark.parametrize("is_killed", [True, False])
+def test_failed_disk_work_that_nobody_looked_at_is_a_mistake_unless_its_host_died(is_killed):
+    def fail() -> None:
+        raise ValueError("no")
+
+    async def main(simulation):
+        host = simulation.host("a")
+
+        async def ask() -> None:
+            host.runtime.offload(fail)
+            await asyncio.sleep(10)
+
+        asked = host.start(ask())
+        await asyncio.sleep(5)
+        if is_killed:
+            host.kill()
+        with contextlib.suppress(HostDied):
+            await asked
+        gc.collect()  # the collector is off meanwhile, and what failed is part of a cycle
+
+    with contextlib.nullcontext() if is_killed else pytest.raises(SimulationFailed, match="never retrieved"):
+        run_simulation(main, seed=1)
 
 
 def test_clean_up_code_of_a_killed_host_reaches_nobody():

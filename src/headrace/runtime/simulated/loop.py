@@ -195,6 +195,9 @@ class SimulatedLoop(asyncio.BaseEventLoop):
     def _keep_unhandled(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         if isinstance(context.get("exception"), SimulatedCrash):
             return  # how a host's own tasks end when the host does
+        life: Incarnation | None = getattr(context.get("future"), "life", None)
+        if life is not None and not life.alive:
+            return  # whoever would have looked at it is gone
         self.trace.record("unhandled", str(context.get("message", "")), repr(type(context.get("exception"))))
         self.unhandled.append(context)
 

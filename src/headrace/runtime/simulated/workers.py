@@ -15,7 +15,7 @@ from typing import Any
 from headrace.runtime.errors import Overloaded
 from headrace.runtime.interface import T, Ts
 from headrace.runtime.simulated.interleaving import Interleaver, Strand
-from headrace.runtime.simulated.loop import SimulatedLoop
+from headrace.runtime.simulated.loop import SimulatedLoop, incarnation
 
 _OFFLOAD_QUEUED_MAX = 100_000
 
@@ -30,6 +30,14 @@ class WorkModel:
 
     def draw(self, rng: random.Random) -> float:
         return rng.uniform(0.0, self.slow_s_max if rng.random() < self.slow_probability else self.usual_s_max)
+
+
+class _WorkResult(asyncio.Future[T]):
+    """What disk work gave. When the host that asked for it dies, there is nobody to look at it."""
+
+    def __init__(self, *, loop: SimulatedLoop):
+        super().__init__(loop=loop)
+        self.life = incarnation.get()
 
 
 class SimulatedPool:
@@ -66,7 +74,7 @@ class SimulatedPool:
             raise RuntimeError(f"pool {self._name!r} is closed")
         if self._outstanding >= self._queued_max:
             raise Overloaded(f"{self._name}: {self._outstanding} pieces of disk work are waiting; try again later")
-        future: asyncio.Future[T] = self._loop.create_future()
+        future: _WorkResult[T] = _WorkResult(loop=self._loop)
         self._outstanding += 1
         self._idle.clear()
         self._queue.append((future, fn, args))

@@ -202,6 +202,7 @@ def test_a_leader_that_names_nobody_to_go_to_is_asked_for_itself(user: User, nam
     assert len(brokers.nodes) < 10
 
 
+@pytest.mark.slow
 @every_user
 @pytest.mark.parametrize("named", [99, 2, 1], ids=["unknown", "a replica that has nothing", "itself"])
 def test_nobody_asks_in_a_tight_loop_whatever_is_answered(user: User, named: int) -> None:
@@ -291,6 +292,7 @@ def imported(path: Path) -> set[str]:
     return found
 
 
+@pytest.mark.slow
 def test_requests_to_read_are_made_by_the_client_alone() -> None:
     """So nobody else chooses their versions: the client negotiates them."""
     found = {

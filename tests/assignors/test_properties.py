@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -46,6 +47,7 @@ def members(draw: st.DrawFn) -> Subscription:
 groups = st.dictionaries(st.sampled_from([f"m{i}" for i in range(8)] + ["😀", "Ａ"]), members(), max_size=7)
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(name=st.sampled_from(NAMES), counts=counts, group=groups, data=st.data())
 def test_every_assignment_is_valid_whatever_members_claim(
@@ -138,6 +140,7 @@ def test_a_cooperative_group_settles_and_no_partition_has_two_owners_on_the_way(
     assert not faults(cluster, joined, result)
 
 
+@pytest.mark.slow
 @settings(max_examples=30, deadline=None, derandomize=True)
 @given(counts=counts, group=groups)
 def test_compact_and_plain_lists_of_owned_partitions_mean_the_same(

@@ -37,6 +37,7 @@ def hold_to_java(name: str, every: int) -> int:
     return seen
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_a_sample_of_assignments_is_javas(name: str) -> None:
     assert hold_to_java(name, every=11) > 250

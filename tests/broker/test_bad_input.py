@@ -183,6 +183,7 @@ def unpacked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return limits
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("topic", ["again", "stamped", "t"])
 @pytest.mark.parametrize("codec", CODECS, ids=lambda codec: codec.name.lower())
 def test_a_decompression_bomb_is_unpacked_no_further_than_the_topic_allows(

@@ -45,6 +45,7 @@ async def coordinator_of(cluster: SeveralBrokers, through: int, key_type: int, k
     return found.node_id
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("key_type", "topic"), [(0, CONSUMER_OFFSETS), (1, TRANSACTION_STATE)])
 def test_every_broker_finds_the_same_coordinator_and_another_when_that_is_gone(key_type: int, topic: str) -> None:
     async def main(cluster: SeveralBrokers) -> None:

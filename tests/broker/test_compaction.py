@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from tests.waiting import eventually
@@ -27,6 +28,7 @@ def read_all(address: str, topic: str) -> list[tuple[bytes, bytes]]:
         consumer.close()
 
 
+@pytest.mark.slow
 def test_the_last_value_of_every_key_survives_compaction() -> None:
     with testing.broker(overrides={"log.cleaner.backoff.ms": "50"}) as kafka:
         admin = AdminClient({"bootstrap.servers": kafka.address})

@@ -30,6 +30,7 @@ READING = (raw.fetch_request("t", 0, 0), raw.FETCH_VERSION)
 ASKING = (MetadataRequest(topics=None), METADATA_VERSION)
 
 
+@pytest.mark.slow
 def test_a_connection_that_is_lost_before_its_request_has_begun_leaves_nothing_behind() -> None:
     async def scenario(world: World) -> None:
         world.send(WAITING)

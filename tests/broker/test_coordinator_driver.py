@@ -395,6 +395,7 @@ async def add_partition(machine: Machine, who: dict[str, int], *indexes: int) ->
     return code
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("version", [0, 2])
 def test_a_transaction_that_would_be_too_large_to_be_ended_is_refused_while_it_grows(version: int) -> None:
     async def test(machine: Machine) -> None:

@@ -359,6 +359,7 @@ def join_request(member_id: str) -> JoinGroupRequest:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("phase", ["join", "sync", "stored"])
 def test_members_that_wait_for_each_other_are_told_when_the_partition_is_lost(phase: str) -> None:
     async def test(machine: Machine) -> None:

@@ -16,6 +16,7 @@ def test_coordinators_know_what_their_logs_say_under_any_seed(first: int) -> Non
         simulate(seed)
 
 
+@pytest.mark.slow
 def test_the_simulation_reaches_what_it_is_for() -> None:
     totals: dict[str, int] = {}
     for seed in range(20):

@@ -124,6 +124,7 @@ async def story(inside: Broker) -> None:
         assert await actor.fetch() == actor.expected, "a reload gives another state"
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("often_switching")
 def test_transactional_offsets_are_right_while_threads_switch_often(tmp_path: Path, failures: list[str]) -> None:
     with broker(str(tmp_path / "data"), SETTINGS) as kafka:

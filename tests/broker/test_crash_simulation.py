@@ -18,5 +18,6 @@ def test_a_broker_that_loses_its_power_keeps_what_it_promised(first: int) -> Non
         assert crash_simulation.run_seed(seed) > 0
 
 
+@pytest.mark.slow
 def test_a_seed_takes_the_same_course_each_time() -> None:
     run_twice(crash_simulation.main, 3, time_max_s=3_600.0)

@@ -160,6 +160,7 @@ async def write(client: Client, topic: str, partition: int, size: int = 10) -> i
     return raw.produced(answer).error_code
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("operation", ["open", "sync_dir", "truncate"])
 @pytest.mark.parametrize("number", [errno.EMFILE, errno.ENOMEM])
 def test_a_roll_that_descriptors_were_short_for_is_done_later_and_nothing_is_lost(operation: str, number: int) -> None:

@@ -89,6 +89,7 @@ class World:
 STORAGE = ErrorCode.KAFKA_STORAGE_ERROR
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_said_and_nothing_acknowledged_is_lost() -> None:
     async def scenario(simulation: Simulation) -> None:
         world = World(simulation)

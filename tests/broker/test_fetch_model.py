@@ -10,6 +10,7 @@ from tests.waiting import eventually
 from . import fetch_model, fetch_stress
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 1, 3, 6, 218, 275])
 def test_fetches_are_answered_in_time_and_with_the_right_records(failures: list[str], seed: int) -> None:
     assert fetch_model.run(seed)["fetches"] >= fetch_model.FETCHES_PER_CONSUMER // 2

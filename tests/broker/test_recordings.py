@@ -28,7 +28,7 @@ LEFT_OUT = {
 }
 LATER_FILES = {"groups_kip848.jsonl": "the newer group protocol is not served"}
 
-QUICK = ("metadata.jsonl", "more.jsonl", "produce.jsonl", "offsets_by_time.jsonl")
+QUICK = ("metadata.jsonl", "produce.jsonl", "offsets_by_time.jsonl")
 
 
 @pytest.fixture(scope="module")

@@ -128,6 +128,7 @@ def test_no_producer_id_is_given_twice_whatever_becomes_of_controllers() -> None
     run_several(main)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 def test_when_the_controller_dies_another_takes_over_and_fences_it(seed: int) -> None:
     async def main(cluster: SeveralBrokers) -> None:
@@ -194,6 +195,7 @@ def test_the_controller_may_stop_too() -> None:
     run_several(main)
 
 
+@pytest.mark.slow
 def test_while_zookeeper_is_away_nothing_is_decided_and_nobody_is_fenced_when_it_is_back() -> None:
     async def main(cluster: SeveralBrokers) -> None:
         assert await create(cluster, 1, "before", partitions=3) == ErrorCode.NONE

@@ -300,6 +300,7 @@ def test_a_directory_that_is_not_mounted_is_missed_and_its_partitions_are_not_ma
     simulate(scenario, BOTH)
 
 
+@pytest.mark.slow
 def test_a_data_directory_without_metadata_is_taken_over_whatever_interrupts_that() -> None:
     """A first start that dies at each of its operations in turn. Copies and remains of other topics are kept aside."""
     t, u, old = bytes([1]) * 16, None, bytes([3]) * 16

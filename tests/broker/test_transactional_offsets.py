@@ -174,6 +174,7 @@ def test_offsets_that_come_late_do_not_begin_a_transaction_that_nobody_ends(
     assert not failures
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])
 def test_tombstones_fit_also_when_the_topic_compresses(tmp_path: Path, failures: list[str], codec: str) -> None:
     """Names that cannot be compressed, in batches as large as they may be."""

@@ -85,6 +85,7 @@ def test_wrong_client_properties_are_a_usage_error(headrace: Command, tmp_path: 
     assert "request.timeout.ms" in result.err
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_a_command_with_130(headrace: Command, topic: str) -> None:
     headrace("produce", topic, stdin="one\n")
     # A process of its own: a signal that comes a moment too late would end the tests.

@@ -66,6 +66,7 @@ def produce_versions(cluster: FakeCluster) -> list[int]:
     return [version for _, name, version, _ in cluster.requests if name == "Produce"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("idempotent", [True, False])
 def test_records_sent_alone_are_there_once_and_in_order_whatever_becomes_of_their_requests(idempotent: bool) -> None:
     rng = random.Random(23)

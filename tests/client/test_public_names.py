@@ -59,6 +59,7 @@ def test_spark_stands_on_the_clients_public_names() -> None:
         assert not private | beneath, f"{path.name} imports {sorted(private | beneath)}"
 
 
+@pytest.mark.slow
 def test_coordinators_are_asked_for_in_one_place() -> None:
     using = {
         path.relative_to(SOURCE).as_posix()

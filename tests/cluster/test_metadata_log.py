@@ -286,6 +286,7 @@ def operations_of(run: Callable[[Runtime], None], seed: int) -> int:
     return seen
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", list(CrashModel))
 def test_a_crash_at_any_operation_loses_nothing_acknowledged(model: CrashModel) -> None:
     total = operations_of(lambda runtime: scenario(runtime, [], random.Random(5)), 11)

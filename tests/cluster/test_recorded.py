@@ -38,6 +38,7 @@ def recorded() -> Recorded:
     return Recorded()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", played())
 def test_the_answer_is_kafkas(recorded: Recorded, case: dict[str, Any]) -> None:
     problems = recorded.play(case)

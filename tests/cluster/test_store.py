@@ -223,6 +223,7 @@ def test_a_snapshot_takes_the_place_of_old_records(run: Run) -> None:
     run(main)
 
 
+@pytest.mark.slow
 def test_a_large_snapshot_has_parts_and_its_reader_may_lag_behind(run_several: Run) -> None:
     async def main(home: Home) -> None:
         async with opened(home) as store, opened(home) as reader:

@@ -187,6 +187,7 @@ def test_a_reader_may_lag_but_never_sees_a_part_or_goes_back() -> None:
     run_model(main)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 def test_brokers_that_fight_for_the_seat_lose_and_double_nothing(seed: int) -> None:
     assert store_simulation.run(seed, run_s=8.0) > 0

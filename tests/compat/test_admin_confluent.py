@@ -170,6 +170,7 @@ def test_records_are_deleted_and_offsets_listed(admin: AdminClient, kafka: Embed
     assert error_name(lambda: admin.delete_records([too_far])[part].result(TIMEOUT_S)) == "OFFSET_OUT_OF_RANGE"
 
 
+@pytest.mark.slow
 def test_groups_are_listed_described_reset_and_deleted(
     admin: AdminClient, kafka: EmbeddedBroker, topic: str, group: str
 ) -> None:

@@ -23,6 +23,7 @@ def kafka() -> Iterator[testing.EmbeddedBroker]:
         yield running
 
 
+@pytest.mark.slow
 def test_a_request_behind_a_fetch_that_waits_for_the_disk_is_answered(
     kafka: testing.EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:

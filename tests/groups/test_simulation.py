@@ -16,6 +16,7 @@ def test_invariants_hold_under_any_seed(first: int) -> None:
         simulate(seed)
 
 
+@pytest.mark.slow
 def test_the_simulation_reaches_what_it_is_for() -> None:
     totals: dict[str, int] = {}
     for seed in range(10):

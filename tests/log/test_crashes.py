@@ -17,6 +17,7 @@ from .making import NOW_MS, batch, make_host, open_log
 CONFIG = LogConfig(segment_bytes=1000, index_interval_bytes=100)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("block", range(6))
 def test_after_a_power_loss_the_log_is_a_prefix_with_everything_promised(block: int) -> None:
     for seed in range(block * 10, block * 10 + 10):
@@ -44,6 +45,7 @@ def operations_of(operation: str) -> int:
     return 1_000_000 - fault.skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("operation", ["append", "sync", "open", "rename", "truncate", "sync_dir", "replace_file"])
 def test_each_disk_error_fails_the_log_and_loses_nothing_that_was_synced(operation: str) -> None:
     """The habit of SQLite's tests: fail the first such operation, then the second, and so on through the whole work."""

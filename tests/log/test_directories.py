@@ -257,6 +257,7 @@ def test_two_topics_of_one_name_are_an_error_where_no_metadata_tells_them_apart(
         opened(host)
 
 
+@pytest.mark.slow
 def test_a_crash_at_any_moment_of_a_move_leaves_the_whole_log() -> None:
     """The power goes at each operation of a move in turn: one log is served afterwards, with all that was synced."""
     for operations in range(400):

@@ -111,6 +111,7 @@ def test_nor_does_it_after_a_restart_between_the_deletion_and_the_creation() -> 
     assert opened(host).logs[KEY].start_offset == 0
 
 
+@pytest.mark.slow
 def test_a_topic_made_anew_is_checked_whatever_the_old_one_had_synced() -> None:
     for seed in range(30):
         host = make_host(seed)

@@ -26,6 +26,7 @@ def test_what_was_acknowledged_stays_and_nobody_reads_what_is_not_for_him(first:
         interleaved.run_seed(seed)
 
 
+@pytest.mark.slow
 def test_an_interleaved_seed_takes_the_same_course_again() -> None:
     how = interleaved.how_of(3)
     first, second = (run_simulation(interleaved.story, 3, **how) for _ in range(2))

@@ -189,6 +189,7 @@ class _Answering(asyncio.Protocol):
         self.outbox.resume()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("without", [None, "in kernel", "in memory"])
 def test_a_real_socket_gets_every_byte_in_order(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, without: str | None

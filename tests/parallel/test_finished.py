@@ -26,6 +26,7 @@ def covers(decoded: list[tuple[int, int]], intervals: list[tuple[int, int]]) -> 
     return found <= offsets and all(offset in found for offset in offsets if found and offset <= max(found))
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(
     st.integers(0, 2**62),
@@ -39,6 +40,7 @@ def test_a_note_says_again_what_was_written(base: int, lengths: list[tuple[int, 
     assert decode_finished(base, note) == intervals
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=40)
 @given(st.integers(0, 10_000), st.integers(0, 2**32), st.integers(40, 400))
 def test_what_does_not_fit_is_left_out_from_the_end(base: int, seed: int, room: int) -> None:
@@ -52,6 +54,7 @@ def test_what_does_not_fit_is_left_out_from_the_end(base: int, seed: int, room: 
     assert covers(decoded, intervals)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pattern", ["alternating", "random", "one open"])
 def test_twenty_four_thousand_offsets_fit_whatever_their_pattern(pattern: str) -> None:
     rng = random.Random(1)

@@ -158,6 +158,7 @@ def test_a_letter_in_a_transaction_is_cut_only_when_it_was_alone_in_it() -> None
     assert made.counters.letters_in_parts == 1
 
 
+@pytest.mark.slow
 def test_a_letter_goes_only_with_a_commit_that_covers_it() -> None:
     """Its record lies beyond what a note can hold, and there is nothing else to commit: it has to wait."""
     made = core(retry=DEAD)

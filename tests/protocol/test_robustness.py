@@ -45,6 +45,7 @@ def survives(cls: type[Any], version: int, raw: bytes) -> bool:
     return True
 
 
+@pytest.mark.slow
 def test_a_message_cut_anywhere_is_malformed() -> None:
     for cls, version, raw in samples("cut"):
         for size in range(min(len(raw), 400)):
@@ -126,6 +127,7 @@ def test_a_huge_length_costs_nothing_and_is_malformed(cls: type[Any], version: i
         tracemalloc.stop()
 
 
+@pytest.mark.slow
 def test_memory_follows_the_size_of_the_frame_not_its_claims() -> None:
     """The worst honest frame, all empty strings, needs a pointer for each byte; a lie may not need more."""
     size = 100_000

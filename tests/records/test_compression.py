@@ -39,6 +39,7 @@ def test_what_is_compressed_is_read_back(codec: Codec, data: bytes) -> None:
     assert bytes(decompress(codec, memoryview(bytearray(compress(codec, memoryview(data)))))) == data
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("codec", "level"),
     [
@@ -64,6 +65,7 @@ def test_levels_outside_kafka_s_ranges_are_refused(codec: Codec, level: int) -> 
         check_level(codec, level)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("codec", COMPRESSED)
 def test_a_bomb_stops_at_the_limit(codec: Codec) -> None:
     bomb = bytes(compress(codec, bytes(64 * 1024 * 1024)))

@@ -47,6 +47,7 @@ def as_lists(decoded: Decoded) -> list[Any]:
     return [column.tolist() if isinstance(column, memoryview) else column for column in decoded]
 
 
+@pytest.mark.slow
 @settings(relaxed, max_examples=100)
 @given(st.lists(record_tuples, min_size=1, max_size=40), st.sampled_from(list(Codec)), st.integers(-1, 2**31 - 1))
 def test_records_survive_both_ways_with_the_same_bytes(rows: list[Any], codec: Codec, base_sequence: int) -> None:
@@ -81,6 +82,7 @@ def test_garbage_gives_the_same_rows_and_the_same_fault(data: bytes, count: int,
     assert both_decode(data, table) is not None
 
 
+@pytest.mark.slow
 @relaxed
 @given(st.data(), st.lists(record_tuples, min_size=1, max_size=6))
 def test_damaged_records_give_the_same_rows_and_the_same_fault(data: st.DataObject, rows: list[Any]) -> None:

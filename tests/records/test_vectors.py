@@ -82,6 +82,7 @@ def tuples_in(row: dict[str, Any]) -> list[Any]:
     ]
 
 
+@pytest.mark.slow
 def test_records_are_read_or_refused_as_by_java(either_kernels: str) -> None:
     for row in batches("batch", "several", "marker", "empty", "filtered", "corrupt"):
         found: list[Batch] = []
@@ -246,6 +247,7 @@ def test_columns_have_a_length() -> None:
     assert (columns.keys[0], columns.keys[1], columns.values[0]) == (b"k", None, None)
 
 
+@pytest.mark.slow
 def test_damaged_batches_are_read_or_refused_as_by_java(either_kernels: str) -> None:
     rows = load("damaged-batches.jsonl.gz")
     assert len(rows) > 2000

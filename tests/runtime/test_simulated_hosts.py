@@ -406,6 +406,7 @@ def test_hosts_have_clocks_disks_and_randomness_of_their_own():
     run_simulation(main, 1)
 
 
+@pytest.mark.slow
 def test_a_chain_of_kills_and_restarts_repeats():
     async def main(simulation):
         hosts = [simulation.host(f"broker-{i}") for i in range(3)]
@@ -450,6 +451,7 @@ def test_a_chain_of_kills_and_restarts_repeats():
     assert len({result.trace_hash for result in results}) == 3
 
 
+@pytest.mark.slow
 def test_a_seed_takes_the_same_course_in_another_process():
     """Not even the hash seed of strings, which differs from process to process, may show."""
     script = (

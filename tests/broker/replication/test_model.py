@@ -9,6 +9,7 @@ from tests.broker.replication.mutations import MUTATIONS, Mutation, found_after
 _QUICK = 100
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("first", range(0, 200, 50))
 def test_no_schedule_breaks_an_invariant(first: int) -> None:
     committed = 0
@@ -17,6 +18,7 @@ def test_no_schedule_breaks_an_invariant(first: int) -> None:
     assert committed > 100
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "mutation", [mutation for mutation in MUTATIONS if mutation.seeds <= _QUICK], ids=lambda mutation: mutation.name
 )

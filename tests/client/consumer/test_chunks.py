@@ -192,6 +192,7 @@ def test_batches_seen_together_are_handed_out_like_those_seen_one_by_one(
         monkeypatch.setattr(kernels, "_fast", fast)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [plain, compressed, compressed_otherwise], ids=lambda make: make.__name__)
 def test_any_byte_may_be_wrong(monkeypatch: pytest.MonkeyPatch, fast: Any, make: Callable[[], bytes]) -> None:
     rng = random.Random(8)

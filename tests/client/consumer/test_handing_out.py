@@ -100,6 +100,7 @@ def offsets_of(given: list[Any], way: str) -> list[int]:
     return [record.offset for records in given for record in records]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["records", "columns", "iterate"])
 @pytest.mark.parametrize("error", [KeyboardInterrupt, Interrupted])
 def test_a_poll_interrupted_at_any_of_some_places_loses_and_repeats_nothing(
@@ -195,6 +196,7 @@ def test_a_callback_that_asks_for_the_position_does_not_undo_the_poll_it_is_in()
 # --- cancelled --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_poll_cancelled_at_any_of_its_awaits_loses_nothing(headrace_broker: str) -> None:
     async def main() -> None:
         topic = f"cancelled-{id(main)}"

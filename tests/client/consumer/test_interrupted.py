@@ -115,6 +115,7 @@ def test_what_an_interrupted_poll_took_is_taken_back_once_however_often_that_is_
     assert at_every_place(Fetcher.take_back, run)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("within", [FetchSession.build, _topics, Fetcher._send_to, FetchSession.told])
 def test_a_fetch_that_was_not_sent_is_asked_for_whole_the_next_time(within: Callable[..., Any]) -> None:
     """Otherwise the broker's half of the session keeps the old offset, and what it sends is taken for the new one's."""
@@ -258,6 +259,7 @@ def test_a_member_that_is_interrupted_in_a_rebalance_takes_part_in_it_later(
     at_every_place(within, run)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
 @pytest.mark.parametrize(
     "within", [GroupMembership._complete, GroupMembership._tell, Task.advance, Subscriptions.assign]

@@ -15,6 +15,7 @@ _SOON = 20
 """Faults that so many seeds find are looked for whenever the slow tests run."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("driver", ["asyncio", "blocking"])
 def test_nothing_is_lost_doubled_or_committed_too_early(driver: str) -> None:
     for seed in range(driver == "blocking", 20, 2):

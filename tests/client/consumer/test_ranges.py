@@ -117,6 +117,7 @@ def test_what_was_deleted_is_an_error_at_once_or_passed_over(fail: bool) -> None
         assert range_offsets(cluster, 5, 15, fail_on_data_loss=False) == [10, 11, 12, 13, 14]
 
 
+@pytest.mark.slow
 def test_old_messages_are_read_in_every_way() -> None:
     cluster = FakeGroupCluster(VirtualClock(), 1, {"t": 1})
     data = message(0, b"a", magic=0) + wrapper(3, [message(n, b"b") for n in range(3)], Codec.GZIP)

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from headrace.runtime.errors import Overloaded
+from headrace.runtime.errors import OverloadedError
 from headrace.runtime.interface import T, Ts
 from headrace.runtime.simulated.interleaving import Interleaver, Strand
 from headrace.runtime.simulated.loop import SimulatedLoop
@@ -65,7 +65,7 @@ class SimulatedPool:
         if self._closed:
             raise RuntimeError(f"pool {self._name!r} is closed")
         if self._outstanding >= self._queued_max:
-            raise Overloaded(f"{self._name}: {self._outstanding} pieces of disk work are waiting; try again later")
+            raise OverloadedError(f"{self._name}: {self._outstanding} pieces of disk work are waiting; try again later")
         future: asyncio.Future[T] = self._loop.create_future()
         self._outstanding += 1
         self._idle.clear()

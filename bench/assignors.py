@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench.peers import kafka_libs, why_no_kafka
-from headrace.assignors import Assignment, Assignor, ClusterView, GroupAssignment, Subscription, resolve
+from headrace.assignors import AssignableTopics, Assignment, Assignor, GroupAssignment, Subscription, resolve
 from headrace.assignors.consumer_protocol import encode_assignment
 from headrace.topics import java_string_hash
 
@@ -113,7 +113,7 @@ def _claim(name: str, subscription: Subscription, own: Assignment) -> Subscripti
 
 
 def _timed(
-    assignor: Assignor, cluster: ClusterView, group: dict[str, Subscription]
+    assignor: Assignor, cluster: AssignableTopics, group: dict[str, Subscription]
 ) -> tuple[GroupAssignment, float, float]:
     gc.collect()
     cpu, wall = time.thread_time(), time.perf_counter()
@@ -124,7 +124,7 @@ def _timed(
 
 
 def run_ours(scenario: Scenario, name: str, plain_lists: bool) -> Run:
-    cluster = ClusterView(dict(scenario.topics))
+    cluster = AssignableTopics(dict(scenario.topics))
     shapes = [[scenario.topics[topic][0] for topic in shape] for shape in scenario.shapes]
     assignor = resolve(name)
     group = {member: Subscription(shapes[shape]) for member, shape, _ in scenario.members}

@@ -17,7 +17,7 @@ from tests.client.consumer.fake_group import FakeGroupCluster
 from tests.client.fake import CUT, SILENCE, VirtualClock
 
 import headrace
-from headrace.cli.reading import Range as CliRange
+from headrace.cli.reading import PrintedRange as CliRange
 from headrace.cli.reading import read_ranges
 from headrace.client.configs import COMMON_KEYS, ConnectionConfig, read_config
 from headrace.client.ranges import RangeReader, refuse_loss
@@ -55,13 +55,13 @@ def by_cli(cluster: FakeGroupCluster, timeout: float) -> list[int]:
 
 def by_spark(cluster: FakeGroupCluster, timeout: float) -> list[int]:
     pytest.importorskip("pyarrow")
-    from headrace.spark.planning import Range
+    from headrace.spark.planning import OffsetRange
     from headrace.spark.reading import RangeFetcher, ReadPlan
 
     config = read_config(ConfigDefinition(COMMON_KEYS), {"bootstrap.servers": RACK["bootstrap.servers"]})
     client: Any = FakeClient(cluster, ConnectionConfig.of(config))
     plan = ReadPlan.of(RACK, read_committed=False, timeout_ms=int(timeout * 1000))
-    pieces = list(RangeFetcher(client, plan, Range(T0, 0, END)).pieces())
+    pieces = list(RangeFetcher(client, plan, OffsetRange(T0, 0, END)).pieces())
     return [offset for piece in pieces for offset in piece.columns.offsets.tolist()]
 
 

@@ -18,22 +18,21 @@ if TYPE_CHECKING:
         IllegalStateError,
         LogTruncationError,
         NoOffsetForPartitionError,
-        OffsetsOutOfRangeError,
         RecordDeserializationError,
         WakeupError,
     )
     from headrace.client.consumer.records import ConsumerRecord, ConsumerRecords, OffsetAndTimestamp
     from headrace.client.errors import (
         AbortableTransactionError,
-        BufferExhausted,
-        ClientClosed,
-        DeliveryTimeout,
+        BufferExhaustedError,
+        ClientClosedError,
+        DeliveryTimeoutError,
         FatalTransactionError,
-        ProducerFenced,
+        ProducerFencedError,
         SerializationError,
         TransactionError,
         TransactionStateError,
-        TransactionTimeout,
+        TransactionTimeoutError,
     )
     from headrace.client.offsets import OffsetAndMetadata, OffsetSpec
     from headrace.client.producer.blocking import Producer
@@ -41,17 +40,23 @@ if TYPE_CHECKING:
     from headrace.client.ranges import RangeReader
     from headrace.client.transactions.exactly_once import exactly_once
     from headrace.config import ConfigError
-    from headrace.errors import ErrorCode, HeadraceError, KafkaError, RetriableError
+    from headrace.errors import ErrorCode, HeadraceError, KafkaError, OffsetOutOfRangeError, RetriableError
     from headrace.topics import TopicPartition
 
     Record = ConsumerRecord
+    BufferExhausted = BufferExhaustedError
+    ClientClosed = ClientClosedError
+    DeliveryTimeout = DeliveryTimeoutError
+    OffsetsOutOfRangeError = OffsetOutOfRangeError
+    ProducerFenced = ProducerFencedError
+    TransactionTimeout = TransactionTimeoutError
 
 # Loaded when first used, so that `import headrace` costs next to nothing.
 _LAZY = {
     "AbortableTransactionError": "headrace.client.errors",
     "Admin": "headrace.client.admin",
-    "BufferExhausted": "headrace.client.errors",
-    "ClientClosed": "headrace.client.errors",
+    "BufferExhaustedError": "headrace.client.errors",
+    "ClientClosedError": "headrace.client.errors",
     "CommitFailedError": "headrace.client.consumer.errors",
     "ConcurrentAccessError": "headrace.client.consumer.errors",
     "ConfigError": "headrace.config",
@@ -60,7 +65,7 @@ _LAZY = {
     "ConsumerRecord": "headrace.client.consumer.records",
     "ConsumerRecords": "headrace.client.consumer.records",
     "Delivery": "headrace.client.producer.delivery",
-    "DeliveryTimeout": "headrace.client.errors",
+    "DeliveryTimeoutError": "headrace.client.errors",
     "ErrorCode": "headrace.errors",
     "FatalTransactionError": "headrace.client.errors",
     "HeadraceError": "headrace.errors",
@@ -72,9 +77,9 @@ _LAZY = {
     "OffsetAndMetadata": "headrace.client.offsets",
     "OffsetAndTimestamp": "headrace.client.consumer.records",
     "OffsetSpec": "headrace.client.offsets",
-    "OffsetsOutOfRangeError": "headrace.client.consumer.errors",
+    "OffsetOutOfRangeError": "headrace.errors",
     "Producer": "headrace.client.producer.blocking",
-    "ProducerFenced": "headrace.client.errors",
+    "ProducerFencedError": "headrace.client.errors",
     "RangeReader": "headrace.client.ranges",
     "RebalanceListener": "headrace.client.consumer._subscription",
     "RecordDeserializationError": "headrace.client.consumer.errors",
@@ -84,17 +89,28 @@ _LAZY = {
     "TopicPartition": "headrace.topics",
     "TransactionError": "headrace.client.errors",
     "TransactionStateError": "headrace.client.errors",
-    "TransactionTimeout": "headrace.client.errors",
+    "TransactionTimeoutError": "headrace.client.errors",
     "WakeupError": "headrace.client.consumer.errors",
     "exactly_once": "headrace.client.transactions.exactly_once",
 }
-_ALIASES = {"Record": "ConsumerRecord"}
+# Short names, and those that errors had before, for programs that use them.
+_ALIASES = {
+    "BufferExhausted": "BufferExhaustedError",
+    "ClientClosed": "ClientClosedError",
+    "DeliveryTimeout": "DeliveryTimeoutError",
+    "OffsetsOutOfRangeError": "OffsetOutOfRangeError",
+    "ProducerFenced": "ProducerFencedError",
+    "Record": "ConsumerRecord",
+    "TransactionTimeout": "TransactionTimeoutError",
+}
 
 __all__ = [
     "AbortableTransactionError",
     "Admin",
     "BufferExhausted",
+    "BufferExhaustedError",
     "ClientClosed",
+    "ClientClosedError",
     "CommitFailedError",
     "ConcurrentAccessError",
     "ConfigError",
@@ -104,6 +120,7 @@ __all__ = [
     "ConsumerRecords",
     "Delivery",
     "DeliveryTimeout",
+    "DeliveryTimeoutError",
     "ErrorCode",
     "FatalTransactionError",
     "HeadraceError",
@@ -114,10 +131,12 @@ __all__ = [
     "NoOffsetForPartitionError",
     "OffsetAndMetadata",
     "OffsetAndTimestamp",
+    "OffsetOutOfRangeError",
     "OffsetSpec",
     "OffsetsOutOfRangeError",
     "Producer",
     "ProducerFenced",
+    "ProducerFencedError",
     "RangeReader",
     "RebalanceListener",
     "Record",
@@ -129,6 +148,7 @@ __all__ = [
     "TransactionError",
     "TransactionStateError",
     "TransactionTimeout",
+    "TransactionTimeoutError",
     "WakeupError",
     "__version__",
     "exactly_once",

@@ -7,7 +7,8 @@ themselves are `RetriableError`s too. `error_for` makes the right one from a num
 
 from __future__ import annotations
 
-from typing import ClassVar
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 from headrace.error_codes import ErrorCode as ErrorCode
 
@@ -18,6 +19,14 @@ class HeadraceError(Exception):
 
 class RetriableError(HeadraceError):
     """Mixed into errors that may be gone when the same thing is tried again."""
+
+
+class TransactionError(HeadraceError):
+    """The root of what transactions raise: `__cause__` is the error that started it, where there was one."""
+
+
+class FatalTransactionError(TransactionError):
+    """This producer can do no more transactions: close it, and make a new one (which ends what this one left open)."""
 
 
 class KafkaError(HeadraceError):
@@ -59,7 +68,13 @@ class UnknownServerError(KafkaError):
 
 
 class OffsetOutOfRangeError(KafkaError):
+    """An offset that the log does not have. `offsets` has the partitions and positions, where a consumer raises it."""
+
     code = ErrorCode.OFFSET_OUT_OF_RANGE
+
+    def __init__(self, message: str | None = None, offsets: Mapping[Any, int] | None = None) -> None:
+        super().__init__(message)
+        self.offsets = dict(offsets or {})
 
 
 class CorruptMessageError(RetriableError, KafkaError):
@@ -414,7 +429,9 @@ class ThrottlingQuotaExceededError(RetriableError, KafkaError):
     code = ErrorCode.THROTTLING_QUOTA_EXCEEDED
 
 
-class ProducerFencedError(KafkaError):
+class ProducerFencedError(FatalTransactionError, KafkaError):
+    """Another producer took over this transactional id, or the transaction outlived `transaction.timeout.ms`."""
+
     code = ErrorCode.PRODUCER_FENCED
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from headrace.assignors import Assignor, ClusterView, GroupAssignment, Subscription
+from headrace.assignors import AssignableTopics, Assignor, GroupAssignment, Subscription
 from headrace.topics import TopicPartition
 
 VECTORS = Path(__file__).parent.parent / "reference" / "vectors"
@@ -33,7 +33,7 @@ def partitions(pairs: list[list[Any]]) -> list[TopicPartition]:
     return [TopicPartition(topic, number) for topic, number in pairs]
 
 
-def read_case(case: dict[str, Any]) -> tuple[ClusterView, dict[str, Subscription]]:
+def read_case(case: dict[str, Any]) -> tuple[AssignableTopics, dict[str, Subscription]]:
     subscriptions = {
         member["memberId"]: Subscription(
             topics=member["topics"],
@@ -45,14 +45,14 @@ def read_case(case: dict[str, Any]) -> tuple[ClusterView, dict[str, Subscription
         )
         for member in case["members"]
     }
-    return ClusterView(case["partitionsPerTopic"], case["racks"]), subscriptions
+    return AssignableTopics(case["partitionsPerTopic"], case["racks"]), subscriptions
 
 
 def assign(
     assignor: Assignor, counts: Mapping[str, int], subscriptions: Mapping[str, Subscription], **view: Any
 ) -> Plain:
     """Assign at once, check that the result is valid, and give it as plain lists."""
-    cluster = ClusterView(counts, **view)
+    cluster = AssignableTopics(counts, **view)
     result = assignor.assign(cluster, subscriptions)
     assert isinstance(result, dict)
     assert not faults(cluster, subscriptions, result)
@@ -64,7 +64,10 @@ def plain(result: GroupAssignment) -> Plain:
 
 
 def faults(
-    cluster: ClusterView, subscriptions: Mapping[str, Subscription], result: GroupAssignment, withholds: bool = False
+    cluster: AssignableTopics,
+    subscriptions: Mapping[str, Subscription],
+    result: GroupAssignment,
+    withholds: bool = False,
 ) -> list[str]:
     """What is wrong: everybody is there, every wanted partition is given once, to one who wants it.
 

@@ -9,10 +9,10 @@ import logging
 import pytest
 
 from headrace.assignors import (
+    AssignableTopics,
     Assignment,
     AssignorBase,
     AssignorError,
-    ClusterView,
     CooperativeStickyAssignor,
     GroupAssignment,
     LagAssignor,
@@ -33,7 +33,7 @@ class FirstTakesAll(AssignorBase):
 
     name = "first-takes-all"
 
-    async def assign(self, cluster: ClusterView, subscriptions: dict[str, Subscription]) -> GroupAssignment:
+    async def assign(self, cluster: AssignableTopics, subscriptions: dict[str, Subscription]) -> GroupAssignment:
         await asyncio.sleep(0)
         first = min(subscriptions)
         everything = [TopicPartition(topic, p) for topic, count in cluster.partitions.items() for p in range(count)]
@@ -43,7 +43,7 @@ class FirstTakesAll(AssignorBase):
 class Nameless(AssignorBase):
     name = ""
 
-    def assign(self, cluster: ClusterView, subscriptions: dict[str, Subscription]) -> GroupAssignment:
+    def assign(self, cluster: AssignableTopics, subscriptions: dict[str, Subscription]) -> GroupAssignment:
         return {}
 
 
@@ -102,10 +102,10 @@ def test_what_is_no_assignor_is_refused() -> None:
 
 def test_an_assignor_may_be_a_coroutine() -> None:
     assignor = resolve(FirstTakesAll)
-    pending = assignor.assign(ClusterView({"t": 2}), {"b": Subscription(["t"]), "a": Subscription(["t"])})
+    pending = assignor.assign(AssignableTopics({"t": 2}), {"b": Subscription(["t"]), "a": Subscription(["t"])})
     result = asyncio.run(settle(pending))
     assert list(result["a"].partitions) == [("t", 0), ("t", 1)]
-    at_once = CooperativeStickyAssignor().assign(ClusterView({"t": 1}), {"a": Subscription(["t"])})
+    at_once = CooperativeStickyAssignor().assign(AssignableTopics({"t": 1}), {"a": Subscription(["t"])})
     assert asyncio.run(settle(at_once)) == at_once
 
 

@@ -6,8 +6,8 @@ import struct
 import time
 
 from headrace.assignors import (
+    AssignableTopics,
     Assignment,
-    ClusterView,
     CooperativeStickyAssignor,
     RangeAssignor,
     RebalanceProtocol,
@@ -47,7 +47,7 @@ def test_cooperative_prefers_the_newer_generation_whichever_way_it_was_told() ->
         Subscription(["t"], struct.pack(">i", 5), claim, generation_id=5),
     ):
         group = {"old": Subscription(["t"], owned_partitions=claim, generation_id=4), "new": newer}
-        result = CooperativeStickyAssignor().assign(ClusterView({"t": 1}), group)
+        result = CooperativeStickyAssignor().assign(AssignableTopics({"t": 1}), group)
         assert list(result["new"].partitions) == claim
         assert list(result["old"].partitions) == []
 
@@ -67,7 +67,7 @@ def test_sticky_does_not_compare_every_partition_with_every_member() -> None:
     halves = (list(counts)[:50], list(counts)[50:])
     group = {f"c{i}": Subscription(halves[i % 4 != 0]) for i in range(100)}
     before = time.process_time()
-    result = StickyAssignor().assign(ClusterView(counts), group)
+    result = StickyAssignor().assign(AssignableTopics(counts), group)
     assert time.process_time() - before < 5
     assert sum(len(own.partitions) for own in result.values()) == 20_000
 

@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.assignors import (
+    AssignableTopics,
     Assignment,
-    ClusterView,
     CooperativeStickyAssignor,
     GroupAssignment,
     RangeAssignor,
@@ -55,7 +55,7 @@ def test_every_assignment_is_valid_whatever_members_claim(
 ) -> None:
     replicas = st.lists(st.sampled_from([None, "r1", "r2"]), min_size=1, max_size=2)
     near = {topic: data.draw(st.lists(replicas, min_size=count, max_size=count)) for topic, count in counts.items()}
-    cluster = ClusterView(counts, data.draw(st.none() | st.just(near)))
+    cluster = AssignableTopics(counts, data.draw(st.none() | st.just(near)))
     result = resolve(name).assign(cluster, group)
     assert isinstance(result, dict)
     assert not faults(cluster, group, result, withholds=name == "cooperative-sticky")
@@ -97,9 +97,9 @@ def carried_on(
 def test_nothing_moves_when_nothing_changed(name: str, counts: dict[str, int], subscriptions: list[list[str]]) -> None:
     group = {f"m{i}": Subscription(topics) for i, topics in enumerate(subscriptions)}
     leader = resolve(name)
-    first = leader.assign(ClusterView(counts), group)
+    first = leader.assign(AssignableTopics(counts), group)
     assert isinstance(first, dict)
-    second = leader.assign(ClusterView(counts), carried_on(name, group, first, 1))
+    second = leader.assign(AssignableTopics(counts), carried_on(name, group, first, 1))
     assert isinstance(second, dict)
     assert {m: set(own) for m, own in plain(second).items()} == {m: set(own) for m, own in plain(first).items()}
 
@@ -110,11 +110,11 @@ def test_those_who_stay_keep_all_they_had_when_one_leaves(counts: dict[str, int]
     for name in ("sticky", "cooperative-sticky"):
         group = {f"m{i}": Subscription(TOPICS) for i in range(size)}
         leader = resolve(name)
-        first = leader.assign(ClusterView(counts), group)
+        first = leader.assign(AssignableTopics(counts), group)
         assert isinstance(first, dict)
         rest = carried_on(name, group, first, 1)
         del rest[f"m{leaver % size}"]
-        second = leader.assign(ClusterView(counts), rest)
+        second = leader.assign(AssignableTopics(counts), rest)
         assert isinstance(second, dict)
         for member in rest:
             assert set(first[member].partitions) <= set(second[member].partitions)
@@ -125,7 +125,7 @@ def test_those_who_stay_keep_all_they_had_when_one_leaves(counts: dict[str, int]
 def test_a_cooperative_group_settles_and_no_partition_has_two_owners_on_the_way(
     counts: dict[str, int], subscriptions: list[list[str]], newcomer: list[str]
 ) -> None:
-    name, cluster = "cooperative-sticky", ClusterView(counts)
+    name, cluster = "cooperative-sticky", AssignableTopics(counts)
     group = {f"m{i}": Subscription(topics) for i, topics in enumerate(subscriptions)}
     leader = CooperativeStickyAssignor()
     result = leader.assign(cluster, group)
@@ -146,7 +146,7 @@ def test_a_cooperative_group_settles_and_no_partition_has_two_owners_on_the_way(
 def test_compact_and_plain_lists_of_owned_partitions_mean_the_same(
     counts: dict[str, int], group: dict[str, Subscription]
 ) -> None:
-    cluster = ClusterView(counts)
+    cluster = AssignableTopics(counts)
     bare = {member: Subscription(subscription.topics) for member, subscription in group.items()}
     first = CooperativeStickyAssignor().assign(cluster, bare)
     compact, as_lists = {}, {}

@@ -6,7 +6,7 @@ import struct
 
 import pytest
 
-from headrace.assignors import Assignment, ClusterView, CooperativeStickyAssignor, StickyAssignor, Subscription
+from headrace.assignors import AssignableTopics, Assignment, CooperativeStickyAssignor, StickyAssignor, Subscription
 from headrace.topics import TopicPartition
 
 from .helpers import Plain, assign, faults
@@ -88,7 +88,7 @@ def test_a_partition_claimed_twice_in_one_generation_is_withheld_until_both_let_
         member: Subscription(["t"], struct.pack(">i", generation), [twice], generation if generation >= 0 else None)
         for member, generation in zip("ab", generations)
     }
-    cluster = ClusterView({"t": 2})
+    cluster = AssignableTopics({"t": 2})
     leader = CooperativeStickyAssignor()
     result = leader.assign(cluster, group)
     given = [partition for own in result.values() for partition in own.partitions]
@@ -122,4 +122,4 @@ def test_user_data_of_many_members_reads_the_same_whether_they_fit_one_mould_or_
 
 def test_a_group_without_members_gets_nothing() -> None:
     for assignor in (StickyAssignor(), CooperativeStickyAssignor()):
-        assert assignor.assign(ClusterView({"t": 3}), {}) == {}
+        assert assignor.assign(AssignableTopics({"t": 3}), {}) == {}

@@ -18,7 +18,7 @@ import sys
 from dataclasses import dataclass, field
 from enum import Enum
 
-from headrace.client.errors import AbortableTransactionError, FatalTransactionError, TransactionTimeout
+from headrace.client.errors import AbortableTransactionError, FatalTransactionError, TransactionTimeoutError
 from headrace.client.producer.aio import Producer
 from headrace.cluster.decision import Decision
 from headrace.cluster.features import TRANSACTION_VERSION
@@ -87,7 +87,7 @@ class Writer:
                 while not self.is_stopping:
                     await self._transact(producer)
                     await asyncio.sleep(self._rng.uniform(0, 0.3))
-            except (FatalTransactionError, TransactionTimeout, TimeoutError):
+            except (FatalTransactionError, TransactionTimeoutError, TimeoutError):
                 await asyncio.sleep(0.1)
             finally:
                 with contextlib.suppress(HeadraceError, TimeoutError):

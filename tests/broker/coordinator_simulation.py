@@ -38,7 +38,7 @@ GROUP_PARTITIONS = 2
 Offsets = dict[tuple[str, int], int]
 
 
-class Unexpected(Exception):
+class UnexpectedError(Exception):
     """Of no kind that anyone provided for."""
 
 
@@ -82,7 +82,7 @@ class Story:
         if self.is_quiet or self.random.random() > 0.03:
             return None
         self.count("appends refused")
-        return self.random.choice((Unexpected("a defect"), KafkaStorageError("a broken disk")))
+        return self.random.choice((UnexpectedError("a defect"), KafkaStorageError("a broken disk")))
 
     # --- what happens
 
@@ -250,7 +250,9 @@ class Story:
                 match self.random.randrange(20):
                     case 0 if not self.is_quiet:
                         self.count("appends failed")
-                        append.fail(self.random.choice((Unexpected("a defect"), KafkaStorageError("a broken disk"))))
+                        append.fail(
+                            self.random.choice((UnexpectedError("a defect"), KafkaStorageError("a broken disk")))
+                        )
                     case 1 if not self.is_quiet:
                         self.count("appends cancelled")
                         append.cancel()

@@ -12,7 +12,7 @@ import asyncio
 import sys
 import traceback
 
-from headrace.runtime.simulated import CrashModel, HostDied, Simulation, run_simulation
+from headrace.runtime.simulated import CrashModel, HostDiedError, Simulation, run_simulation
 
 from .sim import Client, SimulatedBroker, Story, Writer, check, create_topic
 
@@ -48,7 +48,7 @@ async def main(simulation: Simulation) -> int:
                 await broker.start()
                 broker.host.disk.crash_after(NEVER)
                 break
-            except HostDied:
+            except HostDiedError:
                 continue
         await check(observer, story)
         for writer in writers:

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from headrace.broker.broker import Broker
-from headrace.broker.connection import Connection
+from headrace.broker.connection import ServerConnection
 from headrace.runtime.simulated import Simulation, run_simulation
 
 from . import raw
@@ -19,7 +19,7 @@ class Transport(asyncio.Transport):
 
     def __init__(self) -> None:
         super().__init__({"peername": ("client", 1)})
-        self.connection: Connection
+        self.connection: ServerConnection
         self.written = bytearray()
         self.is_full = False
         self.closed = ""
@@ -61,7 +61,7 @@ class World:
     def connect(self) -> None:
         """A connection of its own, which has sent nothing yet; the one before is left as it is."""
         self.transport = Transport()
-        self.connection = self.transport.connection = Connection(self.broker.acceptor, "PLAINTEXT")
+        self.connection = self.transport.connection = ServerConnection(self.broker.acceptor, "PLAINTEXT")
         self.connection.connection_made(self.transport)
 
     def send_bytes(self, data: bytes) -> None:

@@ -15,7 +15,7 @@ from headrace.errors import ErrorCode
 from headrace.log import LogConfig
 from headrace.protocol.messages.init_producer_id import InitProducerIdRequest
 from headrace.protocol.messages.metadata import MetadataRequest
-from headrace.runtime import ConnectFailed, Runtime
+from headrace.runtime import ConnectFailedError, Runtime
 from headrace.runtime.simulated import CrashModel, Host, Simulation
 
 from . import raw
@@ -23,7 +23,7 @@ from .raw import AsyncRawClient
 
 PORT = 9092
 INIT_PRODUCER_ID_VERSION, METADATA_VERSION = 3, 9
-GONE = (ConnectionError, TimeoutError, ConnectFailed)
+GONE = (ConnectionError, TimeoutError, ConnectFailedError)
 RETRY_S = 0.05
 
 
@@ -51,7 +51,7 @@ class SimulatedBroker:
         self.broker: Broker | None = None
 
     async def start(self) -> None:
-        """Return once it serves. Raises what keeps it from that; HostDied when the power goes meanwhile."""
+        """Return once it serves. Raises what keeps it from that; HostDiedError when the power goes meanwhile."""
         runtime = self.host.runtime if self.host.alive else self.host.restart()
         self.broker = SmallSegmentsBroker.from_settings(runtime, self.settings)
         await self.host.start(self.broker.start(), name="broker")

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from headrace.broker.peers import Lane
+from headrace.broker.peers import PeerConnection
 from headrace.cluster.topic_names import CONSUMER_OFFSETS, TRANSACTION_STATE
 from headrace.errors import ErrorCode, NetworkError
 from headrace.protocol.api import ApiKey
@@ -115,7 +115,7 @@ def test_a_marker_that_was_given_up_before_it_was_sent_never_is() -> None:
         marker = WritableTxnMarker(producer_id=1, producer_epoch=0, transaction_result=True, coordinator_epoch=0)
 
         async def ask() -> None:
-            await broker.replication.peers.request(2, Lane.MARKERS, WriteTxnMarkersRequest(markers=[marker]))
+            await broker.replication.peers.request(2, PeerConnection.MARKERS, WriteTxnMarkersRequest(markers=[marker]))
 
         cluster.simulation.network.partition(["broker-1"], ["broker-2"])
         with pytest.raises(NetworkError):

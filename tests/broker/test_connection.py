@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from headrace.protocol.messages.metadata import MetadataRequest
-from headrace.runtime.simulated import Fault
+from headrace.runtime.simulated import DiskFault
 
 from . import raw
 from .played import World, run
@@ -103,7 +103,7 @@ def test_an_answer_that_cannot_be_read_to_its_end_ends_its_connection(failures: 
         await asyncio.sleep(1)
         before = len(world.transport.written)
         log = world.broker.partition("t", 0).log
-        world.host.disk.inject(Fault("read", errno.EIO, under=log.directory, times=None))
+        world.host.disk.inject(DiskFault("read", errno.EIO, under=log.directory, times=None))
         world.transport.is_full = False
         world.connection.resume_writing()
         await asyncio.sleep(1)

@@ -16,7 +16,7 @@ import pytest
 from tests.waiting import eventually
 
 from headrace.broker import fetching
-from headrace.broker.connection import REQUESTS_PER_TURN, Connection
+from headrace.broker.connection import REQUESTS_PER_TURN, ServerConnection
 from headrace.errors import ErrorCode
 from headrace.protocol.messages.api_versions import ApiVersionsRequest
 from headrace.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
@@ -68,7 +68,7 @@ def sweep(kafka: EmbeddedBroker) -> None:
     kafka.call(lambda inside: inside.acceptor.sweep())
 
 
-def connection_of(kafka: EmbeddedBroker, client: RawClient) -> Connection:
+def connection_of(kafka: EmbeddedBroker, client: RawClient) -> ServerConnection:
     port = client.socket.getsockname()[1]
     return eventually(
         lambda: kafka.call(
@@ -263,15 +263,15 @@ def test_a_flood_is_answered_in_order_with_a_bounded_queue(tmp_path: Path) -> No
 def test_a_flood_leaves_the_others_their_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Between two turns of one connection every other one gets its own."""
     turns: list[tuple[int, int]] = []
-    handle = Connection._handle_next
+    handle = ServerConnection._handle_next
 
-    def counting(connection: Connection, *arguments: Any) -> None:
+    def counting(connection: ServerConnection, *arguments: Any) -> None:
         before = len(connection._frames)
         handle(connection, *arguments)
         if before:
             turns.append((connection.peer_port, before - len(connection._frames)))
 
-    monkeypatch.setattr(Connection, "_handle_next", counting)
+    monkeypatch.setattr(ServerConnection, "_handle_next", counting)
     with running(tmp_path) as kafka, RawClient(kafka.port) as flooding, RawClient(kafka.port) as quiet:
         flood = b"".join(raw.frame(ApiVersionsRequest(), 0, number) for number in range(1_000))
         reading = threading.Thread(target=lambda: [flooding.read_frame() for _ in range(1_000)])

@@ -135,7 +135,7 @@ def test_a_place_that_fails_holds_nobody_up(caplog: pytest.LogCaptureFixture) ->
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
         def broken() -> None:
-            raise Unexpected
+            raise UnexpectedError
 
         order.add({0}, [under_way(future)], broken)
         order.add({0}, (), lambda: happened.append("next"))
@@ -152,7 +152,7 @@ def test_a_place_that_fails_holds_nobody_up(caplog: pytest.LogCaptureFixture) ->
 # --- whatever becomes of an append
 
 
-class Unexpected(Exception):
+class UnexpectedError(Exception):
     """Of no kind that anyone provided for."""
 
 
@@ -161,7 +161,7 @@ def raises_once(error: BaseException) -> Callable[[], BaseException | None]:
     return lambda: left.pop() if left else None
 
 
-@pytest.mark.parametrize("error", [Unexpected("a defect"), KafkaStorageError("a broken disk")])
+@pytest.mark.parametrize("error", [UnexpectedError("a defect"), KafkaStorageError("a broken disk")])
 @pytest.mark.parametrize("where", [(CONSUMER_OFFSETS, 0), (TOPIC, 3)])
 def test_a_marker_whose_append_fails_is_written_again(error: Exception, where: tuple[str, int]) -> None:
     async def test(machine: Machine) -> None:
@@ -189,14 +189,14 @@ def test_a_marker_whose_append_fails_later_is_written_again(how: str) -> None:
         await turns()
         machine.offsets_log.holds = False
         (marker,) = machine.offsets_log.under_way
-        marker.cancel() if how == "is cancelled" else marker.fail(Unexpected())
+        marker.cancel() if how == "is cancelled" else marker.fail(UnexpectedError())
         await until(lambda: machine.transactions.coordinator.snapshots(0)["tid"].state.is_complete)
         assert await machine.fetch("g") == {0: 7}
 
     on_a_machine(test)
 
 
-@pytest.mark.parametrize("error", [Unexpected("a defect"), KafkaStorageError("a broken disk")])
+@pytest.mark.parametrize("error", [UnexpectedError("a defect"), KafkaStorageError("a broken disk")])
 def test_a_coordinators_record_whose_append_fails_is_answered_for(error: Exception) -> None:
     async def test(machine: Machine) -> None:
         machine.offsets_log.trouble = raises_once(error)
@@ -227,12 +227,12 @@ def test_a_defect_in_what_follows_costs_those_who_waited_for_it_and_nobody_else(
 
         def broken(outcome: Any, now: Now) -> Any:
             coordinator.written = written  # type: ignore[method-assign]  # only the first time
-            raise Unexpected
+            raise UnexpectedError
 
         coordinator.written = broken  # type: ignore[method-assign]
         for append in list(machine.offsets_log.under_way):
             append.end()
-        with pytest.raises(Unexpected):
+        with pytest.raises(UnexpectedError):
             await first
         assert (await second).topics[0].partitions[0].error_code == ErrorCode.NONE
 
@@ -250,7 +250,7 @@ def test_a_timer_that_fails_comes_again(monkeypatch: pytest.MonkeyPatch) -> None
         def broken(timer: Any, now: Now) -> Any:
             calls.append(timer)
             if len(calls) == 1:
-                raise Unexpected
+                raise UnexpectedError
             return on_timer(timer, now)
 
         coordinator.on_timer = broken  # type: ignore[method-assign]
@@ -273,7 +273,7 @@ def test_a_partition_that_cannot_be_loaded_is_tried_again(monkeypatch: pytest.Mo
         chunks = stored_records(log, end_offset)
         yield next(chunks)
         if len(tries) == 1:
-            raise Unexpected
+            raise UnexpectedError
         yield from chunks
 
     async def test(machine: Machine) -> None:

@@ -20,7 +20,7 @@ from headrace.errors import ErrorCode
 from headrace.protocol.messages.metadata import MetadataRequest
 from headrace.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from headrace.runtime import real_network, real_runtime
-from headrace.runtime.simulated import Fault, Simulation, run_simulation
+from headrace.runtime.simulated import DiskFault, Simulation, run_simulation
 from headrace.testing import BrokerProcess
 
 from . import raw
@@ -136,7 +136,7 @@ def run(scenario: Callable[[Simulation, SimulatedBroker, Client], Awaitable[None
 def test_a_topic_whose_logs_cannot_be_opened_is_not_told_as_made_and_works_when_they_can(failures: list[str]) -> None:
     async def scenario(simulation: Simulation, broker: SimulatedBroker, client: Client) -> None:
         disk = broker.host.disk
-        fault = disk.inject(Fault("open", errno.EMFILE, under="/data/one/t-1", times=None))
+        fault = disk.inject(DiskFault("open", errno.EMFILE, under="/data/one/t-1", times=None))
         answer = await client.insist(raw.create_topics_request({"t": 3, "u": 1}), raw.CREATE_TOPICS_VERSION)
         told = {topic.name: topic for topic in answer.topics}
         assert told["t"].error_code == ErrorCode.KAFKA_STORAGE_ERROR
@@ -171,7 +171,7 @@ def test_a_roll_that_descriptors_were_short_for_is_done_later_and_nothing_is_los
         acknowledged = 0
         refused = 0
         for step in range(12):
-            fault = broker.host.disk.inject(Fault(operation, number, under="/data/one/t-0", skip=step))
+            fault = broker.host.disk.inject(DiskFault(operation, number, under="/data/one/t-0", skip=step))
             for _ in range(4):  # three make a segment full
                 code = await write(client, "t", 0, 6000)
                 assert code in (0, ErrorCode.KAFKA_STORAGE_ERROR)
@@ -221,8 +221,8 @@ def test_a_start_that_descriptors_are_short_for_fails_and_changes_nothing(failur
         client.close()
         await broker.stop()
         runtime = broker.host.restart()
-        runtime.disk.inject(Fault("open", errno.EMFILE, under="/data/one/t-1", times=None))  # type: ignore[attr-defined]
-        runtime.disk.inject(Fault("read", errno.EMFILE, under="/data/one/t-1", times=None))  # type: ignore[attr-defined]
+        runtime.disk.inject(DiskFault("open", errno.EMFILE, under="/data/one/t-1", times=None))  # type: ignore[attr-defined]
+        runtime.disk.inject(DiskFault("read", errno.EMFILE, under="/data/one/t-1", times=None))  # type: ignore[attr-defined]
         with pytest.raises(Exception, match="EMFILE"):
             await broker.start()
         broker.kill()
@@ -273,7 +273,7 @@ def test_metadata_that_descriptors_were_short_for_is_either_decided_or_not(failu
 
     async def scenario(simulation: Simulation, broker: SimulatedBroker, client: Client) -> None:
         disk = broker.host.disk
-        fault = disk.inject(Fault("*", errno.EMFILE, under="/data/one/__cluster_metadata-0", skip=skip, times=3))
+        fault = disk.inject(DiskFault("*", errno.EMFILE, under="/data/one/__cluster_metadata-0", skip=skip, times=3))
         made = {}
         for number in range(4):
             answer = await client.insist(raw.create_topics_request({f"t{number}": 1}), raw.CREATE_TOPICS_VERSION)

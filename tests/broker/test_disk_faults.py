@@ -12,7 +12,7 @@ import pytest
 from headrace.errors import ErrorCode, HeadraceError
 from headrace.protocol.messages.describe_log_dirs import DescribeLogDirsRequest
 from headrace.protocol.messages.metadata import MetadataRequest
-from headrace.runtime.simulated import Fault, Simulation, run_simulation
+from headrace.runtime.simulated import DiskFault, Simulation, run_simulation
 
 from . import raw
 from .sim import Client, SimulatedBroker
@@ -126,7 +126,7 @@ def test_a_failing_directory_takes_only_its_own_partitions_offline(operation: st
         assert sorted(places.values()) == [ONE, ONE, TWO, TWO]
         for index in range(4):
             assert await world.write("t", index, b"before") == 0
-        world.broker.host.disk.inject(Fault(operation, under=TWO, times=None))
+        world.broker.host.disk.inject(DiskFault(operation, under=TWO, times=None))
         for round_ in range(3):
             for index in range(4):
                 expected = STORAGE if places[index] == TWO else ErrorCode.NONE
@@ -161,7 +161,7 @@ def test_what_could_not_be_synced_is_not_acknowledged() -> None:
         await world.create("t", 1, flush_messages="1")
         for number in range(5):
             assert await world.write("t", 0, b"%d" % number) == 0
-        world.broker.host.disk.inject(Fault("sync", under=f"{ONE}/t-0"))
+        world.broker.host.disk.inject(DiskFault("sync", under=f"{ONE}/t-0"))
         assert await world.write("t", 0, b"lost") == STORAGE
         assert await world.write("t", 0, b"refused") == STORAGE
         world.broker.lose_power()
@@ -179,7 +179,7 @@ def test_without_its_metadata_directory_a_broker_serves_on_but_changes_nothing()
         await world.create("t", 2)
         place = {index: world.place_of("t", index) for index in range(2)}
         here = next(index for index in place if place[index] == ONE)
-        world.broker.host.disk.inject(Fault("*", errno=errno.EIO, under=TWO, times=None))
+        world.broker.host.disk.inject(DiskFault("*", errno=errno.EIO, under=TWO, times=None))
         assert await world.create("u") == STORAGE
         assert await world.create("v") == STORAGE
         assert await world.write("t", here, b"goes on") == 0
@@ -204,7 +204,7 @@ def test_a_directory_that_cannot_be_read_at_start_keeps_its_partitions_for_later
         world.client.close()
         await world.broker.stop()
         world.broker.host.restart()
-        world.broker.host.disk.inject(Fault("*", under=TWO, times=None))
+        world.broker.host.disk.inject(DiskFault("*", under=TWO, times=None))
         await world.broker.start()
         for index in range(4):
             assert await world.write("t", index, b"meanwhile") == (STORAGE if place[index] == TWO else 0)
@@ -226,7 +226,7 @@ def test_a_broker_does_not_start_with_new_metadata_when_the_old_cannot_be_read()
         world.client.close()
         await world.broker.stop()
         world.broker.host.restart()
-        world.broker.host.disk.inject(Fault("*", under=ONE, times=None))
+        world.broker.host.disk.inject(DiskFault("*", under=ONE, times=None))
         with pytest.raises(HeadraceError, match="metadata"):
             await world.broker.start()
         world.broker.host.disk.heal()
@@ -249,7 +249,7 @@ def test_a_disk_that_fails_at_any_moment_loses_nothing_acknowledged() -> None:
         for number in range(6):
             assert await world.write("t", number % 4, b"first %d" % number) == 0
         under = simulation.rng.choice((f"{ONE}/t-0", f"{TWO}/t-1", ONE, TWO))
-        fault = Fault(simulation.rng.choice(("*", "append", "sync", "read")), under=under, skip=simulation.seed)
+        fault = DiskFault(simulation.rng.choice(("*", "append", "sync", "read")), under=under, skip=simulation.seed)
         world.broker.host.disk.inject(fault)
         for number in range(40):
             await world.write("t", number % 4, b"second %d" % number + bytes(simulation.rng.choice((10, 4_000))))

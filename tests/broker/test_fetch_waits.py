@@ -17,11 +17,11 @@ from headrace.broker.handlers.produce import MAGIC_AT
 from headrace.broker.partition import Partition
 from headrace.broker.replicas import Replicas
 from headrace.errors import ErrorCode, NotLeaderOrFollowerError
-from headrace.log import Origin, WouldBlock
+from headrace.log import Origin, WouldBlockError
 from headrace.protocol.messages.delete_topics import DeleteTopicsRequest
 from headrace.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from headrace.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
-from headrace.runtime.simulated import Fault, Simulation, run_simulation
+from headrace.runtime.simulated import DiskFault, Simulation, run_simulation
 
 from . import raw
 from .sim import Client, SimulatedBroker
@@ -307,7 +307,7 @@ def cold_once(monkeypatch: pytest.MonkeyPatch) -> None:
         _, times = looked.get(id(self.request), (None, 0))
         if nowait and times < 2:
             looked[id(self.request)] = (self.request, times + 1)
-            raise WouldBlock
+            raise WouldBlockError
         locate(self, reads, nowait=nowait)
 
     monkeypatch.setattr(fetching.Fetching, "locate", cold)
@@ -394,7 +394,7 @@ def test_a_partition_that_cannot_be_read_is_an_error_of_its_own(failures: list[s
         broker = world.broker.broker
         assert broker is not None
         broker.partition("a", 0).log.active.file.close()
-        world.broker.host.disk.inject(Fault(operation, errno.EIO, under=broker.partition("a", 0).log.directory))
+        world.broker.host.disk.inject(DiskFault(operation, errno.EIO, under=broker.partition("a", 0).log.directory))
         wanted = [FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1 << 20)]
         topics = [FetchTopic(topic=name, partitions=wanted) for name in "ab"]
         answer, _ = await world.fetch(FetchRequest(max_wait_ms=100, min_bytes=1, max_bytes=1 << 20, topics=topics))

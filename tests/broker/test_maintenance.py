@@ -19,7 +19,7 @@ from headrace.runtime.simulated import Simulation, run_simulation
 from .sim import SimulatedBroker
 
 
-class Unexpected(Exception):
+class UnexpectedError(Exception):
     """Of no kind that anyone provided for."""
 
 
@@ -34,7 +34,7 @@ def on_a_broker(test: Callable[[Broker], Coroutine[Any, Any, None]], settings: d
     run_simulation(main, 1, time_max_s=36_000.0)
 
 
-ERRORS = [Unexpected("a defect"), KafkaStorageError("a broken disk"), asyncio.CancelledError()]
+ERRORS = [UnexpectedError("a defect"), KafkaStorageError("a broken disk"), asyncio.CancelledError()]
 
 
 @pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
@@ -68,7 +68,7 @@ def test_a_log_that_fails_keeps_no_other_waiting(duty: str, monkeypatch: pytest.
     def broken(self: Log, *_: object) -> list[Any]:
         looked_at.add(str(self.partition))
         if str(self.partition) == "t-0":
-            raise Unexpected
+            raise UnexpectedError
         return []
 
     async def test(broker: Broker) -> None:
@@ -82,7 +82,7 @@ def test_a_log_that_fails_keeps_no_other_waiting(duty: str, monkeypatch: pytest.
             patched.setattr(Log, "sync_due", lambda self, now_ms: duty == "flush")
             await asyncio.sleep(70)
             assert looked_at == {"t-0", "t-1", "t-2"}
-            assert broker.maintenance.failing == {f"{duty} of t-0": "Unexpected"}
+            assert broker.maintenance.failing == {f"{duty} of t-0": "UnexpectedError"}
         await asyncio.sleep(70)
         if duty == "retention":
             assert broker.maintenance.failing == {}

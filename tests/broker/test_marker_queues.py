@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from headrace.broker.marker_queues import MarkerQueues
-from headrace.broker.peers import Lane
+from headrace.broker.peers import PeerConnection
 from headrace.broker.verification_queues import VerificationQueues
 from headrace.cluster.records import NO_LEADER
 from headrace.cluster.topic_names import TRANSACTION_STATE
@@ -52,7 +52,7 @@ class FakePeers:
 
     def answer_markers(self, number: int, error: ErrorCode = ErrorCode.NONE) -> None:
         _, lane, message, answer = self.asked[number]
-        assert lane == Lane.MARKERS
+        assert lane == PeerConnection.MARKERS
         results = [
             WritableTxnMarkerResult(
                 producer_id=marker.producer_id,
@@ -153,7 +153,7 @@ def test_markers_in_flight_to_a_broker_that_leads_no_more_are_asked_for_again_at
         await turns()
         world.send(2, A)  # which waits behind it
         world.leaders = {B: 2} if leader is None else {A: leader, B: 2}
-        world.markers.look_again()
+        world.markers.retry_now()
         assert sorted(world.told) == [
             (1, {A: ErrorCode.NOT_LEADER_OR_FOLLOWER}),
             (2, {A: ErrorCode.NOT_LEADER_OR_FOLLOWER}),
@@ -164,7 +164,7 @@ def test_markers_in_flight_to_a_broker_that_leads_no_more_are_asked_for_again_at
         world.send(3, B)
         await turns()
         world.leaders[B] = 3
-        world.markers.look_again()
+        world.markers.retry_now()
         await turns()
         assert world.told[-1] == (3, {B: ErrorCode.NOT_LEADER_OR_FOLLOWER})
         world.leaders[B] = 2
@@ -181,14 +181,14 @@ def test_a_marker_for_a_partition_without_a_leader_waits_for_one() -> None:
         world.leaders = {A: NO_LEADER, B: NO_LEADER}
         world.send(1, A, B)
         await turns()
-        world.markers.look_again()
+        world.markers.retry_now()
         assert not world.peers.asked
         assert not world.told
         world.leaders[B] = 2
-        world.markers.look_again()
+        world.markers.retry_now()
         assert world.told == [(1, {B: ErrorCode.NOT_LEADER_OR_FOLLOWER})]
         del world.leaders[A]  # its topic is deleted
-        world.markers.look_again()
+        world.markers.retry_now()
         assert world.told[1:] == [(1, {A: ErrorCode.NOT_LEADER_OR_FOLLOWER})]
 
     on_a_world(test)
@@ -202,10 +202,10 @@ def test_a_coordinator_that_lost_its_partition_sends_nothing_more() -> None:
         await turns()
         world.send(2, A)
         world.is_current = False
-        world.markers.look_again()
+        world.markers.retry_now()
         await turns()
         world.leaders[B] = 3
-        world.markers.look_again()
+        world.markers.retry_now()
         await turns()
         assert world.peers.nodes == [2]
         assert not world.told
@@ -247,7 +247,7 @@ def test_questions_go_together_and_are_given_up_when_another_coordinates() -> No
         others = [asyncio.ensure_future(world.verify(name)) for name in ("two", "three", "three")]
         await turns()
         (asked,) = world.peers.asked
-        assert asked[:2] == (2, Lane.VERIFICATION)
+        assert asked[:2] == (2, PeerConnection.VERIFICATION)
         results = [
             AddPartitionsToTxnResult(
                 transactional_id="one",
@@ -268,7 +268,7 @@ def test_questions_go_together_and_are_given_up_when_another_coordinates() -> No
         await turns()
         assert [one.transactional_id for one in world.peers.asked[1][2].transactions] == ["two", "three"]
         world.leaders = {state: 3}
-        world.questions.look_again()
+        world.questions.retry_now()
         assert await asyncio.gather(*others) == [{A: ErrorCode.NETWORK_EXCEPTION}] * 3
 
     on_a_world(test)

@@ -16,9 +16,9 @@ from headrace.cluster.brokers import Registration
 from headrace.cluster.changes import Changes
 from headrace.cluster.controller import Controller
 from headrace.cluster.decision import Decision
-from headrace.cluster.image import Image, Listener
+from headrace.cluster.image import Endpoint, Image
 from headrace.cluster.records import MetadataRecord
-from headrace.cluster.store import Member, OutcomeUnknownError, Store, StoreUnavailableError
+from headrace.cluster.store import OutcomeUnknownError, Store, StoreMember, StoreUnavailableError
 from headrace.cluster.store.local import LocalStore
 from headrace.cluster.store.metadata_log import MetadataLog
 from headrace.errors import ErrorCode, KafkaStorageError, NotControllerError
@@ -82,10 +82,10 @@ class World:
 
     async def open(self) -> None:
         await self.follower.open()
-        epoch = await self.store.elect(Member(1, bytes(16)))
+        epoch = await self.store.elect(StoreMember(1, bytes(16)))
         await self.service.take_over(epoch)
         await self.service.propose(lambda image: Decision(None, self.controller.bootstrap(image)))
-        broker = Registration(1, bytes(16), [Listener("PLAINTEXT", "localhost", 9092, 0)])
+        broker = Registration(1, bytes(16), [Endpoint("PLAINTEXT", "localhost", 9092, 0)])
         await self.service.propose(lambda image: self.controller.register_broker(image, broker, fenced=False))
         self.store.appends.clear()
 
@@ -172,7 +172,7 @@ def test_a_store_that_is_away_is_an_error_of_the_request(failure: Exception) -> 
         if is_over:
             with pytest.raises(NotControllerError):
                 await world.create("b")
-            epoch = await world.store.elect(Member(1, bytes(16)))
+            epoch = await world.store.elect(StoreMember(1, bytes(16)))
             await world.service.take_over(epoch)
         assert await world.create("b") == ErrorCode.NONE
 

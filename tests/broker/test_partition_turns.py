@@ -16,7 +16,7 @@ from . import raw
 from .sim import SimulatedBroker
 
 
-class Unexpected(Exception):
+class UnexpectedError(Exception):
     """Of no kind that anyone provided for."""
 
 
@@ -31,14 +31,14 @@ def test_an_append_that_fails_unexpectedly_after_an_exchange_holds_nobody_up(mon
 
         def fails_once(self: Log, *arguments: Any, **more: Any) -> Any:
             monkeypatch.setattr(Log, "append", append)
-            raise Unexpected
+            raise UnexpectedError
 
         monkeypatch.setattr(Log, "append", fails_once)
         first, second = (asyncio.ensure_future(partition.append(raw.batch([b"one"]))) for _ in range(2))  # type: ignore[arg-type]
         may_end.set()
         await exchange
         async with asyncio.timeout(10):
-            with pytest.raises(Unexpected):
+            with pytest.raises(UnexpectedError):
                 await first
             assert (await second).base_offset == 0
 

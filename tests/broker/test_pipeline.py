@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from headrace.broker.dispatch import ANONYMOUS, CloseConnection, RequestContext
+from headrace.broker.dispatch import ANONYMOUS, CloseConnectionError, RequestContext
 from headrace.broker.kept_answers import KEPT_BYTES_MAX, REQUEST_BYTES_MAX, KeptAnswers
 from headrace.broker.request_metrics import ApiMetrics, Times
 from headrace.errors import ErrorCode
@@ -102,7 +102,7 @@ def test_what_cannot_be_decoded_closes_the_connection() -> None:
 def test_one_who_is_not_known_is_closed_without_an_answer() -> None:
     async def scenario(world: World) -> None:
         def who(context: RequestContext, request: Any) -> None:
-            raise CloseConnection("say first who you are")
+            raise CloseConnectionError("say first who you are")
 
         world.broker.pipeline.who = who
         world.send(ASKING)

@@ -11,7 +11,7 @@ from tests.waiting import eventually
 
 from headrace.errors import ErrorCode
 from headrace.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
-from headrace.testing import BrokerProcess, NoZooKeeper, ZooKeeperProcess
+from headrace.testing import BrokerProcess, ZooKeeperNotFoundError, ZooKeeperProcess
 
 from . import raw
 from .raw import RawClient
@@ -77,7 +77,7 @@ def test_processes_that_share_a_zookeeper_go_on_when_the_controller_is_killed(tm
     pytest.importorskip("kazoo")
     try:
         zookeeper = ZooKeeperProcess(tmp_path / "zookeeper").start()
-    except NoZooKeeper as error:
+    except ZooKeeperNotFoundError as error:
         pytest.skip(str(error))
     try:
         shared = {"zookeeper.connect": f"{zookeeper.address}/kafka", "zookeeper.session.timeout.ms": "1500"}

@@ -20,7 +20,7 @@ from headrace.cluster.records import ConfigRecord, RemoveTopicRecord, ResourceTy
 from headrace.cluster.topic_names import CONSUMER_OFFSETS, TRANSACTION_STATE
 from headrace.errors import ErrorCode, KafkaStorageError
 from headrace.log import Appended, Log, LogConfig, LogDirectories
-from headrace.log.directory_names import State, partition_names
+from headrace.log.directory_names import DirectoryKind, partition_names
 from headrace.protocol.messages.create_topics import CreatableTopic, CreatableTopicConfig
 from headrace.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from headrace.protocol.messages.init_producer_id import InitProducerIdRequest
@@ -34,7 +34,7 @@ from headrace.protocol.messages.offset_fetch import (
     OffsetFetchRequestGroup,
     OffsetFetchRequestTopics,
 )
-from headrace.runtime.simulated import Fault, HostDied, Simulation, run_simulation
+from headrace.runtime.simulated import DiskFault, HostDiedError, Simulation, run_simulation
 from headrace.topics import TopicPartition
 
 from .sim import SimulatedBroker
@@ -91,7 +91,7 @@ def directories_of(broker: Broker, *names: str) -> dict[str, str]:
     return {name: broker.directories.directory_of(broker.partition(name, 0).log) for name in names}
 
 
-def names(machine: SimulatedBroker, path: str, state: State) -> list[str]:
+def names(machine: SimulatedBroker, path: str, state: DirectoryKind) -> list[str]:
     found = partition_names(machine.host.disk, path)
     return [str(partition) for _, partition, its_state in found if its_state is state]
 
@@ -213,7 +213,7 @@ async def lose_a_and_begin_anew_in_b(machine: SimulatedBroker) -> None:
     await machine.host.start(life(serving(machine)))
     await machine.stop()
     machine.host.restart()
-    machine.host.disk.inject(Fault("*", errno.EIO, under=A, times=None))
+    machine.host.disk.inject(DiskFault("*", errno.EIO, under=A, times=None))
     machine.settings["metadata.log.dir"] = B
     await machine.start()
     assert set(serving(machine).image.topics) == {"two", "four"}
@@ -228,8 +228,8 @@ def test_a_directory_that_comes_back_to_other_metadata_is_kept() -> None:
         await machine.start()
         assert set(serving(machine).image.topics) == {"two", "four"}
         await machine.host.start(asyncio.sleep(400))
-        assert names(machine, A, State.STRAY) == ["one-0", "three-0"]
-        assert names(machine, A, State.PRESENT) == []
+        assert names(machine, A, DirectoryKind.STRAY) == ["one-0", "three-0"]
+        assert names(machine, A, DirectoryKind.PRESENT) == []
         await machine.stop()
         # Its own metadata still knows what is there. Of two, one has to be named.
         del machine.settings["metadata.log.dir"]
@@ -242,7 +242,7 @@ def test_a_directory_that_comes_back_to_other_metadata_is_kept() -> None:
         for name in ("one", "two", "three", "four"):
             (data,) = stored(serving(machine).partition(name, 0).log)
             assert b"of " + name.encode() in data
-        assert names(machine, A, State.STRAY) == []
+        assert names(machine, A, DirectoryKind.STRAY) == []
 
     simulate(scenario, BOTH)
 
@@ -278,7 +278,7 @@ def test_a_directory_that_is_not_mounted_is_missed_and_its_partitions_are_not_ma
             assert serving(machine).partition("one", 0).log.end_offset == 0
             with pytest.raises(KafkaStorageError, match="which was here before and is not now"):
                 serving(machine).partition("two", 0)
-            assert names(machine, B, State.PRESENT) == []
+            assert names(machine, B, DirectoryKind.PRESENT) == []
             await machine.stop()
         machine.host.restart().disk.rmtree(B)
         machine.host.disk.rename("/data/unmounted", B)
@@ -317,7 +317,7 @@ def test_a_data_directory_without_metadata_is_taken_over_whatever_interrupts_tha
         interrupted = False
         try:
             await machine.start()
-        except HostDied:
+        except HostDiedError:
             interrupted = True
             await machine.start()
         machine.host.disk.crash_after(10**9)
@@ -329,7 +329,7 @@ def test_a_data_directory_without_metadata_is_taken_over_whatever_interrupts_tha
             for name, index in (("t", 0), ("t", 1), ("u", 0)):
                 assert broker.partition(name, index).log.end_offset == 1
                 assert broker.partition(name, index).log.topic_id == broker.image.topics[name].topic_id
-            assert names(machine, "/data/one", State.STRAY) == ["t-7", "z-is-a-copy-0"]
+            assert names(machine, "/data/one", DirectoryKind.STRAY) == ["t-7", "z-is-a-copy-0"]
             await machine.stop()
             await machine.start()
         return interrupted
@@ -351,15 +351,15 @@ def test_the_last_topic_that_was_deleted_does_not_come_back() -> None:
         machine.host.disk.crash_after(operation)
         try:
             await machine.host.start(delete(broker, "t"))
-        except HostDied:
+        except HostDiedError:
             await machine.start()
             topics = serving(machine).image.topics
             # The deletion was decided or it was not; a log is never taken over from a topic that was known once.
             if topics:
                 assert serving(machine).image.config(2, "t") == {"flush.messages": "1"}
             else:
-                assert names(machine, "/data/one", State.PRESENT) == []
-                assert names(machine, "/data/one", State.STRAY) == []
+                assert names(machine, "/data/one", DirectoryKind.PRESENT) == []
+                assert names(machine, "/data/one", DirectoryKind.STRAY) == []
             return True
         return False
 
@@ -377,7 +377,7 @@ def test_a_topic_made_anew_while_its_directory_was_away_is_the_one_that_is_serve
         await create(broker, "two")
         assert directories_of(broker, "one", "two") == {"one": A, "two": B}
         await write(broker, "two", b"old", b"older")
-        machine.host.disk.inject(Fault("*", errno.EIO, under=B, times=None))
+        machine.host.disk.inject(DiskFault("*", errno.EIO, under=B, times=None))
         with pytest.raises(KafkaStorageError):
             await write(broker, "two", b"x")
         await asyncio.sleep(1)
@@ -392,8 +392,8 @@ def test_a_topic_made_anew_while_its_directory_was_away_is_the_one_that_is_serve
         log = serving(machine).partition("two", 0).log
         assert (log.directory, log.end_offset) == (f"{A}/two-0", 1)
         # The metadata still tells that the other was deleted, so that is finished.
-        assert names(machine, B, State.PRESENT) == []
-        assert names(machine, B, State.DELETE) == ["two-0"]
+        assert names(machine, B, DirectoryKind.PRESENT) == []
+        assert names(machine, B, DirectoryKind.DELETE) == ["two-0"]
         await machine.stop()
         await machine.start()
         assert serving(machine).partition("two", 0).log.end_offset == 1

@@ -20,10 +20,10 @@ from tests.log.making import batch
 from headrace.broker.broker import Broker
 from headrace.errors import ErrorCode
 from headrace.log import Appended, Log, partition_metadata
-from headrace.log.directory_names import State, partition_names
+from headrace.log.directory_names import DirectoryKind, partition_names
 from headrace.protocol.messages.create_topics import CreatableTopic, CreatableTopicConfig
 from headrace.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
-from headrace.runtime.simulated import CrashModel, HostDied, Simulation, run_simulation
+from headrace.runtime.simulated import CrashModel, HostDiedError, Simulation, run_simulation
 from headrace.topics import TopicPartition
 
 from . import raw
@@ -171,10 +171,10 @@ def check(broker: Broker, story: Story, disk: Any) -> None:
 def check_files(broker: Broker, disk: Any, topic_ids: set[bytes], moved: set[bytes]) -> None:
     for path in broker.directories.paths:
         for name, partition, state in partition_names(disk, path):
-            if state is State.STRAY:
+            if state is DirectoryKind.STRAY:
                 # Of a move that was as good as done both logs may be there, and one is set aside. Else all is known.
                 assert partition_metadata.read(disk, f"{path}/{name}") in moved, f"{path}/{name}: nothing was unknown"
-            if state is State.PRESENT:
+            if state is DirectoryKind.PRESENT:
                 log = broker.directories.get(TopicPartition(*partition))
                 assert log is not None, f"{path}/{name} is not open"
                 assert log.topic_id in topic_ids, f"{path}/{name} is nobody's"
@@ -189,7 +189,7 @@ async def main(simulation: Simulation, operation: int, crash: Crash) -> bool:
     _crash_after(machine, operation, crash)
     try:
         await machine.host.start(life(story))
-    except HostDied:
+    except HostDiedError:
         pass
     else:
         return False
@@ -198,7 +198,7 @@ async def main(simulation: Simulation, operation: int, crash: Crash) -> bool:
         _crash_after(machine, simulation.rng.randint(0, 120), crash)
         try:
             await machine.start()
-        except HostDied:
+        except HostDiedError:
             continue
         machine.kill()
     await machine.start()

@@ -24,7 +24,7 @@ from headrace import (
     Consumer,
     FatalTransactionError,
     Producer,
-    TransactionTimeout,
+    TransactionTimeoutError,
     exactly_once,
 )
 from headrace.client.consumer.records import ConsumerRecords
@@ -182,7 +182,10 @@ def writer(session: Session) -> None:
     """Transactions of our own producer, some of them aborted. A fenced one is made anew."""
     config = transactional_config(session) | {"max.block.ms": 10_000}
     while not session.stopping.is_set():
-        with Producer(config) as producer, session.enduring(FatalTransactionError, TransactionTimeout, TimeoutError):
+        with (
+            Producer(config) as producer,
+            session.enduring(FatalTransactionError, TransactionTimeoutError, TimeoutError),
+        ):
             producer.init_transactions(60)
             while not session.stopping.is_set():
                 _write(session, producer)
@@ -238,7 +241,7 @@ def _commit(producer: Producer) -> None:
     for attempt in range(_COMMIT_TRIES):
         try:
             producer.commit_transaction()
-        except TransactionTimeout:
+        except TransactionTimeoutError:
             if attempt == _COMMIT_TRIES - 1:
                 raise
         else:

@@ -10,7 +10,7 @@ import pytest
 
 from headrace.cli.pipeline import help_lines, log_path
 from headrace.cli.running import diverted
-from headrace.spark.pipelines import PIPELINES, Snapshot, load
+from headrace.spark.pipelines import PIPELINES, PipelineProgress, load
 from headrace.spark.pipelines import state as states
 from headrace.testing import EmbeddedBroker
 
@@ -67,9 +67,9 @@ def test_help_lists_every_option_and_fits_a_narrow_terminal(name: str, monkeypat
 
 def noted(name: str, kafka: EmbeddedBroker, **changes: object) -> Path:
     place = states.default_root() / name
-    state = states.State(name, "land", servers=kafka.address, groups=[name], topics=["clicks", "views"])
+    state = states.PipelineState(name, "land", servers=kafka.address, groups=[name], topics=["clicks", "views"])
     states.begin(str(place), state, now_ms=1_700_000_000_000)
-    state.take(Snapshot("land", rows_in=1000, rows_out=900), now_ms=1_700_000_001_000)
+    state.take(PipelineProgress("land", rows_in=1000, rows_out=900), now_ms=1_700_000_001_000)
     for key, value in changes.items():
         setattr(state, key, value)
     states.write(str(place), state)

@@ -29,18 +29,18 @@ from typing import Any
 from unittest.mock import patch
 
 from tests.client.consumer.fake_driver import FakeClient, blocking_consumer
-from tests.client.consumer.interrupts import Interrupted, Interruption
+from tests.client.consumer.interrupts import Interruption, InterruptionError
 from tests.client.consumer.model_cluster import ModelCluster
 
 import headrace.client.consumer.aio as aio_module
 from headrace.client.cluster.core import ClientCore
 from headrace.client.consumer._base import ConsumerBase
-from headrace.client.consumer._chunks import Chunk
+from headrace.client.consumer._chunks import FetchedChunk
 from headrace.client.consumer._commits import OffsetCommits
 from headrace.client.consumer._fetching import Fetcher
 from headrace.client.consumer._heartbeats import Heartbeats
 from headrace.client.consumer._membership import GroupMembership
-from headrace.client.consumer._subscription import PartitionState, Subscriptions
+from headrace.client.consumer._subscription import Subscriptions, TopicPartitionState
 from headrace.client.consumer.errors import IllegalStateError, RecordDeserializationError
 from headrace.client.flows import Task
 from headrace.errors import HeadraceError
@@ -51,11 +51,11 @@ _STEPS = 40
 _END_S = 900.0
 
 
-class Broken(AssertionError):
+class BrokenInvariantError(AssertionError):
     """What must not happen did."""
 
 
-class RaisedByCallback(Exception):
+class RaisedByCallbackError(Exception):
     """What callbacks of the application raise."""
 
 
@@ -114,21 +114,25 @@ class Oracle:
         cluster = self.cluster
         self.say(f"{name} {offset} {value!r}")
         if (offset, value) not in cluster.history[name]:
-            raise Broken(f"{name} {offset}: {value!r} was never written there")
+            raise BrokenInvariantError(f"{name} {offset}: {value!r} was never written there")
         cut_in = cluster.gone[name].get((offset, value))
         if is_new and self.is_blocking and cut_in is not None and self._known_epoch(name) >= cut_in:
-            raise Broken(f"{name} {offset} was cut off in epoch {cut_in}, which was known when it was handed out")
+            raise BrokenInvariantError(
+                f"{name} {offset} was cut off in epoch {cut_in}, which was known when it was handed out"
+            )
         if self.owned is not None and name not in self.owned:
-            raise Broken(f"{name} {offset} was handed out, but the listener was not told that {name} is assigned")
+            raise BrokenInvariantError(
+                f"{name} {offset} was handed out, but the listener was not told that {name} is assigned"
+            )
         if name in self.paused:
-            raise Broken(f"{name} {offset} was handed out, but {name} is paused")
+            raise BrokenInvariantError(f"{name} {offset} was handed out, but {name} is paused")
         expected = self.next.get(name)
         # Records that were fetched before the log was cut back, or deleted, may come for a while.
         new = [(cut, number) for cut, number in cluster.cuts[name] if int(value) >= number]
         if expected is None:
             limit = max(self.commit_limit(name), self.first(name))
             if offset > limit and not self._is_gap(name, limit, offset):
-                raise Broken(f"{name} begins at {offset}, but was handed out only up to {limit}")
+                raise BrokenInvariantError(f"{name} begins at {offset}, but was handed out only up to {limit}")
             self._check_beginning(name, offset)
         elif expected <= offset and self._is_gap(name, expected, offset):
             # Only markers between the cut and this: it is also what comes first behind the cut.
@@ -136,7 +140,9 @@ class Oracle:
             if behind and name in self.has_epoch:
                 raise Broken(f"{name} goes on at {offset}, though the log was cut back to {min(new)[0]}")
         elif not self._may_jump(name, offset):
-            raise Broken(f"{name}: {offset} was handed out where {expected} comes next (cut: {cluster.cuts[name]})")
+            raise BrokenInvariantError(
+                f"{name}: {offset} was handed out where {expected} comes next (cut: {cluster.cuts[name]})"
+            )
         if new:
             cluster.cuts[name] = [one for one in cluster.cuts[name] if one not in new]
         self.next[name] = offset + 1
@@ -186,7 +192,9 @@ class Oracle:
             return
         starts = [cluster.committed.get(name, 0), self.begins[name]]
         if not any(start is not None and start <= offset and self._is_gap(name, start, offset) for start in starts):
-            raise Broken(f"{name} begins at {offset} after a rebalance; committed and handed out were {starts}")
+            raise BrokenInvariantError(
+                f"{name} begins at {offset} after a rebalance; committed and handed out were {starts}"
+            )
 
     def check_position(self, name: TopicPartition, position: int) -> None:
         """A position is what comes next; markers may lie before it."""
@@ -195,7 +203,7 @@ class Oracle:
             return
         # A log that was cut back may have had the position put anywhere before.
         if name not in self.cluster.ever_cut and not self._may_jump(name, position):
-            raise Broken(f"the position of {name} is said to be {position}, but {expected} comes next")
+            raise BrokenInvariantError(f"the position of {name} is said to be {position}, but {expected} comes next")
 
     def check_committed(self, name: TopicPartition) -> None:
         """A commit of what was handed out has succeeded."""
@@ -203,17 +211,17 @@ class Oracle:
         if expected is None or self.cluster.cuts[name] or name in self.cluster.resets:
             return
         if committed is None or committed < expected or not self._is_gap(name, expected, committed):
-            raise Broken(f"a commit of {name} at {expected} succeeded, but committed is {committed}")
+            raise BrokenInvariantError(f"a commit of {name} at {expected} succeeded, but committed is {committed}")
 
     def check_commits(self) -> None:
         if self.cluster.failures:
-            raise Broken("; ".join(self.cluster.failures))
+            raise BrokenInvariantError("; ".join(self.cluster.failures))
 
     # --- callbacks ----------------------------------------------------------------------------------------------------
 
     def may_raise(self, chance: float) -> None:
         if self.rng.random() < chance and self.cluster.hostility:
-            raise RaisedByCallback
+            raise RaisedByCallbackError
 
     def deserialize(self, value: bytes) -> bytes:
         self.may_raise(0.003)
@@ -316,17 +324,21 @@ async def _end(oracle: Oracle, call: Do) -> None:
         found = await call("committed", cluster.partitions, is_hostile=False)
         for name in cluster.partitions:
             if found[name] is None or found[name].offset != cluster.committed[name]:
-                raise Broken(f"{name} is committed at {cluster.committed[name]}, but committed() gave {found[name]}")
+                raise BrokenInvariantError(
+                    f"{name} is committed at {cluster.committed[name]}, but committed() gave {found[name]}"
+                )
     await call("close", is_hostile=False)
     oracle.check_commits()
     for name in cluster.partitions:
         if cluster.committed.get(name) != cluster.end(*name):
-            raise Broken(f"{name} was read to {cluster.end(*name)}, but is committed at {cluster.committed.get(name)}")
+            raise BrokenInvariantError(
+                f"{name} was read to {cluster.end(*name)}, but is committed at {cluster.committed.get(name)}"
+            )
     if oracle.owned is not None and cluster.left != cluster.member:
-        raise Broken(f"the consumer was closed, but member {cluster.member} did not leave")
+        raise BrokenInvariantError(f"the consumer was closed, but member {cluster.member} did not leave")
     missing = set(range(oracle.expected_callbacks)) - set(oracle.callbacks) - oracle.uncertain
     if missing or oracle.callbacks != sorted(set(oracle.callbacks)):
-        raise Broken(f"of {oracle.expected_callbacks} callbacks {oracle.callbacks} were called")
+        raise BrokenInvariantError(f"of {oracle.expected_callbacks} callbacks {oracle.callbacks} were called")
 
 
 async def _do_something(oracle: Oracle, consumer: Any, call: Do) -> None:
@@ -358,7 +370,7 @@ async def _do_something(oracle: Oracle, consumer: Any, call: Do) -> None:
         else:
             for name in consumer.assignment():
                 oracle.check_position(name, await call("position", name, timeout=3))
-    except (Interrupted, asyncio.CancelledError, TimeoutError, RaisedByCallback, IllegalStateError) as error:
+    except (InterruptionError, asyncio.CancelledError, TimeoutError, RaisedByCallbackError, IllegalStateError) as error:
         oracle.say(f"ended by {error!r}")
     except HeadraceError as error:
         oracle.say(f"failed: {error!r}")
@@ -432,10 +444,10 @@ async def _read_the_rest(oracle: Oracle, call: Do) -> None:
             if is_settled and len(names) == len(cluster.partitions) and all(ends.values()):
                 break
             await _poll(oracle, _hospitable(call), 1.0)
-        except RaisedByCallback:
+        except RaisedByCallbackError:
             pass
         except RecordDeserializationError as error:
-            if error.__cause__ is None or not isinstance(error.__cause__, RaisedByCallback):
+            if error.__cause__ is None or not isinstance(error.__cause__, RaisedByCallbackError):
                 raise
         except HeadraceError as error:
             oracle.say(f"at the end: {error!r}")
@@ -443,11 +455,11 @@ async def _read_the_rest(oracle: Oracle, call: Do) -> None:
             with contextlib.suppress(HeadraceError):
                 await _poll(oracle, _hospitable(call), 1.0)
         if cluster.clock.now > until:
-            raise Broken(f"not all came within {_END_S} s: {names} {ends}, next {oracle.next}")
+            raise BrokenInvariantError(f"not all came within {_END_S} s: {names} {ends}, next {oracle.next}")
     for name in cluster.partitions:
         expected = oracle.next.get(name)
         if expected is not None and not oracle._is_gap(name, expected, cluster.end(*name)):
-            raise Broken(f"{name}: everything from {expected} to {cluster.end(*name)} never came")
+            raise BrokenInvariantError(f"{name}: everything from {expected} to {cluster.end(*name)} never came")
 
 
 def _hospitable(call: Do) -> Do:
@@ -458,10 +470,10 @@ def _hospitable(call: Do) -> Do:
 
 
 _CHANGES: list[tuple[type, str]] = [
-    (PartitionState, "append"),
+    (TopicPartitionState, "append"),
     (Subscriptions, "move_to_end"),
     (Subscriptions, "assign"),
-    (Chunk, "advance_to"),
+    (FetchedChunk, "advance_to"),
     (Fetcher, "next_piece"),
     (Fetcher, "take_to"),
     (Fetcher, "take_back"),
@@ -525,7 +537,7 @@ def run_blocking(oracle: Oracle) -> None:
             idle = idle + 1 if found is None else 0
             if idle > 20:
                 # All of it is paused, or somebody else's.
-                raise Interrupted
+                raise InterruptionError
             return found
 
         with patch.object(type(consumer), "_next_records", next_records):
@@ -550,7 +562,7 @@ class _VirtualSelector(selectors.BaseSelector):
 
     def select(self, timeout: float | None = None) -> list[Any]:
         if timeout is None or timeout > 3600:
-            raise Broken("nobody waits for anything")
+            raise BrokenInvariantError("nobody waits for anything")
         # A little in any case: times that differ by less than a number can say would be waited for for ever.
         self.cluster.clock.now += max(0.000001, timeout)
         return []

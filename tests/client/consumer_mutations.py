@@ -16,15 +16,15 @@ from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
-from headrace.client.consumer._base import ConsumerBase, Progress
-from headrace.client.consumer._chunks import Chunk
+from headrace.client.consumer._base import ConsumerBase, IterationProgress
+from headrace.client.consumer._chunks import FetchedChunk
 from headrace.client.consumer._commits import OffsetCommits
 from headrace.client.consumer._fetching import Fetcher
 from headrace.client.consumer._heartbeats import Heartbeats
 from headrace.client.consumer._membership import GroupMembership
 from headrace.client.consumer._positions import Positions
-from headrace.client.consumer._subscription import PartitionState, Subscriptions
-from headrace.client.consumer.config import OffsetReset
+from headrace.client.consumer._subscription import Subscriptions, TopicPartitionState
+from headrace.client.consumer.config import OffsetResetStrategy
 from headrace.client.consumer.records import Deserializers, OffsetAndMetadata
 
 from .consumer_model import run
@@ -33,32 +33,32 @@ from .consumer_model import run
 
 
 def fetch_again_what_is_buffered() -> Any:
-    return patch.object(PartitionState, "fetch_offset", property(lambda self: self.position or 0))
+    return patch.object(TopicPartitionState, "fetch_offset", property(lambda self: self.position or 0))
 
 
 def keep_where_to_fetch_beside_what_was_fetched() -> Any:
     """A signal between the two leaves one of them behind."""
-    kept: dict[PartitionState, int] = {}
-    seek = PartitionState.seek
+    kept: dict[TopicPartitionState, int] = {}
+    seek = TopicPartitionState.seek
 
-    def sought(self: PartitionState, offset: int, *rest: Any) -> None:
+    def sought(self: TopicPartitionState, offset: int, *rest: Any) -> None:
         kept[self] = offset
         seek(self, offset, *rest)
 
-    def append(self: PartitionState, chunk: Chunk) -> None:
+    def append(self: TopicPartitionState, chunk: FetchedChunk) -> None:
         if not self.chunks or chunk.position >= self.chunks[-1].next_offset:
             self.chunks.append(chunk)
         kept[self] = self.chunks[-1].next_offset
 
-    def drop_fetched(self: PartitionState) -> None:
+    def drop_fetched(self: TopicPartitionState) -> None:
         kept[self] = self.position or 0
         self.chunks.clear()
 
     return _all_of(
-        patch.object(PartitionState, "fetch_offset", property(lambda self: kept.get(self, 0))),
-        patch.object(PartitionState, "seek", sought),
-        patch.object(PartitionState, "append", append),
-        patch.object(PartitionState, "drop_fetched", drop_fetched),
+        patch.object(TopicPartitionState, "fetch_offset", property(lambda self: kept.get(self, 0))),
+        patch.object(TopicPartitionState, "seek", sought),
+        patch.object(TopicPartitionState, "append", append),
+        patch.object(TopicPartitionState, "drop_fetched", drop_fetched),
     )
 
 
@@ -70,7 +70,7 @@ def take_answers_of_an_old_leader() -> Any:
     return _with_wanted(lambda state, asked: replace(asked, leader_epoch=state.current_epoch))
 
 
-def _with_wanted(change: Callable[[PartitionState, Any], Any]) -> Any:
+def _with_wanted(change: Callable[[TopicPartitionState, Any], Any]) -> Any:
     take = Fetcher._take
 
     def taken(self: Fetcher, node_id: int, session: Any, states: Any, wanted: Any, *rest: Any) -> None:
@@ -81,7 +81,7 @@ def _with_wanted(change: Callable[[PartitionState, Any], Any]) -> Any:
 
 
 def keep_what_an_old_leader_gave() -> Any:
-    return patch.object(PartitionState, "drop_fetched", lambda self: None)
+    return patch.object(TopicPartitionState, "drop_fetched", lambda self: None)
 
 
 def hold_nothing_against_a_new_leader() -> Any:
@@ -89,18 +89,18 @@ def hold_nothing_against_a_new_leader() -> Any:
 
 
 def take_a_topic_of_the_same_name_for_the_same() -> Any:
-    return patch.object(PartitionState, "is_in_another", lambda self, topic_id: False)
+    return patch.object(TopicPartitionState, "is_in_another", lambda self, topic_id: False)
 
 
 def keep_what_was_fetched_before_a_seek() -> Any:
-    seek = PartitionState.seek
+    seek = TopicPartitionState.seek
 
-    def sought(self: PartitionState, *arguments: Any) -> None:
+    def sought(self: TopicPartitionState, *arguments: Any) -> None:
         chunks = list(self.chunks)
         seek(self, *arguments)
         self.chunks.extend(chunks)
 
-    return patch.object(PartitionState, "seek", sought)
+    return patch.object(TopicPartitionState, "seek", sought)
 
 
 # --- handing out ------------------------------------------------------------------------------------------------------
@@ -114,7 +114,7 @@ def forget_what_an_interrupted_poll_took() -> Any:
 
 
 def give_the_turn_on_in_two_steps() -> Any:
-    def move_to_end(self: Subscriptions, state: PartitionState) -> None:
+    def move_to_end(self: Subscriptions, state: TopicPartitionState) -> None:
         if self._assigned.pop(state.partition, None) is not None:
             self._assigned[state.partition] = state
 
@@ -126,14 +126,14 @@ def forget_how_far_an_iteration_came() -> Any:
 
 
 def count_what_an_iteration_has_not_given() -> Any:
-    return patch.object(Progress, "rows", property(lambda self: self.taken + 1))
+    return patch.object(IterationProgress, "rows", property(lambda self: self.taken + 1))
 
 
 def hand_out_what_is_paused() -> Any:
-    def is_fetchable(self: PartitionState) -> bool:
+    def is_fetchable(self: TopicPartitionState) -> bool:
         return self.has_position and not (self.validating or self.in_callback or self.is_revoked)
 
-    return patch.object(PartitionState, "is_fetchable", property(is_fetchable))
+    return patch.object(TopicPartitionState, "is_fetchable", property(is_fetchable))
 
 
 def pass_over_what_cannot_be_deserialized() -> Any:
@@ -152,7 +152,7 @@ def pass_over_what_cannot_be_deserialized() -> Any:
 
 
 def begin_at_the_end() -> Any:
-    return patch.object(OffsetReset, "resolve", lambda self, now_ms: -1)
+    return patch.object(OffsetResetStrategy, "resolve", lambda self, now_ms: -1)
 
 
 def pass_over_the_committed_offset() -> Any:
@@ -174,7 +174,7 @@ def commit_less_than_was_handed_out() -> Any:
     return _committing(lambda state: max(0, (state.position or 0) - 1))
 
 
-def _committing(offset: Callable[[PartitionState], int]) -> Any:
+def _committing(offset: Callable[[TopicPartitionState], int]) -> Any:
     def consumed(self: OffsetCommits) -> Any:
         return {
             state.partition: OffsetAndMetadata(offset(state))
@@ -245,7 +245,7 @@ def have_partitions_one_by_one() -> Any:
         for partition in partitions:
             state = before.get(partition)
             if state is None:
-                state = PartitionState(partition)
+                state = TopicPartitionState(partition)
                 state.in_callback = in_callback
                 added.append(partition)
             state.is_revoked = False

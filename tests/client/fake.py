@@ -14,11 +14,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from headrace.client.cluster.core import ClientCore
-from headrace.client.producer._base import Setup
+from headrace.client.producer._base import ProducerSetup
 from headrace.client.producer._core import ProducerCore
 from headrace.client.producer.delivery import Delivery
 from headrace.errors import ErrorCode
-from headrace.net.connection import Connection, State
+from headrace.net.connection import Connection, ConnectionState
 from headrace.net.sasl.exchange import authenticate_by
 from headrace.net.sasl.plain import plain
 from headrace.net.security import Security
@@ -138,7 +138,7 @@ class FakeCluster:
         if port - 9000 in self.down:
             self.events.append(lambda: owner.disconnected(connection, ConnectionRefusedError("refused")))
         else:
-            self.events.append(lambda: connection.state is State.CONNECTING and owner.connected(connection))
+            self.events.append(lambda: connection.state is ConnectionState.CONNECTING and owner.connected(connection))
 
     def flush_connection(self, connection: Connection) -> None:
         data = b"".join(connection.outgoing)
@@ -157,7 +157,7 @@ class FakeCluster:
 
     def _serve(self, connection: Connection) -> None:
         buffer = self._buffers.get(id(connection))
-        while buffer is not None and len(buffer) >= 4 and connection.state is not State.CLOSED:
+        while buffer is not None and len(buffer) >= 4 and connection.state is not ConnectionState.CLOSED:
             size = struct.unpack_from(">i", buffer)[0]
             if len(buffer) < size + 4:
                 return
@@ -259,7 +259,7 @@ class World:
         self.cluster = cluster
         self.clock = cluster.clock
         keywords.setdefault("bootstrap_servers", ",".join(f"fake:{9000 + b}" for b in cluster.brokers))
-        self.setup = Setup(None, keywords)
+        self.setup = ProducerSetup(None, keywords)
         self.core = ClientCore(self.setup.connection, self.clock, random.Random(seed), cluster)
         cluster.client = self.core
         self.producer = ProducerCore(self.core, self.setup.settings, self.setup.partitioner, self)

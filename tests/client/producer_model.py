@@ -23,7 +23,7 @@ from headrace.client.consumer.records import ConsumerGroupMetadata
 from headrace.client.errors import AbortableTransactionError, FatalTransactionError
 from headrace.client.offsets import OffsetAndMetadata
 from headrace.client.producer._one_record import OneRecord
-from headrace.client.transactions._core import Operation, TransactionState
+from headrace.client.transactions._core import ProducerTransactionState, TransactionOperation
 from headrace.errors import HeadraceError
 from headrace.topics import TopicPartition
 
@@ -239,9 +239,9 @@ def run_transactional(seed: int) -> None:
     cluster.script = faults
     world = make()
 
-    def finish(operation: Operation) -> HeadraceError | None:
+    def finish(operation: TransactionOperation) -> HeadraceError | None:
         world.run_until(lambda: operation.is_done, 500)
-        return operation.hear()
+        return operation.take_outcome()
 
     def transaction() -> Any:
         found = world.producer.transaction
@@ -249,7 +249,10 @@ def run_transactional(seed: int) -> None:
         return found
 
     for _ in range(rng.randrange(3, 12)):
-        if transaction().state is TransactionState.FATAL_ERROR or transaction().state is TransactionState.UNINITIALIZED:
+        if (
+            transaction().state is ProducerTransactionState.FATAL_ERROR
+            or transaction().state is ProducerTransactionState.UNINITIALIZED
+        ):
             world.producer.abort("a new one takes over")
             world.core.close()
             cluster.events.clear()
@@ -283,7 +286,10 @@ def run_transactional(seed: int) -> None:
         except FatalTransactionError as fatal:
             error, outcome = fatal, False
         ledger.entries.append((values, offset, outcome))
-        if isinstance(error, AbortableTransactionError) and transaction().state is TransactionState.ABORTABLE_ERROR:
+        if (
+            isinstance(error, AbortableTransactionError)
+            and transaction().state is ProducerTransactionState.ABORTABLE_ERROR
+        ):
             finish(transaction().abort())
         world.run_until(lambda sent=sent: all(delivery.done() for delivery in sent), 500)  # type: ignore[misc]  # bound
         if outcome is True:

@@ -35,7 +35,7 @@ from headrace.client.admin import (
     UserScramCredentialDeletion,
     UserScramCredentialUpsertion,
 )
-from headrace.client.errors import ClientClosed
+from headrace.client.errors import ClientClosedError
 from headrace.config import ConfigError
 from headrace.errors import (
     ElectionNotNeededError,
@@ -248,7 +248,7 @@ def test_offsets_are_reset_in_every_way(admin: Admin, topic: str) -> None:
         ResetTo.timestamp(1006): 6,
         ResetTo.timestamp(99_999): 10,
         ResetTo.duration(0): 10,
-        ResetTo.duration(10**13): 0,
+        ResetTo.duration(10**10): 0,
         ResetTo.shift(-2): 3,
         ResetTo.shift(3): 8,
         ResetTo.shift(100): 10,
@@ -379,7 +379,7 @@ def test_the_same_with_asyncio_and_many_at_once(address: str, topic: str) -> Non
             assert offsets[partition].offset == 10
             with pytest.raises(UnknownTopicOrPartitionError):
                 (await admin.describe_topics(["nope"])).all()
-        with pytest.raises(ClientClosed):
+        with pytest.raises(ClientClosedError):
             await admin.list_topics()
 
     asyncio.run(main())
@@ -399,7 +399,7 @@ def test_a_broker_that_is_not_there_ends_with_the_time() -> None:
     with Admin(bootstrap_servers="127.0.0.1:1") as admin:
         began = time.monotonic()
         with pytest.raises(RequestTimedOutError, match=r"127\.0\.0\.1:1.*refused"):
-            admin.within(300).list_topics()
+            admin.within(0.3).list_topics()
         assert time.monotonic() - began < 30
 
 
@@ -407,7 +407,7 @@ def test_a_closed_admin_says_so(address: str) -> None:
     admin = Admin({"bootstrap.servers": address})
     admin.close()
     admin.close()
-    with pytest.raises(ClientClosed):
+    with pytest.raises(ClientClosedError):
         admin.list_topics()
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from headrace.client.cluster.core import ANY_NODE, coordinator_key
 from headrace.errors import ErrorCode, NetworkError, RequestTimedOutError, UnsupportedVersionError
-from headrace.net.connection import State
+from headrace.net.connection import ConnectionState
 from headrace.protocol.api import ApiKey
 from headrace.protocol.messages.list_groups import ListGroupsRequest, ListGroupsResponse
 from headrace.protocol.messages.metadata import MetadataRequest
@@ -168,7 +168,7 @@ def test_an_answer_for_another_request_closes_the_connection(clock: VirtualClock
     call = world.core.submit(1, ListGroupsRequest())
     cluster.events.clear()
     world.core.received(connection, struct.pack(">i", 123_456) + bytes(20))
-    assert connection.state is State.CLOSED
+    assert connection.state is ConnectionState.CLOSED
     assert call.done
     assert call.error is not None
 

@@ -28,7 +28,7 @@ from headrace import Producer, aio
 from headrace.client.cluster.core import ClientCore
 from headrace.client.cluster.view import PartitionView, TopicView
 from headrace.client.configs import UnknownConfigWarning
-from headrace.client.errors import BufferExhausted, ClientClosed, SerializationError
+from headrace.client.errors import BufferExhaustedError, ClientClosedError, SerializationError
 from headrace.client.producer._batch import ProducerBatch
 from headrace.client.producer._unpacked import Unpacked
 from headrace.client.producer.config import PRODUCER_CONFIGS, read_producer_config
@@ -391,7 +391,7 @@ def test_no_thread_before_the_first_send_and_none_after_close() -> None:
     producer.close(timeout=0)
     assert threads() == before
     producer.close()
-    with pytest.raises(ClientClosed):
+    with pytest.raises(ClientClosedError):
         producer.send("t", b"")
 
 
@@ -422,7 +422,7 @@ def test_a_full_buffer_blocks_send_for_max_block_ms_and_says_so(silent_server: s
         assert producer._core is not None
         producer._core.accumulator.settings = dataclasses.replace(producer._settings, max_block_ms=60_000)
         start = time.monotonic()
-        with pytest.raises(BufferExhausted, match=r"buffer\.memory.*max\.block\.ms"):
+        with pytest.raises(BufferExhaustedError, match=r"buffer\.memory.*max\.block\.ms"):
             send_many(producer, 1000, 1000)
         assert 0.25 < time.monotonic() - start < 30
         assert producer.metrics()["buffer-available-bytes"] < 10_000
@@ -439,7 +439,7 @@ def test_undelivered_records_fail_when_the_producer_closes(silent_server: str) -
     with pytest.raises(TimeoutError):
         producer.flush(0.05)
     producer.close(timeout=0.05)
-    assert isinstance(delivery.exception(), ClientClosed)
+    assert isinstance(delivery.exception(), ClientClosedError)
     assert len(errors) == 1
 
 
@@ -506,13 +506,13 @@ def test_asyncio_producer_closes_without_a_broker() -> None:
     async def main() -> None:
         producer = aio.Producer(bootstrap_servers="127.0.0.1:1", buffer_memory=2000)
         delivery = producer.send("t", b"x" * 1500)
-        with pytest.raises(BufferExhausted, match="room"):
+        with pytest.raises(BufferExhaustedError, match="room"):
             producer.send("t", b"x" * 1500)
         waiting = asyncio.ensure_future(_outcome(delivery))
         await asyncio.sleep(0)
         await producer.close(timeout=0)
-        assert isinstance(await waiting, ClientClosed)
-        with pytest.raises(ClientClosed):
+        assert isinstance(await waiting, ClientClosedError)
+        with pytest.raises(ClientClosedError):
             producer.send("t", b"")
         assert len(asyncio.all_tasks()) == 1
 
@@ -522,7 +522,7 @@ def test_asyncio_producer_closes_without_a_broker() -> None:
 async def _outcome(delivery: Any) -> Any:
     try:
         return await delivery
-    except ClientClosed as error:
+    except ClientClosedError as error:
         return error
 
 

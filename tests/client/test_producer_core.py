@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from headrace.client.errors import ClientClosed, DeliveryTimeout
+from headrace.client.errors import ClientClosedError, DeliveryTimeoutError
 from headrace.errors import (
     ErrorCode,
     InvalidRecordError,
@@ -213,9 +213,9 @@ def test_delivery_timeout_ends_what_cannot_be_delivered(clock: VirtualClock) -> 
     start = clock.now
     world.deliver([lost])
     assert 10 <= clock.now - start < 13
-    with pytest.raises(DeliveryTimeout, match=r"t-0.*10000 ms.*delivery.timeout.ms"):
+    with pytest.raises(DeliveryTimeoutError, match=r"t-0.*10000 ms.*delivery.timeout.ms"):
         lost.result()
-    assert isinstance(errors[0][0], DeliveryTimeout)
+    assert isinstance(errors[0][0], DeliveryTimeoutError)
     assert errors[0][1] == ("t", 0, -1, lost[4] or errors[0][1].timestamp)
     # Whether it was written is not known, so the epoch changes, and what follows is delivered once.
     cluster.script = lambda node, name, request: None
@@ -405,7 +405,7 @@ def test_closing_fails_what_is_left_and_says_so(clock: VirtualClock) -> None:
     delivery = world.send("t", b"a")
     world.step()
     world.producer.abort("the producer was closed")
-    assert isinstance(delivery.exception(), ClientClosed)
+    assert isinstance(delivery.exception(), ClientClosedError)
 
 
 def test_callbacks_come_also_when_nobody_keeps_the_handles(clock: VirtualClock) -> None:

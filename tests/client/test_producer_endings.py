@@ -14,7 +14,7 @@ import pytest
 
 import headrace.testing
 from headrace import Consumer, Producer, aio, exactly_once
-from headrace.client.errors import ClientClosed, TransactionStateError, TransactionTimeout
+from headrace.client.errors import ClientClosedError, TransactionStateError, TransactionTimeoutError
 from headrace.client.producer._core import ProducerCore
 from headrace.client.producer._one_record import OneRecord
 from headrace.errors import HeadraceError
@@ -101,14 +101,14 @@ def test_a_thread_that_fails_leaves_nobody_waiting(address: str, monkeypatch: py
 
     monkeypatch.setattr(ProducerCore, "turn", fail)
     sent: list[Any] = []
-    with contextlib.suppress(ClientClosed):
+    with contextlib.suppress(ClientClosedError):
         for _ in range(20):
             sent.append(producer.send("t", b"x", on_delivery=lambda error, _: told.append(error)))
-    with contextlib.suppress(ClientClosed):
+    with contextlib.suppress(ClientClosedError):
         producer.flush(WAIT_S)
-    assert all(isinstance(delivery.exception(WAIT_S), ClientClosed) for delivery in sent)
+    assert all(isinstance(delivery.exception(WAIT_S), ClientClosedError) for delivery in sent)
     assert len(told) == len(sent) > 0
-    with pytest.raises(ClientClosed, match="foresaw"):
+    with pytest.raises(ClientClosedError, match="foresaw"):
         producer.send("t", b"y")
     producer.close()
 
@@ -182,10 +182,10 @@ def test_an_asyncio_producer_that_fails_leaves_nobody_waiting(address: str, monk
         async with asyncio.timeout(WAIT_S):
             flushing = asyncio.create_task(producer.flush())
             for delivery in sent:
-                with pytest.raises(ClientClosed):
+                with pytest.raises(ClientClosedError):
                     await delivery
             await flushing
-            with pytest.raises(ClientClosed, match="foresaw"):
+            with pytest.raises(ClientClosedError, match="foresaw"):
                 producer.send("t", b"y")
             await producer.close()
 
@@ -219,7 +219,7 @@ def test_a_record_is_refused_while_a_commit_is_under_way(proxied: tuple[FaultPro
         producer.begin_transaction()
         producer.send("t", b"in", partition=0).result(WAIT_S)
         proxy.delay(1.0, Direction.TO_CLIENT)
-        with pytest.raises(TransactionTimeout):
+        with pytest.raises(TransactionTimeoutError):
             producer.commit_transaction(timeout=0.2)
         with pytest.raises(TransactionStateError):
             producer.send("t", b"late", partition=0)
@@ -260,7 +260,7 @@ def test_a_batch_whose_commit_has_no_outcome_in_time_is_not_read_again(proxied: 
                     producer.send_batch("out", [record.value for record in batch], partition=0)
                     producer.flush(WAIT_S)
                 break
-            except TransactionTimeout:
+            except TransactionTimeoutError:
                 is_late = True
                 proxy.resume()
     assert is_late

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from headrace.client.errors import ClientClosed, DeliveryTimeout, FatalTransactionError, TransactionStateError
+from headrace.client.errors import ClientClosedError, DeliveryTimeoutError, FatalTransactionError, TransactionStateError
 from headrace.client.producer._one_record import OneRecord
 from headrace.client.producer._rows import Rows
 from headrace.errors import ErrorCode, HeadraceError, InvalidRecordError, InvalidTopicError, RequestTimedOutError
@@ -61,7 +61,7 @@ def test_a_batch_behind_one_that_expired_is_not_doubled(first_was_written: bool)
     down[0] = True
     world.core.disconnect(1, RequestTimedOutError("cut"))
     world.run_until(first.done)
-    assert isinstance(first.exception(), DeliveryTimeout)
+    assert isinstance(first.exception(), DeliveryTimeoutError)
     assert not second.done()
     cluster.script = lambda node, name, request: None
     world.deliver([second, world.send("t", b"B3")])
@@ -344,7 +344,7 @@ def test_the_end_leaves_nobody_waiting() -> None:
     world.producer.abort("of a test")
     assert wait.is_done
     assert all(isinstance(delivery.exception(), HeadraceError) for delivery in sent)
-    assert isinstance(operation.error, ClientClosed)
+    assert isinstance(operation.error, ClientClosedError)
 
 
 def test_what_was_half_done_when_a_caller_was_interrupted_is_sent_all_the_same() -> None:

@@ -19,7 +19,7 @@ from headrace.client.producer._accumulator import Accumulator
 from headrace.client.producer._core_lock import CoreLock
 from headrace.client.producer._direct_sends import DirectSends
 from headrace.client.producer._thread_sender import ThreadSender
-from headrace.net.blocking import Watch
+from headrace.net.blocking import LoneConnection
 from headrace.records import use_fast
 
 RESULT_S = 60.0
@@ -186,13 +186,13 @@ def test_who_waits_alone_is_told_when_the_thread_reads_the_answer(
 ) -> None:
     topic = make_topic(1)
     ends: list[bool] = []
-    wait = Watch.wait
+    wait = LoneConnection.wait
     monkeypatch.setattr("headrace.client.producer._direct_sends._LOOK_S", RESULT_S)
 
     with Producer(bootstrap_servers=broker_address, linger_ms=0) as producer:
         offset = come_near(producer, topic)
 
-        def wait_late(watch: Watch, timeout_s: float) -> bool:
+        def wait_late(watch: LoneConnection, timeout_s: float) -> bool:
             heard: list[Any] = []
             producer.send(topic, b"for the thread", on_delivery=lambda error, where: heard.append(where))
             # Answers come in order: with this one, the one that is waited for has been read as well.
@@ -203,9 +203,9 @@ def test_who_waits_alone_is_told_when_the_thread_reads_the_answer(
             ends.append(wait(watch, RESULT_S))
             return ends[-1]
 
-        monkeypatch.setattr(Watch, "wait", wait_late)
+        monkeypatch.setattr(LoneConnection, "wait", wait_late)
         assert producer.send(topic, b"waited for").result(RESULT_S).offset == offset
-        monkeypatch.setattr(Watch, "wait", wait)
+        monkeypatch.setattr(LoneConnection, "wait", wait)
         assert ends == [True]
         for i in range(3):
             rest(producer)
@@ -218,7 +218,7 @@ def test_a_resting_thread_that_looks_round_does_not_disturb_who_waits_alone(
     topic = make_topic(1)
     waits: list[tuple[bool, bool]] = []
     looks = [0]
-    wait, select = Watch.wait, DirectSends.select
+    wait, select = LoneConnection.wait, DirectSends.select
 
     def spy(direct: DirectSends, *arguments: Any) -> Any:
         looks[0] += 1
@@ -226,7 +226,7 @@ def test_a_resting_thread_that_looks_round_does_not_disturb_who_waits_alone(
 
     with Producer(bootstrap_servers=broker_address, linger_ms=0) as producer:
 
-        def wait_long(watch: Watch, timeout_s: float) -> bool:
+        def wait_long(watch: LoneConnection, timeout_s: float) -> bool:
             before = looks[0]
             eventually(lambda: looks[0] >= before + 4, "looks of the thread")
             waits.append((producer._sender.is_idle, producer._sender.direct.was_called_off))
@@ -234,7 +234,7 @@ def test_a_resting_thread_that_looks_round_does_not_disturb_who_waits_alone(
 
         producer.send(topic, b"first").result(RESULT_S)
         monkeypatch.setattr(DirectSends, "select", spy)
-        monkeypatch.setattr(Watch, "wait", wait_long)
+        monkeypatch.setattr(LoneConnection, "wait", wait_long)
 
         def waited_alone() -> bool:
             # The first one wakes a thread that has rested for long already.

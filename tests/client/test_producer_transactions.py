@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from headrace.client.consumer.records import ConsumerGroupMetadata
-from headrace.client.errors import AbortableTransactionError, DeliveryTimeout, ProducerFenced
+from headrace.client.errors import AbortableTransactionError, DeliveryTimeoutError, ProducerFencedError
 from headrace.client.offsets import OffsetAndMetadata
-from headrace.client.transactions._core import Operation, TransactionState
+from headrace.client.transactions._core import ProducerTransactionState, TransactionOperation
 from headrace.errors import ErrorCode, MessageTooLargeError
 from headrace.protocol.messages.produce import PartitionProduceResponse
 from headrace.topics import TopicPartition
@@ -32,9 +32,9 @@ class TransactionalWorld(World):
         assert transaction is not None
         self.transaction = transaction
 
-    def finish(self, operation: Operation) -> Exception | None:
+    def finish(self, operation: TransactionOperation) -> Exception | None:
         self.run_until(lambda: operation.is_done, limit_s=1000)
-        return operation.hear()
+        return operation.take_outcome()
 
     def init(self) -> None:
         assert self.finish(self.transaction.init()) is None
@@ -125,7 +125,7 @@ def test_a_record_that_fails_spoils_the_transaction_and_an_abort_mends_it(cluste
     other = world.send("t", b"never committed", partition=1)
     world.deliver([failed, other])
     assert isinstance(failed.exception(), MessageTooLargeError)
-    assert world.transaction.state is TransactionState.ABORTABLE_ERROR
+    assert world.transaction.state is ProducerTransactionState.ABORTABLE_ERROR
     with pytest.raises(AbortableTransactionError):
         world.transaction.commit()
     assert world.abort() is None
@@ -154,8 +154,8 @@ def test_a_delivery_that_times_out_fails_the_commit(cluster: TransactionalCluste
     sent = world.send("t", b"lost", partition=0)
     error = world.commit()
     assert isinstance(error, AbortableTransactionError)
-    assert isinstance(error.__cause__, DeliveryTimeout)
-    assert isinstance(sent.exception(), DeliveryTimeout)
+    assert isinstance(error.__cause__, DeliveryTimeoutError)
+    assert isinstance(sent.exception(), DeliveryTimeoutError)
     cluster.script = lambda node, name, request: None
     assert world.abort() is None
     world.transaction.begin()
@@ -187,10 +187,10 @@ def test_a_zombie_is_fenced_and_its_records_fail(cluster: TransactionalCluster) 
     error = world.commit()
     assert isinstance(error, AbortableTransactionError)
     assert late.exception() is not None
-    assert isinstance(world.abort(), ProducerFenced)
+    assert isinstance(world.abort(), ProducerFencedError)
     dropped = world.send("t", b"after", partition=0)
     world.run_until(dropped.done)
-    assert isinstance(dropped.exception(), ProducerFenced)
+    assert isinstance(dropped.exception(), ProducerFencedError)
     assert cluster.committed == []
 
 

@@ -120,7 +120,7 @@ def test_a_certificate_that_is_not_trusted_is_named_as_the_cause(config: dict[st
         Admin({**config, "ssl.truststore.location": str(other)}) as admin,
         pytest.raises(HeadraceError, match="certificate"),
     ):
-        admin.within(1_500).list_topics()
+        admin.within(1.5).list_topics()
 
 
 def test_the_asyncio_clients_name_it_too(config: dict[str, Any], tmp_path: Path) -> None:
@@ -129,6 +129,6 @@ def test_the_asyncio_clients_name_it_too(config: dict[str, Any], tmp_path: Path)
     async def main() -> None:
         async with aio.Admin({**config, "ssl.truststore.location": str(other)}) as admin:
             with pytest.raises(HeadraceError, match="certificate"):
-                await admin.within(1_500).list_topics()
+                await admin.within(1.5).list_topics()
 
     asyncio.run(main())

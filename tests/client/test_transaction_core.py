@@ -11,13 +11,12 @@ from headrace.client.consumer.records import ConsumerGroupMetadata
 from headrace.client.errors import (
     AbortableTransactionError,
     FatalTransactionError,
-    ProducerFenced,
     TransactionStateError,
 )
 from headrace.client.offsets import OffsetAndMetadata
-from headrace.client.producer._sequences import Identity
-from headrace.client.transactions._core import Operation, TransactionCore, TransactionState
-from headrace.client.transactions._requests import Kind, Step
+from headrace.client.producer._sequences import CurrentIdentity
+from headrace.client.transactions._core import ProducerTransactionState, TransactionCore, TransactionOperation
+from headrace.client.transactions._requests import RequestKind, TransactionRequest
 from headrace.errors import (
     DelegationTokenNotFoundError,
     ErrorCode,
@@ -53,14 +52,14 @@ class Script:
     """A core, and a coordinator that is played by the test. Coordinators are found by themselves unless told."""
 
     def __init__(self, version: int = 2) -> None:
-        self.core = TransactionCore("tid", 60_000, Identity(), Backoff(100, 1000), random.Random(1))
+        self.core = TransactionCore("tid", 60_000, CurrentIdentity(), Backoff(100, 1000), random.Random(1))
         self.version = version
         self.now = 100.0
         self.epoch = 0
         self.records_left = False
-        self.asked: list[Kind] = []
+        self.asked: list[RequestKind] = []
 
-    def step(self) -> Step:
+    def step(self) -> TransactionRequest:
         """The next request that is not about where coordinators are."""
         for _ in range(5):
             step = self.core.next_step(self.now, records_left=self.records_left)
@@ -70,7 +69,7 @@ class Script:
                 self.now = due
                 continue
             self.asked.append(step.kind)
-            if step.kind is not Kind.FIND_COORDINATOR:
+            if step.kind is not RequestKind.FIND_COORDINATOR:
                 return step
             found = Coordinator(key="x", node_id=1 if step.group_id is None else 2, host="h", port=9092)
             self.core.answered(step, FindCoordinatorResponse(coordinators=[found]), None, self.now)
@@ -79,17 +78,17 @@ class Script:
     def idle(self) -> bool:
         return self.core.next_step(self.now, records_left=self.records_left) is None
 
-    def answer(self, step: Step, code: int = 0) -> None:
+    def answer(self, step: TransactionRequest, code: int = 0) -> None:
         self.core.answered(step, self._response(step, code), None, self.now, transaction_version=self.version)
 
-    def lose(self, step: Step) -> None:
+    def lose(self, step: TransactionRequest) -> None:
         self.core.answered(step, None, NetworkError("cut"), self.now)
 
-    def _response(self, step: Step, code: int) -> Any:
-        if step.kind is Kind.INIT:
+    def _response(self, step: TransactionRequest, code: int) -> Any:
+        if step.kind is RequestKind.INIT:
             self.epoch += step.request.producer_id >= 0
             return InitProducerIdResponse(error_code=code, producer_id=7, producer_epoch=self.epoch)
-        if step.kind is Kind.ADD_PARTITIONS:
+        if step.kind is RequestKind.ADD_PARTITIONS:
             results = [
                 AddPartitionsToTxnTopicResult(
                     name=p.topic,
@@ -100,9 +99,9 @@ class Script:
                 for p in step.partitions
             ]
             return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=results)
-        if step.kind is Kind.ADD_OFFSETS:
+        if step.kind is RequestKind.ADD_OFFSETS:
             return AddOffsetsToTxnResponse(error_code=code)
-        if step.kind is Kind.COMMIT_OFFSETS:
+        if step.kind is RequestKind.COMMIT_OFFSETS:
             return offsets_answer({A: code, B: code})
         if self.version >= 2 and not code:
             self.epoch += 1
@@ -137,9 +136,9 @@ def offsets_answer(codes: dict[TopicPartition, int]) -> TxnOffsetCommitResponse:
     )
 
 
-def done(operation: Operation) -> Exception | None:
+def done(operation: TransactionOperation) -> Exception | None:
     assert operation.is_done
-    return operation.hear()
+    return operation.take_outcome()
 
 
 def test_init_finds_the_coordinator_and_takes_id_epoch_and_protocol() -> None:
@@ -147,7 +146,7 @@ def test_init_finds_the_coordinator_and_takes_id_epoch_and_protocol() -> None:
         script = Script(version)
         operation = script.core.init()
         step = script.step()
-        assert script.asked == [Kind.FIND_COORDINATOR, Kind.INIT]
+        assert script.asked == [RequestKind.FIND_COORDINATOR, RequestKind.INIT]
         assert step.node is not None
         assert step.node.id == 1
         assert (step.request.transactional_id, step.request.transaction_timeout_ms) == ("tid", 60_000)
@@ -156,7 +155,7 @@ def test_init_finds_the_coordinator_and_takes_id_epoch_and_protocol() -> None:
         assert done(operation) is None
         assert (script.core.identity.producer_id, script.core.identity.epoch) == (7, 0)
         assert script.core.protocol == protocol
-        assert script.core.state is TransactionState.READY
+        assert script.core.state is ProducerTransactionState.READY
 
 
 def test_protocol_1_adds_partitions_before_records_and_ends_with_the_same_epoch() -> None:
@@ -165,7 +164,7 @@ def test_protocol_1_adds_partitions_before_records_and_ends_with_the_same_epoch(
     assert not script.core.may_produce(A)
     assert not script.core.may_produce(B)
     step = script.step()
-    assert step.kind is Kind.ADD_PARTITIONS
+    assert step.kind is RequestKind.ADD_PARTITIONS
     assert step.partitions == (A, B)
     assert step.version_max == 3
     assert not script.core.may_produce(A)
@@ -174,7 +173,7 @@ def test_protocol_1_adds_partitions_before_records_and_ends_with_the_same_epoch(
     assert script.core.may_produce(B)
     operation = script.core.commit()
     end = script.step()
-    assert (end.kind, end.version_max, end.request.committed) == (Kind.END, 4, True)
+    assert (end.kind, end.version_max, end.request.committed) == (RequestKind.END, 4, True)
     script.answer(end)
     assert done(operation) is None
     assert script.core.identity.epoch == 0
@@ -190,7 +189,7 @@ def test_protocol_2_adds_nothing_and_takes_the_new_epoch_of_every_end() -> None:
         assert script.idle()
         operation = script.core.commit()
         end = script.step()
-        assert (end.kind, end.version_max) == (Kind.END, None)
+        assert (end.kind, end.version_max) == (RequestKind.END, None)
         assert end.request.producer_epoch == epoch - 1
         script.answer(end)
         assert done(operation) is None
@@ -203,7 +202,7 @@ def test_an_end_waits_for_records_that_are_under_way() -> None:
     script.records_left = True
     assert script.idle()
     script.records_left = False
-    assert script.step().kind is Kind.END
+    assert script.step().kind is RequestKind.END
 
 
 @pytest.mark.parametrize("version", [1, 2])
@@ -214,19 +213,19 @@ def test_an_empty_transaction_ends_without_a_request(version: int, end: str) -> 
     operation = getattr(script.core, end)()
     assert script.idle()
     assert done(operation) is None
-    assert script.core.state is TransactionState.READY
+    assert script.core.state is ProducerTransactionState.READY
 
 
 def test_offsets_in_protocol_1_are_announced_to_the_transaction_and_sent_to_the_group() -> None:
     script = Script(1).in_transaction()
     operation = script.core.send_offsets(OFFSETS, GROUP)
     add = script.step()
-    assert (add.kind, add.request.group_id) == (Kind.ADD_OFFSETS, "g")
+    assert (add.kind, add.request.group_id) == (RequestKind.ADD_OFFSETS, "g")
     assert add.node is not None
     assert add.node.id == 1
     script.answer(add)
     step = script.step()
-    assert (step.kind, step.version_max) == (Kind.COMMIT_OFFSETS, 4)
+    assert (step.kind, step.version_max) == (RequestKind.COMMIT_OFFSETS, 4)
     assert step.node is not None
     assert step.node.id == 2
     request = step.request
@@ -240,7 +239,7 @@ def test_offsets_in_protocol_1_are_announced_to_the_transaction_and_sent_to_the_
     assert done(operation) is None
     again = script.core.send_offsets(OFFSETS, GROUP)
     step = script.step()
-    assert step.kind is Kind.COMMIT_OFFSETS, "a group is announced once"
+    assert step.kind is RequestKind.COMMIT_OFFSETS, "a group is announced once"
     script.answer(step)
     assert done(again) is None
 
@@ -250,11 +249,11 @@ def test_offsets_in_protocol_2_go_straight_to_the_group() -> None:
     script.core.begin()
     operation = script.core.send_offsets(OFFSETS, GROUP)
     step = script.step()
-    assert (step.kind, step.version_max) == (Kind.COMMIT_OFFSETS, None)
+    assert (step.kind, step.version_max) == (RequestKind.COMMIT_OFFSETS, None)
     script.answer(step)
     assert done(operation) is None
     script.core.commit()
-    assert script.step().kind is Kind.END, "offsets alone make a transaction"
+    assert script.step().kind is RequestKind.END, "offsets alone make a transaction"
 
 
 def test_offsets_that_were_taken_are_not_sent_again() -> None:
@@ -279,7 +278,7 @@ def test_a_coordinator_that_moved_is_found_again(code: ErrorCode) -> None:
     script.answer(script.step(), code)
     assert script.idle(), "after a while, not at once"
     step = script.step()
-    assert script.asked == [Kind.END, Kind.FIND_COORDINATOR, Kind.END]
+    assert script.asked == [RequestKind.END, RequestKind.FIND_COORDINATOR, RequestKind.END]
     script.answer(step)
     assert done(operation) is None
 
@@ -338,11 +337,11 @@ def test_a_fenced_producer_is_told_so_and_what_to_do(version: int, code: ErrorCo
     operation = script.core.commit()
     script.answer(script.step(), code)
     error = done(operation)
-    assert isinstance(error, ProducerFenced)
+    assert isinstance(error, ProducerFencedError)
     assert "make a new one" in str(error)
     assert error.__cause__ is not None
     for call in (script.core.begin, script.core.abort, script.core.commit, script.core.check_send, script.core.init):
-        with pytest.raises(ProducerFenced):
+        with pytest.raises(ProducerFencedError):
             call()
     assert script.idle()
 
@@ -362,7 +361,7 @@ def test_what_no_abort_can_mend_is_fatal(code: ErrorCode) -> None:
     script.answer(script.step(), code)
     error = done(operation)
     assert isinstance(error, FatalTransactionError)
-    assert not isinstance(error, ProducerFenced)
+    assert not isinstance(error, ProducerFencedError)
 
 
 def test_an_error_that_is_not_of_the_network_is_fatal() -> None:
@@ -388,7 +387,7 @@ def test_a_refusal_of_offsets_spoils_the_transaction_but_not_the_producer(versio
     script = Script(version).in_transaction()
     operation = script.core.send_offsets(OFFSETS, GROUP)
     step = script.step()
-    if step.kind is Kind.ADD_OFFSETS:
+    if step.kind is RequestKind.ADD_OFFSETS:
         script.answer(step)
         step = script.step()
     script.answer(step, code)
@@ -401,7 +400,7 @@ def test_a_refusal_of_offsets_spoils_the_transaction_but_not_the_producer(versio
         script.core.check_send()
     aborted = script.core.abort()
     end = script.step()
-    assert (end.kind, end.request.committed) == (Kind.END, False)
+    assert (end.kind, end.request.committed) == (RequestKind.END, False)
     script.answer(end)
     assert done(aborted) is None
     assert script.idle(), "no numbers were lost: no new epoch is needed"
@@ -421,12 +420,12 @@ def test_a_topic_that_may_not_be_written_leaves_nothing_to_end() -> None:
 def test_lost_records_in_protocol_1_cost_an_epoch_after_the_abort() -> None:
     script = Script(1).in_transaction()
     script.core.record_failed(OutOfOrderSequenceNumberError(), was_numbered=True)
-    assert script.core.state is TransactionState.ABORTABLE_ERROR
+    assert script.core.state is ProducerTransactionState.ABORTABLE_ERROR
     operation = script.core.abort()
     script.answer(script.step())
     assert not operation.is_done
     bump = script.step()
-    assert script.asked == [Kind.END, Kind.INIT]
+    assert script.asked == [RequestKind.END, RequestKind.INIT]
     assert (bump.request.producer_id, bump.request.producer_epoch) == (7, 0)
     script.lose(bump)
     script.answer(script.step())
@@ -440,7 +439,7 @@ def test_lost_records_in_protocol_2_are_made_up_for_by_the_end_itself() -> None:
     operation = script.core.abort()
     script.answer(script.step())
     assert done(operation) is None
-    assert script.asked == [Kind.END]
+    assert script.asked == [RequestKind.END]
     assert script.core.identity.epoch == 1
 
 
@@ -457,16 +456,16 @@ def test_a_record_lost_while_committing_fails_the_commit() -> None:
 def test_an_old_epoch_of_a_record_is_abortable_and_the_abort_finds_out_that_it_was_fenced() -> None:
     script = Script().in_transaction()
     script.core.record_failed(InvalidProducerEpochError(), was_numbered=True)
-    assert script.core.state is TransactionState.ABORTABLE_ERROR
+    assert script.core.state is ProducerTransactionState.ABORTABLE_ERROR
     operation = script.core.abort()
     script.answer(script.step(), ErrorCode.PRODUCER_FENCED)
-    assert isinstance(done(operation), ProducerFenced)
+    assert isinstance(done(operation), ProducerFencedError)
 
 
 def test_a_fenced_record_is_fatal_at_once() -> None:
     script = Script().in_transaction()
     script.core.record_failed(ProducerFencedError(), was_numbered=True)
-    assert script.core.state is TransactionState.FATAL_ERROR
+    assert script.core.state is ProducerTransactionState.FATAL_ERROR
 
 
 def test_an_abort_learns_first_whether_a_partition_was_added() -> None:
@@ -476,10 +475,10 @@ def test_an_abort_learns_first_whether_a_partition_was_added() -> None:
     script.lose(script.step())
     operation = script.core.abort()
     step = script.step()
-    assert step.kind is Kind.ADD_PARTITIONS
+    assert step.kind is RequestKind.ADD_PARTITIONS
     script.answer(step)
     end = script.step()
-    assert (end.kind, end.request.committed) == (Kind.END, False)
+    assert (end.kind, end.request.committed) == (RequestKind.END, False)
     script.answer(end)
     assert done(operation) is None
 
@@ -491,7 +490,7 @@ def test_a_refusal_after_a_lost_attempt_does_not_pass_for_nothing_begun() -> Non
     script.lose(script.step())
     script.answer(script.step(), ErrorCode.TOPIC_AUTHORIZATION_FAILED)
     script.core.abort()
-    assert script.step().kind is Kind.END
+    assert script.step().kind is RequestKind.END
 
 
 def test_an_abort_gives_up_offsets_that_wait() -> None:
@@ -501,7 +500,7 @@ def test_an_abort_gives_up_offsets_that_wait() -> None:
     assert isinstance(done(operation), AbortableTransactionError)
     script.answer(script.step())
     assert done(aborted) is None
-    assert script.asked == [Kind.END]
+    assert script.asked == [RequestKind.END]
 
 
 def test_calls_out_of_order_say_what_comes_first() -> None:

@@ -16,7 +16,7 @@ from headrace.cluster.broker_config import BrokerConfig
 from headrace.cluster.brokers import Registration
 from headrace.cluster.controller import Controller
 from headrace.cluster.decision import Decision
-from headrace.cluster.image import Image, Listener
+from headrace.cluster.image import Endpoint, Image
 from headrace.cluster.records import MetadataRecord, Unknown, decode_record, encode_record
 from headrace.protocol.api import ApiKey, api, is_flexible
 from headrace.protocol.codec import decode, decode_request_header, encode_response
@@ -39,7 +39,7 @@ class OneBroker:
         self.epochs = {node_id: self.register(node_id)}
 
     def register(self, node_id: int, rack: str | None = None, incarnation: bytes = b"\x01" * 16) -> int:
-        listener = Listener(LISTENER, "127.0.0.1", 9000 + node_id, 0)
+        listener = Endpoint(LISTENER, "127.0.0.1", 9000 + node_id, 0)
         broker = Registration(node_id, incarnation, [listener], rack)
         return self.decide(self.controller.register_broker(self.image, broker, fenced=False))
 

@@ -13,22 +13,22 @@ from typing import Any, Protocol
 import pytest
 
 from headrace.cluster.records import MetadataRecord, PartitionRecord, TopicRecord
-from headrace.cluster.store import Member, Store
+from headrace.cluster.store import Store, StoreMember
 from headrace.cluster.store.directory_session import DirectorySession
 from headrace.cluster.store.local import LocalStore
 from headrace.cluster.store.metadata_log import MetadataLog
 from headrace.cluster.store.model import Faults, ZooKeeperModel
 from headrace.cluster.store.node_store import NodeStore
-from headrace.cluster.store.session import Session
+from headrace.cluster.store.session import StoreSession
 from headrace.runtime import Runtime, real_runtime
 from headrace.runtime.simulated import Simulation
-from headrace.testing import NoZooKeeper, ZooKeeperProcess
+from headrace.testing import ZooKeeperNotFoundError, ZooKeeperProcess
 
 Main = Callable[["Home"], Coroutine[Any, Any, None]]
 
 
-def member(node_id: int, life: int = 1) -> Member:
-    return Member(node_id, bytes([node_id, life]) * 8, "127.0.0.1", 9000 + node_id)
+def member(node_id: int, life: int = 1) -> StoreMember:
+    return StoreMember(node_id, bytes([node_id, life]) * 8, "127.0.0.1", 9000 + node_id)
 
 
 def topic(number: int, partitions: int = 2) -> list[MetadataRecord]:
@@ -74,7 +74,7 @@ class NodesHome:
 
     several = True
 
-    def __init__(self, runtime: Runtime, session: Callable[[], Session], timeout_s: float) -> None:
+    def __init__(self, runtime: Runtime, session: Callable[[], StoreSession], timeout_s: float) -> None:
         self.runtime = runtime
         self.session = session
         self.timeout_s = timeout_s
@@ -126,7 +126,7 @@ def zookeeper() -> Iterator[ZooKeeperProcess]:
     with tempfile.TemporaryDirectory(prefix="headrace-zookeeper-") as directory:
         try:
             process = ZooKeeperProcess(directory).start()
-        except NoZooKeeper as error:
+        except ZooKeeperNotFoundError as error:
             pytest.skip(str(error))
         try:
             yield process

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from headrace.cluster.image import Image
 from headrace.cluster.records import ConfigRecord
-from headrace.cluster.store import Member, OutcomeUnknownError, SessionLostError, StoreUnavailableError, fold
+from headrace.cluster.store import OutcomeUnknownError, SessionLostError, StoreMember, StoreUnavailableError, fold
 from headrace.cluster.store.batches import records_of
 from headrace.cluster.store.model import Faults, ZooKeeperModel
 from headrace.cluster.store.node_formats import SNAPSHOT, SnapshotPointer, decode_log_node, log_path
@@ -49,7 +49,7 @@ class Contender:
         self._rng = simulation.random_for(f"contender {node_id}")
         self._story = story
         self._model = model
-        self._member = Member(node_id, self.host.runtime.uuid())
+        self._member = StoreMember(node_id, self.host.runtime.uuid())
 
     async def run(self) -> None:
         runtime = self.host.runtime
@@ -194,7 +194,7 @@ def run(seed: int, run_s: float = RUN_S) -> int:
         await reader.open("a-cluster")
         # Whoever was in the middle of something is dead; the next controller tidies up after it.
         await asyncio.sleep(2 * TIMEOUT_S)
-        assert await reader.elect(Member(9, bytes(16))) is not None
+        assert await reader.elect(StoreMember(9, bytes(16))) is not None
         image = Image()
         fold(await reader.read_from(0), image)
         return check(model, story, image)

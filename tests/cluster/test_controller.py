@@ -11,7 +11,7 @@ import pytest
 from headrace.cluster.broker_config import BrokerConfig
 from headrace.cluster.brokers import PRODUCER_ID_BLOCK_SIZE, Registration
 from headrace.cluster.configs import ConfigSource
-from headrace.cluster.image import Image, Listener
+from headrace.cluster.image import Endpoint, Image
 from headrace.cluster.records import NO_LEADER, ConfigRecord, MetadataRecord, NoOpRecord, ResourceType
 from headrace.cluster.topic_names import CONSUMER_OFFSETS, TRANSACTION_STATE
 from headrace.error_codes import ErrorCode
@@ -219,7 +219,7 @@ def test_a_reassignment_must_not_change_the_factor_when_that_is_forbidden() -> N
 def test_a_restart_begins_a_new_leader_epoch_with_one_record_per_partition() -> None:
     cluster = OneBroker()
     create(cluster, "t", [[1], [1]])
-    listeners = [Listener(LISTENER, "127.0.0.1", 9001, 0)]
+    listeners = [Endpoint(LISTENER, "127.0.0.1", 9001, 0)]
     decision = cluster.controller.register_broker(cluster.image, Registration(1, b"2" * 16, listeners), fenced=False)
     assert len(decision.records) == 3
     epoch = cluster.decide(decision)
@@ -231,7 +231,7 @@ def test_a_restart_begins_a_new_leader_epoch_with_one_record_per_partition() -> 
 def test_registering_the_same_incarnation_again_changes_nothing() -> None:
     cluster = OneBroker()
     decision = cluster.controller.register_broker(
-        cluster.image, Registration(1, b"\x01" * 16, [Listener(LISTENER, "127.0.0.1", 9001, 0)]), session_alive=True
+        cluster.image, Registration(1, b"\x01" * 16, [Endpoint(LISTENER, "127.0.0.1", 9001, 0)]), session_alive=True
     )
     assert decision.records == []
     assert decision.response == cluster.epochs[1]
@@ -239,7 +239,7 @@ def test_registering_the_same_incarnation_again_changes_nothing() -> None:
 
 def test_a_second_broker_with_the_number_of_one_that_is_alive_is_refused() -> None:
     cluster = OneBroker()
-    broker = Registration(1, b"2" * 16, [Listener(LISTENER, "other", 9001, 0)])
+    broker = Registration(1, b"2" * 16, [Endpoint(LISTENER, "other", 9001, 0)])
     with pytest.raises(DuplicateBrokerRegistrationError):
         cluster.controller.register_broker(cluster.image, broker, session_alive=True)
     cluster.decide(cluster.controller.fence_broker(cluster.image, 1))

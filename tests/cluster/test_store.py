@@ -11,7 +11,7 @@ import pytest
 from headrace.cluster.image import Image
 from headrace.cluster.records import ConfigRecord, MetadataRecord, NoOpRecord, encode_record
 from headrace.cluster.store import DecisionTooLargeError, Reading, Seat, Store, WrongClusterError, fold
-from headrace.cluster.store.node_formats import EPOCH, Election, encode_election, encode_log_node, log_path
+from headrace.cluster.store.node_formats import EPOCH, ElectionData, encode_election, encode_log_node, log_path
 from headrace.cluster.store.node_store import NodeStore
 from headrace.cluster.store.session import NODE_BYTES_MAX, Create, Write
 from headrace.errors import DuplicateBrokerRegistrationError, StaleControllerEpochError
@@ -353,7 +353,7 @@ def test_an_append_is_fenced_by_the_epoch_alone(run_several: Run) -> None:
             epoch = await won(store)
             await store.append_if_epoch(epoch, topic(1))
             assert isinstance(other, NodeStore)
-            await other._link.change([Write(EPOCH, encode_election(Election(epoch + 1, 2, bytes(16))))])
+            await other._link.change([Write(EPOCH, encode_election(ElectionData(epoch + 1, 2, bytes(16))))])
             with pytest.raises(StaleControllerEpochError):
                 await store.append_if_epoch(epoch, topic(2))
             with pytest.raises(StaleControllerEpochError):

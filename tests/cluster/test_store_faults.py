@@ -20,14 +20,14 @@ from headrace.cluster.store.model import Faults, ZooKeeperModel
 from headrace.cluster.store.node_store import NodeStore
 from headrace.cluster.store.session import (
     Check,
-    ConnectionBroken,
+    ConnectionBrokenError,
     Create,
     Delete,
-    NodeChanged,
-    NodeExists,
-    NodeMissing,
-    NodeNotEmpty,
-    Session,
+    NodeChangedError,
+    NodeExistsError,
+    NodeMissingError,
+    NodeNotEmptyError,
+    StoreSession,
     Write,
 )
 from headrace.errors import StaleControllerEpochError
@@ -202,13 +202,13 @@ async def follow_rules(home: Home) -> None:
     await one.start()
     await two.start()
     await one.apply([Create("/a", b"1"), Create("/a/b", b"2", is_ephemeral=True)])
-    with pytest.raises(NodeExists):
+    with pytest.raises(NodeExistsError):
         await one.apply([Write("/a", b"changed"), Create("/a/b", b"3")])
-    with pytest.raises(NodeMissing):
+    with pytest.raises(NodeMissingError):
         await one.apply([Write("/a", b"changed"), Check("/c")])
-    with pytest.raises(NodeChanged):
+    with pytest.raises(NodeChangedError):
         await one.apply([Check("/a", 7), Write("/a", b"changed")])
-    with pytest.raises(NodeNotEmpty):
+    with pytest.raises(NodeNotEmptyError):
         await one.apply([Delete("/a")])
     found = await one.get("/a")
     assert found == (b"1", 0), "a change that was refused has changed something"
@@ -227,7 +227,7 @@ async def follow_rules(home: Home) -> None:
     await two.close()
 
 
-async def watches(one: Session, two: Session) -> None:
+async def watches(one: StoreSession, two: StoreSession) -> None:
     made, named = asyncio.Event(), asyncio.Event()
     assert await two.get("/a/new", made.set) is None
     assert await two.children("/a", named.set) == ["b"]
@@ -255,7 +255,7 @@ def test_a_change_that_is_too_large_breaks_the_models_connection() -> None:
         home, _ = of_model(home)
         session = home.session()
         await session.start()
-        with pytest.raises(ConnectionBroken):
+        with pytest.raises(ConnectionBrokenError):
             await session.apply([Create("/a", bytes(2_000_000))])
         await session.close()
 

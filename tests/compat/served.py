@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from headrace.broker.dispatch import RequestContext
-from headrace.broker.pipeline import Pipeline
+from headrace.broker.pipeline import RequestPipeline
 from headrace.protocol.api import ApiKey
 
 # Client ids that the tests give; anything else is what Apache Kafka's tools call themselves.
@@ -44,12 +44,12 @@ class Served:
 def counting() -> Iterator[Served]:
     """Count every answer of every broker of this process."""
     served = Served()
-    encode = Pipeline.encode
+    encode = RequestPipeline.encode
 
-    def encode_and_note(pipeline: Pipeline, context: RequestContext, response: Any, done: float) -> Any:
+    def encode_and_note(pipeline: RequestPipeline, context: RequestContext, response: Any, done: float) -> Any:
         served.note(context)
         return encode(pipeline, context, response, done)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Pipeline, "encode", encode_and_note)
+        patch.setattr(RequestPipeline, "encode", encode_and_note)
         yield served

@@ -15,7 +15,7 @@ import pytest
 from bench.peers import ApacheKafka, kafka_libs, why_no_kafka
 from tests.waiting import eventually
 
-from headrace import Consumer, Producer, TransactionTimeout, exactly_once
+from headrace import Consumer, Producer, TransactionTimeoutError, exactly_once
 from headrace.testing import BrokerProcess, EmbeddedBroker
 
 from .clients import TIMEOUT_S, create_topic
@@ -391,7 +391,7 @@ def test_a_commit_without_a_broker_is_known_to_be_unknown(tmp_path: Path) -> Non
             producer.begin_transaction()
             producer.send("t", b"kept").result(TIMEOUT_S)
             broker.kill()
-            with pytest.raises(TransactionTimeout, match="again"):
+            with pytest.raises(TransactionTimeoutError, match="again"):
                 producer.commit_transaction(0.5)
             broker.start()
             producer.commit_transaction(TIMEOUT_S)

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from headrace.coordination.patterns import InvalidPattern, Pattern
+from headrace.coordination.patterns import InvalidPatternError, Pattern
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,7 @@ def test_patterns_match_whole_names(pattern: str, matching: list[str], others: l
     + ["(" * 200 + ")" * 200, "a" * 1_001, "((a{100}){100}){100}"],
 )
 def test_what_is_no_pattern_or_too_large_a_one_is_refused(pattern: str) -> None:
-    with pytest.raises(InvalidPattern):
+    with pytest.raises(InvalidPatternError):
         Pattern(pattern)
 
 

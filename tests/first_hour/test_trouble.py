@@ -57,7 +57,7 @@ def test_a_consumer_says_why_it_waited_in_vain(call: Callable[[Consumer], Any]) 
 
 def test_an_admin_says_it() -> None:
     with Admin(NOWHERE) as admin, pytest.raises(HeadraceError, match=REASON):
-        admin.within(300).list_topics()
+        admin.within(0.3).list_topics()
 
 
 def test_the_asyncio_clients_say_it() -> None:

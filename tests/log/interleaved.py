@@ -19,13 +19,13 @@ os.environ.setdefault("HEADRACE_CHECK_OWNERS", "1")  # when it is run as a comma
 
 from headrace.broker.partition import Isolation, Leadership, Partition
 from headrace.errors import InvalidTxnStateError, NotLeaderOrFollowerError, OffsetOutOfRangeError
-from headrace.log import Appended, Caches, Log, LogConfig, Origin, Slice, WouldBlock
+from headrace.log import Appended, Caches, Log, LogConfig, Origin, Slice, WouldBlockError
 from headrace.log.cleaner import Cleaner
 from headrace.log.segment import OFFSET_INDEX, TIME_INDEX
 from headrace.log.transaction_index import AbortedTransaction
 from headrace.records import BatchHeader, ControlType, build_batch, control_batch, read_records, split
-from headrace.runtime import DirectoryWriter, DiskError, FileMissing
-from headrace.runtime.simulated import CrashModel, HostDied, Interleaving, Simulation, WorkModel, run_simulation
+from headrace.runtime import DirectoryWriter, DiskError, FileMissingError
+from headrace.runtime.simulated import CrashModel, HostDiedError, Interleaving, Simulation, WorkModel, run_simulation
 from headrace.topics import TopicPartition
 
 PARTITION = TopicPartition("t", 0)
@@ -49,7 +49,7 @@ TRACED = tuple(
 T = TypeVar("T")
 
 
-class Wrong(AssertionError):
+class WrongLogError(AssertionError):
     """The log broke a promise."""
 
 
@@ -164,7 +164,9 @@ class World:
         appended = await self._wait(ask()) if once else await self._accepted(ask)
         for offset, value in enumerate(values, appended.base_offset):
             if offset in self.acknowledged:
-                raise Wrong(f"offset {offset} was given to {value!r}, and before to {self.acknowledged[offset]!r}")
+                raise WrongLogError(
+                    f"offset {offset} was given to {value!r}, and before to {self.acknowledged[offset]!r}"
+                )
             self._saw(offset, value)
             self.acknowledged[offset] = value
             if self.synced_acks:
@@ -222,7 +224,9 @@ class World:
             try:
                 end = await self._wait(ending)
                 if late is not None and late.base_offset > end.base_offset:
-                    raise Wrong(f"a batch was accepted at offset {late.base_offset}, behind its transaction's end")
+                    raise WrongLogError(
+                        f"a batch was accepted at offset {late.base_offset}, behind its transaction's end"
+                    )
             except NotLeaderOrFollowerError:
                 # So the late one was in time.
                 await self._accepted(
@@ -286,7 +290,7 @@ class World:
             segment = self.rng.choice(self.log.segments)
             if not segment.active and not segment.discarded:
                 for kind in (OFFSET_INDEX, TIME_INDEX):
-                    with contextlib.suppress(FileMissing):
+                    with contextlib.suppress(FileMissingError):
                         disk.remove(segment.path(kind))
                 segment.unload_indexes()
             await self._nap(3.0)
@@ -311,10 +315,10 @@ class World:
                 offset = self.log.start_offset
             except DiskError as error:
                 # Its files are gone for good when `file.delete.delay.ms` is over.
-                if self.log.failure is not None or not isinstance(error, FileMissing):
-                    raise Wrong(f"a read failed: {error}") from error
+                if self.log.failure is not None or not isinstance(error, FileMissingError):
+                    raise WrongLogError(f"a read failed: {error}") from error
                 if offset >= self.log.start_offset and not self.compacts:
-                    raise Wrong(f"offset {offset} is in the log, but its file is gone") from error
+                    raise WrongLogError(f"offset {offset} is in the log, but its file is gone") from error
             await self._nap(0.5)
 
     async def _fetch(self, offset: int, isolation: Isolation) -> int:
@@ -337,7 +341,7 @@ class World:
 
     async def _nowait_or_off(self, look: Callable[[bool], T]) -> T:
         if self.rng.random() < 0.5:
-            with contextlib.suppress(WouldBlock):
+            with contextlib.suppress(WouldBlockError):
                 return look(True)
         return await self.host.runtime.offload(look, False)
 
@@ -352,10 +356,10 @@ class World:
                 continue  # what a reader gets before where it asked
             follows = header.base_offset <= offset if is_first else header.base_offset == offset
             if not follows and not self.compacts:
-                raise Wrong(f"a reader at offset {offset} was given {header.base_offset}..{header.last_offset}")
+                raise WrongLogError(f"a reader at offset {offset} was given {header.base_offset}..{header.last_offset}")
             is_first = False
             if header.next_offset > end:
-                raise Wrong(f"{isolation.name} read offset {header.last_offset}, but may only read up to {end}")
+                raise WrongLogError(f"{isolation.name} read offset {header.last_offset}, but may only read up to {end}")
             while left and left[0][0] < header.next_offset:
                 skipped.add(left.pop(0)[1])
             if header.is_control:
@@ -376,11 +380,11 @@ class World:
             outcome = self.outcomes[value.split(b":")[0]]
             if outcome is not True:
                 is_what = "aborted" if outcome is False else "open"
-                raise Wrong(f"READ_COMMITTED was given {value!r} at offset {record.offset}, which is {is_what}")
+                raise WrongLogError(f"READ_COMMITTED was given {value!r} at offset {record.offset}, which is {is_what}")
 
     def _saw(self, offset: int, value: bytes) -> None:
         if self.values.setdefault(offset, value) != value:
-            raise Wrong(f"offset {offset} has {value!r} and had {self.values[offset]!r}")
+            raise WrongLogError(f"offset {offset} has {value!r} and had {self.values[offset]!r}")
 
     # ---- in the end ----------------------------------------------------------------------------------------------
 
@@ -394,29 +398,31 @@ class World:
             for batch in split(place.file.read(place.position, place.length)):
                 header = batch.header()
                 if not self.compacts and header.base_offset > expected:
-                    raise Wrong(f"nothing is between offset {expected} and {header.base_offset}")
+                    raise WrongLogError(f"nothing is between offset {expected} and {header.base_offset}")
                 if not header.is_control:
                     found.update((record.offset, bytes(record.value)) for record in read_records(batch))
                 offset = expected = header.next_offset
             if offset == before:
                 if self.compacts:
                     break  # what came last was compacted away
-                raise Wrong(f"nothing can be read at offset {offset} of {log}")
+                raise WrongLogError(f"nothing can be read at offset {offset} of {log}")
         for at, value in found.items():
             if self.acknowledged.get(at, value) != value:
-                raise Wrong(f"offset {at} has {value!r}, but {self.acknowledged[at]!r} was acknowledged")
+                raise WrongLogError(f"offset {at} has {value!r}, but {self.acknowledged[at]!r} was acknowledged")
         promised = self.durable if after_crash else set(self.acknowledged)
         lost = [at for at in sorted(promised) if at >= log.start_offset and at not in found]
         if lost and not self.compacts:
-            raise Wrong(f"acknowledged and lost: {lost} of {log}; {log.recovery}")
+            raise WrongLogError(f"acknowledged and lost: {lost} of {log}; {log.recovery}")
         if log.start_offset > self.start_offset:
-            raise Wrong(f"{log} began at {self.start_offset} before")
+            raise WrongLogError(f"{log} began at {self.start_offset} before")
         if after_crash:
             return
         if log.producers.ongoing or log.last_stable_offset != log.end_offset:
-            raise Wrong(f"open in the end: {log.producers.ongoing}, stable up to {log.last_stable_offset} of {log}")
+            raise WrongLogError(
+                f"open in the end: {log.producers.ongoing}, stable up to {log.last_stable_offset} of {log}"
+            )
         if log.recovery_point != log.end_offset:
-            raise Wrong(f"synced up to {log.recovery_point} of {log}")
+            raise WrongLogError(f"synced up to {log.recovery_point} of {log}")
 
 
 def _in_transaction(producer_id: int, sequence: int) -> dict[str, Any]:
@@ -448,7 +454,7 @@ async def story(simulation: Simulation) -> int:
         world.check(after_crash=False)
     world.start_offset = world.log.start_offset
     host.kill(power_loss=True, model=rng.choice(list(CrashModel)))
-    with contextlib.suppress(HostDied):
+    with contextlib.suppress(HostDiedError):
         await serving
     host.restart()
     world.start_checkpoint = min(world.start_checkpoint, world.start_offset)

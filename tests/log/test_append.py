@@ -15,7 +15,7 @@ from headrace.errors import (
     MessageTooLargeError,
     RecordListTooLargeError,
 )
-from headrace.log import Appended, Log, LogConfig, Origin, RecordsRejected
+from headrace.log import Appended, Log, LogConfig, Origin, RecordsRejectedError
 from headrace.records import Batch, Codec, TimestampType, build_batch, read_records, split
 from headrace.records.batch import seal
 
@@ -127,7 +127,7 @@ def test_keyless_records_on_a_compacted_topic_are_named_one_by_one() -> None:
     records = build_batch([(NOW_MS, b"k", b"a", []), (NOW_MS, None, b"b", []), (NOW_MS, b"k2", b"c", [])])
     with pytest.raises(InvalidRecordError) as caught:
         append(log, records)
-    assert isinstance(caught.value, RecordsRejected)
+    assert isinstance(caught.value, RecordsRejectedError)
     assert [index for index, _ in caught.value.record_errors] == [1]
     append(log, batch(None))  # a key and no value is a tombstone
     assert log.end_offset == 1
@@ -138,7 +138,7 @@ def test_keyless_records_in_a_large_compressed_batch_are_found() -> None:
     rows = [(NOW_MS, b"k", b"v" * 50, []) for _ in range(500)]
     append(log, build_batch(rows, codec=Codec.ZSTD))
     rows[499] = (NOW_MS, None, b"v", [])
-    with pytest.raises(RecordsRejected) as caught:
+    with pytest.raises(RecordsRejectedError) as caught:
         append(log, build_batch(rows, codec=Codec.ZSTD))
     assert [index for index, _ in caught.value.record_errors] == [499]
 
@@ -164,7 +164,7 @@ def test_timestamps_beyond_the_topics_limits_are_refused(offset_ms: int, count: 
     rows = [(NOW_MS, b"k", b"v", [])] * (count - 1) + [(NOW_MS + offset_ms, b"k", b"v", [])]
     with pytest.raises(InvalidTimestampError) as caught:
         append(log, build_batch(rows))
-    assert isinstance(caught.value, RecordsRejected)
+    assert isinstance(caught.value, RecordsRejectedError)
     assert [index for index, _ in caught.value.record_errors] == [count - 1]
 
 

@@ -15,8 +15,8 @@ from headrace.errors import InvalidTxnStateError, KafkaStorageError, NotLeaderOr
 from headrace.log import UNVERIFIED, Log, LogConfig, Origin, Slice, reading
 from headrace.log import segment as segment_module
 from headrace.log.files import LogFile
-from headrace.log.ownership import NotTheOwner
-from headrace.log.producer_state import ProducerState
+from headrace.log.ownership import NotTheOwnerError
+from headrace.log.producer_state import LogProducers
 from headrace.log.segment import OFFSET_INDEX, TIME_INDEX, TXN_INDEX, Segment
 from headrace.records import check, split
 from headrace.runtime import DirectoryWriter
@@ -73,15 +73,15 @@ def test_a_watermark_that_moves_inside_an_append_neither_breaks_it_nor_passes_an
     log = open_log(make_host())
     open_transaction(log, 1)
     end_transaction(log, 1, commit=True)  # not committed yet as far as the log knows
-    plain = ProducerState.apply_batch
+    plain = LogProducers.apply_batch
     beside = once(lambda: log.update_high_watermark(2))
 
-    def apply_batch(self: ProducerState, *args: Any) -> None:
+    def apply_batch(self: LogProducers, *args: Any) -> None:
         beside()
         plain(self, *args)
         beside()
 
-    monkeypatch.setattr(ProducerState, "apply_batch", apply_batch)
+    monkeypatch.setattr(LogProducers, "apply_batch", apply_batch)
     assert open_transaction(log, 2) == 2
     assert log.high_watermark == 2
     assert append(log) == 3
@@ -491,11 +491,11 @@ def test_a_log_that_is_served_is_changed_by_its_writer_and_the_watermark_by_the_
         log = open_log(simulation.host())
         partition = served(simulation, log)
         partition.append(batch(b"v"))
-        with pytest.raises(NotTheOwner):
+        with pytest.raises(NotTheOwnerError):
             append(log)
-        with pytest.raises(NotTheOwner):
+        with pytest.raises(NotTheOwnerError):
             log.apply_retention(NOW_MS)
-        with pytest.raises(NotTheOwner):
+        with pytest.raises(NotTheOwnerError):
             await partition.change_log(lambda log: log.update_high_watermark(0))
         await partition.change_log(Log.roll)
         assert log.end_offset == 1
@@ -511,7 +511,7 @@ def test_two_changes_at_once_are_refused(monkeypatch: pytest.MonkeyPatch) -> Non
     def other() -> None:
         try:
             append(log)
-        except NotTheOwner as error:
+        except NotTheOwnerError as error:
             refused.append(error)
 
     def beside() -> None:

@@ -9,7 +9,7 @@ import pytest
 from headrace.errors import OutOfOrderSequenceNumberError
 from headrace.log import LogConfig
 from headrace.log.cleaning_choice import cleanable
-from headrace.log.compaction_job import CleaningLimits, Source, grouped
+from headrace.log.compaction_job import CleaningLimits, SourceSegment, grouped
 from headrace.log.offset_map import ENTRY_BYTES, OffsetMap
 from headrace.log.snapshots import SUFFIX as SNAPSHOT
 from headrace.records import Codec, build_batch
@@ -397,8 +397,8 @@ def test_small_segments_become_one() -> None:
 
 
 def test_groups_keep_to_size_indexes_and_relative_offsets() -> None:
-    def sources(*specs: tuple[int, int, int, int, int]) -> list[Source]:
-        return [Source(*spec) for spec in specs]
+    def sources(*specs: tuple[int, int, int, int, int]) -> list[SourceSegment]:
+        return [SourceSegment(*spec) for spec in specs]
 
     many = sources((0, 10, 60, 8, 12), (10, 20, 40, 8, 12), (20, 30, 1, 8, 12))
     assert [[s.base_offset for s in g] for g in grouped(many, 100, 1000)] == [[0, 10], [20]]

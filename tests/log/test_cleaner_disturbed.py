@@ -9,7 +9,7 @@ import logging
 import pytest
 
 from headrace.log.checkpoints import CLEANER, read_offsets, write_offsets
-from headrace.log.compaction import CleaningStopped, Throttle
+from headrace.log.compaction import CleaningStoppedError, Throttle
 from headrace.log.compaction_job import CleanJob, CleanResult
 
 from .compacting import (
@@ -25,10 +25,10 @@ from .compacting import (
 
 
 class Interfering:
-    """A workshop in which something happens to the log while it is compacted."""
+    """A worker in which something happens to the log while it is compacted."""
 
     def __init__(self, table: Table, happens: object) -> None:
-        self._inner = table.cleaner._workshop
+        self._inner = table.cleaner._compaction_worker
         self._happens = happens
 
     async def do(self, job: CleanJob) -> CleanResult:
@@ -58,7 +58,7 @@ def _regrow(table: Table) -> None:
 
 def test_a_log_that_is_cut_meanwhile_keeps_its_segments() -> None:
     table = _filled()
-    table.cleaner._workshop = Interfering(table, lambda: _regrow(table))
+    table.cleaner._compaction_worker = Interfering(table, lambda: _regrow(table))
     assert table.clean() is None
     assert table.cleaner.metrics.given_up == 1
     assert [offset for offset, _, _ in pairs(table)] == list(range(30))
@@ -68,7 +68,7 @@ def test_a_log_that_is_cut_meanwhile_keeps_its_segments() -> None:
 
 def test_a_log_that_fails_meanwhile_is_left_alone() -> None:
     table = _filled()
-    table.cleaner._workshop = Interfering(table, table.log.abandon)
+    table.cleaner._compaction_worker = Interfering(table, table.log.abandon)
     assert table.clean() is None
     assert table.cleaner.metrics.given_up == 1
 
@@ -81,7 +81,7 @@ def test_appends_and_rolls_meanwhile_do_not_matter() -> None:
         table.log.roll()
         table.put((b"k1", b"new"))
 
-    table.cleaner._workshop = Interfering(table, more)
+    table.cleaner._compaction_worker = Interfering(table, more)
     assert table.clean() is not None
     assert [offset for offset, _, _ in pairs(table)] == [27, 28, 29, 30, 31]
 
@@ -95,7 +95,7 @@ def test_segments_that_retention_took_meanwhile_stay_away() -> None:
         table.log.apply_retention(table.clock.ms)
 
     start = table.log.segments[1].base_offset
-    table.cleaner._workshop = Interfering(table, expire)
+    table.cleaner._compaction_worker = Interfering(table, expire)
     assert table.clean() is not None
     assert table.log.start_offset == table.log.segments[0].base_offset == start
     assert [offset for offset, _, _ in pairs(table)] == [27, 28, 29]
@@ -197,7 +197,7 @@ def test_the_throttle_keeps_to_its_rate_and_can_be_stopped() -> None:
         throttle.moved(500)
     assert clock.ms == pytest.approx(2500, abs=5)
     assert max(waited) <= 0.2
-    with pytest.raises(CleaningStopped):
+    with pytest.raises(CleaningStoppedError):
         Throttle(1000, clock, pause, lambda: True).moved(1)
 
 
@@ -214,7 +214,7 @@ def test_jobs_and_results_survive_the_way_to_another_process() -> None:
             assert CleanResult.from_json(result.to_json()) == result
             return result
 
-    table.cleaner._workshop = Spy(table, None)
+    table.cleaner._compaction_worker = Spy(table, None)
     assert table.clean() is not None
     assert CleanJob.from_json(jobs[0].to_json()) == jobs[0]
     assert asyncio.run(table.cleaner.close()) is None  # type: ignore[func-returns-value]  # that is the point

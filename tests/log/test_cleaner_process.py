@@ -18,10 +18,10 @@ from tests.waiting import becomes, eventually
 from headrace.log import Log, LogConfig
 from headrace.log.cleaner import Cleaner
 from headrace.log.cleaner_process import InProcess
-from headrace.log.compaction import CleaningFailed, CleaningStopped
+from headrace.log.compaction import CleaningFailedError, CleaningStoppedError
 from headrace.log.compaction_job import CleaningLimits, CleanJob, CleanResult
 from headrace.records import build_batch
-from headrace.runtime import FileMissing, Runtime, real_runtime
+from headrace.runtime import FileMissingError, Runtime, real_runtime
 from headrace.topics import TopicPartition
 
 from .compacting import consume, newest
@@ -43,11 +43,11 @@ def filled(runtime: Runtime, root: Path, batches: int = 40) -> Log:
 @contextlib.asynccontextmanager
 async def in_process(root: Path, **options: float) -> AsyncIterator[tuple[Log, Cleaner, InProcess]]:
     runtime = real_runtime()
-    workshop = InProcess(**options)  # type: ignore[arg-type]  # jobs_max is an int
+    compaction_worker = InProcess(**options)  # type: ignore[arg-type]  # jobs_max is an int
     log = filled(runtime, root)
-    cleaner = Cleaner(runtime, workshop=workshop)
+    cleaner = Cleaner(runtime, compaction_worker=compaction_worker)
     try:
-        yield log, cleaner, workshop
+        yield log, cleaner, compaction_worker
     finally:
         await cleaner.close()
         log.close()
@@ -68,7 +68,7 @@ def test_the_process_compacts_as_the_thread_does(tmp_path: Path) -> None:
     async def compacted(root: Path, thread: bool) -> dict[str, bytes]:
         runtime = real_runtime()
         log = filled(runtime, root)
-        cleaner = Cleaner(runtime, workshop=None if thread else InProcess())
+        cleaner = Cleaner(runtime, compaction_worker=None if thread else InProcess())
         before = newest(consume(log, committed=True))
         report = await cleaner.clean_once([log])
         assert report is not None
@@ -90,19 +90,19 @@ def test_the_process_compacts_as_the_thread_does(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_one_process_does_many_jobs_and_is_replaced_when_it_is_old(tmp_path: Path) -> None:
     async def main() -> None:
-        async with in_process(tmp_path, jobs_max=2) as (log, cleaner, workshop):
+        async with in_process(tmp_path, jobs_max=2) as (log, cleaner, compaction_worker):
             pids = []
             for n in range(3):
                 log.append(build_batch([(0, b"k0", b"%d" % n, [])]), leader_epoch=0, now_ms=1)
                 log.roll()
                 log.update_high_watermark(log.end_offset)
                 assert await cleaner.clean_once([log]) is not None
-                pids.append(workshop.pid)
+                pids.append(compaction_worker.pid)
             assert pids[0] is not None
             assert pids[1] is None, "its second job was its last"
             assert pids[2] not in (None, pids[0])
             eventually(lambda: gone(pids[0]), "the end of the process")
-        assert workshop.pid is None
+        assert compaction_worker.pid is None
         eventually(lambda: gone(pids[2] or 0), "the end of the process")
 
     asyncio.run(main())
@@ -110,12 +110,12 @@ def test_one_process_does_many_jobs_and_is_replaced_when_it_is_old(tmp_path: Pat
 
 def test_an_idle_process_ends(tmp_path: Path) -> None:
     async def main() -> None:
-        async with in_process(tmp_path, idle_s=3600.0) as (log, cleaner, workshop):
+        async with in_process(tmp_path, idle_s=3600.0) as (log, cleaner, compaction_worker):
             assert await cleaner.clean_once([log]) is not None
-            pid = workshop.pid
+            pid = compaction_worker.pid
             assert pid is not None
-            workshop._end_soon()  # as the timer does
-            await becomes(lambda: workshop.pid is None, "the end of the idle process")
+            compaction_worker._end_soon()  # as the timer does
+            await becomes(lambda: compaction_worker.pid is None, "the end of the idle process")
             eventually(lambda: gone(pid), "the end of the process")
 
     asyncio.run(main())
@@ -124,11 +124,13 @@ def test_an_idle_process_ends(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_closing_the_cleaner_ends_a_compaction_under_way(tmp_path: Path) -> None:
     async def main() -> None:
-        async with in_process(tmp_path) as (log, cleaner, workshop):
+        async with in_process(tmp_path) as (log, cleaner, compaction_worker):
             cleaner.limits = CleaningLimits(io_bytes_per_s=1000)  # it would take minutes
             cleaning = asyncio.ensure_future(cleaner.clean_once([log]))
-            await becomes(lambda: list(tmp_path.glob("p-0/*.cleaned")) or workshop.pid, "a compaction under way")
-            pid = workshop.pid
+            await becomes(
+                lambda: list(tmp_path.glob("p-0/*.cleaned")) or compaction_worker.pid, "a compaction under way"
+            )
+            pid = compaction_worker.pid
             await cleaner.close()
             assert await cleaning is None
             assert cleaner.metrics.given_up == 1
@@ -142,25 +144,25 @@ def test_closing_the_cleaner_ends_a_compaction_under_way(tmp_path: Path) -> None
 
 def test_a_log_that_is_deleted_meanwhile_ends_the_compaction(tmp_path: Path) -> None:
     async def main() -> None:
-        async with in_process(tmp_path) as (log, cleaner, workshop):
+        async with in_process(tmp_path) as (log, cleaner, compaction_worker):
             cleaner.limits = CleaningLimits(io_bytes_per_s=1000)
             cleaning = asyncio.ensure_future(cleaner.clean_once([log]))
-            await becomes(lambda: workshop.pid, "a process")
+            await becomes(lambda: compaction_worker.pid, "a process")
             log.abandon()
             async with asyncio.timeout(30):
                 assert await cleaning is None
-            assert workshop.pid is None
+            assert compaction_worker.pid is None
 
     asyncio.run(main())
 
 
 def test_a_process_that_is_killed_costs_only_its_work(tmp_path: Path) -> None:
     async def main() -> None:
-        async with in_process(tmp_path) as (log, cleaner, workshop):
+        async with in_process(tmp_path) as (log, cleaner, compaction_worker):
             cleaner.limits = CleaningLimits(io_bytes_per_s=1000)
             cleaning = asyncio.ensure_future(cleaner.clean_once([log]))
-            await becomes(lambda: workshop.pid, "a process")
-            os.kill(workshop.pid, signal.SIGKILL)
+            await becomes(lambda: compaction_worker.pid, "a process")
+            os.kill(compaction_worker.pid, signal.SIGKILL)
             assert await cleaning is None
             cleaner.limits = CleaningLimits()
             assert await cleaner.clean_once([log]) is not None
@@ -170,27 +172,27 @@ def test_a_process_that_is_killed_costs_only_its_work(tmp_path: Path) -> None:
 
 def test_errors_come_back_as_what_they_were(tmp_path: Path) -> None:
     async def main() -> None:
-        async with in_process(tmp_path) as (log, cleaner, workshop):
+        async with in_process(tmp_path) as (log, cleaner, compaction_worker):
             jobs: list[CleanJob] = []
-            inner = workshop.do
+            inner = compaction_worker.do
 
             async def spied(job: CleanJob) -> CleanResult:
                 jobs.append(job)
                 return await inner(job)
 
-            workshop.do = spied  # type: ignore[method-assign]  # to get hold of a job
+            compaction_worker.do = spied  # type: ignore[method-assign]  # to get hold of a job
             segment = log.segments[0]
             segment.file.pwrite(100, b"\xff")
             assert await cleaner.clean_once([log]) is None
             assert "checksum" in cleaner.metrics.uncleanable[PARTITION]
-            with pytest.raises(CleaningFailed):
+            with pytest.raises(CleaningFailedError):
                 await inner(jobs[0])
             (tmp_path / "p-0").rename(tmp_path / "moved")
-            with pytest.raises(FileMissing):
+            with pytest.raises(FileMissingError):
                 await inner(jobs[0])
             (tmp_path / "moved").rename(tmp_path / "p-0")
-            await workshop.close()
-            with pytest.raises(CleaningStopped):
+            await compaction_worker.close()
+            with pytest.raises(CleaningStoppedError):
                 await inner(jobs[0])
 
     asyncio.run(main())
@@ -205,11 +207,11 @@ from tests.log.test_cleaner_process import in_process
 from tests.waiting import becomes
 
 async def main():
-    async with in_process(Path(sys.argv[1])) as (log, cleaner, workshop):
+    async with in_process(Path(sys.argv[1])) as (log, cleaner, worker):
         cleaner.limits = CleaningLimits(io_bytes_per_s=1000)
         cleaning = asyncio.ensure_future(cleaner.clean_once([log]))
-        await becomes(lambda: workshop.pid, "a process")
-        print(workshop.pid, flush=True)
+        await becomes(lambda: worker.pid, "a process")
+        print(worker.pid, flush=True)
         await cleaning
 
 asyncio.run(main())

@@ -9,7 +9,7 @@ import pytest
 from headrace.errors import KafkaStorageError
 from headrace.log import Log, LogConfig
 from headrace.runtime import DiskError
-from headrace.runtime.simulated import Fault, Host
+from headrace.runtime.simulated import DiskFault, Host
 
 from .crashes import run_seed, stored
 from .making import NOW_MS, batch, make_host, open_log
@@ -40,7 +40,7 @@ def operations_of(operation: str) -> int:
     """How often the work does this operation."""
     host = make_host()
     log = open_log(host, CONFIG)
-    fault = host.disk.inject(Fault(operation, skip=1_000_000))
+    fault = host.disk.inject(DiskFault(operation, skip=1_000_000))
     work(log)
     return 1_000_000 - fault.skip
 
@@ -54,7 +54,7 @@ def test_each_disk_error_fails_the_log_and_loses_nothing_that_was_synced(operati
         host = make_host()
         log = open_log(host, CONFIG)
         promised = 0
-        host.disk.inject(Fault(operation, errno.EIO, skip=skip))
+        host.disk.inject(DiskFault(operation, errno.EIO, skip=skip))
         try:
             promised = _work_until_error(log)
         except DiskError:

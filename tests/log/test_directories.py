@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from headrace.errors import KafkaStorageError, LogDirNotFoundError
-from headrace.log import DirectoryMismatch, Log, LogConfig, LogDirectories, partition_metadata
+from headrace.log import DirectoryMismatchError, Log, LogConfig, LogDirectories, partition_metadata
 from headrace.log.checkpoints import read_offsets
-from headrace.log.directory_names import State, parse_name, temporary_name
-from headrace.runtime import DirectoryLocked, DiskError, Runtime
-from headrace.runtime.simulated import Fault, Host, SimulatedCrash, Simulation, run_simulation
+from headrace.log.directory_names import DirectoryKind, parse_name, temporary_name
+from headrace.runtime import DirectoryLockedError, DiskError, Runtime
+from headrace.runtime.simulated import DiskFault, Host, SimulatedCrash, Simulation, run_simulation
 from headrace.topics import TopicPartition
 
 from .crashes import stored
@@ -60,16 +60,16 @@ def test_a_directory_keeps_its_identity_and_refuses_another_node_or_cluster() ->
     again = opened(host, A)
     assert (again.node_id, again.cluster_id, again.directory_ids()) == (7, "c1", ids)
     again.close()
-    with pytest.raises(DirectoryMismatch, match="node 7"):
+    with pytest.raises(DirectoryMismatchError, match="node 7"):
         opened(host, A, node_id=8)
-    with pytest.raises(DirectoryMismatch, match="cluster c1"):
+    with pytest.raises(DirectoryMismatchError, match="cluster c1"):
         opened(host, A, cluster_id="c2")
     opened(host, A).close()  # the refusals let go of the lock
 
 
 def test_a_directory_in_use_is_refused(tmp_path: Path, runtime: Runtime) -> None:
     first = LogDirectories.open(runtime, [str(tmp_path)])
-    with pytest.raises(DirectoryLocked):
+    with pytest.raises(DirectoryLockedError):
         LogDirectories.open(runtime, [str(tmp_path)])
     first.close()
     LogDirectories.open(runtime, [str(tmp_path)]).close()
@@ -126,7 +126,7 @@ def test_a_failing_disk_takes_only_its_own_partitions_offline(caplog: pytest.Log
     for number in range(4):
         fill(directories.create(tp(number), CONFIG, TOPIC_ID))
     on_a = [p for p, log in directories.logs.items() if directories.directory_of(log) == A]
-    host.disk.inject(Fault("append", errno.EIO, under=A, times=None))
+    host.disk.inject(DiskFault("append", errno.EIO, under=A, times=None))
     with pytest.raises(DiskError):
         fill(directories.logs[on_a[0]])
     assert offline == [A]
@@ -151,7 +151,7 @@ def test_a_directory_that_cannot_be_made_is_offline_and_all_is_an_error(
 ) -> None:
     caplog.set_level(logging.CRITICAL)
     host = make_host()
-    host.disk.inject(Fault("makedirs", errno.EROFS, under=A, times=None))
+    host.disk.inject(DiskFault("makedirs", errno.EROFS, under=A, times=None))
     directories = opened(host, node_id=1, cluster_id="c1")
     assert directories.online_paths == [B]
     directories.close()
@@ -165,7 +165,7 @@ def test_a_deleted_partition_is_renamed_at_once_and_removed_after_the_delay() ->
     fill(directories.create(tp(0), CONFIG, TOPIC_ID))
     directories.delete(tp(0))
     (name,) = [n for n in host.disk.listdir(A) if n.endswith("-delete")]
-    assert parse_name(name) == (tp(0), State.DELETE)
+    assert parse_name(name) == (tp(0), DirectoryKind.DELETE)
     directories.delete(tp(0))  # what is not here needs no deleting
     other_id = bytes(range(1, 17))
     assert directories.create(tp(0), CONFIG, other_id).end_offset == 0
@@ -187,11 +187,11 @@ def test_an_interrupted_deletion_is_finished_after_a_restart() -> None:
 
 
 def test_long_topic_names_stay_legal_directory_names() -> None:
-    name = temporary_name(tp(12, "x" * 249), bytes(16), State.DELETE)
+    name = temporary_name(tp(12, "x" * 249), bytes(16), DirectoryKind.DELETE)
     assert len(name) == 255
     assert parse_name(name) is not None
-    assert parse_name("a-topic-3") == (tp(3, "a-topic"), State.PRESENT)
-    assert parse_name("dotted.topic-3") == (tp(3, "dotted.topic"), State.PRESENT)
+    assert parse_name("a-topic-3") == (tp(3, "a-topic"), DirectoryKind.PRESENT)
+    assert parse_name("dotted.topic-3") == (tp(3, "dotted.topic"), DirectoryKind.PRESENT)
     for other in ("meta.properties", "nothing", "lost+found", ".lock"):
         assert parse_name(other) is None
 
@@ -253,7 +253,7 @@ def test_two_topics_of_one_name_are_an_error_where_no_metadata_tells_them_apart(
     directories.close()
     host.disk.makedirs(f"{B}/t-0")
     host.disk.replace_file(f"{B}/t-0/{partition_metadata.FILE_NAME}", partition_metadata.encode(bytes(range(1, 17))))
-    with pytest.raises(DirectoryMismatch, match=r"t-0 is in /data/a and in /data/b"):
+    with pytest.raises(DirectoryMismatchError, match=r"t-0 is in /data/a and in /data/b"):
         opened(host)
 
 

@@ -8,12 +8,12 @@ import logging
 import pytest
 
 from headrace.errors import HeadraceError, KafkaStorageError
-from headrace.log import DirectoryMismatch, Fate, FateOf, Log, LogConfig, LogDirectories, checkpoints
+from headrace.log import DirectoryMismatchError, FateOf, Log, LogConfig, LogDirectories, LogFate, checkpoints
 from headrace.log.cleaner import Cleaner
-from headrace.log.directory_names import State, partition_names
+from headrace.log.directory_names import DirectoryKind, partition_names
 from headrace.records import check, split
-from headrace.runtime import DirectoryLocked
-from headrace.runtime.simulated import CrashModel, Fault, Host, Simulation, run_simulation
+from headrace.runtime import DirectoryLockedError
+from headrace.runtime.simulated import CrashModel, DiskFault, Host, Simulation, run_simulation
 from headrace.topics import TopicPartition
 
 from .crashes import stored
@@ -31,7 +31,7 @@ def quiet(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.CRITICAL)
 
 
-def opened(host: Host, *paths: str, known: dict[bytes, Fate] | None = None) -> LogDirectories:
+def opened(host: Host, *paths: str, known: dict[bytes, LogFate] | None = None) -> LogDirectories:
     directories = LogDirectories.open(host.runtime, paths or (A,))
     if known is None:
         directories.open_logs(lambda topic: CONFIG)
@@ -40,8 +40,8 @@ def opened(host: Host, *paths: str, known: dict[bytes, Fate] | None = None) -> L
     return directories
 
 
-def fates(known: dict[bytes, Fate]) -> FateOf:
-    return lambda partition, topic_id: Fate.OPENED if topic_id is None else known.get(topic_id, Fate.SET_ASIDE)
+def fates(known: dict[bytes, LogFate]) -> FateOf:
+    return lambda partition, topic_id: LogFate.OPENED if topic_id is None else known.get(topic_id, LogFate.SET_ASIDE)
 
 
 def fill(log: Log, count: int, size: int = 30) -> None:
@@ -55,7 +55,7 @@ def killed(host: Host) -> None:
     host.restart()
 
 
-def names(host: Host, state: State, path: str = A) -> list[str]:
+def names(host: Host, state: DirectoryKind, path: str = A) -> list[str]:
     return [name for name, _, found in partition_names(host.disk, path) if found is state]
 
 
@@ -183,7 +183,7 @@ def test_a_move_finds_a_directory_in_its_way_and_sets_it_aside() -> None:
     while move.step():
         pass
     assert directories.finish_move(KEY).directory == f"{B}/t-0"
-    (kept,) = names(host, State.STRAY, B)
+    (kept,) = names(host, DirectoryKind.STRAY, B)
     assert host.disk.read_file(f"{B}/{kept}/{FIRST}") == b"somebody's"
     assert directories.online_paths == [A, B]
 
@@ -319,14 +319,14 @@ def test_what_nobody_knows_is_set_aside_untouched_and_comes_back_with_its_metada
     for _ in range(2):
         directories = opened(host, known={})
         assert directories.logs == {}
-        (kept,) = names(host, State.STRAY)
+        (kept,) = names(host, DirectoryKind.STRAY)
         assert bytes_of(host, f"{A}/{kept}") == size
         assert directories.clean_up(2**62) == 0
         directories.close()
         killed(host)
-    directories = opened(host, known={OLD: Fate.OPENED})
+    directories = opened(host, known={OLD: LogFate.OPENED})
     assert stored(directories.logs[KEY]) == expected
-    assert names(host, State.STRAY) == []
+    assert names(host, DirectoryKind.STRAY) == []
 
 
 def test_what_was_set_aside_stays_so_while_its_place_is_taken() -> None:
@@ -337,9 +337,9 @@ def test_what_was_set_aside_stays_so_while_its_place_is_taken() -> None:
     directories = opened(host, known={})
     fill(directories.create(KEY, CONFIG, NEW), 3)
     directories.close()
-    directories = opened(host, known={OLD: Fate.OPENED, NEW: Fate.OPENED})
+    directories = opened(host, known={OLD: LogFate.OPENED, NEW: LogFate.OPENED})
     assert directories.logs[KEY].topic_id == NEW
-    assert len(names(host, State.STRAY)) == 1
+    assert len(names(host, DirectoryKind.STRAY)) == 1
 
 
 def test_what_was_set_aside_stays_so_while_a_directory_is_away_that_may_have_the_newer() -> None:
@@ -352,12 +352,12 @@ def test_what_was_set_aside_stays_so_while_a_directory_is_away_that_may_have_the
     fill(directories.create(KEY, CONFIG, OLD, path=B), 30)
     directories.close()
     killed(host)
-    host.disk.inject(Fault("*", errno.EIO, under=B, times=None))
-    directories = opened(host, A, B, known={OLD: Fate.OPENED})
+    host.disk.inject(DiskFault("*", errno.EIO, under=B, times=None))
+    directories = opened(host, A, B, known={OLD: LogFate.OPENED})
     assert directories.logs == {}
-    assert len(names(host, State.STRAY)) == 1
+    assert len(names(host, DirectoryKind.STRAY)) == 1
     killed(host)
-    assert opened(host, A, B, known={OLD: Fate.OPENED}).logs[KEY].end_offset == 30
+    assert opened(host, A, B, known={OLD: LogFate.OPENED}).logs[KEY].end_offset == 30
 
 
 def test_a_log_of_a_topic_that_was_deleted_is_deleted_at_the_start() -> None:
@@ -365,9 +365,9 @@ def test_a_log_of_a_topic_that_was_deleted_is_deleted_at_the_start() -> None:
     directories = opened(host)
     fill(directories.create(KEY, CONFIG, OLD), 20)
     directories.close()
-    directories = opened(host, known={OLD: Fate.DELETED})
+    directories = opened(host, known={OLD: LogFate.DELETED})
     assert directories.logs == {}
-    assert len(names(host, State.DELETE)) == 1
+    assert len(names(host, DirectoryKind.DELETE)) == 1
     assert directories.clean_up(host.runtime.clock.now_ms()) == 1
     assert directories.create(KEY, CONFIG, NEW).end_offset == 0
 
@@ -382,9 +382,9 @@ def test_of_two_topics_of_one_name_the_one_that_the_metadata_knows_is_served() -
     fill(directories.create(KEY, CONFIG, NEW, path=A), 3)
     directories.close()
     host.disk.rename("/data/elsewhere", f"{B}/t-0")
-    directories = opened(host, A, B, known={NEW: Fate.OPENED})
+    directories = opened(host, A, B, known={NEW: LogFate.OPENED})
     assert (directories.logs[KEY].directory, directories.logs[KEY].end_offset) == (f"{A}/t-0", 3)
-    assert len(names(host, State.STRAY, B)) == 1
+    assert len(names(host, DirectoryKind.STRAY, B)) == 1
 
 
 def test_of_two_copies_the_one_that_tells_its_topic_stays_and_the_other_is_kept() -> None:
@@ -393,9 +393,9 @@ def test_of_two_copies_the_one_that_tells_its_topic_stays_and_the_other_is_kept(
     fill(directories.create(KEY, CONFIG, OLD, path=B), 3)
     directories.close()
     host.disk.makedirs(f"{A}/t-0")
-    directories = opened(host, A, B, known={OLD: Fate.OPENED})
+    directories = opened(host, A, B, known={OLD: LogFate.OPENED})
     assert directories.logs[KEY].directory == f"{B}/t-0"
-    assert len(names(host, State.STRAY, A)) == 1
+    assert len(names(host, DirectoryKind.STRAY, A)) == 1
 
 
 def test_a_log_without_the_id_of_its_topic_is_given_it() -> None:
@@ -409,7 +409,7 @@ def test_a_log_without_the_id_of_its_topic_is_given_it() -> None:
     directories.identify(log, NEW)
     host.kill(power_loss=True)
     host.restart()
-    assert opened(host, known={NEW: Fate.OPENED}).logs[KEY].topic_id == NEW
+    assert opened(host, known={NEW: LogFate.OPENED}).logs[KEY].topic_id == NEW
 
 
 def test_a_directory_in_the_way_of_a_new_log_is_kept() -> None:
@@ -418,7 +418,7 @@ def test_a_directory_in_the_way_of_a_new_log_is_kept() -> None:
     host.disk.makedirs(f"{A}/t-0")
     host.disk.replace_file(f"{A}/t-0/{FIRST}", b"somebody's")
     assert directories.create(KEY, CONFIG, NEW).end_offset == 0
-    (kept,) = names(host, State.STRAY)
+    (kept,) = names(host, DirectoryKind.STRAY)
     assert host.disk.read_file(f"{A}/{kept}/{FIRST}") == b"somebody's"
 
 
@@ -429,7 +429,7 @@ def test_no_new_cluster_begins_while_a_directory_that_may_know_it_is_away() -> N
     host = make_host()
     opened(host, A).close()
     killed(host)
-    host.disk.inject(Fault("*", errno.EIO, under=A, times=None))
+    host.disk.inject(DiskFault("*", errno.EIO, under=A, times=None))
     with pytest.raises(KafkaStorageError, match="may be all that knows which cluster this is"):
         opened(host, A, B)
     killed(host)
@@ -440,12 +440,12 @@ def test_no_new_cluster_begins_while_a_directory_that_may_know_it_is_away() -> N
 def test_a_metadata_directory_apart_is_locked_and_belongs_to_one_node() -> None:
     host = make_host()
     first = LogDirectories.open(host.runtime, [A], node_id=1, metadata_path="/data/m")
-    with pytest.raises(DirectoryLocked):
+    with pytest.raises(DirectoryLockedError):
         LogDirectories.open(host.runtime, [B], node_id=2, metadata_path="/data/m")
     first.close()
-    with pytest.raises(DirectoryMismatch, match="/data/m belongs to node 1"):
+    with pytest.raises(DirectoryMismatchError, match="/data/m belongs to node 1"):
         LogDirectories.open(host.runtime, ["/data/c"], node_id=2, metadata_path="/data/m")
     killed(host)
-    host.disk.inject(Fault("*", errno.EIO, under="/data/m", times=None))
+    host.disk.inject(DiskFault("*", errno.EIO, under="/data/m", times=None))
     with pytest.raises(HeadraceError, match="the metadata directory /data/m cannot be used"):
         LogDirectories.open(host.runtime, [A], metadata_path="/data/m")

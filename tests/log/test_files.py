@@ -11,7 +11,7 @@ import pytest
 from headrace.log import Caches, Log, LogConfig
 from headrace.log.files import FileCache, LogFile
 from headrace.records import split
-from headrace.runtime import Buffer, FileMissing, Runtime
+from headrace.runtime import Buffer, FileMissingError, Runtime
 from headrace.topics import TopicPartition
 
 from .making import NOW_MS, batch, make_host
@@ -37,7 +37,7 @@ def test_the_file_not_used_for_longest_is_closed_first() -> None:
 def test_a_missing_file_is_missing_and_a_renamed_one_is_found() -> None:
     disk = make_host().disk
     cache = FileCache(disk, open_max=1)
-    with pytest.raises(FileMissing):
+    with pytest.raises(FileMissingError):
         LogFile(cache, "/data/none").read(0, 1)
     file = LogFile(cache, "/data/a", create=True)
     file.append([b"x"])

@@ -11,8 +11,8 @@ from tests.log import interleaved
 from headrace.broker import partition as partition_module
 from headrace.log import Log
 from headrace.log.log_files import LogFiles
-from headrace.log.ownership import NotTheOwner
-from headrace.log.producer_state import ProducerState
+from headrace.log.ownership import NotTheOwnerError
+from headrace.log.producer_state import LogProducers
 from headrace.log.reading import Slice
 from headrace.log.segment import OFFSET_INDEX, TIME_INDEX, Segment
 from headrace.log.view import View
@@ -132,7 +132,7 @@ def _the_loop_begins_epochs(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _markers_count_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first unstable offset is noted before the view has the batch that makes it so."""
-    monkeypatch.setattr(ProducerState, "undecided", property(lambda self: 2**63 - 1))
+    monkeypatch.setattr(LogProducers, "undecided", property(lambda self: 2**63 - 1))
 
 
 def _names_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -171,7 +171,7 @@ def test_old_faults_are_found(fault: Fault, seeds: int, monkeypatch: pytest.Monk
     for seed in range(seeds):
         try:
             interleaved.run_seed(seed)
-        except (Exception, NotTheOwner) as found:  # noqa: BLE001 - whichever promise is the first to break
+        except (Exception, NotTheOwnerError) as found:  # noqa: BLE001 - whichever promise is the first to break
             print(f"seed {seed}: {found!r}")
             return
     pytest.fail(f"not found in {seeds} seeds")

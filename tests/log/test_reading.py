@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from headrace.errors import OffsetOutOfRangeError
-from headrace.log import Caches, Log, LogConfig, Slice, WouldBlock
+from headrace.log import Caches, Log, LogConfig, Slice, WouldBlockError
 from headrace.records import split
 
 from .making import NOW_MS, batch, make_host, open_log
@@ -82,7 +82,7 @@ def test_without_waiting_the_answer_is_the_same_or_would_block(log: Log) -> None
     for offset in range(0, log.end_offset, 7):
         try:
             found = log.locate(offset, 300, limit=log.end_offset, at_least_one=True, nowait=True)
-        except WouldBlock:
+        except WouldBlockError:
             found = log.locate(offset, 300, limit=log.end_offset, at_least_one=True)
         again = log.locate(offset, 300, limit=log.end_offset, at_least_one=True)
         assert found == again

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from headrace.errors import InconsistentTopicIdError
-from headrace.log import DirectoryMismatch, meta_properties, partition_metadata
-from headrace.log.checkpoints import DamagedCheckpoint, decode_offsets, encode_offsets
+from headrace.log import DirectoryMismatchError, meta_properties, partition_metadata
+from headrace.log.checkpoints import DamagedCheckpointError, decode_offsets, encode_offsets
 from headrace.log.leader_epochs import EpochStart, LeaderEpochs
 from headrace.log.meta_properties import MetaProperties
 from headrace.topics import TopicPartition
@@ -36,7 +36,7 @@ def _by_partition(line: str) -> tuple[str, int]:
     "data", [b"", b"0\n", b"1\n0\n", b"0\n2\nt 0 5\n", b"0\n1\nt 0\n", b"0\n1\nt zero 5\n", b"\xff\xfe", b"0\nx\n"]
 )
 def test_a_damaged_checkpoint_is_told_from_a_whole_one(data: bytes) -> None:
-    with pytest.raises(DamagedCheckpoint):
+    with pytest.raises(DamagedCheckpointError):
         decode_offsets(data)
 
 
@@ -71,7 +71,7 @@ def test_epochs_are_cut_from_both_sides() -> None:
 
 @pytest.mark.parametrize("data", [b"0\n1\n3\n", b"0\n1\nx 1\n", b"0\n2\n3 5\n2 9\n", b"0\n2\n3 5\n4 1\n"])
 def test_damaged_epochs_are_refused(data: bytes) -> None:
-    with pytest.raises(DamagedCheckpoint):
+    with pytest.raises(DamagedCheckpointError):
         LeaderEpochs.from_bytes(data)
 
 
@@ -80,7 +80,7 @@ def test_partition_metadata_is_kafkas_text() -> None:
     assert partition_metadata.encode(topic_id) == b"version: 0\ntopic_id: " + ID_TEXT.encode()
     assert partition_metadata.decode(partition_metadata.encode(topic_id)) == topic_id
     for data in (b"", b"version: 1\ntopic_id: " + ID_TEXT.encode(), b"version: 0\ntopic_id: short", b"version: 0\n"):
-        with pytest.raises(DamagedCheckpoint):
+        with pytest.raises(DamagedCheckpointError):
             partition_metadata.decode(data)
 
 
@@ -106,6 +106,6 @@ def test_kafkas_meta_properties_are_read_and_ours_say_the_same(kind: str) -> Non
 
 def test_meta_properties_without_identity_are_refused() -> None:
     for data in (b"", b"version=1\ncluster.id=x\n", b"version=1\nnode.id=1\n", b"\xff"):
-        with pytest.raises(DirectoryMismatch, match=r"meta\.properties"):
+        with pytest.raises(DirectoryMismatchError, match=r"meta\.properties"):
             meta_properties.decode(data, "/d/meta.properties")
     assert meta_properties.decode(b"version=0\nbroker.id=4\ncluster.id=c\n", "p") == MetaProperties("c", 4, None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from headrace.errors import InvalidTxnStateError
-from headrace.log.producer_state import Origin, ProducerState
+from headrace.log.producer_state import LogProducers, Origin
 from headrace.records import Batch, BatchHeader, build_batch
 from headrace.topics import TopicPartition
 
@@ -24,7 +24,7 @@ def batch(epoch: int) -> BatchHeader:
 
 
 def test_an_open_transaction_of_an_older_epoch_does_not_vouch_for_a_newer_one() -> None:
-    state = ProducerState(TopicPartition("t", 0))
+    state = LogProducers(TopicPartition("t", 0))
     guard = state.start_verification(PRODUCER_ID, 0, 3, 0)
     first = batch(3)
     state.check(first, Origin.CLIENT, 0, guard)

@@ -7,7 +7,7 @@ import struct
 
 import pytest
 
-from headrace.net.frames import FrameReader, FrameRefused, up_to
+from headrace.net.frames import FrameReader, FrameRefusedError, up_to
 
 
 def test_frames_come_out_whole_however_the_bytes_arrive() -> None:
@@ -29,5 +29,5 @@ def test_frames_come_out_whole_however_the_bytes_arrive() -> None:
 def test_a_frame_over_the_limit_is_refused(length: int) -> None:
     reader = FrameReader(up_to(10_000))
     reader.buffer()[:4] = struct.pack(">i", length)
-    with pytest.raises(FrameRefused):
+    with pytest.raises(FrameRefusedError):
         reader.received(4)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from headrace.net.outbox import KERNEL_BYTES, PIECE_BYTES, FilePart, Outbox
-from headrace.runtime import DiskError, Overloaded, real_runtime
+from headrace.runtime import DiskError, OverloadedError, real_runtime
 
 
 class FakeTransport:
@@ -246,7 +246,9 @@ class FailingFile(FakeFile):
         return super().read_into_nowait(position, buffer)
 
 
-@pytest.mark.parametrize("error", [DiskError("open", "/data/t-0/0.log", errno.ENOENT), Overloaded("too much to read")])
+@pytest.mark.parametrize(
+    "error", [DiskError("open", "/data/t-0/0.log", errno.ENOENT), OverloadedError("too much to read")]
+)
 def test_what_keeps_the_rest_of_an_answer_from_being_read_is_told_when_the_peer_reads_on(error: Exception) -> None:
     errors: list[BaseException] = []
     transport = SlowTransport()

@@ -18,7 +18,7 @@ from headrace.errors import NetworkError, SaslAuthenticationFailedError, Unsuppo
 from headrace.net.node import Node
 from headrace.net.sasl import sasl_security
 from headrace.net.sasl.exchange import authenticate_by
-from headrace.net.sasl.jaas import InvalidJaas, parse_jaas
+from headrace.net.sasl.jaas import InvalidJaasError, parse_jaas
 from headrace.net.sasl.oauthbearer import ClientCredentials, Token, TokenSource, oauthbearer, token_of
 from headrace.net.sasl.plain import plain
 from headrace.net.sasl.scram import scram
@@ -133,7 +133,7 @@ def test_jaas_lines_are_read_as_java_writes_them() -> None:
     ],
 )
 def test_a_jaas_line_that_cannot_be_read_is_refused_without_showing_it(line: str) -> None:
-    with pytest.raises(InvalidJaas) as refused:
+    with pytest.raises(InvalidJaasError) as refused:
         parse_jaas(line)
     assert "secret" not in str(refused.value)
 

@@ -7,7 +7,7 @@ from typing import Any
 from headrace.client.consumer.records import ConsumerRecord
 from headrace.parallel.core import ParallelCore
 from headrace.parallel.options import CoreSettings, Limits, Model, Order, Pool, Retry
-from headrace.parallel.work import Chunk
+from headrace.parallel.work import WorkChunk
 from headrace.records import TimestampType
 from headrace.topics import TopicPartition
 
@@ -48,7 +48,7 @@ def core(
     return made
 
 
-def do(chunk: Chunk, *, fails: Exception | None = None, runs: int | None = None) -> None:
+def do(chunk: WorkChunk, *, fails: Exception | None = None, runs: int | None = None) -> None:
     """What a worker does with its chunk: all of it well, or the first record badly."""
     while runs is None or runs > 0:
         run = chunk.next_run()

@@ -20,7 +20,7 @@ from headrace.parallel.core import ParallelCore
 from headrace.parallel.failures import Failures
 from headrace.parallel.pressure import Pressure
 from headrace.parallel.queues import Lanes, Unordered
-from headrace.parallel.turns import Turns
+from headrace.parallel.turns import PartitionTurns
 
 SEEDS_MAX = 300
 
@@ -86,7 +86,7 @@ def _unbegun_is_lost(original: Callable[..., Any]) -> Callable[..., Any]:
 
 MUTANTS: dict[str, list[tuple[Any, str, Any]]] = {
     "a full bound pauses every partition": [(Pressure, "_is_too_much", _everybody_pauses)],
-    "partitions are served first come, first served": [(Turns, "served", lambda self, line, records: None)],
+    "partitions are served first come, first served": [(PartitionTurns, "served", lambda self, line, records: None)],
     "a due try goes last": [(Lanes, "again", _lane_last), (Unordered, "again", _entry_last)],
     "records that are held count to the bytes of all": [
         (ParallelCore, "_hold", _hold_with_bytes(ParallelCore._hold)),

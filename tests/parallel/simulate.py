@@ -25,13 +25,13 @@ from headrace.client.consumer.records import ConsumerRecord
 from headrace.errors import MessageTooLargeError
 from headrace.parallel import tracker as tracker_module
 from headrace.parallel.core import ParallelCore
-from headrace.parallel.errors import BatchFailed, Poison, Reject, RetryLater, WorkerDied
+from headrace.parallel.errors import BatchFailedError, Reject, RetryLater, UnreadableRecordError, WorkerDiedError
 from headrace.parallel.finished import decode_finished, encode_finished
 from headrace.parallel.letters import messages_of
 from headrace.parallel.options import CoreSettings, Limits, Model, Order, Pool, Retry, Window
-from headrace.parallel.retries import Fate, Outgoing, diverted_headers
+from headrace.parallel.retries import NextPlace, Outgoing, diverted_headers
 from headrace.parallel.tracker import Commit, PartitionTracker
-from headrace.parallel.work import Chunk, Entry, Run
+from headrace.parallel.work import Entry, Run, WorkChunk
 from headrace.records import TimestampType
 from headrace.records.columns import Headers
 from headrace.topics import TopicPartition
@@ -61,7 +61,7 @@ class Log:
 class Worker:
     """A chunk in somebody's hands, and how far it got."""
 
-    chunk: Chunk
+    chunk: WorkChunk
     run: Run | None = None
     hangs: bool = False
 
@@ -82,7 +82,7 @@ class WatchedCore(ParallelCore):
         super().again(entry)
         self._due[entry] = self._given
 
-    def take(self, now: float) -> Chunk | None:
+    def take(self, now: float) -> WorkChunk | None:
         in_line = [tracker for tracker in self.trackers.values() if len(tracker.line)]
         chunk = super().take(now)
         if chunk is None:
@@ -175,7 +175,7 @@ class Simulation:
         self.done_by: defaultdict[PartitionTracker, set[int]] = defaultdict(set)
         self.ending = False
         self.transactional = rng.random() < 0.5
-        self.arrivals: Counter[tuple[bytes, Fate, int]] = Counter()
+        self.arrivals: Counter[tuple[bytes, NextPlace, int]] = Counter()
         for partition in self.logs:
             if partition.topic == MAIN:
                 self.append(partition, rng.randint(0, 60))
@@ -392,7 +392,7 @@ class Simulation:
         bad = set(range(len(entries)))
         if fails and self.settings.is_batch and self.rng.random() < 0.5:
             bad = {self.rng.randrange(len(entries))}
-            error: BaseException = BatchFailed(bad)
+            error: BaseException = BatchFailedError(bad)
         else:
             error = self.rng.choice(
                 [
@@ -401,9 +401,12 @@ class Simulation:
                     Reject("never"),
                     RetryLater(2.0),
                     SystemExit(1),
-                    WorkerDied("gone"),
+                    WorkerDiedError("gone"),
                 ]
-                + [WorkerDied("gone"), Poison(run.tracker.partition, 0, "value", ValueError("bytes"))]
+                + [
+                    WorkerDiedError("gone"),
+                    UnreadableRecordError(run.tracker.partition, 0, "value", ValueError("bytes")),
+                ]
             )
         for index, entry in enumerate(entries):
             if fails and index in bad:
@@ -479,7 +482,7 @@ class Simulation:
         place = (record.value, outgoing.verdict.fate, outgoing.verdict.attempt)
         self.arrivals[place] += 1
         assert not self.transactional or self.arrivals[place] == 1, f"{place} was diverted again"
-        if outgoing.verdict.fate is Fate.RETRY_TOPIC:
+        if outgoing.verdict.fate is NextPlace.RETRY_TOPIC:
             log = self.logs[TopicPartition(RETRY, 0)]
             log.records.append(self.record(TopicPartition(RETRY, 0), log.end, record.key, record.value, headers))
             log.end += 1

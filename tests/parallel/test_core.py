@@ -6,11 +6,11 @@ import pytest
 from tests.parallel.making import PARTITION, committed, core, do, record, records
 
 from headrace.parallel.core import ParallelCore
-from headrace.parallel.errors import HandlerStalled, Poison, Reject, RetriesExhausted
+from headrace.parallel.errors import HandlerStalledError, Reject, RetriesExhaustedError, UnreadableRecordError
 from headrace.parallel.finished import decode_finished
 from headrace.parallel.handling import Handling
 from headrace.parallel.options import CoreSettings, Limits, Order, Pool, Retry, Window
-from headrace.parallel.retries import DUE_MS, ERROR, ORIGIN_OFFSET, Fate, diverted_headers, header
+from headrace.parallel.retries import DUE_MS, ERROR, ORIGIN_OFFSET, NextPlace, diverted_headers, header
 from headrace.topics import TopicPartition
 
 
@@ -183,7 +183,11 @@ def test_a_record_that_fails_every_try_is_produced_before_the_commit_passes_it()
     do(chunk, fails=ValueError("broken"))
     made.complete(chunk, 0.0)
     outgoing = made.failures.outbox.popleft()
-    assert (outgoing.topic, outgoing.verdict.fate, outgoing.verdict.attempt) == ("orders.retry", Fate.RETRY_TOPIC, 1)
+    assert (outgoing.topic, outgoing.verdict.fate, outgoing.verdict.attempt) == (
+        "orders.retry",
+        NextPlace.RETRY_TOPIC,
+        1,
+    )
     headers = diverted_headers(outgoing, "billing", 1_000)
     assert header(headers, DUE_MS) == "6000"
     assert header(headers, ERROR) == "broken"
@@ -221,7 +225,7 @@ def test_a_record_of_the_retry_topic_waits_until_it_is_due_and_dies_after_its_la
     assert header(sent, DUE_MS) is None
 
 
-@pytest.mark.parametrize("error", [Reject("never"), Poison(PARTITION, 0, "value", ValueError("x"))])
+@pytest.mark.parametrize("error", [Reject("never"), UnreadableRecordError(PARTITION, 0, "value", ValueError("x"))])
 def test_what_no_retry_can_mend_goes_to_the_dead_letters_at_once(error: Exception) -> None:
     made = core(retry=Retry(local=5, topic="orders.retry", dead_letters="orders.dead"))
     made.add(PARTITION, records(0, 1), 0.0, 0)
@@ -239,7 +243,7 @@ def test_without_a_place_for_it_a_failed_record_stops_everything() -> None:
     assert chunk is not None
     do(chunk, fails=ValueError("no"))
     made.complete(chunk, 0.0)
-    assert isinstance(made.fatal, RetriesExhausted)
+    assert isinstance(made.fatal, RetriesExhaustedError)
     assert made.take(1.0) is None
     assert committed(made) in (None, (0, ""))
 
@@ -258,7 +262,7 @@ def test_a_stalled_slot_is_given_up_and_the_rest_of_it_goes_on() -> None:
     assert chunk.abandoned
     outgoing = made.failures.outbox.popleft()
     assert outgoing.entry.offset == 2
-    assert isinstance(outgoing.entry.error, HandlerStalled)
+    assert isinstance(outgoing.entry.error, HandlerStalledError)
     assert f"{outgoing.entry.tracker.partition} at offset {outgoing.entry.offset}" in str(outgoing.entry.error)
     rest = made.take(15.0)
     assert rest is not None

@@ -12,7 +12,7 @@ from tests.parallel.test_failing import read_all
 from tests.waiting import eventually
 
 from headrace import Producer
-from headrace.parallel import Model, ParallelConsumer, Pool, Ranges, RetriesExhausted, Retry
+from headrace.parallel import Model, ParallelConsumer, Pool, Ranges, RetriesExhaustedError, Retry
 from headrace.parallel.deadletters import DeadLetters
 from headrace.parallel.retries import ORIGIN_LAST_OFFSET, ORIGIN_OFFSET, RAW_BYTES, REASON, header
 from headrace.testing import broker
@@ -74,6 +74,6 @@ def test_without_dead_letters_a_damaged_batch_stops_consuming_before_it(
         damaged(kafka.address, tmp_path, "orders")
         consumer = ParallelConsumer(print, topics=["orders"], group="g", config=config(kafka.address))
         consumer.start()
-        with pytest.raises(RetriesExhausted, match="orders-0 at offset 10 cannot be read"):
+        with pytest.raises(RetriesExhaustedError, match="orders-0 at offset 10 cannot be read"):
             consumer.wait(30)
         assert commits(kafka.address, "g", "orders", 1)[0][0] == 10

@@ -19,7 +19,7 @@ from headrace import Producer
 from headrace.cli.app import run
 from headrace.parallel import Counters, ParallelConsumer, PartitionState, Reject, Retry, Snapshot
 from headrace.parallel.deadletters import DeadLetters
-from headrace.parallel.view import MetricsPage, Watch, lines
+from headrace.parallel.view import LiveView, MetricsPage, lines
 from headrace.topics import TopicPartition
 
 pytestmark = pytest.mark.slow
@@ -211,7 +211,7 @@ def test_a_topic_that_is_not_there_is_said_and_not_made(address: str, capsys: py
 
 def test_watch_draws_until_it_is_stopped() -> None:
     stream = io.StringIO()
-    with Watch(lambda: snapshot(7), stream, every_s=0.01):
+    with LiveView(lambda: snapshot(7), stream, every_s=0.01):
         eventually(lambda: stream.getvalue().count("group billing") >= 2, "two drawings")
     assert "\x1b" not in stream.getvalue(), "no terminal codes where there is no terminal"
 

@@ -15,19 +15,19 @@ from tests.parallel.making import PARTITION, record
 from tests.waiting import eventually
 
 from headrace.parallel.core import ParallelCore
-from headrace.parallel.errors import BatchFailed, HandlerStalled, ParallelError, Reject, WorkerDied
+from headrace.parallel.errors import BatchFailedError, HandlerStalledError, ParallelError, Reject, WorkerDiedError
 from headrace.parallel.handling import Handling
 from headrace.parallel.member import Member
 from headrace.parallel.options import CoreSettings, Limits, Model, Order, Pool, Retry, Window
 from headrace.parallel.processes import Processes
 from headrace.parallel.retries import ERROR, diverted_headers, header
-from headrace.parallel.workers import Coroutines, Threads, Workers
+from headrace.parallel.workers import Coroutines, HandlerWorkers, Threads
 from headrace.runtime.real import RealClock
 
 COUNT = 40
 
 
-class Unspeakable(Exception):
+class UnprintableError(Exception):
     """An error that cannot even be shown."""
 
     def __str__(self) -> str:
@@ -38,7 +38,7 @@ class Unspeakable(Exception):
 
 @contextmanager
 def at_work(
-    make: Callable[[Member, Handling], Workers],
+    make: Callable[[Member, Handling], HandlerWorkers],
     handler: Callable[..., Any],
     *,
     order: Order = Order.NONE,
@@ -162,7 +162,7 @@ def test_a_batch_of_a_coroutine_may_end_in_a_cancellation() -> None:
 
 
 @pytest.mark.parametrize(
-    "error", [SystemExit(3), KeyboardInterrupt(), GeneratorExit(), Unspeakable()], ids=lambda e: type(e).__name__
+    "error", [SystemExit(3), KeyboardInterrupt(), GeneratorExit(), UnprintableError()], ids=lambda e: type(e).__name__
 )
 def test_a_function_may_end_in_any_way(error: BaseException) -> None:
     def handle(record: Any) -> None:
@@ -196,9 +196,9 @@ def test_a_deserializer_may_end_in_any_way(batch: int | None) -> None:
         assert len(errors(member)) == COUNT
 
 
-@pytest.mark.parametrize("failed", [5, [object()], ["x", 99], [Unspeakable()], None])
+@pytest.mark.parametrize("failed", [5, [object()], ["x", 99], [UnprintableError()], None])
 def test_a_batch_that_names_what_is_not_there_has_failed_as_a_whole(failed: Any) -> None:
-    assert BatchFailed(failed).indexes([record(0), record(1)]) == {0, 1}
+    assert BatchFailedError(failed).indexes([record(0), record(1)]) == {0, 1}
 
 
 @pytest.mark.slow
@@ -213,7 +213,7 @@ def test_after_a_crash_the_rest_of_a_slot_goes_on_in_a_new_process_and_is_not_bl
         eventually(lambda: through(member), "all records")
         found = errors(member)
         assert set(found) == {0}
-        assert isinstance(found[0], WorkerDied)
+        assert isinstance(found[0], WorkerDiedError)
         assert member.core.counters.stalls == 0
 
 
@@ -286,6 +286,6 @@ def test_a_coroutine_that_hangs_is_given_up_and_another_takes_its_place() -> Non
             return through(member)
 
         eventually(tick, "all records")
-        assert isinstance(errors(member)[2], HandlerStalled)
+        assert isinstance(errors(member)[2], HandlerStalledError)
         assert len(given_up) == 1
         assert member.failure is None

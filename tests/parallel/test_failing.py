@@ -18,7 +18,7 @@ from tests.parallel.helpers import Seen, commits, config, fill, make_topic, stop
 from tests.waiting import eventually
 
 from headrace import Consumer, Producer
-from headrace.parallel import Model, ParallelConsumer, Pool, Ranges, Reject, RetriesExhausted, Retry, Window
+from headrace.parallel import Model, ParallelConsumer, Pool, Ranges, Reject, RetriesExhaustedError, Retry, Window
 from headrace.parallel.retries import ATTEMPT, DUE_MS, ERROR, ORIGIN_OFFSET, ORIGIN_TOPIC, REASON, header
 from headrace.runtime.signals import ECHO_S
 
@@ -156,7 +156,7 @@ def test_without_a_place_for_it_a_failing_record_stops_consuming_before_it(
         handle, topics=[topic], group=topic, config=config(address), order="partition", retry=QUICK
     )
     consumer.start()
-    with pytest.raises(RetriesExhausted, match="offset 42"):
+    with pytest.raises(RetriesExhaustedError, match="offset 42"):
         consumer.wait(30)
     assert commits(address, topic, topic, 1)[0][0] == 42
 

@@ -21,7 +21,7 @@ from tests.waiting import DEADLINE_S, eventually
 from headrace import Admin, Producer
 from headrace.parallel import ParallelConsumer, Reject, Retry
 from headrace.parallel.finished import decode_finished
-from headrace.parallel.transactions import Outcome, Transactions
+from headrace.parallel.transactions import TransactionOutcome, Transactions
 from headrace.testing import Direction, FaultProxy, broker
 
 pytestmark = pytest.mark.slow
@@ -58,7 +58,7 @@ def test_a_commit_of_unknown_outcome_loses_and_doubles_nothing(
     direction = Direction.TO_CLIENT if lost == "answer" else Direction.TO_BROKER
     is_ending = threading.Event()
     letters: list[Any] = []
-    outcomes: list[Outcome] = []
+    outcomes: list[TransactionOutcome] = []
     plain_begin, plain_settle = Transactions.begin, Transactions.settle
     plain_commit = Producer.commit_transaction
 
@@ -75,7 +75,7 @@ def test_a_commit_of_unknown_outcome_loses_and_doubles_nothing(
             is_ending.set()
         plain_commit(self, timeout)
 
-    def settle(self: Transactions, seconds: float) -> Outcome:
+    def settle(self: Transactions, seconds: float) -> TransactionOutcome:
         outcomes.append(plain_settle(self, seconds))
         return outcomes[-1]
 
@@ -105,7 +105,7 @@ def test_a_commit_of_unknown_outcome_loses_and_doubles_nothing(
         eventually(lambda: letters_of(address, dead), "the letters, for one who reads committed")
     if "timed out" in lost:
         eventually(lambda: state_of(address, f"{topic}-one") == "CompleteAbort", "the end of the transaction")
-    eventually(lambda: Outcome.UNKNOWN in outcomes, "that the outcome is not known")
+    eventually(lambda: TransactionOutcome.UNKNOWN in outcomes, "that the outcome is not known")
     proxy.cut()
     proxy.resume()
     eventually(lambda: commits(address, topic, topic, 1).get(0) == (RECORDS, ""), "all of the topic")

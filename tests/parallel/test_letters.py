@@ -9,7 +9,7 @@ from headrace.client.consumer.records import ConsumerRecord
 from headrace.errors import MessageTooLargeError, TopicAuthorizationFailedError
 from headrace.parallel.core import ParallelCore
 from headrace.parallel.deadletters import joined
-from headrace.parallel.errors import LetterRefused, Reject, RetriesExhausted
+from headrace.parallel.errors import DeadLetterRefusedError, Reject, RetriesExhaustedError
 from headrace.parallel.finished import decode_finished
 from headrace.parallel.letters import PART_BYTES_MIN, Message, messages_of, pack, part_of, unpack
 from headrace.parallel.options import Retry
@@ -98,7 +98,7 @@ def test_what_is_too_large_for_the_retry_topic_goes_to_the_dead_letters() -> Non
 def test_without_dead_letters_what_is_too_large_for_the_retry_topic_stops_before_it() -> None:
     made = rejected(Retry(local=0, topic="orders.retry"), b"x" * 2_000_000)
     made.failures.produced(made.failures.outbox.popleft(), MessageTooLargeError("too large"), 0.0)
-    assert isinstance(made.fatal, RetriesExhausted)
+    assert isinstance(made.fatal, RetriesExhaustedError)
     assert made.trackers[PARTITION].start == 0
     assert made.is_drained([PARTITION])
 
@@ -119,7 +119,7 @@ def test_who_may_not_write_to_the_retry_topic_has_the_dead_letters_and_then_stop
     made = rejected(BOTH, b"x")
     asked = refuse(made, TopicAuthorizationFailedError("not allowed"))
     assert asked == ["orders.retry"] * 8 + ["orders.dead"] * 8
-    assert isinstance(made.fatal, LetterRefused)
+    assert isinstance(made.fatal, DeadLetterRefusedError)
     assert "orders.dead" in str(made.fatal)
     assert made.trackers[PARTITION].start == 0, "nothing is passed over"
     assert made.is_drained([PARTITION])
@@ -129,7 +129,7 @@ def test_a_letter_whose_smallest_parts_are_refused_stops_before_it() -> None:
     made = rejected(DEAD, b"x" * 100_000)
     asked = refuse(made, MessageTooLargeError("too large"))
     assert 8 <= len(asked) < 20
-    assert isinstance(made.fatal, LetterRefused)
+    assert isinstance(made.fatal, DeadLetterRefusedError)
 
 
 def test_an_outage_is_waited_for_however_long_it_takes() -> None:

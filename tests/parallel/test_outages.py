@@ -12,7 +12,7 @@ from tests.parallel.making import PARTITION, do, record
 from tests.waiting import eventually
 
 from headrace.client.consumer.errors import RecordDeserializationError
-from headrace.client.errors import FatalTransactionError, TransactionTimeout
+from headrace.client.errors import FatalTransactionError, TransactionTimeoutError
 from headrace.client.offsets import OffsetAndMetadata
 from headrace.errors import HeadraceError, NetworkError, RequestTimedOutError
 from headrace.parallel import Consumers, Model, ParallelConsumer, Pool, Ranges
@@ -23,7 +23,7 @@ from headrace.parallel.handling import Handling
 from headrace.parallel.member import Member
 from headrace.parallel.options import CoreSettings, Limits, Order, Retry
 from headrace.parallel.ranges import RangeEngine, RangeReaders
-from headrace.parallel.transactions import Outcome, Transactions
+from headrace.parallel.transactions import TransactionOutcome, Transactions
 from headrace.runtime.real import RealClock
 from headrace.testing import BrokerProcess
 from headrace.topics import TopicPartition
@@ -147,9 +147,9 @@ class LostTransactions:
     def begin(self, messages: Any, offsets: Any, group: Any) -> None:
         self.begun.append((messages, offsets))
 
-    def settle(self, seconds: float) -> Outcome:
+    def settle(self, seconds: float) -> TransactionOutcome:
         # Once it has said so, it has forgotten.
-        return Outcome.ASK_GROUP if len(self.begun) == 1 else Outcome.ABORTED
+        return TransactionOutcome.ASK_GROUP if len(self.begun) == 1 else TransactionOutcome.ABORTED
 
 
 def test_a_transaction_that_only_the_group_knows_of_is_asked_for_until_it_says() -> None:
@@ -191,7 +191,7 @@ def test_a_producer_that_cannot_be_replaced_yet_leaves_the_outcome_open(monkeypa
             if Lost.tries == 2:
                 raise NetworkError("no coordinator")
             if Lost.tries == 3:
-                raise TransactionTimeout("no coordinator")
+                raise TransactionTimeoutError("no coordinator")
 
         def begin_transaction(self) -> None: ...
 
@@ -205,7 +205,7 @@ def test_a_producer_that_cannot_be_replaced_yet_leaves_the_outcome_open(monkeypa
     transactions.start()
     transactions.begin([], {}, None)  # type: ignore[arg-type]  # there are no offsets to send
     outcomes = [transactions.settle(0.0) for _ in range(3)]
-    assert outcomes == [Outcome.UNKNOWN, Outcome.UNKNOWN, Outcome.ASK_GROUP]
+    assert outcomes == [TransactionOutcome.UNKNOWN, TransactionOutcome.UNKNOWN, TransactionOutcome.ASK_GROUP]
 
 
 @pytest.mark.slow

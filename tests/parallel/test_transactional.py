@@ -18,7 +18,7 @@ from headrace.client.offsets import OffsetAndMetadata
 from headrace.config import ConfigError
 from headrace.parallel import Consumers, Model, ParallelConsumer, Pool, Ranges, Reject, Retry, Window
 from headrace.parallel.retries import ORIGIN_OFFSET, header
-from headrace.parallel.transactions import Outcome, Transactions
+from headrace.parallel.transactions import TransactionOutcome, Transactions
 from headrace.runtime.real import RealClock
 from headrace.topics import TopicPartition
 
@@ -167,9 +167,9 @@ def test_a_member_that_the_group_has_given_up_writes_nothing(address: str, new_t
         identity = consumer.group_metadata()
     transactions = Transactions({"bootstrap.servers": address, "transactional.id": f"{topic}-zombie"}, RealClock())
     transactions.begin([(topic, b"late", None, [])], {partition: OffsetAndMetadata(5, "")}, identity)
-    assert transactions.settle(20) is Outcome.ABORTED
+    assert transactions.settle(20) is TransactionOutcome.ABORTED
     transactions.begin([(topic, b"well", None, [])], {}, identity)
-    assert transactions.settle(20) is Outcome.COMMITTED
+    assert transactions.settle(20) is TransactionOutcome.COMMITTED
     transactions.close()
     with Consumer(config(address, **{"isolation.level": "read_committed"})) as reader:
         reader.assign([partition])

@@ -13,7 +13,7 @@ from headrace.client.consumer.records import ConsumerRecord
 from headrace.parallel.core import ParallelCore
 from headrace.parallel.options import CoreSettings, Limits, Model, Order, Pool, Retry, Window
 from headrace.parallel.retries import DUE_MS
-from headrace.parallel.work import Chunk
+from headrace.parallel.work import WorkChunk
 from headrace.topics import TopicPartition
 
 PARTITIONS = [TopicPartition("orders", number) for number in range(4)]
@@ -245,7 +245,7 @@ def test_the_longest_lane_is_not_held_up_by_the_turns_of_a_hundred_partitions() 
         keys = [b"long" if name is names[7] and n % 10 else b"k%d" % n for n in range(count)]
         core.add(name, [record(n, key, name) for n, key in enumerate(keys)], 0.0, 0)
     core.pauses()
-    ends: list[tuple[float, int, Chunk]] = []
+    ends: list[tuple[float, int, WorkChunk]] = []
     now, last, left = 0.0, 0.0, 99 * 20 + 200
     while left:
         while len(ends) < 10 and (chunk := core.take(now)) is not None:

@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 from headrace.protocol.api import ApiKey, api, declared_keys, is_flexible
-from headrace.protocol.schema import Kind
+from headrace.protocol.schema import MessageKind
 
 
 def test_every_declared_key_has_a_request_and_a_response_of_the_same_versions() -> None:
     for key in declared_keys():
         found = api(key)
         request, response = found.request.SCHEMA, found.response.SCHEMA
-        assert (request.kind, response.kind) == (Kind.REQUEST, Kind.RESPONSE)
+        assert (request.kind, response.kind) == (MessageKind.REQUEST, MessageKind.RESPONSE)
         assert request.api_key == response.api_key == key == found.key
         assert request.versions == response.versions
         assert request.flexible == response.flexible

@@ -1,4 +1,4 @@
-"""Hostile bytes: whatever is cut, flipped or claims to be huge, the outcome is a message or `MalformedMessage`."""
+"""Hostile bytes: whatever is cut, flipped or claims to be huge, the outcome is a message or `MalformedMessageError`."""
 
 import random
 import tracemalloc
@@ -18,7 +18,7 @@ from headrace.protocol.messages.metadata import MetadataRequest, MetadataRespons
 from headrace.protocol.messages.offset_fetch import OffsetFetchRequest
 from headrace.protocol.messages.sasl_authenticate import SaslAuthenticateRequest
 from headrace.protocol.stored import consumer_offsets, metadata_records
-from headrace.protocol.wire import MalformedMessage, read_length, read_uvarint, uvarint
+from headrace.protocol.wire import MalformedMessageError, read_length, read_uvarint, uvarint
 
 from .kio_pairs import kio_class, pair
 
@@ -40,7 +40,7 @@ def survives(cls: type[Any], version: int, raw: bytes) -> bool:
     """Whether it decodes; any exception but one fails the test."""
     try:
         decode_from(cls, version, raw)
-    except MalformedMessage:
+    except MalformedMessageError:
         return False
     return True
 
@@ -207,7 +207,7 @@ def test_a_varint_has_at_most_five_bytes() -> None:
     assert read_length(b"\x80\x01", 0) == (127, 2)
     assert read_length(b"\x80\x80\x01", 0) == (16383, 3)
     assert read_length(b"\x80\x80\x80\x01", 0) == (2**21 - 1, 4)
-    with pytest.raises(MalformedMessage):
+    with pytest.raises(MalformedMessageError):
         read_uvarint(b"\x80" * 5 + b"\x01", 0)
 
 
@@ -220,12 +220,12 @@ def test_headers_cut_anywhere_are_malformed() -> None:
     header = b"\x00\x0c\x00\x04\x00\x00\x00\x07\x00\x02ab\x01\x63\x01x"
     assert decode_request_header(header, is_flexible).body_position == len(header)
     for size in range(len(header)):
-        with pytest.raises(MalformedMessage):
+        with pytest.raises(MalformedMessageError):
             decode_request_header(header[:size], is_flexible)
     response = b"\x00\x00\x00\x07\x01\x63\x01x" + encode(HeartbeatResponse(), 4)
     assert decode_response(HeartbeatResponse, 4, response) == (7, HeartbeatResponse())
     for size in range(len(response)):
-        with pytest.raises(MalformedMessage):
+        with pytest.raises(MalformedMessageError):
             decode_response(HeartbeatResponse, 4, response[:size])
 
 
@@ -246,5 +246,5 @@ def test_stored_records_of_random_bytes_never_escape_as_another_exception() -> N
         ):
             try:
                 read()
-            except MalformedMessage:
+            except MalformedMessageError:
                 pass

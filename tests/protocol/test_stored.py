@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from headrace.protocol.stored import consumer_offsets, metadata_records, transaction_state
-from headrace.protocol.stored.coordinator import RecordTypes, StoredRecord, Unknown
-from headrace.protocol.wire import MalformedMessage
+from headrace.protocol.stored.coordinator import KeyAndValue, RecordTypes, Unknown
+from headrace.protocol.wire import MalformedMessageError
 
 from .vectors import from_json, load, unbase64
 
@@ -19,10 +19,10 @@ def rows(*, damaged: bool) -> list[dict[str, Any]]:
     return [row for row in load("offsets-topic.jsonl.gz") if (row.get("op") == "decode") is damaged and "key" in row]
 
 
-def expected(types: RecordTypes, row: dict[str, Any], value_fields: str) -> StoredRecord:
+def expected(types: RecordTypes, row: dict[str, Any], value_fields: str) -> KeyAndValue:
     key_class, value_class = types.classes[row["type_id"]]
     value = row[value_fields]
-    return StoredRecord(
+    return KeyAndValue(
         from_json(key_class, row["key_fields"]), None if value is None else from_json(value_class, value)
     )
 
@@ -64,7 +64,7 @@ def test_damaged_records_are_refused_where_kafka_refuses_them() -> None:
             assert isinstance(got, Unknown)
             assert got.version is not None
         else:
-            with pytest.raises(MalformedMessage):
+            with pytest.raises(MalformedMessageError):
                 consumer_offsets.decode_record(key, value)
 
 
@@ -83,7 +83,7 @@ def test_a_metadata_record_comes_back_from_its_frame(cls: type[Any]) -> None:
         assert framed[:3] == bytes((1, cls.SCHEMA.api_key, version))
         assert metadata_records.decode_record(framed) == cls()
         for cut in range(len(framed)):
-            with pytest.raises(MalformedMessage):
+            with pytest.raises(MalformedMessageError):
                 metadata_records.decode_record(framed[:cut])
 
 
@@ -94,7 +94,7 @@ def test_metadata_records_of_unknown_type_or_version_are_reported_not_refused() 
 
 def test_metadata_records_in_another_frame_or_with_bytes_after_them_are_refused() -> None:
     record = metadata_records.encode_record(metadata_records.TopicRecord(name="t"))
-    with pytest.raises(MalformedMessage, match="frame version"):
+    with pytest.raises(MalformedMessageError, match="frame version"):
         metadata_records.decode_record(b"\x00" + record[1:])
-    with pytest.raises(MalformedMessage, match="1 bytes after"):
+    with pytest.raises(MalformedMessageError, match="1 bytes after"):
         metadata_records.decode_record(record + b"\x00")

@@ -4,8 +4,8 @@ import pytest
 
 from headrace.records import (
     Batch,
-    CorruptBatch,
-    InvalidRecord,
+    CorruptBatchError,
+    MalformedRecordError,
     TimestampType,
     assign,
     check,
@@ -66,7 +66,7 @@ def test_split_and_check_refuse_what_java_refuses() -> None:
         try:
             for batch in split(to_bytes(row)):
                 found.append(batch)
-        except CorruptBatch:
+        except CorruptBatchError:
             failed = True
         assert failed == (read["stage"] == "batches"), (row["id"], row["why"])
         assert len(found) == len(read["batches"]), (row["id"], row["why"])
@@ -74,7 +74,7 @@ def test_split_and_check_refuse_what_java_refuses() -> None:
             if java["valid"]:
                 check(batch)
             else:
-                with pytest.raises(CorruptBatch):
+                with pytest.raises(CorruptBatchError):
                     check(batch)
         if not failed:
             assert valid_bytes(to_bytes(row)) == read["valid_bytes"]
@@ -121,14 +121,14 @@ def test_unknown_codec_bits_leave_the_header_readable() -> None:
     batch = Batch(buffer)
     assert batch.codec_id == 6
     assert batch.header().codec_id == 6
-    with pytest.raises(InvalidRecord, match="unknown compression codec 6"):
+    with pytest.raises(MalformedRecordError, match="unknown compression codec 6"):
         _ = batch.codec
 
 
 def test_a_short_view_says_so_instead_of_a_struct_error() -> None:
     short = Batch(bytes(26))
-    with pytest.raises(CorruptBatch, match="26 bytes"):
+    with pytest.raises(CorruptBatchError, match="26 bytes"):
         short.header()
-    with pytest.raises(CorruptBatch, match="26 bytes"):
+    with pytest.raises(CorruptBatchError, match="26 bytes"):
         _ = short.count
     assert "26 bytes" in repr(short)

@@ -16,8 +16,8 @@ from headrace.records import (
     HEADER_BYTES,
     Batch,
     Codec,
-    InvalidRecord,
-    TooLarge,
+    DecompressedTooLargeError,
+    MalformedRecordError,
     build_batch,
     check_level,
     compress,
@@ -71,7 +71,7 @@ def test_a_bomb_stops_at_the_limit(codec: Codec) -> None:
     bomb = bytes(compress(codec, bytes(64 * 1024 * 1024)))
     limit = 1024 * 1024
     tracemalloc.start()
-    with pytest.raises(TooLarge, match="limit of 1048576 bytes"):
+    with pytest.raises(DecompressedTooLargeError, match="limit of 1048576 bytes"):
         decompress(codec, bomb, limit)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
@@ -81,12 +81,12 @@ def test_a_bomb_stops_at_the_limit(codec: Codec) -> None:
 
 def test_a_zstd_bomb_that_hides_its_size_stops_at_the_limit() -> None:
     bomb = zstandard.ZstdCompressor(write_content_size=False).compress(bytes(64 * 1024 * 1024))
-    with pytest.raises(TooLarge):
+    with pytest.raises(DecompressedTooLargeError):
         decompress(Codec.ZSTD, bomb, 1024 * 1024)
 
 
 def test_a_snappy_block_that_claims_too_much_is_not_allocated() -> None:
-    with pytest.raises(TooLarge):
+    with pytest.raises(DecompressedTooLargeError):
         decompress(Codec.SNAPPY, b"\xff\xff\xff\xff\x0f" + b"x" * 20, 1024 * 1024)
 
 
@@ -96,7 +96,7 @@ def test_a_cut_stream_is_refused_wherever_it_is_cut(codec: Codec) -> None:
     for length in range(len(whole)):
         try:
             data = bytes(decompress(codec, whole[:length]))
-        except InvalidRecord:
+        except MalformedRecordError:
             continue
         # What is left of a framing's header or of its end may read as an empty stream, never as some of the data.
         assert data == b"", (codec, length)
@@ -104,7 +104,7 @@ def test_a_cut_stream_is_refused_wherever_it_is_cut(codec: Codec) -> None:
 
 @pytest.mark.parametrize("codec", COMPRESSED)
 def test_noise_is_refused(codec: Codec) -> None:
-    with pytest.raises(InvalidRecord):
+    with pytest.raises(MalformedRecordError):
         decompress(codec, b"\xff" * 100)
 
 
@@ -134,12 +134,12 @@ def test_lz4_ignores_content_size_and_checksum_but_not_block_checksums() -> None
     assert bytes(decompress(Codec.LZ4, frame)) == TEXT
     assert bytes(decompress(Codec.LZ4, frame + b"trailing")) == TEXT
     frame[-9] ^= 0xFF
-    with pytest.raises(InvalidRecord):
+    with pytest.raises(MalformedRecordError):
         decompress(Codec.LZ4, frame)
 
 
 def test_lz4_blocks_that_depend_on_each_other_are_refused() -> None:
-    with pytest.raises(InvalidRecord, match="depend"):
+    with pytest.raises(MalformedRecordError, match="depend"):
         decompress(Codec.LZ4, lz4.frame.compress(TEXT * 4, block_linked=True, block_size=lz4.frame.BLOCKSIZE_MAX64KB))
 
 
@@ -157,7 +157,7 @@ def test_gzip_header_fields_are_skipped() -> None:
     trailer = struct.pack("<II", zlib.crc32(TEXT), len(TEXT))
     assert bytes(decompress(Codec.GZIP, header + deflated + trailer)) == TEXT
     broken = header[:-1] + bytes([header[-1] ^ 1])
-    with pytest.raises(InvalidRecord, match="header"):
+    with pytest.raises(MalformedRecordError, match="header"):
         decompress(Codec.GZIP, broken + deflated + trailer)
 
 
@@ -165,7 +165,7 @@ def test_zstd_frames_follow_each_other_and_skippable_ones_are_skipped() -> None:
     frame = bytes(compress(Codec.ZSTD, TEXT))
     skippable = struct.pack("<II", 0x184D2A53, 5) + b"12345"
     assert bytes(decompress(Codec.ZSTD, skippable + frame + skippable + frame)) == TEXT + TEXT
-    with pytest.raises(InvalidRecord):
+    with pytest.raises(MalformedRecordError):
         decompress(Codec.ZSTD, frame + b"garbage")
 
 
@@ -194,14 +194,14 @@ def test_a_damaged_lz4_frame_gives_the_same_both_ways() -> None:
         frame[rng.randrange(7, len(frame))] ^= 1 << rng.randrange(8)
         try:
             blocks = lz4_blocks(memoryview(frame))
-        except InvalidRecord as error:
-            with pytest.raises(InvalidRecord, match=re.escape(str(error))):
+        except MalformedRecordError as error:
+            with pytest.raises(MalformedRecordError, match=re.escape(str(error))):
                 decompress(Codec.LZ4, frame)
             continue
         out = memoryview(bytearray(blocks.bound))
         size = lz4_into(memoryview(frame), blocks, out)
         if size is None:
-            with pytest.raises(InvalidRecord):
+            with pytest.raises(MalformedRecordError):
                 decompress(Codec.LZ4, frame)
         else:
             assert bytes(out[:size]) == bytes(decompress(Codec.LZ4, frame))
@@ -216,12 +216,12 @@ def test_batches_of_lz4_are_decoded_together_as_one_by_one() -> None:
     found = decode_columns(made)
     assert found.offsets.tolist() == [record.offset for record in rows]
     assert found.values.to_list() == [record.value for record in rows]
-    with pytest.raises(TooLarge):
+    with pytest.raises(DecompressedTooLargeError):
         decode_columns(made, limit_bytes=4 * sum(len(SHORT) * n for n in range(1, 9)))
     damaged = bytearray(made[3].buffer)
     damaged[HEADER_BYTES + 20 : HEADER_BYTES + 40] = bytes(20)
-    with pytest.raises(InvalidRecord) as one:
+    with pytest.raises(MalformedRecordError) as one:
         decode_columns(Batch(damaged))
-    with pytest.raises(InvalidRecord) as together:
+    with pytest.raises(MalformedRecordError) as together:
         decode_columns([*made[:3], Batch(damaged), made[4]])
     assert str(one.value) == str(together.value)

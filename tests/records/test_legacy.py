@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from tests.records.legacy_messages import message, wrapper
 
-from headrace.records import Codec, CorruptBatch, InvalidRecord, TimestampType, split
+from headrace.records import Codec, CorruptBatchError, MalformedRecordError, TimestampType, split
 from headrace.records.legacy import decode_legacy, is_legacy, legacy_timestamp_type
 
 CODECS = [Codec.GZIP, Codec.SNAPPY, Codec.LZ4]
@@ -66,7 +66,7 @@ def test_lz4_of_format_0_had_a_wrong_checksum_in_its_frame(checksum: int) -> Non
     data = wrapper(0, inner, Codec.LZ4, magic=0, descriptor_checksum=checksum)
     assert decoded(data) == [(0, -1, None, b"a")]
     if checksum != 0x82:
-        with pytest.raises(InvalidRecord):
+        with pytest.raises(MalformedRecordError):
             decoded(wrapper(0, [message(0, b"a")], Codec.LZ4, magic=1, descriptor_checksum=checksum))
 
 
@@ -79,7 +79,7 @@ def test_a_wrong_checksum_is_found_also_inside() -> None:
     data[-1] ^= 1
     inner = wrapper(0, [bytes(data)], Codec.GZIP)
     for damaged in (bytes(data), inner):
-        with pytest.raises(CorruptBatch, match="checksum"):
+        with pytest.raises(CorruptBatchError, match="checksum"):
             decoded(damaged)
         assert len(decoded(damaged, check_crcs=False)) == 1
 
@@ -97,22 +97,22 @@ def test_a_wrong_checksum_is_found_also_inside() -> None:
     ],
 )
 def test_what_no_broker_wrote_is_refused(data: bytes, why: str) -> None:
-    with pytest.raises(InvalidRecord, match=why):
+    with pytest.raises(MalformedRecordError, match=why):
         decoded(data)
 
 
 def test_fields_that_do_not_fit_are_refused() -> None:
     data = bytearray(message(0, b"abc"))
     data[26 + 4 + 3] = 9
-    with pytest.raises(InvalidRecord, match="9 bytes"):
+    with pytest.raises(MalformedRecordError, match="9 bytes"):
         decoded(bytes(data), check_crcs=False)
     data[26 + 4 + 3] = 1
-    with pytest.raises(InvalidRecord, match="2 bytes after"):
+    with pytest.raises(MalformedRecordError, match="2 bytes after"):
         decoded(bytes(data), check_crcs=False)
 
 
 def test_what_is_decompressed_is_bounded() -> None:
     data = wrapper(9, [message(n, b"x" * 1000) for n in range(10)], Codec.GZIP)
     [batch] = split(data)
-    with pytest.raises(InvalidRecord):
+    with pytest.raises(MalformedRecordError):
         decode_legacy([batch], check_crcs=True, limit_bytes=500)

@@ -9,7 +9,7 @@ from headrace.records import (
     Batch,
     Codec,
     Columns,
-    CorruptBatch,
+    CorruptBatchError,
     Record,
     Retention,
     TimestampType,
@@ -88,7 +88,7 @@ def test_records_are_read_or_refused_as_by_java(either_kernels: str) -> None:
         found: list[Batch] = []
         try:
             found.extend(split(to_bytes(row)))
-        except CorruptBatch:
+        except CorruptBatchError:
             assert row["read"]["stage"] == "batches"
         for batch, java in zip(found, row["read"]["batches"]):
             records: list[Record] = []
@@ -268,7 +268,7 @@ def in_java_s_words(data: bytes) -> str:
                     )
             except HeadraceError:
                 words.append("E")
-    except CorruptBatch:
+    except CorruptBatchError:
         words.append("S")
     return "".join(f"{word};" for word in words)
 

@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from headrace.runtime import DirectoryLocked, DiskError, FileMissing
+from headrace.runtime import DirectoryLockedError, DiskError, FileMissingError
 
 
 def test_append_returns_where_the_parts_begin(world):
@@ -115,13 +115,13 @@ def test_a_closed_file_refuses_and_says_so(world):
 def test_a_missing_path_is_file_missing_with_path_and_operation(world):
     disk, path = world.runtime.disk, f"{world.root}/none/a"
     for operation in ("open", "size", "listdir", "remove", "read_file", "mtime_ms", "rmtree", "sync_dir"):
-        with pytest.raises(FileMissing, match="No such file") as caught:
+        with pytest.raises(FileMissingError, match="No such file") as caught:
             getattr(disk, operation)(path)
         assert caught.value.path == path
         assert caught.value.errno == errno.ENOENT
-    with pytest.raises(FileMissing):
+    with pytest.raises(FileMissingError):
         disk.open(path, create=True)
-    with pytest.raises(FileMissing):
+    with pytest.raises(FileMissingError):
         disk.rename(path, f"{world.root}/b")
     assert not disk.exists(path)
     assert not disk.is_dir(path)
@@ -191,7 +191,7 @@ def test_a_lock_is_exclusive_names_its_holder_and_can_be_taken_again(world):
     disk, path = world.runtime.disk, f"{world.root}/.lock"
     lock = disk.lock(path)
     assert lock.path == path
-    with pytest.raises(DirectoryLocked, match=r"process \d+ holds it") as caught:
+    with pytest.raises(DirectoryLockedError, match=r"process \d+ holds it") as caught:
         disk.lock(path)
     assert caught.value.holder_pid is not None
     lock.release()

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from tests.waiting import becomes
 
-from headrace.runtime import ConnectFailed, ListenFailed
+from headrace.runtime import ConnectFailedError, ListenFailedError
 
 from .recorder import Recorder
 
@@ -185,7 +185,7 @@ def test_connecting_where_nobody_listens_is_refused(world):
         port = listener.addresses[0][1]
         listener.close()
         await listener.wait_closed()
-        with pytest.raises(ConnectFailed, match=f"localhost:{port} failed") as caught:
+        with pytest.raises(ConnectFailedError, match=f"localhost:{port} failed") as caught:
             await world.runtime.network.connect(Recorder, "localhost", port, timeout_s=60)
         assert caught.value.port == port
         # Connections that are open stay open.
@@ -201,7 +201,7 @@ def test_connecting_where_nobody_listens_is_refused(world):
 def test_a_port_in_use_is_refused(world):
     async def main():
         listener = await world.runtime.network.listen(Recorder, "localhost", 0)
-        with pytest.raises(ListenFailed, match="Address already in use"):
+        with pytest.raises(ListenFailedError, match="Address already in use"):
             await world.runtime.network.listen(Recorder, "localhost", listener.addresses[0][1])
         listener.close()
 

@@ -15,7 +15,7 @@ import time
 
 import pytest
 
-from headrace.runtime import DirectoryLocked, DiskError, Overloaded, Runtime, real_runtime
+from headrace.runtime import DirectoryLockedError, DiskError, OverloadedError, Runtime, real_runtime
 from headrace.runtime.real_disk import RealDisk
 from headrace.runtime.threads import ThreadPool
 
@@ -260,7 +260,7 @@ def test_a_lock_holds_against_another_process_and_ends_with_it(tmp_path):
         try:
             assert holder.stdout is not None
             assert holder.stdout.readline() == b"held\n"
-            with pytest.raises(DirectoryLocked, match=f"process {holder.pid} holds it") as caught:
+            with pytest.raises(DirectoryLockedError, match=f"process {holder.pid} holds it") as caught:
                 RealDisk().lock(path)
             assert caught.value.holder_pid == holder.pid
         finally:
@@ -278,7 +278,7 @@ def test_a_lock_holds_against_a_posix_lock_as_apache_kafka_takes_it(tmp_path):
         try:
             assert holder.stdout is not None
             assert holder.stdout.readline() == b"held\n"
-            with pytest.raises(DirectoryLocked, match="another process holds it"):
+            with pytest.raises(DirectoryLockedError, match="another process holds it"):
                 RealDisk().lock(path)
         finally:
             holder.kill()
@@ -337,7 +337,7 @@ def test_a_full_pool_refuses_and_recovers():
         pool = ThreadPool("test", 1, queued_max=3)
         gate = threading.Event()
         futures = [pool.submit(gate.wait) for _ in range(3)]
-        with pytest.raises(Overloaded):
+        with pytest.raises(OverloadedError):
             pool.submit(gate.wait)
         gate.set()
         await asyncio.gather(*futures)

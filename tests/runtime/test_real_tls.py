@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.runtime import ConnectFailed, real_runtime
+from headrace.runtime import ConnectFailedError, real_runtime
 
 from .recorder import Recorder
 
@@ -70,7 +70,7 @@ def test_an_untrusted_certificate_fails_the_connect(certificate):
     async def main():
         network = real_runtime().network
         listener = await network.listen(Recorder, "127.0.0.1", 0, ssl=server_context(certificate))
-        with pytest.raises(ConnectFailed, match="certificate verify failed"):
+        with pytest.raises(ConnectFailedError, match="certificate verify failed"):
             await network.connect(
                 Recorder, "127.0.0.1", listener.addresses[0][1], ssl=ssl.create_default_context(), timeout_s=60
             )
@@ -86,7 +86,7 @@ def test_a_peer_that_never_answers_the_handshake_is_given_up_in_time(certificate
         mute = await network.listen(Recorder, "127.0.0.1", 0)
         port = mute.addresses[0][1]
         context = ssl.create_default_context(cafile=str(certificate))
-        with pytest.raises(ConnectFailed, match=r"took over 0.1 s"):
+        with pytest.raises(ConnectFailedError, match=r"took over 0.1 s"):
             await network.connect(Recorder, "127.0.0.1", port, ssl=context, timeout_s=0.1)
         mute.close()
         await mute.wait_closed()

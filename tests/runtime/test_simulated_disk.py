@@ -7,8 +7,8 @@ import random
 
 import pytest
 
-from headrace.runtime import DiskError, FileMissing
-from headrace.runtime.simulated import CrashModel, Fault, SimulatedCrash, simulated_host
+from headrace.runtime import DiskError, FileMissingError
+from headrace.runtime.simulated import CrashModel, DiskFault, SimulatedCrash, simulated_host
 from headrace.runtime.simulated.storage import PAGE, SECTOR, Truncate, Write, after_crash
 
 MODELS = list(CrashModel)
@@ -343,13 +343,13 @@ def test_a_full_disk_leaves_previous_bytes_intact():
 def test_the_nth_operation_fails_and_the_next_ones_work():
     disk = new_disk(1)
     file = disk.open("/data/log", create=True)
-    disk.inject(Fault("append", skip=2))
+    disk.inject(DiskFault("append", skip=2))
     assert [file.append([b"abc"]) for _ in range(2)] == [0, 3]
     with pytest.raises(DiskError) as caught:
         file.append([b"abc"])
     assert (caught.value.errno, caught.value.operation, caught.value.path) == (errno.EIO, "append", "/data/log")
     assert [file.append([b"abc"]) for _ in range(2)] == [6, 9]
-    disk.inject(Fault("read", times=2))
+    disk.inject(DiskFault("read", times=2))
     for _ in range(2):
         with pytest.raises(DiskError):
             file.read(0, 1)
@@ -361,7 +361,7 @@ def test_one_directory_can_fail_for_good_while_another_works():
     disk.makedirs("/data/one")
     disk.makedirs("/data/one-more")
     file = disk.open("/data/one/log", create=True)
-    disk.inject(Fault("*", under="/data/one", times=None))
+    disk.inject(DiskFault("*", under="/data/one", times=None))
     for _ in range(3):
         with pytest.raises(DiskError):
             file.append([b"x"])
@@ -376,8 +376,8 @@ def test_an_append_that_cannot_be_cut_back_says_so_and_is_overwritten_next_time(
     disk = new_disk(4)
     file = disk.open("/data/log", create=True)
     file.append([b"abc"])
-    disk.inject(Fault("append"))
-    disk.inject(Fault("truncate"))
+    disk.inject(DiskFault("append"))
+    disk.inject(DiskFault("truncate"))
     with pytest.raises(DiskError) as caught:
         file.append([b"z" * 1_000])
     assert not caught.value.rolled_back
@@ -390,7 +390,7 @@ def test_replace_file_keeps_the_old_content_and_leaves_no_copy_when_it_fails():
     for operation in ("open", "append", "sync", "rename"):
         disk = new_disk(1)
         disk.replace_file("/data/checkpoint", b"old")
-        disk.inject(Fault(operation, errno.ENOSPC))
+        disk.inject(DiskFault(operation, errno.ENOSPC))
         with pytest.raises(DiskError, match=r"replace_file of .*checkpoint'.*ENOSPC"):
             disk.replace_file("/data/checkpoint", b"new")
         assert disk.listdir("/data") == ["checkpoint"]
@@ -403,7 +403,7 @@ def test_a_failed_sync_drops_pages_for_good_even_if_a_new_handle_syncs_happily()
         disk = new_disk(seed)
         file = durable_file(disk, "/data/log", b"a" * 100)
         file.append([b"b" * 20_000])
-        disk.inject(Fault("sync"))
+        disk.inject(DiskFault("sync"))
         with pytest.raises(DiskError, match="EIO"):
             file.sync()
         with pytest.raises(DiskError, match="an earlier sync"):
@@ -453,7 +453,7 @@ def test_renames_refuse_what_a_real_disk_refuses():
             disk.rename(source, target)
         assert caught.value.errno == number
     disk.rename("/data/file", "/data/file")
-    with pytest.raises(FileMissing):
+    with pytest.raises(FileMissingError):
         disk.rename("/data/file", "/nowhere/file")
     with pytest.raises(DiskError, match="EISDIR"):
         disk.open("/data/dir")

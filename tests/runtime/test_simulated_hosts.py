@@ -12,13 +12,13 @@ import sys
 
 import pytest
 
-from headrace.runtime import ConnectFailed, ListenFailed
+from headrace.runtime import ConnectFailedError, ListenFailedError
 from headrace.runtime.simulated import (
     CrashModel,
-    HostDied,
+    HostDiedError,
     NetworkModel,
     SimulatedCrash,
-    SimulationFailed,
+    SimulationFailedError,
     run_simulation,
     run_twice,
     simulated_runtime,
@@ -87,7 +87,7 @@ def test_a_partition_holds_bytes_back_until_it_heals():
         simulation.network.partition(["a"], ["b"])
         client.transport.write(b"hello")
         client.transport.write_eof()
-        with pytest.raises(ConnectFailed, match=r"took over 2.0 s"):
+        with pytest.raises(ConnectFailedError, match=r"took over 2.0 s"):
             await dial(a, "b", timeout_s=2.0)
         await asyncio.sleep(100)
         assert client.received == b""
@@ -188,15 +188,15 @@ def test_names_ports_and_tls_are_checked():
     async def main(simulation):
         a, b = simulation.host("a"), simulation.host("b")
         await serve(b, 1)
-        with pytest.raises(ListenFailed, match="Address already in use"):
+        with pytest.raises(ListenFailedError, match="Address already in use"):
             await serve(b, 1)
-        with pytest.raises(ListenFailed, match="this host is 'a'"):
+        with pytest.raises(ListenFailedError, match="this host is 'a'"):
             await a.runtime.network.listen(Recorder, "b", 2)
-        with pytest.raises(ConnectFailed, match="Name or service not known"):
+        with pytest.raises(ConnectFailedError, match="Name or service not known"):
             await dial(a, "nowhere")
-        with pytest.raises(ConnectFailed, match="Connection refused"):
+        with pytest.raises(ConnectFailedError, match="Connection refused"):
             await dial(a, "b", 2)
-        with pytest.raises(ConnectFailed, match="Connection refused"):
+        with pytest.raises(ConnectFailedError, match="Connection refused"):
             await dial(a, "localhost", 1)
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         with pytest.raises(ValueError, match="TLS is not simulated"):
@@ -225,13 +225,13 @@ def test_a_killed_process_resets_its_connections_and_stops_between_two_steps():
         b.kill(power_loss=False)
         assert not b.alive
         assert isinstance(await client.lost, ConnectionResetError)
-        with pytest.raises(HostDied):
+        with pytest.raises(HostDiedError):
             await counting
-        with pytest.raises(ConnectFailed, match="took over"):
+        with pytest.raises(ConnectFailedError, match="took over"):
             await dial(a, "b", timeout_s=2.0)
         await asyncio.sleep(100)
         assert len(steps) == 5
-        with pytest.raises(HostDied, match="restart it first"):
+        with pytest.raises(HostDiedError, match="restart it first"):
             b.start(count())
 
     run_simulation(main, 1)
@@ -293,11 +293,11 @@ def test_failed_disk_work_that_nobody_looked_at_is_a_mistake_unless_its_host_die
         await asyncio.sleep(5)
         if is_killed:
             host.kill()
-        with contextlib.suppress(HostDied):
+        with contextlib.suppress(HostDiedError):
             await asked
         gc.collect()  # the collector is off meanwhile, and what failed is part of a cycle
 
-    with contextlib.nullcontext() if is_killed else pytest.raises(SimulationFailed, match="never retrieved"):
+    with contextlib.nullcontext() if is_killed else pytest.raises(SimulationFailedError, match="never retrieved"):
         run_simulation(main, seed=1)
 
 
@@ -339,7 +339,7 @@ def test_a_host_dies_at_the_chosen_disk_operation_and_restarts_on_what_is_left()
                 await host.runtime.offload(file.sync)
 
         host.disk.crash_after(2 + 21)
-        with pytest.raises(HostDied):
+        with pytest.raises(HostDiedError):
             await host.start(write())
         runtime = host.restart()
         content = runtime.disk.read_file("/data/log")
@@ -362,7 +362,7 @@ def test_a_crash_inside_a_task_of_the_host_ends_that_task():
             await asyncio.create_task(inner())
 
         host.disk.crash_after(0)
-        with pytest.raises(HostDied):
+        with pytest.raises(HostDiedError):
             await host.start(outer())
         await asyncio.sleep(10)
 
@@ -426,7 +426,7 @@ def test_a_chain_of_kills_and_restarts_repeats():
                     transport.write(b"x" * 1_000)
                     await asyncio.sleep(0.01)
                     transport.close()
-                except ConnectFailed:
+                except ConnectFailedError:
                     pass
 
         def boot(host):

@@ -11,8 +11,8 @@ import pytest
 from headrace.runtime.simulated import (
     EPOCH_MS,
     Simulation,
-    SimulationFailed,
-    SimulationStuck,
+    SimulationFailedError,
+    SimulationStuckError,
     run_simulation,
     run_twice,
 )
@@ -57,7 +57,7 @@ def test_run_twice_notices_what_does_not_repeat():
     async def main(simulation):
         await asyncio.sleep(next(counter))
 
-    with pytest.raises(SimulationFailed, match=r"not deterministic; the two runs part at '0\.0"):
+    with pytest.raises(SimulationFailedError, match=r"not deterministic; the two runs part at '0\.0"):
         run_twice(main, 1)
 
 
@@ -127,7 +127,7 @@ def test_a_deadlock_is_said_with_the_place_where_each_task_waits():
 
         await asyncio.create_task(stuck_in_here(), name="the stuck one")
 
-    with pytest.raises(SimulationStuck, match=r"nothing is scheduled(.|\n)*the stuck one: .*stuck_in_here.*wait"):
+    with pytest.raises(SimulationStuckError, match=r"nothing is scheduled(.|\n)*the stuck one: .*stuck_in_here.*wait"):
         run_simulation(main, 1)
 
 
@@ -140,9 +140,9 @@ def test_an_endless_loop_meets_a_bound():
         while True:
             await asyncio.sleep(60)
 
-    with pytest.raises(SimulationStuck, match="over 5000 steps"):
+    with pytest.raises(SimulationStuckError, match="over 5000 steps"):
         run_simulation(spin, 1, steps_max=5000)
-    with pytest.raises(SimulationStuck, match=r"over 3600.0 s of virtual time"):
+    with pytest.raises(SimulationStuckError, match=r"over 3600.0 s of virtual time"):
         run_simulation(tick, 1, time_max_s=3600.0)
 
 
@@ -204,9 +204,9 @@ def test_an_exception_nobody_waits_for_fails_the_simulation():
         asyncio.get_running_loop().call_soon(int, "x")
         await asyncio.sleep(1)
 
-    with pytest.raises(SimulationFailed, match=r"seed 7: 1 unhandled.*ValueError"):
+    with pytest.raises(SimulationFailedError, match=r"seed 7: 1 unhandled.*ValueError"):
         run_simulation(in_a_task, 7)
-    with pytest.raises(SimulationFailed, match=r"seed 7: 1 unhandled.*ValueError"):
+    with pytest.raises(SimulationFailedError, match=r"seed 7: 1 unhandled.*ValueError"):
         run_simulation(in_a_callback, 7)
 
 
@@ -240,7 +240,7 @@ def test_tasks_that_refuse_to_be_cancelled_are_named():
         simulation.left = asyncio.create_task(stubborn())
         await asyncio.sleep(1)
 
-    with pytest.raises(SimulationStuck, match=r"do not end when they are cancelled(.|\n)*stubborn"):
+    with pytest.raises(SimulationStuckError, match=r"do not end when they are cancelled(.|\n)*stubborn"):
         run_simulation(main, 1)
 
 

@@ -7,8 +7,8 @@ import threading
 
 import pytest
 
-from headrace.runtime import BUSY, DirectoryWriter, DiskError, Overloaded, real_runtime
-from headrace.runtime.simulated import Fault, run_simulation
+from headrace.runtime import BUSY, DirectoryWriter, DiskError, OverloadedError, real_runtime
+from headrace.runtime.simulated import DiskFault, run_simulation
 
 
 def test_idle_writer_works_inline_and_makes_no_thread(world):
@@ -194,7 +194,7 @@ def test_the_queue_is_bounded(world):
         writer = DirectoryWriter(world.runtime, world.root, queued_max=5)
         file = world.runtime.disk.open(f"{world.root}/a", create=True)
         futures = [writer.submit(file.append, [b"x"]) for _ in range(5)]
-        with pytest.raises(Overloaded, match="5 pieces"):
+        with pytest.raises(OverloadedError, match="5 pieces"):
             writer.submit(file.append, [b"x"])
         await asyncio.gather(*futures)
         assert await writer.submit(file.append, [b"x"]) == 5
@@ -282,7 +282,7 @@ def test_sync_error_of_the_disk_reaches_the_asker():
             writer = DirectoryWriter(host.runtime, "/data")
             file = host.disk.open("/data/log", create=True)
             file.append([b"x"])
-            host.disk.inject(Fault("sync"))
+            host.disk.inject(DiskFault("sync"))
             with pytest.raises(DiskError, match="EIO"):
                 await writer.sync([file])
             with pytest.raises(DiskError, match="an earlier sync of this file failed"):
@@ -308,10 +308,10 @@ def test_a_machine_without_room_for_a_thread_keeps_nobody_waiting(monkeypatch, t
 
         monkeypatch.setattr(threading.Thread, "start", refuse)
         for _ in range(2):
-            with pytest.raises(Overloaded, match="no thread can be started"):
+            with pytest.raises(OverloadedError, match="no thread can be started"):
                 await writer.sync([file])
         assert not writer.busy
-        with pytest.raises(Overloaded):
+        with pytest.raises(OverloadedError):
             writer.submit(file.append, [b"x"])
         monkeypatch.setattr(threading.Thread, "start", start)
         await writer.submit(file.append, [b"x"])

@@ -25,7 +25,7 @@ from headrace import Admin, Consumer, NewTopic, Producer, aio
 from headrace.cli.app import run
 from headrace.config import format_properties
 from headrace.errors import HeadraceError, SaslAuthenticationFailedError
-from headrace.net.tls import TlsRefused
+from headrace.net.tls import TlsRefusedError
 
 pytestmark = [pytest.mark.slow, pytest.mark.java]
 
@@ -160,12 +160,12 @@ def test_who_does_not_log_in_is_told_to(secured_kafka: SecuredKafka) -> None:
         Admin(bootstrap_servers=secured_kafka.at("SASL_PLAINTEXT")) as admin,
         pytest.raises(HeadraceError, match=r"security\.protocol"),
     ):
-        admin.within(3_000).list_topics()
+        admin.within(3).list_topics()
     with (
         Admin(bootstrap_servers=secured_kafka.at("SSL")) as admin,
         pytest.raises(HeadraceError, match=r"security\.protocol"),
     ):
-        admin.within(3_000).list_topics()
+        admin.within(3).list_topics()
 
 
 def test_tls_that_cannot_be_is_said_at_once(secured_kafka: SecuredKafka) -> None:
@@ -175,13 +175,13 @@ def test_tls_that_cannot_be_is_said_at_once(secured_kafka: SecuredKafka) -> None
     strangers = {**trusting, "ssl.truststore.location": None, "ssl.truststore.certificates": Authority().certificate}
     anonymous = {name: value for name, value in trusting.items() if name != "ssl.keystore.location"}
     for config, words in ((strangers, "is not trusted"), (anonymous, "want a client's certificate")):
-        with Admin(config) as admin, pytest.raises(TlsRefused, match=words):
+        with Admin(config) as admin, pytest.raises(TlsRefusedError, match=words):
             admin.list_topics()
     with (
         Admin({**trusting, "bootstrap.servers": secured_kafka.kafka.address}) as admin,
         pytest.raises(HeadraceError, match="may not speak TLS"),
     ):
-        admin.within(3_000).list_topics()
+        admin.within(3).list_topics()
 
 
 # --- the command line -------------------------------------------------------------------------------------------------

@@ -25,11 +25,11 @@ from headrace.spark.cluster import Cluster
 from headrace.spark.columns import Shape
 from headrace.spark.connections import make_client
 from headrace.spark.history import SinkIdentity, digest_of, judge
-from headrace.spark.lanes import Lanes, route
+from headrace.spark.lanes import OutputPartitions, route
 from headrace.spark.markers import Marker
-from headrace.spark.once import Found, run_batch
+from headrace.spark.once import MarkerFinding, run_batch
 from headrace.spark.parcels import pack
-from headrace.spark.transaction import PROGRESS_TOPIC, Transaction
+from headrace.spark.transaction import PROGRESS_TOPIC, SinkTransaction
 from headrace.spark.writing import WriteJob, write_task
 from headrace.topics import TopicPartition
 
@@ -40,7 +40,7 @@ class LightSteps:
     """The steps of `once.run_batch` for the rows `start` to `end` of the source."""
 
     def __init__(
-        self, plan: Plan, transaction: Transaction, cluster: Cluster, batch: int, start: int, end: int
+        self, plan: Plan, transaction: SinkTransaction, cluster: Cluster, batch: int, start: int, end: int
     ) -> None:
         self.plan, self.batch, self.end = plan, batch, end
         self.transaction, self.cluster = transaction, cluster
@@ -49,7 +49,7 @@ class LightSteps:
         self.fence = transaction.fence
         self.commit = transaction.commit
 
-    def look(self) -> Found:
+    def look(self) -> MarkerFinding:
         return judge(self.transaction.last_marker(), self._marker())
 
     def is_stopped(self) -> bool:
@@ -59,7 +59,7 @@ class LightSteps:
         return Marker(self.batch, query=QUERY, run=self.life, call=self.life, end=digest_of([str(self.end)]))
 
     def enlist(self, identity: ProducerIdentity) -> None:
-        self.lanes = Lanes.of(self.cluster.partition_counts([self.plan.sink]))
+        self.lanes = OutputPartitions.of(self.cluster.partition_counts([self.plan.sink]))
         self.transaction.enlist(identity, self.lanes.partitions())
 
     def write(self, identity: ProducerIdentity) -> None:
@@ -128,7 +128,7 @@ def run(given: str, rows: int) -> None:
     kafka = {"bootstrap.servers": plan.servers}
     client, cluster = make_client(kafka), Cluster(kafka)
     name = SinkIdentity(QUERY, plan.sink).transactional_id
-    transaction = Transaction(client, cluster, kafka, name, progress_topic=PROGRESS_TOPIC, timeout_ms=60_000)
+    transaction = SinkTransaction(client, cluster, kafka, name, progress_topic=PROGRESS_TOPIC, timeout_ms=60_000)
     if plan.point.startswith("task "):
         arm_task(plan.point.removeprefix("task "))
     elif plan.point not in ("", WRITTEN, NEXT):

@@ -47,10 +47,10 @@ from tests.spark.model_world import (
 from headrace.client.consumer._ranges import RangeCore
 from headrace.spark import foreach_batch, history, steps, transaction, writing
 from headrace.spark.columns import Shape
-from headrace.spark.foreach_batch import ExactlyOnce, SameSinkTwice
+from headrace.spark.foreach_batch import ExactlyOnce, SameSinkTwiceError
 from headrace.spark.history import SinkIdentity
 from headrace.spark.markers import Marker
-from headrace.spark.once import Found, WriteFailed, WrongHistory, run_batch
+from headrace.spark.once import MarkerFinding, WriteFailedError, WrongHistoryError, run_batch
 from headrace.spark.steps import BatchSteps, Link, Work
 
 # --- programs ---------------------------------------------------------------------------------------------------------
@@ -64,7 +64,7 @@ def sink_of(world: World, name: str) -> ExactlyOnce:
         {"bootstrap.servers": "model:1", "batch.size": "100"},
         group_id=f"{GROUP}-{name}",
         progress_topic="progress",
-        transaction_timeout_ms=60_000,
+        transaction_timeout_s=60,
         attempts=3,
         include_timestamp=False,
         query_id=None,
@@ -75,9 +75,9 @@ def sink_of(world: World, name: str) -> ExactlyOnce:
 class EarlierSteps(BatchSteps):
     """As the version before wrote: a marker that has a number only."""
 
-    def look(self) -> Found:
+    def look(self) -> MarkerFinding:
         found = self._transaction.last_marker()
-        return Found.NOTHING if found is None or found.batch < self._work.marker.batch else Found.BEFORE
+        return MarkerFinding.NOTHING if found is None or found.batch < self._work.marker.batch else MarkerFinding.BEFORE
 
 
 def write_as_earlier(world: World, life: Life, rows: Rows, number: int) -> None:
@@ -200,7 +200,7 @@ class Play:
         outcome = life.outcome
         if isinstance(outcome, AssertionError):
             raise outcome
-        if isinstance(outcome, WrongHistory):
+        if isinstance(outcome, WrongHistoryError):
             self.tally.refused += 1
             if len(self.names) == 1 and self.world.rng.random() < 0.5:
                 self._begin_anew(str(outcome))
@@ -208,7 +208,7 @@ class Play:
                 # The newest checkpoint is the one that is not refused.
                 self.current = self.world.rng.choice(self.lines)
             return False
-        if isinstance(outcome, SameSinkTwice):
+        if isinstance(outcome, SameSinkTwiceError):
             # As the error says: the first stays as it is, and the second gets a name.
             self.tally.twice += 1
             self.names = ["main", "odds"]
@@ -253,7 +253,7 @@ class Play:
             self.unfinished = life.outcome
             if life.outcome is None:
                 break
-            if isinstance(life.outcome, SameSinkTwice):
+            if isinstance(life.outcome, SameSinkTwiceError):
                 self.names = ["main", "odds"]
         for name in world.broker.transactions:
             # What nobody ends any more, such as that of a list of topics which an earlier version went by.
@@ -283,8 +283,8 @@ class Play:
 # --- old mistakes -----------------------------------------------------------------------------------------------------
 
 
-def _by_number(found: Marker | None, ours: Marker) -> Found:
-    return Found.NOTHING if found is None or found.batch < ours.batch else Found.BEFORE
+def _by_number(found: Marker | None, ours: Marker) -> MarkerFinding:
+    return MarkerFinding.NOTHING if found is None or found.batch < ours.batch else MarkerFinding.BEFORE
 
 
 def _lost_at_once(self: Any, state: Any, asked: Any) -> None:
@@ -320,7 +320,7 @@ BUGS: dict[str, Callable[[], list[Any]]] = {
         mock.patch.object(RangeCore, "_at_end", _lost_at_once),
     ],
     "nothing fenced": lambda: [
-        mock.patch.object(transaction.Transaction, "fence", _unfenced(transaction.Transaction.fence))
+        mock.patch.object(transaction.SinkTransaction, "fence", _unfenced(transaction.SinkTransaction.fence))
     ],
     "an earlier version forgotten": lambda: [
         mock.patch.object(foreach_batch, "name_of", lambda identity, *_, **__: identity.transactional_id)
@@ -339,7 +339,7 @@ def in_place(bug: str | None = None) -> Iterator[None]:
             (steps, "run_job", model_job),
             (steps, "job_ids", lambda session: frozenset()),
             (steps, "first_cause", lambda session, before: None),
-            (steps, "_job_errors", lambda: (WriteFailed,)),
+            (steps, "_job_errors", lambda: (WriteFailedError,)),
             (writing, "shared_client", lambda kafka, topics: ModelClient()),
             (writing, "forget", lambda client: None),
             (foreach_batch, "running_batch", model_batch),

@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 from tests.spark.model_broker import Log, ModelBroker
 
-from headrace.client.errors import ProducerFenced
+from headrace.client.errors import ProducerFencedError
 from headrace.errors import ErrorCode, HeadraceError, RequestTimedOutError
 from headrace.net.backoff import Backoff
 from headrace.net.connection import Call
@@ -26,7 +26,7 @@ from headrace.spark.batches import MicroBatch
 from headrace.spark.cluster import TopicFacts
 from headrace.spark.history import Logged
 from headrace.spark.lanes import route
-from headrace.spark.once import WriteFailed
+from headrace.spark.once import WriteFailedError
 from headrace.spark.parcels import pack
 from headrace.topics import TopicPartition
 
@@ -40,11 +40,11 @@ class Killed(BaseException):
     """The driver's process is gone."""
 
 
-class TaskDied(Exception):
+class TaskDiedError(Exception):
     """A task's process is gone."""
 
 
-class Conflict(Exception):
+class ConflictError(Exception):
     """Two drivers wrote the same entry of one checkpoint: Spark stops the second."""
 
 
@@ -62,12 +62,12 @@ class Checkpoint:
 
     def plan(self, number: int, end: int) -> None:
         if number in self.offsets:
-            raise Conflict(f"batch {number} is logged already")
+            raise ConflictError(f"batch {number} is logged already")
         self.offsets[number] = end
 
     def commit(self, number: int) -> None:
         if number in self.commits:
-            raise Conflict(f"batch {number} is noted as done already")
+            raise ConflictError(f"batch {number} is noted as done already")
         self.commits.add(number)
 
     def end_of(self, number: int) -> int:
@@ -97,7 +97,7 @@ class Life:
         try:
             if not self.is_doomed:
                 self._body(self)
-        except (Killed, Conflict, HeadraceError, AssertionError) as error:
+        except (Killed, ConflictError, HeadraceError, AssertionError) as error:
             self.outcome = error
         finally:
             self.is_done = True
@@ -209,7 +209,7 @@ class World:
 
     def _maybe_die(self, life: Life) -> None:
         if life.in_task and self.rng.random() < self.kill_rate:
-            raise TaskDied("a task was killed")
+            raise TaskDiedError("a task was killed")
         self.maybe_kill()
 
     def maybe_kill(self) -> None:
@@ -407,11 +407,11 @@ def model_job(rows: Rows, job: Any) -> int:
         life.in_task = True
         try:
             total += task()
-        except ProducerFenced:
+        except ProducerFencedError:
             raise
-        except (TaskDied, HeadraceError) as error:
+        except (TaskDiedError, HeadraceError) as error:
             world.ghosts += [one for one in tasks[at + 1 :] if rng.random() < 0.5]
-            raise WriteFailed(f"a task failed: {error}") from error
+            raise WriteFailedError(f"a task failed: {error}") from error
         finally:
             life.in_task = False
     return total

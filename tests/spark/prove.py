@@ -278,13 +278,15 @@ def prove_rotation(servers: str) -> str:
     from headrace.spark.cluster import Cluster
     from headrace.spark.connections import make_client
     from headrace.spark.markers import Marker
-    from headrace.spark.transaction import PROGRESS_TOPIC, Transaction
+    from headrace.spark.transaction import PROGRESS_TOPIC, SinkTransaction
 
     kafka = {"bootstrap.servers": servers}
     client, cluster = make_client(kafka), Cluster(kafka)
     sink = make_topic(servers, "rotation-out", 1)
     try:
-        transaction = Transaction(client, cluster, kafka, "rotation", progress_topic=PROGRESS_TOPIC, timeout_ms=60_000)
+        transaction = SinkTransaction(
+            client, cluster, kafka, "rotation", progress_topic=PROGRESS_TOPIC, timeout_ms=60_000
+        )
         identity = first = transaction.fence()
         transaction.last_marker()
         fences = 0

@@ -19,7 +19,7 @@ from tests.spark.topics import make_topic, numbers, reader, stream
 from tests.waiting import eventually
 
 from headrace.client.admin import Admin
-from headrace.spark.once import ExactlyOnceError, Outcome
+from headrace.spark.once import BatchOutcome, ExactlyOnceError
 from headrace.testing import BrokerProcess
 from headrace.topics import TopicPartition
 
@@ -95,7 +95,7 @@ def test_tasks_that_fail_are_healed_and_nothing_is_lost_or_doubled(
 
     rows = stream(spark, kafka.address, source, maxOffsetsPerTrigger="400").select("value")
     run(rows, write, checkpoint)
-    assert outcomes == [Outcome.COMMITTED] * 3
+    assert outcomes == [BatchOutcome.COMMITTED] * 3
     assert len(list(tmp_path.glob("raise-*"))) + len(list(tmp_path.glob("exit-*"))) == 3
     assert audit(expected, written(kafka, sink)) == (0, 0)
 
@@ -124,7 +124,7 @@ def test_a_named_batch_is_written_once_however_often_it_is_run(spark: Any, kafka
         "cast(id as string) as value", "cast(id % 7 as string) as key", "if(id % 2 = 0, 'named-a', 'named-b') as topic"
     )
     outcomes = [write_once(rows, sinks, kafka.address, name="job") for _ in range(2)]
-    assert outcomes == [Outcome.COMMITTED, Outcome.SKIPPED]
+    assert outcomes == [BatchOutcome.COMMITTED, BatchOutcome.SKIPPED]
     found = {name: sorted(int(value) for value in written(kafka, name)) for name in sinks}
     assert found == {"named-a": list(range(0, 100, 2)), "named-b": list(range(1, 100, 2))}
     committed = reader(spark, kafka.address, "named-a", kafka__isolation__level="read_committed")

@@ -20,7 +20,7 @@ The above exception was the direct cause of the following exception:
 
 Traceback (most recent call last):
   File "/headrace/spark/once.py", line 1, in write
-headrace.spark.once.TookOver: another query took over
+headrace.spark.once.TakenOverError: another query took over
 
 	at org.apache.spark.sql.execution.streaming.StreamExecution.run(StreamExecution.scala:1)
 """
@@ -28,7 +28,7 @@ headrace.spark.once.TookOver: another query took over
 
 def test_the_line_that_counts_is_the_last_error_of_ours() -> None:
     line = line_that_counts(OF_SPARK)
-    assert line == "another query took over (TookOver)"
+    assert line == "another query took over (TakenOverError)"
     assert line_that_counts(f"{line}\n\n{OF_SPARK}") is None, "it is put there once"
     assert line_that_counts("java.lang.IllegalStateException: nothing of ours") is None
 

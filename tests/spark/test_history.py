@@ -9,10 +9,10 @@ import pytest
 from headrace.spark import foreach_batch
 from headrace.spark.adopting import name_of
 from headrace.spark.batches import MicroBatch
-from headrace.spark.foreach_batch import SameSinkTwice, marked_with
+from headrace.spark.foreach_batch import SameSinkTwiceError, marked_with
 from headrace.spark.history import Logged, SinkIdentity, judge
-from headrace.spark.markers import Marker, UnreadableMarker
-from headrace.spark.once import Found, WrongHistory
+from headrace.spark.markers import Marker, UnreadableMarkerError
+from headrace.spark.once import MarkerFinding, WrongHistoryError
 
 QUERY = "0b9f3a52-7c0e-4a57-9a3e-0d6b7e5f1c22"
 METADATA = '{"batchWatermarkMs":0,"batchTimestampMs":%d,"conf":{}}'
@@ -34,21 +34,21 @@ def marker(number: int, begin: int, end: int, *, run: str = "run-1", call: str =
 
 def test_the_same_batch_from_the_same_offsets_is_in() -> None:
     found = marker(3, 20, 30)
-    assert judge(found, marker(3, 20, 30, run="run-2", call="call-2")) is Found.BEFORE
-    assert judge(found, marker(3, 20, 30)) is Found.OURS
-    assert judge(found, marker(4, 30, 40, call="call-2")) is Found.NOTHING
-    assert judge(None, found) is Found.NOTHING
+    assert judge(found, marker(3, 20, 30, run="run-2", call="call-2")) is MarkerFinding.BEFORE
+    assert judge(found, marker(3, 20, 30)) is MarkerFinding.OURS
+    assert judge(found, marker(4, 30, 40, call="call-2")) is MarkerFinding.NOTHING
+    assert judge(None, found) is MarkerFinding.NOTHING
     # A batch in which the sink was not called is no gap.
-    assert judge(found, marker(6, 50, 60, call="call-2")) is Found.NOTHING
+    assert judge(found, marker(6, 50, 60, call="call-2")) is MarkerFinding.NOTHING
 
 
 def test_a_restored_checkpoint_is_refused_and_says_where_the_output_ends() -> None:
     found = marker(3, 20, 30)
-    with pytest.raises(WrongHistory, match=r'other offsets of the source.*startingOffsets=\{"in":\{"0":30\}\}'):
+    with pytest.raises(WrongHistoryError, match=r'other offsets of the source.*startingOffsets=\{"in":\{"0":30\}\}'):
         judge(found, marker(3, 20, 35, run="run-2", call="call-2"))
-    with pytest.raises(WrongHistory, match=r"batch 2 .* although batch 3 is committed since 1970-01-01T00:00:00Z"):
+    with pytest.raises(WrongHistoryError, match=r"batch 2 .* although batch 3 is committed since 1970-01-01T00:00:00Z"):
         judge(found, marker(2, 10, 20, run="run-2", call="call-2"))
-    with pytest.raises(WrongHistory, match="begins at other offsets"):
+    with pytest.raises(WrongHistoryError, match="begins at other offsets"):
         judge(found, marker(4, 31, 40, run="run-2", call="call-2"))
 
 
@@ -66,30 +66,30 @@ def test_what_spark_plans_anew_with_the_same_offsets_is_the_same_batch() -> None
 def test_markers_of_other_clusters_topics_and_sinks_are_not_believed() -> None:
     found = marker(3, 20, 30)
     ours = marker(3, 20, 30, run="run-2", call="call-2")
-    with pytest.raises(WrongHistory, match="written to the cluster ELSEWHERE"):
+    with pytest.raises(WrongHistoryError, match="written to the cluster ELSEWHERE"):
         judge(replace(found, cluster="ELSEWHERE"), ours)
-    with pytest.raises(WrongHistory, match="out was deleted and made anew"):
+    with pytest.raises(WrongHistoryError, match="out was deleted and made anew"):
         judge(found, replace(ours, topics={"out": "id-2"}))
-    with pytest.raises(WrongHistory, match="is of query"):
+    with pytest.raises(WrongHistoryError, match="is of query"):
         judge(replace(found, sink="other"), ours)
     # A list of topics may grow.
-    assert judge(found, replace(ours, topics={"out": "id-1", "more": "id-9"})) is Found.BEFORE
+    assert judge(found, replace(ours, topics={"out": "id-1", "more": "id-9"})) is MarkerFinding.BEFORE
 
 
 def test_a_job_of_the_same_name_with_other_topics_is_refused() -> None:
     found = Marker(0, query="batch-load", sink="main", end="a", topics={"eu": "1"})
-    with pytest.raises(WrongHistory, match="to eu: a name stands for one job"):
+    with pytest.raises(WrongHistoryError, match="to eu: a name stands for one job"):
         judge(found, replace(found, end="b", call="call-2"))
 
 
 def test_markers_of_an_earlier_version_are_read() -> None:
     found = Marker.from_bytes(b'{"batch":3,"records":10,"at_ms":1}')
-    assert judge(found, marker(3, 20, 30)) is Found.BEFORE
-    assert judge(found, marker(4, 30, 40)) is Found.NOTHING
-    with pytest.raises(WrongHistory, match="older than the output"):
+    assert judge(found, marker(3, 20, 30)) is MarkerFinding.BEFORE
+    assert judge(found, marker(4, 30, 40)) is MarkerFinding.NOTHING
+    with pytest.raises(WrongHistoryError, match="older than the output"):
         judge(found, marker(2, 10, 20))
     for value in (b"", b"[]", b'{"records":1}', b'{"batch":"x"}'):
-        with pytest.raises(UnreadableMarker):
+        with pytest.raises(UnreadableMarkerError):
             Marker.from_bytes(value)
 
 
@@ -98,15 +98,15 @@ def test_a_job_of_an_earlier_version_is_known_again_unless_it_may_have_been_anot
     known = {plain.earlier_id(["orders"]), dashed.earlier_id(["eu"])}
     assert name_of(plain, ["orders"], known, is_job=True) == "headrace-spark-batch-load-orders"
     for identity, topics in ((plain, ["orders-eu"]), (dashed, ["eu"])):
-        with pytest.raises(WrongHistory, match="this one, or another"):
+        with pytest.raises(WrongHistoryError, match="this one, or another"):
             name_of(identity, topics, known, is_job=True)
     assert name_of(plain, ["us"], known, is_job=True) == plain.transactional_id
 
 
 def test_numbers_that_are_somebody_elses_may_come_again() -> None:
     found = Marker(5, query="mine", sink="main")
-    assert judge(found, Marker(5, query="mine", sink="main", call="x")) is Found.BEFORE
-    assert judge(found, Marker(2, query="mine", sink="main", call="x")) is Found.BEFORE
+    assert judge(found, Marker(5, query="mine", sink="main", call="x")) is MarkerFinding.BEFORE
+    assert judge(found, Marker(2, query="mine", sink="main", call="x")) is MarkerFinding.BEFORE
 
 
 def test_no_two_identities_make_one_transactional_id_and_topics_are_no_part_of_it() -> None:
@@ -122,7 +122,10 @@ def test_a_second_call_for_a_batch_is_refused_whatever_the_first_found() -> None
     batch = micro_batch(1, 10, 20)
     with foreach_batch._once_a_batch(identity, batch):
         pass
-    with pytest.raises(SameSinkTwice, match="Leave the first as it is"), foreach_batch._once_a_batch(identity, batch):
+    with (
+        pytest.raises(SameSinkTwiceError, match="Leave the first as it is"),
+        foreach_batch._once_a_batch(identity, batch),
+    ):
         pass
     # Another name, cluster, batch, and another start of the query are none of its business.
     for who, what in (
@@ -151,7 +154,7 @@ def test_a_second_call_is_refused_also_when_another_start_of_the_query_has_been_
             pass
     for run in ("run-1", "run-2"):
         with (
-            pytest.raises(SameSinkTwice, match="Leave the first as it is"),
+            pytest.raises(SameSinkTwiceError, match="Leave the first as it is"),
             foreach_batch._once_a_batch(place, micro_batch(1, 10, 20, run)),
         ):
             pass

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.spark.java import NoJava, find_java, make_shim, version_of
+from headrace.spark.java import JavaNotFoundError, find_java, make_shim, version_of
 
 
 def fake_java(directory: Path, version: str) -> Path:
@@ -30,7 +30,7 @@ def test_java_home_is_taken_and_refused_when_too_old(tmp_path: Path) -> None:
     found = find_java({"JAVA_HOME": str(new), "PATH": ""})
     assert (found.home, found.version) == (str(new), 21)
     old = fake_java(tmp_path / "old", "11.0.1")
-    with pytest.raises(NoJava, match="Java 11"):
+    with pytest.raises(JavaNotFoundError, match="Java 11"):
         find_java({"JAVA_HOME": str(old), "PATH": ""})
 
 

@@ -6,11 +6,11 @@ import pyarrow as pa
 import pytest
 
 from headrace.records.murmur2 import murmur2
-from headrace.spark.lanes import Lanes, UnknownDestination, route
+from headrace.spark.lanes import OutputPartitions, UnknownDestinationError, route
 from headrace.topics import TopicPartition
 
-ONE = Lanes.of({"t": 5})
-TWO = Lanes.of({"t": 5, "a": 2})
+ONE = OutputPartitions.of({"t": 5})
+TWO = OutputPartitions.of({"t": 5, "a": 2})
 
 
 def batch(**columns: list[object]) -> pa.RecordBatch:
@@ -34,7 +34,7 @@ def test_rows_without_a_key_go_together_and_take_turns() -> None:
 def test_a_partition_of_its_own_comes_first() -> None:
     rows = batch(key=[b"k", b"k", None], value=[b"1", b"2", b"3"], partition=[4, None, None])
     assert route(rows, ONE, "t", 1).tolist() == [4, (murmur2(b"k") & 0x7FFFFFFF) % 5, 1]
-    with pytest.raises(UnknownDestination, match="partition 5"):
+    with pytest.raises(UnknownDestinationError, match="partition 5"):
         route(batch(value=[b"1"], partition=[5]), ONE, "t", 0)
 
 
@@ -42,9 +42,9 @@ def test_topics_of_rows_have_lanes_of_their_own() -> None:
     rows = batch(value=[b"1", b"2", b"3"], topic=["t", "a", "t"], partition=[0, 1, 4])
     assert TWO.partitions()[:3] == [TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("t", 0)]
     assert route(rows, TWO, None, 0).tolist() == [2, 1, 6]
-    with pytest.raises(UnknownDestination, match="begun for a, t only"):
+    with pytest.raises(UnknownDestinationError, match="begun for a, t only"):
         route(batch(value=[b"1"], topic=["x"]), TWO, None, 0)
-    with pytest.raises(UnknownDestination, match="null"):
+    with pytest.raises(UnknownDestinationError, match="null"):
         route(batch(value=[b"1"], topic=[None]), TWO, None, 0)
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from headrace.records import Batch, split
 from headrace.records.build import ControlType, build_batch, control_batch
-from headrace.spark.markers import Marker, UndecidedMarker, last_decided
+from headrace.spark.markers import Marker, UndecidedMarkerError, last_decided
 
 KEY = b"mine"
 
@@ -45,7 +45,7 @@ def test_another_querys_open_transaction_hides_nothing() -> None:
 
 
 def test_an_undecided_marker_of_ours_is_an_error() -> None:
-    with pytest.raises(UndecidedMarker):
+    with pytest.raises(UndecidedMarkerError):
         decided(written(b"1", 1))
 
 

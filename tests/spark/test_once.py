@@ -10,22 +10,22 @@ import random
 
 import pytest
 
-from headrace.client.errors import OutcomeUnknown, ProducerFenced
+from headrace.client.errors import ProducerFencedError, TransactionOutcomeUnknownError
 from headrace.client.transactions import ProducerIdentity
 from headrace.errors import HeadraceError
 from headrace.spark.once import (
-    BatchTooSlow,
+    BatchOutcome,
+    BatchTooSlowError,
     ExactlyOnceError,
-    Found,
-    Outcome,
-    QueryStopped,
-    TookOver,
-    WriteFailed,
+    MarkerFinding,
+    QueryStoppedError,
+    TakenOverError,
+    WriteFailedError,
     run_batch,
 )
 
 
-class Crash(Exception):
+class CrashError(Exception):
     """The driver is gone."""
 
 
@@ -51,7 +51,7 @@ class ModelSteps:
         self.model.calls.append(name)
         self.trouble(f"before {name}")
         if identity is not None and identity.epoch != self.model.epoch:
-            raise ProducerFenced(f"epoch {identity.epoch} is over")
+            raise ProducerFencedError(f"epoch {identity.epoch} is over")
         effect()
         self.trouble(f"after {name}")
 
@@ -63,11 +63,11 @@ class ModelSteps:
         self._step("fence", None, effect)
         return ProducerIdentity(1, self.model.epoch)
 
-    def look(self) -> Found:
+    def look(self) -> MarkerFinding:
         self._step("look", None, lambda: None)
         if self.model.marker is None or self.model.marker[0] < self.batch_id:
-            return Found.NOTHING
-        return Found.OURS if self.model.marker == (self.batch_id, id(self)) else Found.BEFORE
+            return MarkerFinding.NOTHING
+        return MarkerFinding.OURS if self.model.marker == (self.batch_id, id(self)) else MarkerFinding.BEFORE
 
     def is_stopped(self) -> bool:
         return self.stopped
@@ -108,13 +108,13 @@ def quiet(step: str) -> None:
     return None
 
 
-def run(steps: ModelSteps, batch_id: int, attempts: int = 4, clock=lambda: 0.0) -> Outcome:  # type: ignore[no-untyped-def]
+def run(steps: ModelSteps, batch_id: int, attempts: int = 4, clock=lambda: 0.0) -> BatchOutcome:  # type: ignore[no-untyped-def]
     return run_batch(steps, batch_id, attempts_max=attempts, timeout_ms=1000, monotonic=clock)
 
 
 def test_the_steps_come_in_this_order() -> None:
     model = Model()
-    assert run(ModelSteps(model, 0, [1, 2], quiet), 0) is Outcome.COMMITTED
+    assert run(ModelSteps(model, 0, [1, 2], quiet), 0) is BatchOutcome.COMMITTED
     assert model.calls == ["fence", "look", "enlist", "write", "mark", "commit"]
     assert model.committed == [1, 2]
 
@@ -123,21 +123,21 @@ def test_a_batch_that_is_committed_is_skipped_after_fencing() -> None:
     model = Model()
     run(ModelSteps(model, 5, [1], quiet), 5)
     model.calls.clear()
-    assert run(ModelSteps(model, 5, [1], quiet), 5) is Outcome.SKIPPED
-    assert run(ModelSteps(model, 4, [0], quiet), 4) is Outcome.SKIPPED
+    assert run(ModelSteps(model, 5, [1], quiet), 5) is BatchOutcome.SKIPPED
+    assert run(ModelSteps(model, 4, [0], quiet), 4) is BatchOutcome.SKIPPED
     assert model.calls == ["fence", "look"] * 2
     assert model.committed == [1]
 
 
 def test_a_lost_answer_to_the_commit_is_no_second_batch() -> None:
     model = Model()
-    left = [OutcomeUnknown("no answer")]
+    left = [TransactionOutcomeUnknownError("no answer")]
 
     def trouble(step: str) -> None:
         if step == "after commit" and left:
             raise left.pop()
 
-    assert run(ModelSteps(model, 0, [1], trouble), 0) is Outcome.COMMITTED
+    assert run(ModelSteps(model, 0, [1], trouble), 0) is BatchOutcome.COMMITTED
     assert model.committed == [1]
 
 
@@ -146,9 +146,9 @@ def test_a_commit_whose_answer_is_lost_every_time_is_not_said_to_be_nothing() ->
 
     def trouble(step: str) -> None:
         if step == "after commit":
-            raise OutcomeUnknown("no answer in 60 s")
+            raise TransactionOutcomeUnknownError("no answer in 60 s")
 
-    assert run(ModelSteps(model, 0, [1], trouble), 0, attempts=1) is Outcome.COMMITTED
+    assert run(ModelSteps(model, 0, [1], trouble), 0, attempts=1) is BatchOutcome.COMMITTED
     assert model.committed == [1]
 
 
@@ -161,7 +161,7 @@ def test_what_cannot_be_found_out_is_not_said() -> None:
             raise HeadraceError("no coordinator")
         if step == "after commit":
             silent[0] = True
-            raise OutcomeUnknown("no answer")
+            raise TransactionOutcomeUnknownError("no answer")
 
     with pytest.raises(ExactlyOnceError, match="whether it was written is not known"):
         run(ModelSteps(model, 0, [1], trouble), 0, attempts=1)
@@ -172,7 +172,7 @@ def test_what_cannot_be_found_out_is_not_said() -> None:
             raise HeadraceError("no coordinator")
         if step == "after write":
             silent[0] = True
-            raise WriteFailed("the disk is full")
+            raise WriteFailedError("the disk is full")
 
     with pytest.raises(ExactlyOnceError, match=r"nothing of it was committed.*the disk is full"):
         run(ModelSteps(model, 1, [2], fails), 1, attempts=1)
@@ -185,10 +185,10 @@ def test_a_take_over_behind_a_commit_says_that_the_batch_is_in() -> None:
     def trouble(step: str) -> None:
         if step == "after commit":
             model.epoch += 1
-            raise ProducerFenced("epoch 0 is over")
+            raise ProducerFencedError("epoch 0 is over")
 
     clock = iter([0.0, 5.0, 0.0, 5.0])
-    with pytest.raises(TookOver, match="batch 0 is committed"):
+    with pytest.raises(TakenOverError, match="batch 0 is committed"):
         run(ModelSteps(model, 0, [1], trouble), 0, clock=lambda: next(clock))
 
     def aborted(step: str) -> None:
@@ -196,7 +196,7 @@ def test_a_take_over_behind_a_commit_says_that_the_batch_is_in() -> None:
             model.epoch += 1
 
     # The commit came too late: that is looked up, not guessed.
-    with pytest.raises(BatchTooSlow):
+    with pytest.raises(BatchTooSlowError):
         run(ModelSteps(model, 1, [2], aborted), 1, clock=lambda: next(clock))
     assert model.committed == [1]
 
@@ -208,10 +208,10 @@ def test_a_query_that_is_stopped_does_not_begin_its_batch_again() -> None:
     def cancelled(step: str) -> None:
         if step == "after write":
             steps.stopped = True
-            raise WriteFailed("job 3 was cancelled")
+            raise WriteFailedError("job 3 was cancelled")
 
     steps.trouble = cancelled
-    with pytest.raises(QueryStopped, match="nothing of it was written"):
+    with pytest.raises(QueryStoppedError, match="nothing of it was written"):
         run(steps, 0)
     assert model.calls.count("write") == 1
     assert (model.open, model.committed) == (None, [])
@@ -223,7 +223,7 @@ def test_the_first_cause_is_carried_and_what_is_open_is_released() -> None:
 
     def trouble(step: str) -> None:
         if step == "after write":
-            raise WriteFailed(next(causes))
+            raise WriteFailedError(next(causes))
 
     steps = ModelSteps(model, 3, [1], trouble)
     with pytest.raises(ExactlyOnceError, match=r"failed 4 times.*the disk is full"):
@@ -239,7 +239,7 @@ def test_another_run_that_takes_over_is_not_fenced_back() -> None:
         if step == "before mark":
             model.epoch += 1
 
-    with pytest.raises(TookOver, match="only one may run"):
+    with pytest.raises(TakenOverError, match="only one may run"):
         run(ModelSteps(model, 0, [1], trouble), 0)
     assert model.calls.count("fence") == 1
 
@@ -253,7 +253,7 @@ def test_a_batch_longer_than_the_time_out_says_what_to_do() -> None:
             now[0] += 2
             model.epoch += 1
 
-    with pytest.raises(BatchTooSlow, match="maxOffsetsPerTrigger"):
+    with pytest.raises(BatchTooSlowError, match="maxOffsetsPerTrigger"):
         run(ModelSteps(model, 0, [1], trouble), 0, clock=lambda: now[0])
 
 
@@ -262,15 +262,15 @@ def test_every_batch_is_there_once_whatever_fails_and_whenever_the_driver_dies(s
     rng = random.Random(seed)
     model = Model()
     expected: list[int] = []
-    failures: list[type[Exception]] = [WriteFailed, OutcomeUnknown, Crash]
+    failures: list[type[Exception]] = [WriteFailedError, TransactionOutcomeUnknownError, CrashError]
 
     def trouble(step: str) -> None:
         if rng.random() < 0.08:
             kind = rng.choice(failures)
-            if kind is OutcomeUnknown and "commit" not in step:
-                kind = WriteFailed
-            if kind is WriteFailed and step.split()[1] in ("fence", "look"):
-                kind = Crash
+            if kind is TransactionOutcomeUnknownError and "commit" not in step:
+                kind = WriteFailedError
+            if kind is WriteFailedError and step.split()[1] in ("fence", "look"):
+                kind = CrashError
             raise kind("injected")
 
     for batch_id in range(6):
@@ -281,7 +281,7 @@ def test_every_batch_is_there_once_whatever_fails_and_whenever_the_driver_dies(s
             try:
                 run(ModelSteps(model, batch_id, shuffled, trouble), batch_id)
                 break
-            except (Crash, HeadraceError):
+            except (CrashError, HeadraceError):
                 continue
         expected += rows
         assert sorted(model.committed) == expected

@@ -8,11 +8,11 @@ from itertools import pairwise
 import pytest
 
 from headrace.spark.planning import (
-    BackwardRange,
-    DataLoss,
+    BackwardRangeError,
+    DataLossError,
+    OffsetRange,
     Patience,
-    Progress,
-    Range,
+    SourceOffsets,
     batch_ranges,
     capped,
     check_losses,
@@ -30,20 +30,20 @@ A0, A1, B0 = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b",
 
 
 def test_progress_survives_spark_in_its_own_shape() -> None:
-    progress = Progress({A1: 7, A0: 3, B0: 0}, "cluster", "group")
+    progress = SourceOffsets({A1: 7, A0: 3, B0: 0}, "cluster", "group")
     made = progress.to_json()
     assert made["a"] == {"0": 3, "1": 7}
     assert made["b"] == {"0": 0}
-    assert Progress.from_json(made) == progress
+    assert SourceOffsets.from_json(made) == progress
     assert is_ours(made)
     assert not is_ours({"a": {"0": 3}})
-    assert Progress.from_json({"a": {"0": 3}}) == Progress({A0: 3})
+    assert SourceOffsets.from_json({"a": {"0": 3}}) == SourceOffsets({A0: 3})
 
 
 def test_a_group_is_the_users_or_named_after_the_query() -> None:
-    assert group_of("id", None, Progress({}, None, "mine")) == "mine"
-    assert group_of("id", "name", Progress({})) == "headrace-spark-name"
-    assert group_of("id", None, Progress({})) == "headrace-spark-id"
+    assert group_of("id", None, SourceOffsets({}, None, "mine")) == "mine"
+    assert group_of("id", "name", SourceOffsets({})) == "headrace-spark-name"
+    assert group_of("id", None, SourceOffsets({})) == "headrace-spark-id"
 
 
 def test_a_limit_is_shared_by_what_waits() -> None:
@@ -86,17 +86,17 @@ def test_available_now_goes_no_further_than_its_target() -> None:
 
 def test_ranges_of_new_gone_and_shortened_partitions() -> None:
     ranges, losses = ranges_between({A0: 5, A1: 5}, {A0: 9, B0: 4}, {B0: 0})
-    assert ranges == [Range(A0, 5, 9), Range(B0, 0, 4)]
+    assert ranges == [OffsetRange(A0, 5, 9), OffsetRange(B0, 0, 4)]
     assert losses == ["a-1 is not there any more"]
     ranges, losses = ranges_between({A0: 5}, {A0: 3, B0: 9}, {B0: 2})
-    assert ranges == [Range(B0, 2, 9)]
+    assert ranges == [OffsetRange(B0, 2, 9)]
     assert "new partition b-0 begins at offset 2" in " ".join(losses)
     assert "a-0 ends at offset 3, before 5" in " ".join(losses)
 
 
 def test_losses_stop_the_query_unless_it_may_go_on() -> None:
     assert check_losses([], fail=True) is None
-    with pytest.raises(DataLoss, match="failOnDataLoss to false"):
+    with pytest.raises(DataLossError, match="failOnDataLoss to false"):
         check_losses(["x"], fail=True)
     warning = check_losses(["x"], fail=False)
     assert warning is not None
@@ -108,8 +108,8 @@ def test_special_offsets_are_replaced() -> None:
 
 
 def test_a_batch_reads_forward() -> None:
-    assert batch_ranges([A0, A1], {A0: 3, A1: 4}, {A0: 9, A1: 4}) == [Range(A0, 3, 9)]
-    with pytest.raises(BackwardRange, match="a-1 starts at offset 4, after its end 2"):
+    assert batch_ranges([A0, A1], {A0: 3, A1: 4}, {A0: 9, A1: 4}) == [OffsetRange(A0, 3, 9)]
+    with pytest.raises(BackwardRangeError, match="a-1 starts at offset 4, after its end 2"):
         batch_ranges([A0, A1], {A0: 3, A1: 4}, {A0: 9, A1: 2})
 
 
@@ -117,13 +117,13 @@ def test_pieces_cover_the_ranges_without_overlap() -> None:
     rng = random.Random(11)
     for _ in range(300):
         ranges = [
-            Range(TopicPartition("t", p), start := rng.randrange(1000), start + rng.randrange(0, 500))
+            OffsetRange(TopicPartition("t", p), start := rng.randrange(1000), start + rng.randrange(0, 500))
             for p in range(rng.randint(1, 8))
         ]
         least = rng.choice([None, rng.randint(1, 40)])
         most = rng.choice([None, rng.randint(1, 200)])
         made = pieces(ranges, least, most)
-        by_partition: dict[TopicPartition, list[Range]] = {}
+        by_partition: dict[TopicPartition, list[OffsetRange]] = {}
         for one in made:
             assert len(one) > 0
             by_partition.setdefault(one.partition, []).append(one)
@@ -138,11 +138,17 @@ def test_pieces_cover_the_ranges_without_overlap() -> None:
 
 
 def test_min_partitions_cuts_the_large_ones() -> None:
-    made = pieces([Range(A0, 0, 1000), Range(A1, 0, 10)], 5, None)
+    made = pieces([OffsetRange(A0, 0, 1000), OffsetRange(A1, 0, 10)], 5, None)
     assert len(made) == 5
-    assert made[-1] == Range(A1, 0, 10)
-    assert pieces([Range(A0, 0, 3)], 10, None) == [Range(A0, 0, 1), Range(A0, 1, 2), Range(A0, 2, 3)]
-    assert pieces([Range(A0, 5, 5)], 4, None) == []
+    assert made[-1] == OffsetRange(A1, 0, 10)
+    assert pieces([OffsetRange(A0, 0, 3)], 10, None) == [
+        OffsetRange(A0, 0, 1),
+        OffsetRange(A0, 1, 2),
+        OffsetRange(A0, 2, 3),
+    ]
+    assert pieces([OffsetRange(A0, 5, 5)], 4, None) == []
     # Spark's own counts: 1.33 of 4 rounds to a whole one, 2.5 of 5 goes up.
-    assert [len(one) for one in pieces([Range(A0, 0, 40), Range(A1, 0, 40), Range(B0, 0, 40)], 4, None)] == [40] * 3
-    assert len(pieces([Range(A0, 0, 50), Range(A1, 0, 50)], 5, None)) == 6
+    assert [
+        len(one) for one in pieces([OffsetRange(A0, 0, 40), OffsetRange(A1, 0, 40), OffsetRange(B0, 0, 40)], 4, None)
+    ] == [40] * 3
+    assert len(pieces([OffsetRange(A0, 0, 50), OffsetRange(A1, 0, 50)], 5, None)) == 6

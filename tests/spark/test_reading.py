@@ -9,7 +9,7 @@ from tests.spark.scripted import LEADER, REPLICA, ScriptedClient, answer, batch
 
 from headrace.client.consumer.errors import RecordDeserializationError
 from headrace.errors import ErrorCode, RequestTimedOutError
-from headrace.spark.planning import DataLoss, Range
+from headrace.spark.planning import DataLossError, OffsetRange
 from headrace.spark.reading import RangeFetcher, ReadPlan
 from headrace.topics import TopicPartition
 
@@ -19,7 +19,7 @@ T = TopicPartition("t", 0)
 def rows(client: ScriptedClient, end: int = 100, *, kafka: dict[str, str] | None = None, **options: Any) -> int:
     plan = ReadPlan.of(kafka or {}, read_committed=False, **options)
     found: Any = client
-    return sum(len(piece) for piece in RangeFetcher(found, plan, Range(T, 0, end)).pieces())
+    return sum(len(piece) for piece in RangeFetcher(found, plan, OffsetRange(T, 0, end)).pieces())
 
 
 def lagging(until: int) -> Any:
@@ -46,7 +46,7 @@ def test_a_watermark_that_never_comes_is_a_time_out_and_no_loss() -> None:
 
 
 def test_a_log_that_was_cut_short_is_a_loss_once_its_leader_says_so() -> None:
-    with pytest.raises(DataLoss, match="ends at offset 60; the range goes to 100"):
+    with pytest.raises(DataLossError, match="ends at offset 60; the range goes to 100"):
         rows(ScriptedClient(lagging(10_000), log_end=60))
     client = ScriptedClient(lagging(10_000), log_end=60)
     assert rows(client, fail_on_data_loss=False) == 60
@@ -55,7 +55,7 @@ def test_a_log_that_was_cut_short_is_a_loss_once_its_leader_says_so() -> None:
 
 def test_a_leader_that_does_not_know_where_its_epoch_ends_is_asked_otherwise() -> None:
     client = ScriptedClient(lagging(10_000), log_end=-1, earliest=60)
-    with pytest.raises(DataLoss, match="ends at offset 60"):
+    with pytest.raises(DataLossError, match="ends at offset 60"):
         rows(client)
     assert client.others == ["OffsetForLeaderEpoch", "ListOffsets"]
 
@@ -68,7 +68,7 @@ def test_an_offset_out_of_range_is_looked_into_before_it_is_a_loss() -> None:
         return refused if number < 6 else answer(batch(60, 40))
 
     assert rows(ScriptedClient(fetched), fail_on_data_loss=False) == 100
-    with pytest.raises(DataLoss, match="offsets 60 to 79"):
+    with pytest.raises(DataLossError, match="offsets 60 to 79"):
         rows(ScriptedClient(fetched, earliest=80))
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from tests.spark.topics import fill, make_topic, numbers
 
-from headrace.spark.planning import DataLoss
+from headrace.spark.planning import DataLossError
 from headrace.testing import EmbeddedBroker, broker
 
 pytest.importorskip("pyspark", reason="pyspark is not installed")
@@ -16,7 +16,7 @@ pytest.importorskip("pyspark", reason="pyspark is not installed")
 from pyspark.sql.types import StructType
 
 from headrace.client.admin import Admin
-from headrace.spark.source import HeadraceSource, StreamReader, WrongCluster
+from headrace.spark.source import CheckpointClusterError, HeadraceSource, StreamReader
 
 
 @pytest.fixture(scope="module")
@@ -54,9 +54,9 @@ def test_another_cluster_is_noticed_for_a_batch_that_is_planned_again(
     def at(offset: int) -> dict[str, Any]:
         return {"moved": {"0": offset}, "@headrace": {"cluster": "ANOTHER"}}
 
-    with pytest.raises(WrongCluster, match="ANOTHER"):
+    with pytest.raises(CheckpointClusterError, match="ANOTHER"):
         reader.partitions(at(2), at(7))
-    with pytest.raises(WrongCluster, match="ANOTHER"):
+    with pytest.raises(CheckpointClusterError, match="ANOTHER"):
         reader.latestOffset(at(7), reader.getDefaultReadLimit())
 
 
@@ -96,7 +96,7 @@ def test_a_topic_made_anew_is_a_loss_though_it_is_longer_than_before(
     fill(kafka.address, topic, numbers(30))
     heir = started(readers, kafka, topic, startingOffsets="earliest")
     end = logged if is_logged else heir.latestOffset(start, heir.getDefaultReadLimit())
-    with pytest.raises(DataLoss, match="deleted and made anew"):
+    with pytest.raises(DataLossError, match="deleted and made anew"):
         heir.partitions(start, end)
     lenient = started(readers, kafka, topic, startingOffsets="earliest", failOnDataLoss="false")
     # The rest of the old one is gone; the new one is read from its beginning, once.

@@ -14,7 +14,7 @@ from tests.waiting import eventually
 
 from headrace.broker.broker import Broker
 from headrace.client.admin import Admin, ConfigResource, NewTopic, ResourceType
-from headrace.client.errors import ProducerFenced
+from headrace.client.errors import ProducerFencedError
 from headrace.client.offsets import OffsetAndMetadata, OffsetSpec
 from headrace.client.transactions import ProducerIdentity
 from headrace.errors import InvalidTransactionTimeoutError, MessageTooLargeError
@@ -22,20 +22,20 @@ from headrace.spark.adopting import name_of
 from headrace.spark.cluster import Cluster
 from headrace.spark.columns import Shape
 from headrace.spark.connections import make_client
-from headrace.spark.foreach_batch import UnsafeSpark, abort_orphan, check_spark
+from headrace.spark.foreach_batch import UnsafeSparkError, abort_orphan, check_spark
 from headrace.spark.history import SinkIdentity, judge
-from headrace.spark.lanes import Lanes
+from headrace.spark.lanes import OutputPartitions
 from headrace.spark.markers import Marker
-from headrace.spark.once import BatchTooSlow, Found, WrongHistory, run_batch
+from headrace.spark.once import BatchTooSlowError, MarkerFinding, WrongHistoryError, run_batch
 from headrace.spark.parcels import pack
 from headrace.spark.pipelines.scanning import scan_range
-from headrace.spark.planning import DataLoss, Range
-from headrace.spark.transaction import PROGRESS_TOPIC, Transaction
+from headrace.spark.planning import DataLossError, OffsetRange
+from headrace.spark.transaction import PROGRESS_TOPIC, SinkTransaction
 from headrace.spark.writing import WriteJob, write_task
 from headrace.testing import EmbeddedBroker, broker
 from headrace.topics import TopicPartition
 
-LANES = Lanes.of({"out": 3})
+LANES = OutputPartitions.of({"out": 3})
 OUT = LANES.partitions()
 SHAPE = Shape(("value", "key"), "out")
 
@@ -53,7 +53,7 @@ class Driver:
         self.kafka = {"bootstrap.servers": address}
         self.client = make_client(self.kafka)
         self.cluster = Cluster(self.kafka)
-        self.transaction = Transaction(
+        self.transaction = SinkTransaction(
             self.client,
             self.cluster,
             self.kafka,
@@ -147,13 +147,13 @@ def test_a_task_of_an_older_epoch_writes_nowhere(drivers: list[Driver], kafka: E
     new = driver.transaction.fence()
     driver.transaction.enlist(new, OUT)
     # Also where the old attempt had written nothing, and before the new one has.
-    with pytest.raises(ProducerFenced):
+    with pytest.raises(ProducerFencedError):
         driver.write(old, lane, [b"zombie"])
     driver.write(new, lane, [b"new"])
     driver.transaction.mark(new, Marker(0, 1, 1))
     driver.commit(new)
     assert values_of(kafka) == [b"new"]
-    with pytest.raises(ProducerFenced):
+    with pytest.raises(ProducerFencedError):
         driver.transaction.commit(old)
 
 
@@ -221,7 +221,7 @@ def test_source_offsets_are_committed_with_the_output_or_not_at_all(
 
 def test_a_time_out_beyond_what_brokers_allow_says_what_to_do(drivers: list[Driver], kafka: EmbeddedBroker) -> None:
     driver = Driver(kafka.address, "too-long", timeout_ms=86_400_000)
-    with pytest.raises(InvalidTransactionTimeoutError, match="transaction_timeout_ms"):
+    with pytest.raises(InvalidTransactionTimeoutError, match="transaction_timeout_s"):
         driver.transaction.fence()
     driver.close()
 
@@ -232,7 +232,7 @@ def test_an_orphan_can_be_aborted_by_hand(drivers: list[Driver], kafka: Embedded
     driver.transaction.enlist(identity, OUT)
     driver.write(identity, 0, [b"orphan"])
     abort_orphan("gone", "out", kafka.address)
-    with pytest.raises(ProducerFenced):
+    with pytest.raises(ProducerFencedError):
         driver.commit(identity)
     assert values_of(kafka) == []
 
@@ -257,7 +257,7 @@ def test_small_parts_are_written_together_in_their_order(drivers: list[Driver], 
     driver.commit(identity)
     written = [value for _, _, value in read_topic(kafka.address, "out")]
     assert written == [value for part in parts for value in part]
-    assert scan_range(driver.kafka, Range(OUT[1], 0, 90)).batches == 3
+    assert scan_range(driver.kafka, OffsetRange(OUT[1], 0, 90)).batches == 3
 
 
 def test_epochs_that_are_used_up_are_followed_by_a_new_producer_id(
@@ -286,7 +286,7 @@ def test_epochs_that_are_used_up_are_followed_by_a_new_producer_id(
         if batch % 2:
             heir = begin(drivers, kafka, "rotation")
             met.add(heir.transaction.fence().producer_id)
-            with pytest.raises(ProducerFenced):
+            with pytest.raises(ProducerFencedError):
                 driver.transaction.commit(identity)
             identity = driver.transaction.fence()
             driver.transaction.enlist(identity, OUT)
@@ -307,7 +307,7 @@ class LateSteps:
         self.fence = driver.transaction.fence
         self.commit = driver.transaction.commit
 
-    def look(self) -> Found:
+    def look(self) -> MarkerFinding:
         return judge(self.driver.transaction.last_marker(), Marker(0))
 
     def is_stopped(self) -> bool:
@@ -337,7 +337,9 @@ def test_a_batch_that_outlives_the_transactions_time_out_says_so_and_leaves_noth
         driver = Driver(quick.address, "late", timeout_ms=500)
         try:
             steps = LateSteps(driver, quick)
-            with pytest.raises(BatchTooSlow, match=r"longer than transaction.timeout.ms=500.*maxOffsetsPerTrigger"):
+            with pytest.raises(
+                BatchTooSlowError, match=r"longer than transaction.timeout.ms=500.*maxOffsetsPerTrigger"
+            ):
                 run_batch(steps, 0, attempts_max=4, timeout_ms=500, monotonic=time.monotonic)
             assert values_of(quick) == []
             # A query that is started again finds nothing in its way.
@@ -350,9 +352,9 @@ def test_a_batch_that_outlives_the_transactions_time_out_says_so_and_leaves_noth
 def test_a_spark_that_may_run_a_task_twice_is_refused() -> None:
     safe = {"spark.stage.maxConsecutiveAttempts": "1", "spark.stage.maxAttempts": "1"}
     check_spark(safe)
-    with pytest.raises(UnsafeSpark, match="maxConsecutiveAttempts=1"):
+    with pytest.raises(UnsafeSparkError, match="maxConsecutiveAttempts=1"):
         check_spark({})
-    with pytest.raises(UnsafeSpark, match="speculation=false"):
+    with pytest.raises(UnsafeSparkError, match="speculation=false"):
         check_spark({**safe, "spark.speculation": "true"})
 
 
@@ -415,10 +417,10 @@ def test_a_query_of_an_earlier_version_keeps_its_id_whatever_its_topics_are_now(
     found = heir.transaction.last_marker()
     assert found is not None
     assert found.batch == 6
-    with pytest.raises(ProducerFenced):
+    with pytest.raises(ProducerFencedError):
         old.transaction.commit(epoch)
     committed_by_an_earlier_version(drivers, kafka, query, ["more"], 3)
-    with pytest.raises(WrongHistory, match="Start it once with the topics that it had"):
+    with pytest.raises(WrongHistoryError, match="Start it once with the topics that it had"):
         name_of(identity, ["third"], old.transaction.known_keys())
 
 
@@ -437,5 +439,5 @@ def test_markers_are_not_passed_over_when_their_topic_is_cut_short(
     driver.transaction.fence()
     driver.transaction.last_marker()
     driver.transaction._read_to = 1_000_000
-    with pytest.raises(DataLoss, match="markers are gone"):
+    with pytest.raises(DataLossError, match="markers are gone"):
         driver.transaction.last_marker()

@@ -63,7 +63,7 @@ class Pause:
 Steps = Generator[Call | Pause, Any, Any]
 
 
-class Fatal(Exception):
+class FatalError(Exception):
     """The producer was fenced, or cannot go on for another reason."""
 
 
@@ -86,7 +86,7 @@ class Process:
             yield from self.init((-1, -1))
             for _ in range(self.pick.randint(1, 12)):
                 yield from self.transaction()
-        except Fatal:
+        except FatalError:
             pass
 
     def patiently(self, method: str, request: Any, version: int, label: str = "") -> Steps:
@@ -107,7 +107,7 @@ class Process:
         )
         error, answer = yield from self.patiently("init_producer_id", request, 5 if self.is_newer else 4)
         if error != ErrorCode.NONE:
-            raise Fatal
+            raise FatalError
         self.who = (answer.producer_id, answer.producer_epoch)
 
     def transaction(self) -> Steps:
@@ -141,7 +141,7 @@ class Process:
         if topics:
             error, _ = yield from self.patiently("add_partitions_to_txn", request, 3, label)
             if error != ErrorCode.NONE:
-                raise Fatal
+                raise FatalError
         if OFFSETS in wanted:
             offsets = AddOffsetsToTxnRequest(
                 transactional_id=self.transactional_id,
@@ -151,7 +151,7 @@ class Process:
             )
             error, _ = yield from self.patiently("add_offsets_to_txn", offsets, 3, label)
             if error != ErrorCode.NONE:
-                raise Fatal
+                raise FatalError
 
     def produce(self, partition: TopicPartition, value: str, label: str) -> Steps:
         """Whether it is written. If not, the transaction can only be aborted."""
@@ -171,7 +171,7 @@ class Process:
         )
         error, answer = yield from self.patiently("end_txn", request, 5 if self.is_newer else 3, label)
         if error != ErrorCode.NONE:
-            raise Fatal
+            raise FatalError
         if self.is_newer:
             self.who = (answer.producer_id, answer.producer_epoch)
 

@@ -27,11 +27,11 @@ from headrace.transactions import (
     Caller,
     MarkerRequest,
     Outcome,
-    Snapshot,
     StoredRecord,
     Timer,
     TimerKind,
     TransactionConfig,
+    TransactionSnapshot,
     TransactionState,
     between_brokers,
     errors_of,
@@ -136,7 +136,7 @@ class Simulation(Driver):
         """As if the id had been in use for long."""
         producer_id = self.ids()
         assert producer_id is not None
-        snapshot = Snapshot(producer_id, 32_767 - self.random.randint(1, 5), 10_000, self.now_ms)
+        snapshot = TransactionSnapshot(producer_id, 32_767 - self.random.randint(1, 5), 10_000, self.now_ms)
         record = snapshot_record(self.coordinator.partition_of(name), name, snapshot, self.version)
         self.log.setdefault(record.partition, []).append(StoredRecord(record.key, record.value))
 
@@ -515,7 +515,7 @@ class Simulation(Driver):
                 assert not (is_late and is_left), f"{name} is given more time than it has"
                 self.count("times compared")
 
-    def note_opened(self, partition: int, before: dict[str, Snapshot]) -> None:
+    def note_opened(self, partition: int, before: dict[str, TransactionSnapshot]) -> None:
         for name, snapshot in self.coordinator.snapshots(partition).items():
             was = before.get(name)
             was_open = was is not None and was.state is TransactionState.ONGOING

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from headrace.errors import ErrorCode
-from headrace.transactions import Snapshot, StoredRecord, TransactionState
+from headrace.transactions import StoredRecord, TransactionSnapshot, TransactionState
 from headrace.transactions.records import snapshot_record
 
 from .clients import A0, A1, B0, ID, Clients
@@ -14,7 +14,7 @@ from .clients import A0, A1, B0, ID, Clients
 def at_epoch(epoch: int, *, version: int = 2) -> tuple[Clients, tuple[int, int]]:
     """A transactional id that has been in use for long."""
     clients = Clients(version=version)
-    snapshot = Snapshot(7, epoch, 60_000, clients.now_ms, previous_producer_id=7)
+    snapshot = TransactionSnapshot(7, epoch, 60_000, clients.now_ms, previous_producer_id=7)
     record = snapshot_record(clients.coordinator.partition_of(ID), ID, snapshot, version)
     clients.log[record.partition] = [StoredRecord(record.key, record.value)]
     clients.restart()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from headrace.assignors._group import Group, Numbering
+from headrace.assignors._group import AssignmentInput, Numbering
 from headrace.assignors._sticky_user_data import NO_GENERATION
 from headrace.assignors.base import Subscription
 
@@ -32,7 +32,7 @@ class Claims:
 
 
 def settle_claims(
-    group: Group, claimed: list[Sequence[int]], generations: list[int | None], numbering: Numbering
+    group: AssignmentInput, claimed: list[Sequence[int]], generations: list[int | None], numbering: Numbering
 ) -> Claims:
     """Decide every claim. Nearly always no partition is claimed twice, and that is cheap to see."""
     owned, contested = claimed, set[int]()
@@ -50,7 +50,7 @@ def _all_distinct(claimed: Sequence[Sequence[int]], total: int) -> bool:
 
 
 def _settle_one_by_one(
-    group: Group, claimed: Sequence[Sequence[int]], generations: Sequence[int | None]
+    group: AssignmentInput, claimed: Sequence[Sequence[int]], generations: Sequence[int | None]
 ) -> tuple[list[Sequence[int]], set[int]]:
     """Weigh claims in visiting order, as Java does.
 
@@ -81,7 +81,7 @@ def _settle_one_by_one(
     return [list(numbers) for numbers in owned], contested
 
 
-def java_takes_as_equal(group: Group) -> tuple[bool, bool]:
+def java_takes_as_equal(group: AssignmentInput) -> tuple[bool, bool]:
     """Whether Java would see equal subscriptions, and whether that is beyond doubt.
 
     Java compares sizes and contents against the first member that has any topic: it overlooks members without topics

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from headrace.assignors._claims import Claims
-from headrace.assignors._group import Group, unmarked
+from headrace.assignors._group import AssignmentInput, unmarked
 from headrace.assignors._racks import RackTable
 
 
@@ -29,7 +29,7 @@ class EqualResult:
 
 @dataclass(slots=True)
 class _Deal:
-    group: Group
+    group: AssignmentInput
     claims: Claims
     racks: RackTable
     quotas: _Quotas
@@ -41,7 +41,7 @@ class _Deal:
     given_up: dict[int, int] = field(default_factory=dict)
 
 
-def assign_equal(group: Group, claims: Claims, racks: RackTable) -> EqualResult:
+def assign_equal(group: AssignmentInput, claims: Claims, racks: RackTable) -> EqualResult:
     total, size = group.layout.total, len(group.members)
     low, over_max = divmod(total, size)
     quotas = _Quotas(low, low + (over_max > 0), over_max)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from headrace.assignors._group import Group
+from headrace.assignors._group import AssignmentInput
 from headrace.assignors._java_order import PartitionHashSet, partition_hash
 from headrace.topics import java_string_hash
 
@@ -53,7 +53,7 @@ class Evening:
 
     def __init__(
         self,
-        group: Group,
+        group: AssignmentInput,
         class_of_topic: Sequence[int],
         class_members: Sequence[Sequence[int]],
         classes_of: Sequence[Sequence[int]],

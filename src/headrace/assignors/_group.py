@@ -8,12 +8,12 @@ from functools import lru_cache
 from itertools import chain, compress, repeat
 
 from headrace.assignors._java_order import hash_order, sorted_as_java, utf16_key
-from headrace.assignors.base import Assignment, ClusterView, GroupAssignment, Subscription
+from headrace.assignors.base import AssignableTopics, Assignment, GroupAssignment, Subscription
 from headrace.assignors.partition_list import CompactPartitions, PartitionList, TopicLayout
 
 
 @dataclass(slots=True)
-class Group:
+class AssignmentInput:
     """The input of one assignment.
 
     `members` are in the order in which Java visits them. Most members of a group subscribe to the same topics, so work
@@ -27,7 +27,7 @@ class Group:
     # Subscribed topics that exist, in the order of Java's hash table; the layout has them sorted.
     hashed_topics: list[str]
     layout: TopicLayout
-    cluster: ClusterView
+    cluster: AssignableTopics
 
     def topic_index(self) -> dict[str, int]:
         return {topic: index for index, topic in enumerate(self.layout.topics)}
@@ -105,7 +105,7 @@ def _distinct_racks(replicas: tuple[str | None, ...]) -> frozenset[str]:
     return frozenset(rack for rack in replicas if rack is not None)
 
 
-def read_group(cluster: ClusterView, subscriptions: Mapping[str, Subscription]) -> Group:
+def read_group(cluster: AssignableTopics, subscriptions: Mapping[str, Subscription]) -> AssignmentInput:
     """Put the members into Java's order and number the partitions of every topic that exists and is wanted."""
     members = hash_order(subscriptions)
     shapes: list[tuple[str, ...]] = []
@@ -123,7 +123,7 @@ def read_group(cluster: ClusterView, subscriptions: Mapping[str, Subscription]) 
     hashed_topics = hash_order(topic for topic in subscribed if counts.get(topic, 0) > 0)
     layout_topics = sorted_as_java(hashed_topics)
     layout = TopicLayout(layout_topics, [counts[topic] for topic in layout_topics])
-    return Group(members, ordered, shapes, shape_of, hashed_topics, layout, cluster)
+    return AssignmentInput(members, ordered, shapes, shape_of, hashed_topics, layout, cluster)
 
 
 class Numbering:

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence, Set
 from dataclasses import dataclass
 
-from headrace.assignors._group import Group
+from headrace.assignors._group import AssignmentInput
 
 
 def racks_help(member_racks: Set[str], partition_racks: Sequence[frozenset[str]]) -> bool:
@@ -38,7 +38,7 @@ class RackTable:
         return rack is not None and (number >= len(self.partition_racks) or rack not in self.partition_racks[number])
 
 
-def read_racks(group: Group) -> RackTable:
+def read_racks(group: AssignmentInput) -> RackTable:
     member_racks = [subscription.rack_id or None for subscription in group.subscriptions]
     members_in = Counter(rack for rack in member_racks if rack is not None)
     if not members_in:

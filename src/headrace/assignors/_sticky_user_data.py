@@ -45,7 +45,7 @@ class _MalformedError(Exception):
 
 
 @dataclass(slots=True)
-class _Mould:
+class _Template:
     """The fixed bytes of one member's user data. Another member's that fits differs in partitions and generation only.
 
     Members of a group tend to own the same topics in the same numbers, so one struct reads nearly all of them.
@@ -76,7 +76,7 @@ class StickyUserDataReader:
     def __init__(self, numbering: Numbering) -> None:
         self._numbering = numbering
         self._bounds = {topic.encode("utf-8", "surrogatepass"): bounds for topic, bounds in numbering.bounds.items()}
-        self._moulds: dict[int, _Mould] = {}
+        self._moulds: dict[int, _Template] = {}
         self._moulds_made = 0
 
     def read(self, data: bytes | None) -> tuple[Sequence[int], int | None]:
@@ -100,7 +100,7 @@ class StickyUserDataReader:
             and all(name in self._bounds and own for name, own in topics)
         ):
             self._moulds_made += 1
-            self._moulds[len(data)] = self._make_mould(data, topics)
+            self._moulds[len(data)] = self._make_template(data, topics)
         return self._numbers(topics), generation
 
     def _numbers(self, topics: Sequence[tuple[bytes, tuple[int, ...]]]) -> list[int]:
@@ -121,7 +121,7 @@ class StickyUserDataReader:
                     found.append(self._numbering.gone(name.decode("utf-8", "replace"), partition))
         return found
 
-    def _make_mould(self, data: bytes, topics: Sequence[tuple[bytes, tuple[int, ...]]]) -> _Mould:
+    def _make_template(self, data: bytes, topics: Sequence[tuple[bytes, tuple[int, ...]]]) -> _Template:
         codes: list[str] = [">"]
         fixed_at: list[int] = []
         partitions_at: list[int] = []
@@ -139,7 +139,7 @@ class StickyUserDataReader:
         layout = struct.Struct("".join(codes) + "i")
         # At least eight topics, so both getters give tuples.
         getter = itemgetter(*fixed_at)
-        return _Mould(
+        return _Template(
             layout, getter, getter(layout.unpack(data)), itemgetter(*partitions_at), tuple(starts), tuple(counts)
         )
 

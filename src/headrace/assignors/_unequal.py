@@ -14,7 +14,7 @@ from itertools import chain, compress, groupby
 
 from headrace.assignors._claims import Claims
 from headrace.assignors._evening import Evening
-from headrace.assignors._group import Group
+from headrace.assignors._group import AssignmentInput
 from headrace.assignors._racks import RackTable
 from headrace.assignors._sticky_user_data import NO_GENERATION
 
@@ -34,10 +34,10 @@ class TopicClasses:
 
 
 @dataclass(slots=True)
-class Pool:
+class UnequalAssignment:
     """The assignment while it is made; members are ranks."""
 
-    group: Group
+    group: AssignmentInput
     racks: RackTable
     ranks: list[int]
     classes: TopicClasses
@@ -47,7 +47,7 @@ class Pool:
 
 
 def assign_unequal(
-    group: Group, claims: Claims, racks: RackTable, generation_max: int, strict: bool
+    group: AssignmentInput, claims: Claims, racks: RackTable, generation_max: int, strict: bool
 ) -> list[list[int]]:
     """Partition numbers per member. `strict` keeps members from getting back what they no longer subscribe to."""
     members_by_rank = group.members_by_name()
@@ -55,7 +55,7 @@ def assign_unequal(
     for rank, member in enumerate(members_by_rank):
         ranks[member] = rank
     classes = _classify(group, ranks)
-    pool = Pool(group, racks, ranks, classes, [[] for _ in ranks], False)
+    pool = UnequalAssignment(group, racks, ranks, classes, [[] for _ in ranks], False)
     _keep_valid(pool, claims)
     starting = not any(pool.numbers)
     free = _free_runs(pool)
@@ -65,7 +65,7 @@ def assign_unequal(
     return [pool.numbers[rank] for rank in ranks]
 
 
-def _classify(group: Group, ranks: Sequence[int]) -> TopicClasses:
+def _classify(group: AssignmentInput, ranks: Sequence[int]) -> TopicClasses:
     by_shape = group.members_by_shape()
     class_index: dict[tuple[int, ...], int] = {}
     members: list[list[int]] = []
@@ -87,7 +87,7 @@ def _classify(group: Group, ranks: Sequence[int]) -> TopicClasses:
     return TopicClasses(class_of_topic, members, subscribed, classes_of, order)
 
 
-def _keep_valid(pool: Pool, claims: Claims) -> None:
+def _keep_valid(pool: UnequalAssignment, claims: Claims) -> None:
     """Members keep what they own, still subscribe to, and have near."""
     group, racks = pool.group, pool.racks
     total = group.layout.total
@@ -112,7 +112,7 @@ def _keep_valid(pool: Pool, claims: Claims) -> None:
         pool.numbers[pool.ranks[member]] = kept
 
 
-def _free_runs(pool: Pool) -> list[tuple[int, list[int]]]:
+def _free_runs(pool: UnequalAssignment) -> list[tuple[int, list[int]]]:
     """(class, its free partitions) in the order in which they are given away."""
     layout, classes = pool.group.layout, pool.classes
     marks = bytearray(b"\x01") * layout.total
@@ -131,7 +131,7 @@ def _free_runs(pool: Pool) -> list[tuple[int, list[int]]]:
     return runs
 
 
-def _pour_free(pool: Pool, free: Sequence[tuple[int, list[int]]]) -> None:
+def _pour_free(pool: UnequalAssignment, free: Sequence[tuple[int, list[int]]]) -> None:
     """Every partition goes to the subscriber with fewest, the first by name among equals; near ones come first."""
     if pool.racks.member_racks is not None:
         free = _pour_near(pool, free)
@@ -164,7 +164,7 @@ def _pour(held: list[list[int]], members: Sequence[int], numbers: Sequence[int])
         level += rounds
 
 
-def _pour_near(pool: Pool, free: Sequence[tuple[int, list[int]]]) -> list[tuple[int, list[int]]]:
+def _pour_near(pool: UnequalAssignment, free: Sequence[tuple[int, list[int]]]) -> list[tuple[int, list[int]]]:
     """Give partitions to subscribers that are not far from them; return those that have none."""
     held, racks = pool.numbers, pool.racks
     assert racks.member_racks is not None
@@ -175,7 +175,7 @@ def _pour_near(pool: Pool, free: Sequence[tuple[int, list[int]]]) -> list[tuple[
     heaps: dict[tuple[int, frozenset[str]], list[tuple[int, int]]] = {}
     left: list[tuple[int, list[int]]] = []
     for index, numbers in free:
-        homeless: list[int] = []
+        unowned: list[int] = []
         for number in numbers:
             near = racks.partition_racks[number]
             heap = heaps.get((index, near))
@@ -185,7 +185,7 @@ def _pour_near(pool: Pool, free: Sequence[tuple[int, list[int]]]) -> list[tuple[
                 heapq.heapify(heap)
                 heaps[index, near] = heap
             if not heap:
-                homeless.append(number)
+                unowned.append(number)
                 continue
             while heap[0][0] != len(held[heap[0][1]]):
                 rank = heap[0][1]
@@ -193,12 +193,12 @@ def _pour_near(pool: Pool, free: Sequence[tuple[int, list[int]]]) -> list[tuple[
             rank = heap[0][1]
             held[rank].append(number)
             heapq.heapreplace(heap, (len(held[rank]), rank))
-        if homeless:
-            left.append((index, homeless))
+        if unowned:
+            left.append((index, unowned))
     return left
 
 
-def _previous_owners(pool: Pool, claims: Claims, generation_max: int) -> dict[int, int]:
+def _previous_owners(pool: UnequalAssignment, claims: Claims, generation_max: int) -> dict[int, int]:
     """Who had a partition before its present claimant: the newest claim older than the newest generation."""
     owners: dict[int, tuple[int, int]] = {}
     for member, generation in enumerate(claims.generations):
@@ -213,7 +213,7 @@ def _previous_owners(pool: Pool, claims: Claims, generation_max: int) -> dict[in
     return {number: rank for number, (rank, _) in owners.items()}
 
 
-def _participants(pool: Pool) -> list[bool]:
+def _participants(pool: UnequalAssignment) -> list[bool]:
     """Members that can give or take: they lack some partition they could have, or hold one that others could have."""
     group, classes = pool.group, pool.classes
     counts = group.layout.counts
@@ -235,7 +235,11 @@ def _participants(pool: Pool) -> list[bool]:
 
 
 def _even_out(
-    pool: Pool, free: Sequence[tuple[int, list[int]]], previous: dict[int, int], starting: bool, strict: bool
+    pool: UnequalAssignment,
+    free: Sequence[tuple[int, list[int]]],
+    previous: dict[int, int],
+    starting: bool,
+    strict: bool,
 ) -> None:
     """Move partitions from members with many to members with few, and take it back if nothing was gained."""
     taking_part = _participants(pool)

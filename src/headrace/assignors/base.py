@@ -43,7 +43,7 @@ class Assignment:
 
 
 @dataclass(slots=True)
-class ClusterView:
+class AssignableTopics:
     """What an assignor may know of the cluster.
 
     `partitions` has the number of partitions per topic; a topic that is missing or has none cannot be assigned.
@@ -90,13 +90,13 @@ class Assignor(Protocol):
 
     @property
     def needs(self) -> Collection[str]:
-        """What the caller must fill in the `ClusterView` first: any of "lag" and "size"; mostly nothing."""
+        """What the caller must fill in the `AssignableTopics` first: any of "lag" and "size"; mostly nothing."""
 
     def subscription_user_data(self, topics: Collection[str]) -> bytes | None:
         """What this member sends to the leader with its subscription."""
 
     def assign(
-        self, cluster: ClusterView, subscriptions: Mapping[str, Subscription]
+        self, cluster: AssignableTopics, subscriptions: Mapping[str, Subscription]
     ) -> GroupAssignment | Awaitable[GroupAssignment]:
         """Member id → assignment, for every member of the group."""
 

@@ -13,7 +13,7 @@ from functools import lru_cache
 
 from headrace.assignors._java_order import sorted_as_java, utf16_key
 from headrace.assignors.base import Assignment, AssignorError, Subscription
-from headrace.assignors.partition_list import PartitionColumns, group_by_topic
+from headrace.assignors.partition_list import DecodedPartitions, group_by_topic
 from headrace.topics import TopicPartition
 
 PROTOCOL_TYPE = "consumer"
@@ -179,7 +179,7 @@ class _Reader:
         size = self.int32()
         return None if size < 0 else self._take(size)
 
-    def partitions(self) -> PartitionColumns:
+    def partitions(self) -> DecodedPartitions:
         """Topics with their partitions. Of a topic that comes twice only the first is kept, as in Java's keyed sets.
 
         The leader of a wide group reads a million of these, so this does not go through the readers of single fields.
@@ -204,7 +204,7 @@ class _Reader:
                 seen.add(topic)
                 topics.extend([topic] * count)
                 partitions.extend(struct.unpack_from(f">{count}i", data, numbers_at))
-        return PartitionColumns(topics, partitions)
+        return DecodedPartitions(topics, partitions)
 
 
 @lru_cache(maxsize=4096)

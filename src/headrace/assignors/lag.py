@@ -5,9 +5,9 @@ from __future__ import annotations
 import heapq
 from collections.abc import Collection, Mapping, Sequence
 
-from headrace.assignors._group import Group, Numbering, read_group
+from headrace.assignors._group import AssignmentInput, Numbering, read_group
 from headrace.assignors._sticky_user_data import NO_GENERATION, StickyUserDataReader, encode_sticky_user_data
-from headrace.assignors.base import NEED_LAG, Assignment, AssignorBase, ClusterView, GroupAssignment, Subscription
+from headrace.assignors.base import NEED_LAG, AssignableTopics, Assignment, AssignorBase, GroupAssignment, Subscription
 from headrace.topics import TopicPartition
 
 
@@ -33,7 +33,7 @@ class LagAssignor(AssignorBase):
         self._partitions = assignment.partitions
         self._generation = generation
 
-    def assign(self, cluster: ClusterView, subscriptions: Mapping[str, Subscription]) -> GroupAssignment:
+    def assign(self, cluster: AssignableTopics, subscriptions: Mapping[str, Subscription]) -> GroupAssignment:
         group = read_group(cluster, subscriptions)
         if not group.members:
             return {}
@@ -51,11 +51,11 @@ class LagAssignor(AssignorBase):
         return group.result([sorted(numbers[rank]) for rank in rank_of])
 
 
-def _named(group: Group) -> zip[tuple[str, int]]:
+def _named(group: AssignmentInput) -> zip[tuple[str, int]]:
     return zip(group.layout.topic_column(), group.layout.partition_column())
 
 
-def _previous_owners(group: Group) -> dict[int, int]:
+def _previous_owners(group: AssignmentInput) -> dict[int, int]:
     """The claimant with the newest generation; two of the same generation cancel each other."""
     numbering = Numbering(group.layout)
     reader = StickyUserDataReader(numbering)
@@ -74,7 +74,12 @@ def _previous_owners(group: Group) -> dict[int, int]:
 
 
 def _spread(
-    group: Group, order: Sequence[int], lags: Sequence[int], owner: Mapping[int, int], share: int, ranks: Sequence[int]
+    group: AssignmentInput,
+    order: Sequence[int],
+    lags: Sequence[int],
+    owner: Mapping[int, int],
+    share: int,
+    ranks: Sequence[int],
 ) -> list[list[int]]:
     """Greedy, with one heap of (lag, partitions, rank) per set of subscribers.
 

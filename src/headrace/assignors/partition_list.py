@@ -119,7 +119,7 @@ class PartitionList(CompactPartitions):
         return map(topics.__getitem__, self.numbers), map(partitions.__getitem__, self.numbers)
 
 
-class PartitionColumns(CompactPartitions):
+class DecodedPartitions(CompactPartitions):
     """Partitions as they were read from the wire, which may or may not exist: a topic and a partition for each."""
 
     __slots__ = ("partitions", "topics")
@@ -135,10 +135,10 @@ class PartitionColumns(CompactPartitions):
     @overload
     def __getitem__(self, index: int) -> TopicPartition: ...
     @overload
-    def __getitem__(self, index: slice) -> PartitionColumns: ...
-    def __getitem__(self, index: int | slice) -> TopicPartition | PartitionColumns:
+    def __getitem__(self, index: slice) -> DecodedPartitions: ...
+    def __getitem__(self, index: int | slice) -> TopicPartition | DecodedPartitions:
         if isinstance(index, slice):
-            return PartitionColumns(self.topics[index], self.partitions[index])
+            return DecodedPartitions(self.topics[index], self.partitions[index])
         return TopicPartition(self.topics[index], self.partitions[index])
 
     def columns(self) -> tuple[Iterable[str], Iterable[int]]:

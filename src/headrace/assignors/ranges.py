@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
-from headrace.assignors._group import Group, read_group
+from headrace.assignors._group import AssignmentInput, read_group
 from headrace.assignors._racks import racks_help
-from headrace.assignors.base import AssignorBase, ClusterView, GroupAssignment, Subscription
+from headrace.assignors.base import AssignableTopics, AssignorBase, GroupAssignment, Subscription
 
 
 class RangeAssignor(AssignorBase):
@@ -16,7 +16,7 @@ class RangeAssignor(AssignorBase):
 
     name = "range"
 
-    def assign(self, cluster: ClusterView, subscriptions: Mapping[str, Subscription]) -> GroupAssignment:
+    def assign(self, cluster: AssignableTopics, subscriptions: Mapping[str, Subscription]) -> GroupAssignment:
         group = read_group(cluster, subscriptions)
         order = group.members_static_first()
         readers = group.readers_per_topic(order)
@@ -38,7 +38,7 @@ class RangeAssignor(AssignorBase):
         return group.result(result)
 
 
-def _assign_plain(group: Group, readers: Sequence[list[int]], numbers: list[list[int]]) -> None:
+def _assign_plain(group: AssignmentInput, readers: Sequence[list[int]], numbers: list[list[int]]) -> None:
     layout, index = group.layout, group.topic_index()
     # Java walks the topics in the order of its hash table; only the order within a member's list depends on it.
     for topic in map(index.__getitem__, group.hashed_topics):
@@ -96,7 +96,7 @@ class _TopicState:
                 self.take(member, chosen, numbers)
 
 
-def _rack_states(group: Group, order: Sequence[int], readers: Sequence[list[int]]) -> list[_TopicState]:
+def _rack_states(group: AssignmentInput, order: Sequence[int], readers: Sequence[list[int]]) -> list[_TopicState]:
     """The topics' states, or nothing when no member or no replica has a rack, so that racks cannot matter."""
     if group.cluster.replica_racks is None or not any(subscription.rack_id for subscription in group.subscriptions):
         return []

@@ -5,8 +5,8 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 
-from headrace.assignors._group import Group, read_group
-from headrace.assignors.base import AssignorBase, ClusterView, GroupAssignment, Subscription
+from headrace.assignors._group import AssignmentInput, read_group
+from headrace.assignors.base import AssignableTopics, AssignorBase, GroupAssignment, Subscription
 
 
 class RoundRobinAssignor(AssignorBase):
@@ -14,7 +14,7 @@ class RoundRobinAssignor(AssignorBase):
 
     name = "roundrobin"
 
-    def assign(self, cluster: ClusterView, subscriptions: Mapping[str, Subscription]) -> GroupAssignment:
+    def assign(self, cluster: AssignableTopics, subscriptions: Mapping[str, Subscription]) -> GroupAssignment:
         group = read_group(cluster, subscriptions)
         circle = group.members_static_first()
         hands: list[list[int] | range] = [range(0)] * len(circle)
@@ -27,7 +27,7 @@ class RoundRobinAssignor(AssignorBase):
         return group.result(numbers)
 
 
-def _runs(group: Group, circle: Sequence[int]) -> list[tuple[list[int], int, int]]:
+def _runs(group: AssignmentInput, circle: Sequence[int]) -> list[tuple[list[int], int, int]]:
     """Stretches of partitions with the same subscribers: (their seats in the circle, first number, end)."""
     runs: list[tuple[list[int], int, int]] = []
     seats_before: list[int] = []

@@ -7,14 +7,14 @@ from collections.abc import Collection, Mapping, Sequence
 
 from headrace.assignors._claims import Claims, field_generation, java_takes_as_equal, settle_claims
 from headrace.assignors._equal import assign_equal
-from headrace.assignors._group import Group, Numbering, read_group
+from headrace.assignors._group import AssignmentInput, Numbering, read_group
 from headrace.assignors._racks import read_racks
 from headrace.assignors._sticky_user_data import NO_GENERATION, StickyUserDataReader, encode_sticky_user_data
 from headrace.assignors._unequal import assign_unequal
 from headrace.assignors.base import (
+    AssignableTopics,
     Assignment,
     AssignorBase,
-    ClusterView,
     GroupAssignment,
     RebalanceProtocol,
     Subscription,
@@ -31,7 +31,7 @@ class _StickyBase(AssignorBase):
         self._generation = NO_GENERATION
         self._generation_max = NO_GENERATION
 
-    def _plan(self, group: Group, claims: Claims) -> tuple[list[list[int]], dict[int, int] | None]:
+    def _plan(self, group: AssignmentInput, claims: Claims) -> tuple[list[list[int]], dict[int, int] | None]:
         """Numbers per member; and what is moving between members where that is known already."""
         for generation in claims.generations:
             if generation is not None and generation > self._generation_max:
@@ -47,11 +47,11 @@ class _StickyBase(AssignorBase):
             numbers = assign_unequal(group, claims, racks, self._generation_max, strict=True)
         return numbers, None
 
-    def _is_valid(self, group: Group, numbers: Sequence[Sequence[int]], moving: Mapping[int, int]) -> bool:
+    def _is_valid(self, group: AssignmentInput, numbers: Sequence[Sequence[int]], moving: Mapping[int, int]) -> bool:
         return _all_subscribed(group, numbers)
 
 
-def _all_subscribed(group: Group, numbers: Sequence[Sequence[int]]) -> bool:
+def _all_subscribed(group: AssignmentInput, numbers: Sequence[Sequence[int]]) -> bool:
     """Whether nobody got a partition of a topic that it does not want."""
     wanted = [set(topics) for topics in group.shape_topics()]
     all_topics = len(group.layout.topics)
@@ -81,7 +81,7 @@ class StickyAssignor(_StickyBase):
         self._partitions = assignment.partitions
         self._generation = generation
 
-    def assign(self, cluster: ClusterView, subscriptions: Mapping[str, Subscription]) -> GroupAssignment:
+    def assign(self, cluster: AssignableTopics, subscriptions: Mapping[str, Subscription]) -> GroupAssignment:
         group = read_group(cluster, subscriptions)
         if not group.members:
             return {}
@@ -111,11 +111,11 @@ class CooperativeStickyAssignor(_StickyBase):
     def on_assignment(self, assignment: Assignment, generation: int) -> None:
         self._generation = generation
 
-    def _is_valid(self, group: Group, numbers: Sequence[Sequence[int]], moving: Mapping[int, int]) -> bool:
+    def _is_valid(self, group: AssignmentInput, numbers: Sequence[Sequence[int]], moving: Mapping[int, int]) -> bool:
         # What is withheld now may have been meant for a member that does not want it: the next rebalance sees to that.
         return _all_subscribed(group, _without_moving(numbers, moving))
 
-    def assign(self, cluster: ClusterView, subscriptions: Mapping[str, Subscription]) -> GroupAssignment:
+    def assign(self, cluster: AssignableTopics, subscriptions: Mapping[str, Subscription]) -> GroupAssignment:
         group = read_group(cluster, subscriptions)
         if not group.members:
             return {}

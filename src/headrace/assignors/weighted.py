@@ -9,7 +9,7 @@ import math
 from collections.abc import Collection, Mapping
 
 from headrace.assignors._group import read_group
-from headrace.assignors.base import AssignorBase, AssignorError, ClusterView, GroupAssignment, Subscription
+from headrace.assignors.base import AssignableTopics, AssignorBase, AssignorError, GroupAssignment, Subscription
 
 _LOG = logging.getLogger(__name__)
 
@@ -35,7 +35,7 @@ class WeightedAssignor(AssignorBase):
     def subscription_user_data(self, topics: Collection[str]) -> bytes | None:
         return json.dumps({"weight": self.weight}).encode("utf-8")
 
-    def assign(self, cluster: ClusterView, subscriptions: Mapping[str, Subscription]) -> GroupAssignment:
+    def assign(self, cluster: AssignableTopics, subscriptions: Mapping[str, Subscription]) -> GroupAssignment:
         group = read_group(cluster, subscriptions)
         ranks = group.members_by_name()
         weights = [_told_weight(group.members[member], group.subscriptions[member]) for member in ranks]

@@ -14,9 +14,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from headrace.broker.connection import Connection
+from headrace.broker.connection import ServerConnection
 from headrace.broker.descriptors import DescriptorShares, share_out
-from headrace.net.frames import FrameRefused
+from headrace.net.frames import FrameRefusedError
 from headrace.runtime.rarely import Rarely
 
 if TYPE_CHECKING:
@@ -54,20 +54,20 @@ class Acceptor:
         #: Told how many files may be kept open, as connections come and go.
         self.on_files_max: Callable[[int], None] | None = None
         self._refusals = Rarely(self.now)
-        self.connections: dict[Connection, None] = {}  # in order: a set's would differ from run to run
+        self.connections: dict[ServerConnection, None] = {}  # in order: a set's would differ from run to run
         self.held_bytes = 0
         self.refused = 0
         self.is_open = False
         self._per_address: Counter[str] = Counter()
-        self._waiting: dict[Connection, None] = {}
-        self._favoured: Connection | None = None
+        self._waiting: dict[ServerConnection, None] = {}
+        self._favoured: ServerConnection | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def connections_of(self, listener: str) -> Callable[[], Connection]:
+    def connections_of(self, listener: str) -> Callable[[], ServerConnection]:
         """Makes the connections of one listener."""
-        return lambda: Connection(self, listener)
+        return lambda: ServerConnection(self, listener)
 
-    def admit(self, connection: Connection) -> str | None:
+    def admit(self, connection: ServerConnection) -> str | None:
         """Count a new connection in; the reason when it may not stay."""
         self.connections[connection] = None
         address = connection.peer_host
@@ -96,7 +96,7 @@ class Acceptor:
         if self.on_files_max is not None:
             self.on_files_max(self.shares.files_beside(len(self.connections)))
 
-    def release(self, connection: Connection) -> None:
+    def release(self, connection: ServerConnection) -> None:
         if connection not in self.connections:
             return
         del self.connections[connection]
@@ -111,16 +111,16 @@ class Acceptor:
     def check_size(self, size: int) -> None:
         """Refuse a frame of that announced size, if it is none or too large."""
         if size <= 0:
-            raise FrameRefused(f"a frame of {size} bytes is none")
+            raise FrameRefusedError(f"a frame of {size} bytes is none")
         limit = self.limits.frame_bytes_max
         if size > limit:
-            raise FrameRefused(f"a frame of {size} bytes is over the limit of {limit} (socket.request.max.bytes)")
+            raise FrameRefusedError(f"a frame of {size} bytes is over the limit of {limit} (socket.request.max.bytes)")
 
     def check_first_frame(self, arrived: int) -> None:
         """Refuse more of a frame from a peer that has not spoken Kafka yet."""
         limit = self.limits.first_frame_bytes_max
         if arrived >= limit:
-            raise FrameRefused(f"a first request of over {limit} bytes, from a client that has not been heard yet")
+            raise FrameRefusedError(f"a first request of over {limit} bytes, from a client that has not been heard yet")
 
     # --- the memory of requests, over all connections
 
@@ -142,7 +142,7 @@ class Acceptor:
             for connection in waiting:
                 _soon(connection)
 
-    def may_go_on(self, connection: Connection) -> bool:
+    def may_go_on(self, connection: ServerConnection) -> bool:
         """Whether a large frame may be read on. Over the budget one connection at a time may: so all get through."""
         if not self.is_over_budget:
             return True
@@ -152,7 +152,7 @@ class Acceptor:
             self._waiting[connection] = None
         return self._favoured is connection
 
-    def has_arrived(self, connection: Connection) -> None:
+    def has_arrived(self, connection: ServerConnection) -> None:
         """A large frame is whole: the next that waits may be read on."""
         if self._favoured is connection:
             self._favour_next()
@@ -216,6 +216,6 @@ class Acceptor:
             connection.abort(reason)
 
 
-def _soon(connection: Connection) -> None:
+def _soon(connection: ServerConnection) -> None:
     """Not at once: the one whose memory became free may be in the middle of its answer."""
     asyncio.get_running_loop().call_soon(connection.resume)

@@ -16,10 +16,10 @@ from headrace.broker.fetch_sessions import FetchSessions
 from headrace.broker.group_service import GroupService
 from headrace.broker.listeners import ListenerSetting, parse_listeners
 from headrace.broker.maintenance import Maintenance
-from headrace.broker.membership import Membership
+from headrace.broker.membership import ClusterMembership
 from headrace.broker.metadata_service import MetadataService
 from headrace.broker.partition import Partition
-from headrace.broker.pipeline import Pipeline
+from headrace.broker.pipeline import RequestPipeline
 from headrace.broker.producer_ids import ProducerIds
 from headrace.broker.refusals import refuse
 from headrace.broker.replicas import Replicas
@@ -41,7 +41,7 @@ from headrace.config import ConfigValue, RawValue
 from headrace.errors import HeadraceError, KafkaStorageError, NotControllerError, RequestTimedOutError
 from headrace.groups import GroupConfig, GroupCoordinator
 from headrace.log import LogConfig, LogDirectories
-from headrace.log.cleaner import Workshop
+from headrace.log.cleaner import CompactionWorker
 from headrace.log.partition_metadata import encode_id
 from headrace.runtime import Listener, Runtime
 from headrace.topics import TopicPartition
@@ -68,20 +68,20 @@ class Broker:
         runtime: Runtime,
         config: BrokerConfig,
         *,
-        workshop: Workshop | None = None,
+        compaction_worker: CompactionWorker | None = None,
         store: Store | None = None,
     ) -> None:
-        """`workshop` is where logs are compacted: a thread, unless a process of its own is given.
+        """`compaction_worker` is where logs are compacted: a thread, unless a process of its own is given.
 
         `store` is what it shares with other brokers, instead of what the configuration names.
         """
         self.runtime = runtime
         self._shared_store = store
         self.started_with = config
-        self._workshop = workshop
+        self._compaction_worker = compaction_worker
         self.listener_settings: list[ListenerSetting] = parse_listeners(config)
         self.addresses: list[tuple[str, int]] = []
-        self.pipeline = Pipeline(self)
+        self.pipeline = RequestPipeline(self)
         limits = ConnectionLimits(
             connections_max=config.get_int("max.connections"),
             connections_per_address_max=config.get_int("max.connections.per.ip"),
@@ -109,7 +109,7 @@ class Broker:
         self._config: BrokerConfig | None = None
         self.broker_epoch = -1
         #: This broker among others; None in a cluster of one.
-        self.membership: Membership | None = None
+        self.membership: ClusterMembership | None = None
         self.incarnation = runtime.uuid()
         self._started = False
         self._waiting: asyncio.Task[None] | None = None
@@ -120,14 +120,14 @@ class Broker:
         runtime: Runtime,
         settings: Mapping[str, RawValue],
         *,
-        workshop: Workshop | None = None,
+        compaction_worker: CompactionWorker | None = None,
         store: Store | None = None,
     ) -> Broker:
         """A broker with Kafka's own settings; wrong values are refused, unknown keys warned of."""
         config = BrokerConfig.parse(settings)
         for name, near in config.unknown().items():
             log.warning("unknown setting %s is ignored%s", name, f"; did you mean {near}?" if near else "")
-        return cls(runtime, config, workshop=workshop, store=store)
+        return cls(runtime, config, compaction_worker=compaction_worker, store=store)
 
     # --- what others look up
 
@@ -252,7 +252,7 @@ class Broker:
             self._to_close += [self.groups.close, self.transactions.close]
             self._lead_coordinators()
             self.metadata.follow(self._follow_with_coordinators)
-            self.maintenance = Maintenance(self, self._workshop)
+            self.maintenance = Maintenance(self, self._compaction_worker)
             self._to_close.append(self.maintenance.stop)
             self.metadata.follow(self._follow_with_cleaner)
             self.maintenance.start()
@@ -278,7 +278,7 @@ class Broker:
 
     async def _join(self, store: Store) -> None:
         """Become one of several brokers, and know who is the controller, if anyone is."""
-        self.membership = Membership(self, store)
+        self.membership = ClusterMembership(self, store)
         self.metadata.ask_controller = self.membership.ask_controller
         self.replication.ask_controller = self.membership.ask_controller
         self._to_close.append(self.membership.close)

@@ -16,11 +16,11 @@ from collections import deque
 from collections.abc import Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
-from headrace.broker.dispatch import ANONYMOUS, CloseConnection, Pending, RequestContext
-from headrace.net.frames import FrameReader, FrameRefused
+from headrace.broker.dispatch import ANONYMOUS, CloseConnectionError, Pending, RequestContext
+from headrace.net.frames import FrameReader, FrameRefusedError
 from headrace.net.outbox import Outbox, Part
-from headrace.protocol.wire import MalformedMessage
-from headrace.runtime import DiskError, FileMissing
+from headrace.protocol.wire import MalformedMessageError
+from headrace.runtime import DiskError, FileMissingError
 
 if TYPE_CHECKING:
     from headrace.broker.acceptor import Acceptor
@@ -31,7 +31,7 @@ log = logging.getLogger("headrace.broker.connection")
 REQUESTS_PER_TURN = 32
 
 
-class Connection(asyncio.BufferedProtocol):
+class ServerConnection(asyncio.BufferedProtocol):
     """Reads frames, hands them to the broker's handlers one by one, writes the answers."""
 
     def __init__(self, acceptor: Acceptor, listener: str) -> None:
@@ -99,7 +99,7 @@ class Connection(asyncio.BufferedProtocol):
         was_mid_frame = self._reader.is_mid_frame
         try:
             frames = self._reader.received(nbytes)
-        except FrameRefused as refused:
+        except FrameRefusedError as refused:
             self.close(str(refused))
             return
         if frames or not was_mid_frame:
@@ -144,7 +144,7 @@ class Connection(asyncio.BufferedProtocol):
                     self._wait(context, context.result)
                 else:
                     now = self._answer(context, context.result, context.ran)
-            except (MalformedMessage, CloseConnection) as error:
+            except (MalformedMessageError, CloseConnectionError) as error:
                 self.close(str(error))
                 return
             except Exception as error:  # noqa: BLE001 - a defect of ours must cost one connection, not the broker
@@ -179,7 +179,7 @@ class Connection(asyncio.BufferedProtocol):
     async def _finish_later(self, context: RequestContext, pending: Pending[Any]) -> None:
         try:
             response = await pending
-        except CloseConnection as error:
+        except CloseConnectionError as error:
             self.pipeline.failed(context)
             self.close(str(error))
             return
@@ -248,7 +248,7 @@ class Connection(asyncio.BufferedProtocol):
             self._fail(error)
             return
         # Where a topic was deleted, or a log moved, while a slow client read from it, nothing is wrong with a disk.
-        level = logging.INFO if isinstance(error, FileMissing) else logging.ERROR
+        level = logging.INFO if isinstance(error, FileMissingError) else logging.ERROR
         log.log(level, "an answer to %s:%s cannot be sent to its end: %s", self.peer_host, self.peer_port, error)
         self.abort(f"an answer could not be read: {error}")
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from headrace.cluster.brokers import Registration
 from headrace.cluster.decision import Decision
-from headrace.cluster.image import Image, Listener
+from headrace.cluster.image import Endpoint, Image
 from headrace.errors import ErrorCode, KafkaError
 from headrace.protocol.messages.allocate_producer_ids import AllocateProducerIdsRequest, AllocateProducerIdsResponse
 from headrace.protocol.messages.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
@@ -23,7 +23,7 @@ async def register(broker: Broker, request: BrokerRegistrationRequest) -> Broker
     registration = Registration(
         node_id=request.broker_id,
         incarnation_id=request.incarnation_id,
-        listeners=[Listener(x.name, x.host, x.port, x.security_protocol) for x in request.listeners],
+        listeners=[Endpoint(x.name, x.host, x.port, x.security_protocol) for x in request.listeners],
         rack=request.rack,
         directories=request.log_dirs,
         features=[(x.name, x.min_supported_version, x.max_supported_version) for x in request.features],
@@ -40,12 +40,12 @@ async def register(broker: Broker, request: BrokerRegistrationRequest) -> Broker
 async def heartbeat(broker: Broker, request: BrokerHeartbeatRequest) -> BrokerHeartbeatResponse:
     """Unfence a broker that is ready, and let one that wants to stop go when it leads nothing any more."""
     try:
-        return await broker.metadata.change(lambda image: _heard(broker, image, request))
+        return await broker.metadata.change(lambda image: _on_answer(broker, image, request))
     except KafkaError as error:
         return BrokerHeartbeatResponse(error_code=error.code)
 
 
-def _heard(broker: Broker, image: Image, request: BrokerHeartbeatRequest) -> Decision[BrokerHeartbeatResponse]:
+def _on_answer(broker: Broker, image: Image, request: BrokerHeartbeatRequest) -> Decision[BrokerHeartbeatResponse]:
     node_id = request.broker_id
     known = image.brokers.get(node_id)
     if known is None or known.epoch != request.broker_epoch:

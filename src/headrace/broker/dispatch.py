@@ -20,7 +20,7 @@ from headrace.protocol.api import ApiKey, api
 
 if TYPE_CHECKING:
     from headrace.broker.broker import Broker
-    from headrace.broker.connection import Connection
+    from headrace.broker.connection import ServerConnection
     from headrace.broker.pipeline import Route
 
 #: How the client ids of brokers begin, when they ask each other.
@@ -56,7 +56,7 @@ async def settled(result: R | Pending[R]) -> R:
     return await result if isinstance(result, Pending) else result
 
 
-class CloseConnection(Exception):
+class CloseConnectionError(Exception):
     """Raised by a handler to answer by closing the connection, as Kafka does where no error can be sent."""
 
 
@@ -84,7 +84,7 @@ class RequestContext:
         route: Route,
         correlation_id: int,
         client_id: str | None,
-        connection: Connection,
+        connection: ServerConnection,
         request_bytes: int,
         began: float,
         queue_s: float,

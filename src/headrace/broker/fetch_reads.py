@@ -12,7 +12,7 @@ from headrace.errors import ErrorCode
 from headrace.log import Log, Slice
 from headrace.net.outbox import FilePart
 from headrace.protocol.messages.fetch import EpochEndOffset, LeaderIdAndEpoch, PartitionData, SnapshotId
-from headrace.records import CorruptBatch
+from headrace.records import CorruptBatchError
 from headrace.runtime import Buffer, DiskError
 
 logger = logging.getLogger("headrace.broker.fetch")
@@ -81,14 +81,14 @@ class Committed:
         return waiting
 
 
-def cannot_be_read(read: Read, error: DiskError | CorruptBatch) -> None:
+def cannot_be_read(read: Read, error: DiskError | CorruptBatchError) -> None:
     """A partition's part of the answer says that its records cannot be read; the others' are not held up by it."""
     wanted, partition = read.wanted, read.partition
     if partition is not None and not partition.is_offline:
         logger.error(
             "%s-%d cannot be read at offset %d: %s", wanted.topic, wanted.partition, wanted.fetch_offset, error
         )
-    code = ErrorCode.CORRUPT_MESSAGE if isinstance(error, CorruptBatch) else ErrorCode.KAFKA_STORAGE_ERROR
+    code = ErrorCode.CORRUPT_MESSAGE if isinstance(error, CorruptBatchError) else ErrorCode.KAFKA_STORAGE_ERROR
     read.slice = None
     read.data = PartitionData(partition_index=wanted.partition, error_code=code, high_watermark=-1, records=b"")
 

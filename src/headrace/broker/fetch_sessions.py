@@ -71,11 +71,11 @@ class PartitionWatch:
         self.watchers = watchers
         watchers.add(self)
 
-    def came(self, watchers: Watchers, nbytes: int) -> None:
+    def on_append(self, watchers: Watchers, nbytes: int) -> None:
         session = self._session
         session.changed[self._key] = None
         if session.waiter is not None:
-            session.waiter.came(watchers, nbytes)
+            session.waiter.on_append(watchers, nbytes)
 
     def wake(self) -> None:
         session = self._session

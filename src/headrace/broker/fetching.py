@@ -40,9 +40,9 @@ from headrace.broker.leaders import addresses, leader_and_epoch, not_here
 from headrace.broker.partition import NO_LEADER_EPOCH, Isolation, Partition
 from headrace.broker.purgatory import Waiter, Watchers
 from headrace.broker.replication.selection import nearest
-from headrace.broker.replication.truncation import NotInLog, divergence
+from headrace.broker.replication.truncation import NotInLogError, divergence
 from headrace.errors import ErrorCode, KafkaError, NotLeaderOrFollowerError, UnknownTopicOrPartitionError
-from headrace.log import Slice, WouldBlock
+from headrace.log import Slice, WouldBlockError
 from headrace.protocol.messages.fetch import (
     AbortedTransaction,
     EpochEndOffset,
@@ -53,7 +53,7 @@ from headrace.protocol.messages.fetch import (
     NodeEndpoint,
     PartitionData,
 )
-from headrace.records import CorruptBatch
+from headrace.records import CorruptBatchError
 from headrace.runtime import DiskError
 
 if TYPE_CHECKING:
@@ -271,7 +271,7 @@ class Fetching:
                 found = divergence(log, partition.leader_epoch, wanted.fetch_offset, wanted.last_fetched_epoch)
                 if found is not None:
                     data.diverging_epoch = EpochEndOffset(epoch=found.epoch, end_offset=found.end_offset)
-            except NotInLog:
+            except NotInLogError:
                 data.error_code = ErrorCode.OFFSET_OUT_OF_RANGE
         if self.replica_id >= 0:
             self._note_follower(partition, wanted, data)
@@ -317,7 +317,7 @@ class Fetching:
     def locate(self, reads: list[Read], *, nowait: bool) -> None:
         """Where the data of every partition is, within the limits. Nothing is read yet.
 
-        With `nowait`, `WouldBlock` when the disk is needed. Then it is to be called again, off the loop.
+        With `nowait`, `WouldBlockError` when the disk is needed. Then it is to be called again, off the loop.
         """
         left = self.bytes_max
         at_least_one = True
@@ -338,7 +338,7 @@ class Fetching:
                 except KafkaError as error:
                     data.error_code = error.code
                     continue
-                except (DiskError, CorruptBatch) as error:
+                except (DiskError, CorruptBatchError) as error:
                     cannot_be_read(read, error)
                     continue
                 if bytes_max < 0 and found.length:
@@ -391,7 +391,7 @@ class Fetching:
             reads = await self._wait(wait_s)
             try:
                 self.load(reads, nowait=True)
-            except WouldBlock:
+            except WouldBlockError:
                 await self.broker.runtime.offload(functools.partial(self.load, reads, nowait=False))
             return self.answer(reads)
         except BaseException:
@@ -406,7 +406,7 @@ class Fetching:
             reads = self.look()
             try:
                 self.locate(reads, nowait=True)
-            except WouldBlock:
+            except WouldBlockError:
                 on_loop = False
                 await self.broker.runtime.offload(functools.partial(self.locate, reads, nowait=False))
             remaining_s = deadline - loop.time()
@@ -461,7 +461,7 @@ class Fetching:
         )
 
     def load(self, reads: list[Read], *, nowait: bool) -> None:
-        """Read what the answer will have. With `nowait`, `WouldBlock` when something is not in memory."""
+        """Read what the answer will have. With `nowait`, `WouldBlockError` when something is not in memory."""
         ahead = 0
         for read in reads:
             found = read.slice
@@ -478,11 +478,11 @@ class Fetching:
                 elif nowait:
                     data = found.file.read_nowait(found.position, found.length)
                     if data is None:
-                        raise WouldBlock
+                        raise WouldBlockError
                     read.data.records = data
                 else:
                     read.data.records = found.file.read(found.position, found.length)
-            except (DiskError, CorruptBatch) as error:
+            except (DiskError, CorruptBatchError) as error:
                 cannot_be_read(read, error)
 
     # --- answering

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from headrace.broker.partition import Partition
 from headrace.errors import HeadraceError, KafkaStorageError
 from headrace.log import Log
-from headrace.log.cleaner import Cleaner, Workshop
+from headrace.log.cleaner import Cleaner, CompactionWorker
 from headrace.log.compaction_job import CleaningLimits
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ NEVER_MS = 2**62
 class Maintenance:
     """The periodic duties of one broker."""
 
-    def __init__(self, broker: Broker, workshop: Workshop | None) -> None:
+    def __init__(self, broker: Broker, compaction_worker: CompactionWorker | None) -> None:
         self._broker = broker
         config = broker.config
         limits = CleaningLimits(
@@ -42,7 +42,7 @@ class Maintenance:
         self.cleaner = Cleaner(
             broker.runtime,
             limits,
-            workshop=workshop,
+            compaction_worker=compaction_worker,
             change=self._change,
             change_directory=broker.replicas.change_directories,
         )

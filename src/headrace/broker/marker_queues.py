@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from headrace.broker.peer_queues import PeerQueues
-from headrace.broker.peers import Lane, Peers
+from headrace.broker.peers import PeerConnection, Peers
 from headrace.cluster.records import NO_LEADER
 from headrace.errors import ErrorCode
 from headrace.protocol.messages.write_txn_markers import (
@@ -74,8 +74,8 @@ class MarkerQueues(PeerQueues[_Markers]):
             else:
                 self.add(leader, markers)
 
-    def look_again(self) -> None:
-        super().look_again()
+    def retry_now(self) -> None:
+        super().retry_now()
         waiting, self._without_leader = self._without_leader, []
         for markers in waiting:
             if not self._is_current(markers.request):
@@ -111,7 +111,7 @@ class MarkerQueues(PeerQueues[_Markers]):
 
     async def _ask(self, node_id: int, items: list[_Markers]) -> None:
         request = WriteTxnMarkersRequest(markers=[_marker(item) for item in items])
-        response: WriteTxnMarkersResponse = await self._peers.request(node_id, Lane.MARKERS, request)
+        response: WriteTxnMarkersResponse = await self._peers.request(node_id, PeerConnection.MARKERS, request)
         answers = {result.producer_id: result for result in response.markers}
         for item in items:
             result = answers.get(item.request.producer_id)
@@ -122,9 +122,9 @@ class MarkerQueues(PeerQueues[_Markers]):
                 for topic in result.topics
                 for one in topic.partitions
             }
-            heard = {partition: error for partition, error in errors.items() if partition in item.waiting}
-            item.waiting.difference_update(heard)
-            self._tell_coordinator(item.request, heard)
+            acknowledged = {partition: error for partition, error in errors.items() if partition in item.waiting}
+            item.waiting.difference_update(acknowledged)
+            self._tell_coordinator(item.request, acknowledged)
 
 
 def _marker(item: _Markers) -> WritableTxnMarker:

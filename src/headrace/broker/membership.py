@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from headrace.broker import controller_requests
 from headrace.broker.dispatch import BROKER_CLIENT_ID
-from headrace.broker.peers import Lane, Peers
+from headrace.broker.peers import PeerConnection, Peers
 from headrace.broker.refusals import tells
 from headrace.cluster.brokers import ProducerIdBlock, Registration
-from headrace.cluster.store import Member, Seat, SessionLostError, Store, StoreError
+from headrace.cluster.store import Seat, SessionLostError, Store, StoreError, StoreMember
 from headrace.errors import (
     DuplicateBrokerRegistrationError,
     ErrorCode,
@@ -48,7 +48,7 @@ LEAVE_TIMEOUT_S: Final = 10.0
 _RETRY_S: Final = 0.1
 
 
-class Membership:
+class ClusterMembership:
     """This broker in a cluster of several."""
 
     def __init__(self, broker: Broker, store: Store) -> None:
@@ -61,9 +61,9 @@ class Membership:
         self._session_s = config.get_int("broker.session.timeout.ms") / 1000
         self._balance_s = float(config.get_int("leader.imbalance.check.interval.seconds"))
         self.incarnation = broker.incarnation
-        self.member = Member(broker.node_id, self.incarnation)
+        self.member = StoreMember(broker.node_id, self.incarnation)
         self.seat: Seat | None = None
-        self._living: dict[int, Member] = {}
+        self._living: dict[int, StoreMember] = {}
         self.peers = Peers(
             broker.runtime,
             self._locate,
@@ -85,7 +85,7 @@ class Membership:
 
     async def join(self, host: str, port: int) -> None:
         """Let others know of this broker, and stand for election whenever there is no controller."""
-        self.member = Member(self._broker.node_id, self.incarnation, host, port)
+        self.member = StoreMember(self._broker.node_id, self.incarnation, host, port)
         deadline = self._clock.monotonic() + START_TIMEOUT_S
         while True:
             try:
@@ -191,7 +191,7 @@ class Membership:
                 self._seat_is(Seat(epoch, self.member))
                 await self._rule(epoch)
             except SessionLostError as error:
-                await self._register_again(str(error))
+                await self._reregister(str(error))
             except (StoreError, KafkaError) as error:
                 log.warning("who is the controller is not known for now: %s", error)
                 self._metadata.active.resign(str(error))
@@ -213,7 +213,7 @@ class Membership:
                 waiting_for.cancel()
             await asyncio.gather(found, lost, return_exceptions=True)
 
-    async def _register_again(self, reason: str) -> None:
+    async def _reregister(self, reason: str) -> None:
         """The session is over, and others take this broker for dead: come back as the same one."""
         log.warning("this broker registers again: %s", reason)
         self._metadata.active.resign(reason)
@@ -299,7 +299,7 @@ class Membership:
         )
 
     async def _beat(self) -> None:
-        is_heard = True
+        is_connected = True
         while True:
             try:
                 response = await self.ask_controller(self._heartbeat(), timeout_s=self._session_s)
@@ -308,11 +308,11 @@ class Membership:
                 elif response.error_code == ErrorCode.NONE:
                     self._is_fenced = response.is_fenced
                     self._tell()
-                is_heard = True
+                is_connected = True
             except HeadraceError as error:
-                if is_heard:
+                if is_connected:
                     log.warning("the controller does not hear of this broker for now: %s", error)
-                is_heard = False
+                is_connected = False
             await asyncio.sleep(_RETRY_S if self._is_fenced else self._heartbeat_s)
 
     async def reserve_producer_ids(self) -> ProducerIdBlock:
@@ -386,7 +386,7 @@ class Membership:
         asking = asyncio.ensure_future(
             self.peers.request(
                 seat.member.node_id,
-                Lane.CONTROL,
+                PeerConnection.CONTROL,
                 request,
                 timeout_ms=max(1.0, timeout_s * 1000),
                 version_max=version,

@@ -12,7 +12,7 @@ from headrace.broker.replicas import Replicas
 from headrace.cluster.controller import Controller
 from headrace.cluster.decision import Decision
 from headrace.cluster.image import Image
-from headrace.cluster.store import Member, Store
+from headrace.cluster.store import Store, StoreMember
 from headrace.errors import RequestTimedOutError
 from headrace.protocol.messages.create_topics import (
     CreatableTopic,
@@ -65,7 +65,7 @@ class MetadataService:
 
     async def win(self) -> None:
         """Win the election, which in a cluster of one is no contest."""
-        epoch = await self._store.elect(Member(self._controller.node_id, self._runtime.uuid()))
+        epoch = await self._store.elect(StoreMember(self._controller.node_id, self._runtime.uuid()))
         assert epoch is not None, "a cluster of one has no other controller"
         await self.take_office(epoch)
 

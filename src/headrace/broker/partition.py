@@ -25,7 +25,7 @@ from headrace.broker.replication.commits import TooFewError, TooLateError, Waiti
 from headrace.broker.replication.follower import Position, is_about, position
 from headrace.broker.replication.leader import LeaderState, Proposal, Term
 from headrace.broker.replication.surroundings import ALONE, Surroundings
-from headrace.broker.turns import Turns
+from headrace.broker.turns import LogTurns
 from headrace.errors import (
     FencedLeaderEpochError,
     KafkaStorageError,
@@ -35,7 +35,7 @@ from headrace.errors import (
     UnknownLeaderEpochError,
 )
 from headrace.log import UNVERIFIED, Appended, Log, LogConfig, Origin, Verification
-from headrace.runtime import BUSY, Buffer, DirectoryWriter, DiskError, Overloaded
+from headrace.runtime import BUSY, Buffer, DirectoryWriter, DiskError, OverloadedError
 from headrace.topics import TopicPartition
 
 _CLIENT = Origin.CLIENT
@@ -112,7 +112,7 @@ class Partition:
         self._uncommitted: deque[tuple[int, int]] = deque()
         self._offline: str | None = None
         # Who uses the log, and who has to wait while it is exchanged.
-        self._turns = Turns()
+        self._turns = LogTurns()
         self._change_role()
         self._advance(log.end_offset)
 
@@ -205,13 +205,13 @@ class Partition:
             return
         try:
             self._turns.begin(self._change_role_later(self._writer.submit(_take_role, log, epoch, leads), epoch))
-        except Overloaded:
+        except OverloadedError:
             # Too much waits for the disk. What is appended before the next try begins the epoch by itself.
-            asyncio.get_running_loop().call_later(ROLE_RETRY_S, self._change_role_again, epoch)
+            asyncio.get_running_loop().call_later(ROLE_RETRY_S, self._retry_role_change, epoch)
         except DiskError:
             pass  # the broker stops: there is no writer any more
 
-    def _change_role_again(self, epoch: int) -> None:
+    def _retry_role_change(self, epoch: int) -> None:
         if self.leadership.leader_epoch == epoch and self._role_epoch != epoch and self._offline is None:
             self._change_role()
 
@@ -386,7 +386,7 @@ class Partition:
     ) -> Appended:
         """The topic wants records on the disk before they are acknowledged, or seen (`flush.messages`)."""
         if not appended.duplicate:
-            self.append_watchers.came(nbytes)  # followers need not wait for our disk
+            self.append_watchers.on_append(nbytes)  # followers need not wait for our disk
         await self._sync(log)
         return await self._now_in_log(appended, nbytes, acks, epoch, timeout_ms)
 
@@ -417,7 +417,7 @@ class Partition:
         if state.appended(end_offset, self._surroundings.now_ms()):
             self._was_committed()
         if not appended.duplicate:
-            self.append_watchers.came(nbytes)
+            self.append_watchers.on_append(nbytes)
             self._after_roll(appended)
         if acks != -1 or state.high_watermark >= end_offset:
             return appended
@@ -458,7 +458,7 @@ class Partition:
         while uncommitted and uncommitted[0][0] <= high_watermark:
             nbytes += uncommitted.popleft()[1]
         if nbytes:
-            self.watchers.came(nbytes)
+            self.watchers.on_append(nbytes)
         else:
             self.watchers.wake_all()
         self.append_watchers.mark_all()  # followers are told with what they fetch next
@@ -605,7 +605,7 @@ class Partition:
     def _after(self, appended: Appended, nbytes: int) -> None:
         if appended.duplicate:
             return
-        self.watchers.came(nbytes)
+        self.watchers.on_append(nbytes)
         if appended.rolled:
             self._after_roll(appended)
 

@@ -61,7 +61,7 @@ class PeerQueues(ABC, Generic[ItemT]):
         self._queues[node_id] = deque((item,))
         self._keep(self._work(node_id))
 
-    def look_again(self) -> None:
+    def retry_now(self) -> None:
         """After a change of the metadata: give up what has to be asked of others now."""
         for node_id, queue in tuple(self._queues.items()):
             waiting = [item for item in queue if self._keeps_waiting(node_id, item)]

@@ -23,7 +23,7 @@ from headrace.runtime import Clock, Runtime
 _LANES_MAX: Final = 1024
 
 
-class Lane(IntEnum):
+class PeerConnection(IntEnum):
     """Which connection to a broker; those from FETCH on are the fetchers', one each."""
 
     CONTROL = 0

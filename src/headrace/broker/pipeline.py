@@ -21,13 +21,13 @@ from headrace.protocol.api import ApiKey
 from headrace.protocol.codec import read_request_header
 from headrace.protocol.codegen import decoder
 from headrace.protocol.error_finder import error_finder
-from headrace.protocol.wire import MalformedMessage, skip_tags
+from headrace.protocol.wire import MalformedMessageError, skip_tags
 
 if TYPE_CHECKING:
     from headrace.broker.broker import Broker
-    from headrace.broker.connection import Connection
+    from headrace.broker.connection import ServerConnection
 
-# None lets a request go on. Anything else is the response that refuses it; `CloseConnection` refuses it without one.
+# None lets a request go on. Anything else is the response that refuses it; `CloseConnectionError` does so without.
 Check: TypeAlias = Callable[[RequestContext, Any], Any]
 # For how many seconds the client is to be quiet after its answer.
 Throttle: TypeAlias = Callable[[RequestContext, Any], float]
@@ -78,7 +78,7 @@ class Route:
         self.encode = codec.response_encoder(handler.response_class, version)
 
 
-class Pipeline:
+class RequestPipeline:
     """Takes the requests of all connections of a broker through the same steps."""
 
     def __init__(self, broker: Broker) -> None:
@@ -93,10 +93,10 @@ class Pipeline:
         self._routes: dict[int, Route] = {}
         self._now = broker.runtime.clock.monotonic
 
-    def begin(self, connection: Connection, frame: memoryview, arrived: float, began: float) -> RequestContext:
+    def begin(self, connection: ServerConnection, frame: memoryview, arrived: float, began: float) -> RequestContext:
         """Take a request as far as it goes without waiting; `context.result` is what came of it. It is `began` now.
 
-        Raises `MalformedMessage` or `CloseConnection` where the connection has to be closed.
+        Raises `MalformedMessageError` or `CloseConnectionError` where the connection has to be closed.
         """
         route = None
         try:
@@ -113,8 +113,8 @@ class Pipeline:
         except (struct.error, IndexError) as error:
             self.malformed += 1
             what = "the header of a request" if route is None else f"{route.handler.api_key.name} v{route.api_version}"
-            raise MalformedMessage(f"{what} ends too early ({error})") from error
-        except MalformedMessage:
+            raise MalformedMessageError(f"{what} ends too early ({error})") from error
+        except MalformedMessageError:
             self.malformed += 1
             raise
         try:
@@ -159,10 +159,10 @@ class Pipeline:
         api_key, version = codec.split_kind(kind)
         handler = self.handlers.get(api_key)
         if handler is None:
-            raise MalformedMessage(f"API key {api_key} is not served")
+            raise MalformedMessageError(f"API key {api_key} is not served")
         is_served = handler.low <= version <= handler.high
         if not is_served and api_key != ApiKey.API_VERSIONS:
-            raise MalformedMessage(
+            raise MalformedMessageError(
                 f"{handler.api_key.name} version {version} is not served (only {handler.low}-{handler.high})"
             )
         route = Route(handler, version, self.metrics[api_key])

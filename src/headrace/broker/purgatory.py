@@ -19,7 +19,7 @@ Readable: TypeAlias = Callable[["Watchers", int], int]
 class Watcher(Protocol):
     """Whoever is told what happens to a partition."""
 
-    def came(self, watchers: Watchers, nbytes: int) -> None:
+    def on_append(self, watchers: Watchers, nbytes: int) -> None:
         """So many bytes came."""
         ...
 
@@ -45,7 +45,7 @@ class Waiter:
         self.bytes_wanted = bytes_wanted
         self._watched: list[Watchers] = []
 
-    def came(self, watchers: Watchers, nbytes: int) -> None:
+    def on_append(self, watchers: Watchers, nbytes: int) -> None:
         self.bytes_wanted -= nbytes if self._readable is None else self._readable(watchers, nbytes)
         if self.bytes_wanted <= 0:
             self.wake()
@@ -92,10 +92,10 @@ class Watchers:
             if not self._waiters:
                 self._waiters = None
 
-    def came(self, nbytes: int) -> None:
+    def on_append(self, nbytes: int) -> None:
         if self._waiters is not None:
             for waiter in tuple(self._waiters):
-                waiter.came(self, nbytes)
+                waiter.on_append(self, nbytes)
 
     def wake_all(self) -> None:
         if self._waiters is not None:

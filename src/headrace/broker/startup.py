@@ -16,18 +16,18 @@ from headrace.cluster.broker_config import BrokerConfig
 from headrace.cluster.brokers import Registration
 from headrace.cluster.decision import Decision
 from headrace.cluster.features import SUPPORTED_FEATURES
-from headrace.cluster.image import InconsistentMetadataError, Listener, PartitionImage, partition_record
+from headrace.cluster.image import Endpoint, InconsistentMetadataError, PartitionImage, partition_record
 from headrace.cluster.records import ConfigRecord, MetadataRecord, ResourceType, TopicRecord
 from headrace.cluster.store import Store
 from headrace.cluster.store.directory_session import DirectorySession
 from headrace.cluster.store.kazoo_session import KazooSession
 from headrace.cluster.store.metadata_log import DIRECTORY_NAME, MetadataLog
 from headrace.cluster.store.node_store import NodeStore
-from headrace.cluster.store.session import Session
+from headrace.cluster.store.session import StoreSession
 from headrace.cluster.topic_names import INTERNAL_TOPICS, name_problem
 from headrace.config import ConfigError
 from headrace.errors import KafkaStorageError
-from headrace.log import Fate, Found, Log, LogDirectories, meta_properties
+from headrace.log import FoundLog, Log, LogDirectories, LogFate, meta_properties
 from headrace.runtime import DiskError, Runtime
 from headrace.topics import TopicPartition
 
@@ -60,7 +60,7 @@ def shared_store(runtime: Runtime, config: BrokerConfig) -> Store | None:
             {"headrace.metadata.dir": "headrace.metadata.dir: give this or zookeeper.connect, a cluster has one store"}
         )
     timeout_s = config.get_int("zookeeper.session.timeout.ms") / 1000
-    session: Callable[[], Session]
+    session: Callable[[], StoreSession]
     if zookeeper:
         session = functools.partial(KazooSession, runtime, str(zookeeper), timeout_s=timeout_s)
         where = f"ZooKeeper ({zookeeper})"
@@ -150,7 +150,7 @@ def _ids_not_here(broker: Broker) -> list[bytes]:
 def registration(broker: Broker, missing: list[bytes]) -> Registration:
     """What this broker tells of itself. `missing` directories stay its own, so that the next start looks for them."""
     listeners = [
-        Listener(setting.name, setting.advertised_host, setting.public_port, SECURITY_PROTOCOLS[setting.protocol])
+        Endpoint(setting.name, setting.advertised_host, setting.public_port, SECURITY_PROTOCOLS[setting.protocol])
         for setting in broker.listener_settings
     ]
     rack = broker.started_with["broker.rack"]
@@ -181,16 +181,16 @@ async def open_logs(broker: Broker) -> dict[TopicPartition, Log]:
     )
 
 
-def fate_of(broker: Broker, partition: TopicPartition, topic_id: bytes | None) -> Fate:
+def fate_of(broker: Broker, partition: TopicPartition, topic_id: bytes | None) -> LogFate:
     """What the metadata says of a log. One that it does not know is kept: it may be the metadata that is wrong."""
     if topic_id is None:
         # Its id was lost in a crash before anything of it was durable; so its name has to do.
-        return Fate.SET_ASIDE if broker.image.partition(*partition) is None else Fate.OPENED
+        return LogFate.SET_ASIDE if broker.image.partition(*partition) is None else LogFate.OPENED
     topic = broker.image.topics_by_id.get(topic_id)
     if topic is None:
-        return Fate.DELETED if topic_id in broker.metadata.deleted_before else Fate.SET_ASIDE
+        return LogFate.DELETED if topic_id in broker.metadata.deleted_before else LogFate.SET_ASIDE
     is_here = topic.name == partition.topic and partition.partition < len(topic.partitions)
-    return Fate.OPENED if is_here else Fate.SET_ASIDE
+    return LogFate.OPENED if is_here else LogFate.SET_ASIDE
 
 
 async def _adopt_all(broker: Broker) -> dict[TopicPartition, Log]:
@@ -203,13 +203,13 @@ async def _adopt_all(broker: Broker) -> dict[TopicPartition, Log]:
     return logs
 
 
-def adopt(broker: Broker, found: list[Found], logs: dict[TopicPartition, Log]) -> Decision[None]:
+def adopt(broker: Broker, found: list[FoundLog], logs: dict[TopicPartition, Log]) -> Decision[None]:
     """Make topics of the logs of a data directory that came without metadata, such as one of Apache Kafka.
 
     Their configs are not known. So that nothing is deleted that was meant to stay, they keep everything until someone
     sets `retention.ms`. Logs of another topic id than most of a topic's are left out.
     """
-    by_topic: dict[str, dict[int, Found]] = {}
+    by_topic: dict[str, dict[int, FoundLog]] = {}
     for entry in found:
         if name_problem(entry.partition.topic) is None:
             by_topic.setdefault(entry.partition.topic, {})[entry.partition.partition] = entry

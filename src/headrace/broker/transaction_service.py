@@ -73,8 +73,8 @@ class TransactionService(CoordinatorDriver[Outcome, Shard]):
 
     def follow(self, topic: TopicImage | None) -> None:
         super().follow(topic)
-        self._questions.look_again()
-        self._markers.look_again()
+        self._questions.retry_now()
+        self._markers.retry_now()
 
     async def close(self) -> None:
         await super().close()

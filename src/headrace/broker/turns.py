@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 
-class Turns:
+class LogTurns:
     """What is under way on one log. What was begun is finished, also when whoever waits for it gives up."""
 
     __slots__ = ("_under_way", "held")

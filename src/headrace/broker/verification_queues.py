@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from headrace.broker.peer_queues import PeerQueues
-from headrace.broker.peers import Lane, Peers
+from headrace.broker.peers import PeerConnection, Peers
 from headrace.cluster.topic_names import TRANSACTION_STATE
 from headrace.errors import ErrorCode
 from headrace.protocol.messages.add_partitions_to_txn import (
@@ -76,7 +76,7 @@ class VerificationQueues(PeerQueues[_Question]):
     async def _ask(self, node_id: int, items: list[_Question]) -> None:
         request = AddPartitionsToTxnRequest(transactions=[item.transaction for item in items])
         response: AddPartitionsToTxnResponse = await self._peers.request(
-            node_id, Lane.VERIFICATION, request, version_max=ADD_VERSION
+            node_id, PeerConnection.VERIFICATION, request, version_max=ADD_VERSION
         )
         for item in items:
             found = errors_of(response, item.transaction.transactional_id)

@@ -14,17 +14,21 @@ from headrace.client.admin import ConfigEntry, ConfigResource, ConfigSource, Res
 app = typer.Typer(no_args_is_help=True)
 
 
-class Kind(StrEnum):
+class EntityKind(StrEnum):
     TOPIC = "topic"
     BROKER = "broker"
     GROUP = "group"
 
 
-KindArgument = Annotated[Kind, typer.Argument(help="What has the settings.")]
+KindArgument = Annotated[EntityKind, typer.Argument(help="What has the settings.")]
 NameArgument = Annotated[
     str, typer.Argument(metavar="NAME", help="A topic, a broker's number (or `default`: of all brokers), a group.")
 ]
-_TYPES = {Kind.TOPIC: ResourceType.TOPIC, Kind.BROKER: ResourceType.BROKER, Kind.GROUP: ResourceType.GROUP}
+_TYPES = {
+    EntityKind.TOPIC: ResourceType.TOPIC,
+    EntityKind.BROKER: ResourceType.BROKER,
+    EntityKind.GROUP: ResourceType.GROUP,
+}
 _SOURCES = {
     ConfigSource.DYNAMIC_TOPIC_CONFIG: "topic",
     ConfigSource.DYNAMIC_BROKER_CONFIG: "broker, dynamic",
@@ -35,8 +39,8 @@ _SOURCES = {
 }
 
 
-def _resource(kind: Kind, name: str) -> ConfigResource:
-    return ConfigResource(_TYPES[kind], "" if kind is Kind.BROKER and name == "default" else name)
+def _resource(kind: EntityKind, name: str) -> ConfigResource:
+    return ConfigResource(_TYPES[kind], "" if kind is EntityKind.BROKER and name == "default" else name)
 
 
 @app.command()

@@ -15,7 +15,7 @@ from headrace.cli.exits import ReaderGone
 from headrace.cli.formats import NAMES, Writer, writer_for
 from headrace.cli.options import Target, admin_for, only, plain_kernels, targeted
 from headrace.cli.output import Tick, note, progress, silent, usage
-from headrace.cli.reading import Piece, Range, Share, read_ranges
+from headrace.cli.reading import Piece, PrintedRange, Share, read_ranges
 from headrace.cli.times import duration_ms, is_duration, moment_ms
 from headrace.client.admin import Admin, OffsetSpec
 from headrace.client.admin.topics import READ_COMMITTED, READ_UNCOMMITTED
@@ -136,7 +136,7 @@ def _print_share(
     printer: _Printer,
     consumer: Consumer,
     topics: list[str],
-    ranges: Mapping[TopicPartition, Range] | None,
+    ranges: Mapping[TopicPartition, PrintedRange] | None,
     timeout_s: float,
 ) -> None:
     """As a member of a group: what was printed is committed, now and then and at the end, also after Ctrl-C."""
@@ -197,7 +197,7 @@ def _ranges(
     end: str | None,
     follow: bool,
     isolation: str,
-) -> dict[TopicPartition, Range]:
+) -> dict[TopicPartition, PrintedRange]:
     """Every partition that is read, with its first offset and the one to stop before."""
     described = admin.describe_topics(topics).all()
     wanted = [
@@ -213,7 +213,7 @@ def _ranges(
     last = _offsets(admin, wanted, OffsetSpec.latest(), isolation)
     starts = _resolve(admin, start or "beginning", wanted, first, last, isolation)
     ends = _resolve(admin, end or "end", wanted, first, last, isolation)
-    return {tp: Range(starts[tp], None if follow else min(ends[tp], last[tp])) for tp in wanted}
+    return {tp: PrintedRange(starts[tp], None if follow else min(ends[tp], last[tp])) for tp in wanted}
 
 
 def _offsets(

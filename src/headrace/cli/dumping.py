@@ -17,13 +17,21 @@ from headrace.errors import HeadraceError
 from headrace.log import checkpoints, partition_metadata, snapshots, transaction_index
 from headrace.log.leader_epochs import FILE_NAME as EPOCHS_NAME
 from headrace.log.leader_epochs import LeaderEpochs
-from headrace.log.offset_index import DamagedIndex, OffsetIndex
+from headrace.log.offset_index import DamagedIndexError, OffsetIndex
 from headrace.log.scanning import check_whole, scan_batches, scan_headers
 from headrace.log.time_index import TimeIndex
 from headrace.protocol.stored import consumer_offsets, metadata_records, transaction_state
-from headrace.protocol.stored.coordinator import StoredRecord, Unknown
-from headrace.protocol.wire import MalformedMessage
-from headrace.records import Batch, BatchHeader, CorruptBatch, InvalidRecord, Record, read_control, read_records
+from headrace.protocol.stored.coordinator import KeyAndValue, Unknown
+from headrace.protocol.wire import MalformedMessageError
+from headrace.records import (
+    Batch,
+    BatchHeader,
+    CorruptBatchError,
+    MalformedRecordError,
+    Record,
+    read_control,
+    read_records,
+)
 
 Row = dict[str, Any]
 _PARTITION_DIRECTORY = re.compile(r"(?P<topic>.+)-(?P<partition>\d+)(?:\.[0-9a-f]{32}-(?:delete|future|stray))?")
@@ -94,13 +102,13 @@ def _batches(path: Path) -> Iterator[tuple[int, Batch | None, str | None]]:
             end = position + batch.size
             try:
                 check_whole(batch)
-            except CorruptBatch as error:
+            except CorruptBatchError as error:
                 yield position, batch, str(error)
                 continue
             yield position, batch, None
         if file.has_data_from(end):
             yield end, None, f"{file.size - end} bytes after the last whole batch"
-    except CorruptBatch as error:
+    except CorruptBatchError as error:
         if file.has_data_from(end):
             yield end, None, str(error)
     finally:
@@ -136,7 +144,7 @@ def record_rows(path: Path) -> Iterator[Row]:
             continue
         try:
             records = read_records(batch)
-        except (CorruptBatch, InvalidRecord) as error:
+        except (CorruptBatchError, MalformedRecordError) as error:
             yield {"position": position, "error": str(error)}
             continue
         for record in records:
@@ -152,7 +160,7 @@ def _record_row(record: Record, is_control: bool, describe: Callable[[Record], R
     if describe is not None:
         try:
             return row | describe(record)
-        except MalformedMessage as error:
+        except MalformedMessageError as error:
             return row | {"error": f"cannot be decoded: {error}"}
     row |= {"key": _text(record.key), "value": _text(record.value)}
     if record.headers:
@@ -164,7 +172,7 @@ def _text(data: bytes | None) -> str | None:
     return None if data is None else data.decode("utf-8", "backslashreplace")
 
 
-def _coordinator_record(decode: Callable[[Any, Any], StoredRecord | Unknown], record: Record) -> Row:
+def _coordinator_record(decode: Callable[[Any, Any], KeyAndValue | Unknown], record: Record) -> Row:
     if record.key is None:
         return {"error": "a record without a key"}
     found = decode(record.key, record.value)
@@ -306,7 +314,7 @@ def read_rows(path: Path, kind: FileKind) -> Iterator[Row]:
     """The rows of a file; damage becomes a row with an `error`."""
     try:
         yield from kind.rows(path)
-    except (HeadraceError, DamagedIndex, ValueError) as error:
+    except (HeadraceError, DamagedIndexError, ValueError) as error:
         yield {"error": f"{path.name}: {error}"}
 
 
@@ -332,7 +340,7 @@ def segment_rows(directory: Path) -> list[Row]:
                 batches += 1
                 records += header.count
                 newest = max(newest, header.max_timestamp)
-        except CorruptBatch as error:
+        except CorruptBatchError as error:
             problem = str(error) if file.has_data_from(end) else None
         finally:
             file.close()

@@ -247,7 +247,7 @@ def reset(
         "--to-current": ResetTo.current() if to_current else None,
         "--to-offset": None if to_offset is None else ResetTo.offset(to_offset),
         "--to-datetime": None if to_datetime is None else ResetTo.timestamp(moment_ms(to_datetime)),
-        "--by-duration": None if by_duration is None else ResetTo.duration(duration_ms(by_duration)),
+        "--by-duration": None if by_duration is None else ResetTo.duration(duration_ms(by_duration) / 1000),
         "--shift-by": None if shift_by is None else ResetTo.shift(shift_by),
         "--to-group": None if to_group is None else ResetTo.group(to_group),
         "--from-file": None if from_file is None else ResetTo.each(_read_offsets(from_file)),

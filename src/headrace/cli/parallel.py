@@ -17,7 +17,7 @@ from headrace.cli.options import Target, only, pairs, targeted
 from headrace.cli.output import note, usage
 from headrace.client.consumer.config import CONSUMER_CONFIGS
 from headrace.parallel import Consumers, Model, ParallelConsumer, Pool, Ranges, Retry, Window
-from headrace.parallel.view import MetricsPage, Watch
+from headrace.parallel.view import LiveView, MetricsPage
 
 _MODELS = ("pool", "window", "consumers", "ranges")
 _ORDERS = ("partition", "key", "none")
@@ -84,7 +84,7 @@ def command(
             note(f"metrics at http://127.0.0.1:{page.port}/metrics")
         if watch:
             # Log lines between the pictures would tear them apart; what they tell is counted in the view.
-            stack.enter_context(Watch(consumer.snapshot))
+            stack.enter_context(LiveView(consumer.snapshot))
         else:
             stack.enter_context(_log_lines())
         consumer.run()

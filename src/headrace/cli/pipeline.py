@@ -37,12 +37,12 @@ from headrace.cli.output import (
 )
 from headrace.cli.running import watched
 from headrace.errors import HeadraceError
-from headrace.spark.extras import MissingExtra, explained
-from headrace.spark.pipelines import PIPELINES, Option, Result, WrongOption, load, nearest, parsed
+from headrace.spark.extras import MissingExtraError, explained
+from headrace.spark.pipelines import PIPELINES, Option, Result, WrongOptionError, load, nearest, parsed
 from headrace.spark.pipelines import state as states
 from headrace.spark.pipelines.declaring import Pipeline, run_name
 from headrace.spark.pipelines.running import kafka_config
-from headrace.spark.pipelines.state import State, find
+from headrace.spark.pipelines.state import PipelineState, find
 from headrace.spark.pipelines.topics import missing_topics
 
 app = typer.Typer(no_args_is_help=True)
@@ -87,7 +87,7 @@ def run(
         return
     try:
         pipeline = load(name)
-    except WrongOption as error:
+    except WrongOptionError as error:
         raise usage(str(error)) from error
     if any(text in _HELP for text in context.args):
         print("\n".join(help_lines(name, pipeline.OPTIONS)))
@@ -113,7 +113,7 @@ def _checked(pipeline: Pipeline, given: dict[str, Any], problems: list[str]) -> 
         values = parsed(pipeline.OPTIONS, given)
         check_reachable(target.servers, _PROBE_S)
         problems += missing_topics(pipeline.OPTIONS, values)
-    except WrongOption as error:
+    except WrongOptionError as error:
         problems += str(error).splitlines()
     if problems:
         raise usage("\n".join(problems))
@@ -131,11 +131,11 @@ def _run(name: str, pipeline: Pipeline, values: dict[str, Any]) -> Result:
     try:
         with watched(name, log) as watch:
             return pipeline.run(values, watch=watch)
-    except WrongOption as error:
+    except WrongOptionError as error:
         raise usage(str(error)) from error
     except ModuleNotFoundError as error:
         raise explained(error) from error
-    except MissingExtra:
+    except MissingExtraError:
         raise
     except HeadraceError as error:
         raise CommandError(f"{error}\nSpark's log is in {log}") from error
@@ -281,8 +281,8 @@ def status(
                 note(f"{row['name']}: {why}")
 
 
-def _status_row(path: Path, state: State, target: Target) -> dict[str, Any]:
-    row: dict[str, Any] = {name: getattr(state, name) for name in State.__slots__ if name != "before"}
+def _status_row(path: Path, state: PipelineState, target: Target) -> dict[str, Any]:
+    row: dict[str, Any] = {name: getattr(state, name) for name in PipelineState.__slots__ if name != "before"}
     log = log_path(state.name)
     row |= {"checkpoint": str(path), "phase": str(state.phase), "log": str(log) if log.exists() else None}
     lags: dict[str, int | None] = {}
@@ -298,7 +298,7 @@ def _status_row(path: Path, state: State, target: Target) -> dict[str, Any]:
     return row
 
 
-def group_lags(state: State, target: Target) -> dict[str, int | None]:
+def group_lags(state: PipelineState, target: Target) -> dict[str, int | None]:
     """The lag of each of a pipeline's consumer groups, now; None for one that has committed nothing."""
     from headrace.cli.group import group_documents
 
@@ -333,7 +333,7 @@ def remove(
     for name in names:
         try:
             states.remove(known[name])
-        except WrongOption as error:
+        except WrongOptionError as error:
             raise CommandError(str(error)) from error
         log_path(name).unlink(missing_ok=True)
         print(f"{name} removed")

@@ -22,7 +22,7 @@ Piece = tuple[TopicPartition, Columns]
 
 
 @dataclass(frozen=True, slots=True)
-class Range:
+class PrintedRange:
     """From an offset to before another (None: without end)."""
 
     start: int
@@ -33,7 +33,9 @@ class Range:
         return self.end is not None and self.start >= self.end
 
 
-def read_ranges(reader: RangeReader, ranges: Mapping[TopicPartition, Range], timeout_s: float) -> Iterator[Piece]:
+def read_ranges(
+    reader: RangeReader, ranges: Mapping[TopicPartition, PrintedRange], timeout_s: float
+) -> Iterator[Piece]:
     """The records of ranges, in the order in which they arrive; ends when all are read.
 
     `RequestTimedOutError` when ranges that have an end bring nothing for that long.

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TextIO
 
 from headrace.cli.output import count, note
-from headrace.spark.pipelines import Snapshot, Watch
+from headrace.spark.pipelines import PipelineProgress, Watch
 
 _OUT, _ERR = 1, 2
 
@@ -69,13 +69,13 @@ def bar(name: str, screen: TextIO) -> Iterator[Watch]:
     with Progress(*columns, TimeElapsedColumn(), console=Console(file=screen), transient=True) as progress:
         task = progress.add_task(name, total=None, said="starting")
 
-        def watch(snapshot: Snapshot) -> None:
+        def watch(snapshot: PipelineProgress) -> None:
             progress.update(task, total=snapshot.total, completed=snapshot.rows_in, said=said(snapshot))
 
         yield watch
 
 
-def said(snapshot: Snapshot) -> str:
+def said(snapshot: PipelineProgress) -> str:
     """A snapshot in a line."""
     if snapshot.note and not snapshot.rows_in:
         return snapshot.note

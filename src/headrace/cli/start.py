@@ -156,11 +156,11 @@ def public_host_name() -> str:
 def run_broker(settings: dict[str, RawValue]) -> int:
     """Run until a signal; every way that a start can fail is one line on stderr."""
     from headrace.errors import HeadraceError
-    from headrace.runtime import ListenFailed
+    from headrace.runtime import ListenFailedError
 
     try:
         asyncio.run(_serve(settings))
-    except ListenFailed as error:
+    except ListenFailedError as error:
         hint = ". Stop what listens there, or choose another address with --listen" if _in_use(error) else ""
         return _fail(f"{error}{hint}")
     except ConfigError as error:
@@ -191,7 +191,7 @@ async def _serve(settings: dict[str, RawValue]) -> None:
     for number in numbers:
         loop.add_signal_handler(number, _on_signal, number, stopping, requests)
     try:
-        broker = Broker.from_settings(runtime, settings, workshop=InProcess())
+        broker = Broker.from_settings(runtime, settings, compaction_worker=InProcess())
         starting = loop.create_task(broker.start())
         waiting = loop.create_task(stopping.wait())
         await asyncio.wait((starting, waiting), return_when=asyncio.FIRST_COMPLETED)
@@ -216,7 +216,7 @@ async def _serve(settings: dict[str, RawValue]) -> None:
 
 
 def _on_signal(number: int, stopping: asyncio.Event, requests: StopRequests) -> None:
-    asked = requests.heard()
+    asked = requests.classify()
     if asked is Asked.AGAIN and number == signal.SIGINT:
         sys.stderr.write("headrace: ended at once; the next start checks the logs\n")
         sys.stderr.flush()

@@ -48,7 +48,7 @@ def list_(
         found = admin.list_transactions(
             states=state or (),
             producer_ids=producer_id or (),
-            running_longer_than_ms=-1 if longer_than is None else duration_ms(longer_than),
+            running_longer_than_s=None if longer_than is None else duration_ms(longer_than) / 1000,
         )
     rows = [
         {"transactional_id": one.transactional_id, "producer_id": one.producer_id, "state": one.state} for one in found
@@ -93,7 +93,7 @@ def _document(found: TransactionDescription, now_ms: int) -> dict[str, Any]:
         "state": found.state,
         "producer_id": found.producer_id,
         "producer_epoch": found.producer_epoch,
-        "timeout_ms": found.transaction_timeout_ms,
+        "timeout_ms": round(found.transaction_timeout_s * 1000),
         "start_time_ms": start_ms,
         "open_for_ms": None if start_ms is None else max(0, now_ms - start_ms),
         "partitions": [str(partition) for partition in sorted(found.topic_partitions)],
@@ -130,7 +130,7 @@ def hanging(
     Readers of committed records stop before them. End one with `headrace transaction abort --topic-partition`.
     """
     with target.admin() as admin:
-        found = admin.find_hanging_transactions(topic, open_for_longer_than_ms=duration_ms(longer_than))
+        found = admin.find_hanging_transactions(topic, open_for_longer_than_s=duration_ms(longer_than) / 1000)
     rows = [_hanging_row(one) for one in found]
     columns = [
         Column("topic", "TOPIC"),
@@ -209,7 +209,7 @@ def _abort_hanging(admin: Admin, partition: TopicPartition, start_offset: int, *
         )
         there = f"open there: those beginning at {', '.join(map(str, begins))}" if begins else "none is open there"
         raise CommandError(f"no open transaction of {partition} begins at offset {start_offset}; {there}")
-    hangs = admin.find_hanging_transactions([partition.topic], open_for_longer_than_ms=0)
+    hangs = admin.find_hanging_transactions([partition.topic], open_for_longer_than_s=0)
     if not force and not any(one.topic_partition == partition and one.start_offset == start_offset for one in hangs):
         raise CommandError(
             f"the transaction at {partition} offset {start_offset} does not hang: a coordinator works on it. Abort it "

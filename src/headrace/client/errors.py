@@ -2,10 +2,22 @@
 
 from __future__ import annotations
 
-from headrace.errors import HeadraceError, RequestTimedOutError
+from headrace.errors import (
+    FatalTransactionError as FatalTransactionError,
+)
+from headrace.errors import (
+    HeadraceError,
+    RequestTimedOutError,
+)
+from headrace.errors import (
+    ProducerFencedError as ProducerFencedError,
+)
+from headrace.errors import (
+    TransactionError as TransactionError,
+)
 
 
-class ClientClosed(HeadraceError):
+class ClientClosedError(HeadraceError):
     """The client was closed before, or while, this was asked of it."""
 
 
@@ -13,19 +25,15 @@ class SerializationError(HeadraceError):
     """A key or value could not be turned into bytes, or back. Nothing was sent."""
 
 
-class BufferExhausted(HeadraceError):
+class BufferExhaustedError(HeadraceError):
     """`buffer.memory` stayed full for `max.block.ms`. Nothing was sent."""
 
 
-class DeliveryTimeout(RequestTimedOutError):
+class DeliveryTimeoutError(RequestTimedOutError):
     """A record was not acknowledged in time (`delivery.timeout.ms`, or `max.block.ms` while its topic was unknown).
 
     It may or may not have been written when it had been sent before.
     """
-
-
-class TransactionError(HeadraceError):
-    """The root of what transactions raise: `__cause__` is the error that started it, where there was one."""
 
 
 class TransactionStateError(TransactionError):
@@ -36,17 +44,9 @@ class AbortableTransactionError(TransactionError):
     """The transaction cannot be committed, but the producer is well: `abort_transaction()`, then begin another one."""
 
 
-class FatalTransactionError(TransactionError):
-    """This producer can do no more transactions: close it, and make a new one (which ends what this one left open)."""
-
-
-class ProducerFenced(FatalTransactionError):
-    """Another producer took over this transactional id, or the transaction outlived `transaction.timeout.ms`."""
-
-
-class OutcomeUnknown(TransactionError):
+class TransactionOutcomeUnknownError(TransactionError):
     """No answer says whether the transaction was committed. Fence its transactional id, and then look."""
 
 
-class TransactionTimeout(RequestTimedOutError, TransactionError):
+class TransactionTimeoutError(RequestTimedOutError, TransactionError):
     """The time was over before the outcome was known. Call the same method again to go on waiting for it."""

@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 from headrace.client.arguments import check_several
 from headrace.client.cluster.drivers import BlockingClient
 from headrace.client.compiled import begin_loading
-from headrace.client.consumer._base import Setup, to_arrow
+from headrace.client.consumer._base import ConsumerSetup, to_arrow
 from headrace.client.consumer._ranges import Loss as Loss
 from headrace.client.consumer._ranges import LostOffsetsError as LostOffsetsError
 from headrace.client.consumer._ranges import OnLoss as OnLoss
@@ -34,7 +34,7 @@ from headrace.client.consumer.config import (
 )
 from headrace.client.consumer.errors import ConsumerForkedError
 from headrace.client.consumer.records import ConsumerRecord, ConsumerRecords, PartitionColumns, make_records
-from headrace.client.errors import ClientClosed
+from headrace.client.errors import ClientClosedError
 from headrace.client.forks import ignore_forks, watch_forks
 from headrace.config import ConfigError
 from headrace.errors import HeadraceError, RequestTimedOutError
@@ -76,7 +76,7 @@ class RangeReader:
                 {name: f"{name} means nothing to a range reader: it is told what to read" for name in refused}
             )
         given["auto.offset.reset"] = "none"
-        self._setup: Setup | None = Setup(given, keywords)
+        self._setup: ConsumerSetup | None = ConsumerSetup(given, keywords)
         self._settings = self._setup.settings
         self._clock = clock or RealClock()
         self._core: RangeCore | None = None
@@ -299,7 +299,7 @@ class RangeReader:
 
     def _use(self) -> RangeCore:
         if self._closed:
-            raise ClientClosed("the range reader is closed: make a new one")
+            raise ClientClosedError("the range reader is closed: make a new one")
         if self._pid != os.getpid():
             raise ConsumerForkedError(
                 f"this range reader was in use in process {self._pid} before the fork, and its connections belong "

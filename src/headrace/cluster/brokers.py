@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from headrace.cluster.decision import Decision
-from headrace.cluster.image import BrokerImage, Image, Listener, PartitionImage, TopicImage, registration
+from headrace.cluster.image import BrokerImage, Endpoint, Image, PartitionImage, TopicImage, registration
 from headrace.cluster.partitions import Rules, RulesOf, change, clean, plain_rules
 from headrace.cluster.records import (
     NO_LEADER,
@@ -35,7 +35,7 @@ class Registration:
 
     node_id: int
     incarnation_id: bytes
-    listeners: Sequence[Listener]
+    listeners: Sequence[Endpoint]
     rack: str | None = None
     directories: Sequence[bytes] = ()
     features: Sequence[tuple[str, int, int]] = ()

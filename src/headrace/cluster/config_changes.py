@@ -67,7 +67,7 @@ class ConfigContext:
         return BrokerLayers.of(self.image, self.config, self.node_id)
 
 
-class _Refused(Exception):
+class _RefusedError(Exception):
     def __init__(self, code: ErrorCode, message: str | None) -> None:
         super().__init__(message)
         self.error = ApiError(code, message)
@@ -112,16 +112,20 @@ def _check_result(context: ConfigContext, resource_type: int, name: str, values:
     error = NO_ERROR
     if resource_type == ResourceType.TOPIC:
         if not name:
-            raise _Refused(ErrorCode.INVALID_REQUEST, "The name of the topic is empty; topics have no common defaults.")
+            raise _RefusedError(
+                ErrorCode.INVALID_REQUEST, "The name of the topic is empty; topics have no common defaults."
+            )
         problem = name_problem(name)
         if problem is not None:
-            raise _Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, problem)
+            raise _RefusedError(ErrorCode.INVALID_TOPIC_EXCEPTION, problem)
         error = topic_config_error(context, values)
         if error is NO_ERROR and name not in context.image.topics:
             error = ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{name}' does not exist.")
     elif resource_type == ResourceType.GROUP:
         if not name:
-            raise _Refused(ErrorCode.INVALID_REQUEST, "The name of the group is empty; groups have no common defaults.")
+            raise _RefusedError(
+                ErrorCode.INVALID_REQUEST, "The name of the group is empty; groups have no common defaults."
+            )
         error = _group_config_error(context, values)
     elif resource_type == ResourceType.BROKER:
         problem = dynamic_problem(values, per_broker=bool(name))
@@ -130,7 +134,7 @@ def _check_result(context: ConfigContext, resource_type: int, name: str, values:
         else:
             error = _min_isr_error(context.image, name, values)
     if error is not NO_ERROR:
-        raise _Refused(*error)
+        raise _RefusedError(*error)
 
 
 def _min_isr_error(image: Image, name: str, values: Mapping[str, str]) -> ApiError:
@@ -148,15 +152,19 @@ def _min_isr_error(image: Image, name: str, values: Mapping[str, str]) -> ApiErr
 def _check_resource(context: ConfigContext, resource_type: int, name: str, configs: Sequence[_Named]) -> None:
     """What can be wrong with the change itself, whatever the configuration was before."""
     if len({config.name for config in configs}) != len(configs):
-        raise _Refused(ErrorCode.INVALID_REQUEST, "A configuration key comes twice in the request for this resource.")
+        raise _RefusedError(
+            ErrorCode.INVALID_REQUEST, "A configuration key comes twice in the request for this resource."
+        )
     if resource_type not in (ResourceType.TOPIC, ResourceType.BROKER, ResourceType.GROUP):
-        raise _Refused(ErrorCode.INVALID_REQUEST, f"Configuration of resource type {resource_type} cannot be changed.")
+        raise _RefusedError(
+            ErrorCode.INVALID_REQUEST, f"Configuration of resource type {resource_type} cannot be changed."
+        )
     if resource_type == ResourceType.BROKER and name:
         error = broker_name_error(name)
         if error is not NO_ERROR:
-            raise _Refused(*error)
+            raise _RefusedError(*error)
         if int(name) not in context.image.brokers:
-            raise _Refused(ErrorCode.INVALID_REQUEST, f"Unexpected broker id: there is no broker {name}.")
+            raise _RefusedError(ErrorCode.INVALID_REQUEST, f"Unexpected broker id: there is no broker {name}.")
 
 
 def broker_name_error(name: str, asked: int | None = None) -> ApiError:
@@ -173,7 +181,7 @@ def broker_name_error(name: str, asked: int | None = None) -> ApiError:
 def _check_values(configs: Sequence[_Named]) -> None:
     empty = [config.name for config in configs if config.value is None]
     if empty:
-        raise _Refused(ErrorCode.INVALID_REQUEST, f"A null value is not possible for: {', '.join(empty)}")
+        raise _RefusedError(ErrorCode.INVALID_REQUEST, f"A null value is not possible for: {', '.join(empty)}")
 
 
 def _changes(
@@ -203,7 +211,7 @@ def alter(
         error = NO_ERROR
         try:
             if times[resource.resource_type, resource.resource_name] > 1:
-                raise _Refused(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
+                raise _RefusedError(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
             _check_resource(context, resource.resource_type, resource.resource_name, resource.configs)
             _check_values(resource.configs)
             after = {config.name: config.value for config in resource.configs if config.value is not None}
@@ -211,7 +219,7 @@ def alter(
             if not request.validate_only:
                 touched = list(after)
                 decision.records += _changes(context, resource.resource_type, resource.resource_name, after, touched)
-        except _Refused as refused:
+        except _RefusedError as refused:
             error = refused.error
         decision.response.responses.append(
             alter_configs.AlterConfigsResourceResponse(
@@ -234,11 +242,11 @@ def alter_incrementally(
         error = NO_ERROR
         try:
             if times[resource.resource_type, resource.resource_name] > 1:
-                raise _Refused(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
+                raise _RefusedError(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
             records = _increment(context, resource)
             if not request.validate_only:
                 decision.records += records
-        except _Refused as refused:
+        except _RefusedError as refused:
             error = refused.error
         decision.response.responses.append(
             incremental_alter_configs.AlterConfigsResourceResponse(
@@ -266,7 +274,7 @@ def _increment(
         elif config.config_operation in (APPEND, SUBTRACT):
             after[config.name] = _edit_list(resource_type, config, after.get(config.name))
         else:
-            raise _Refused(
+            raise _RefusedError(
                 ErrorCode.INVALID_REQUEST, f"Unknown operation {config.config_operation} on {config.name}: use 0 to 3."
             )
     _check_result(context, resource_type, name, after)
@@ -277,7 +285,7 @@ def _edit_list(resource_type: int, config: incremental_alter_configs.AlterableCo
     key = _key_of(resource_type, config.name)
     if key is None or key.type is not ConfigType.LIST:
         verb = "APPEND to" if config.config_operation == APPEND else "SUBTRACT from"
-        raise _Refused(ErrorCode.INVALID_CONFIG, f"Can't {verb} {config.name}, because it is not a list.")
+        raise _RefusedError(ErrorCode.INVALID_CONFIG, f"Can't {verb} {config.name}, because it is not a list.")
     if before is None and isinstance(key.default, tuple):
         before = format_value(key.default)
     elements = [element for element in (before or "").split(",") if element]
@@ -308,9 +316,9 @@ def describe(
         code, message = ErrorCode.NONE, ""
         try:
             if not known:
-                raise _Refused(ErrorCode.INVALID_REQUEST, _MALFORMED)
+                raise _RefusedError(ErrorCode.INVALID_REQUEST, _MALFORMED)
             entries = _describe_resource(context, resource)
-        except _Refused as refused:
+        except _RefusedError as refused:
             code, message = refused.error.code, refused.error.message or ""
         response.results.append(
             describe_configs.DescribeConfigsResult(
@@ -331,22 +339,22 @@ def _describe_resource(context: ConfigContext, resource: describe_configs.Descri
     if resource.resource_type == ResourceType.TOPIC:
         problem = name_problem(name)
         if problem is not None:
-            raise _Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, problem)
+            raise _RefusedError(ErrorCode.INVALID_TOPIC_EXCEPTION, problem)
         if name not in context.image.topics:
-            raise _Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, None)
+            raise _RefusedError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, None)
         return describe_topic(context.layers, overrides, keys)
     if resource.resource_type == ResourceType.BROKER:
         if not name:
             return describe_cluster_defaults(context.layers, keys)
         if name != str(context.node_id):
             words = f"Unexpected broker id, expected {context.node_id} or empty string, but received {name}"
-            raise _Refused(ErrorCode.INVALID_REQUEST, words)
+            raise _RefusedError(ErrorCode.INVALID_REQUEST, words)
         return describe_broker(context.layers, keys)
     if resource.resource_type == ResourceType.GROUP:
         if not name:
-            raise _Refused(ErrorCode.INVALID_REQUEST, "The name of the group is empty.")
+            raise _RefusedError(ErrorCode.INVALID_REQUEST, "The name of the group is empty.")
         return describe_group(context.layers, overrides, keys)
-    raise _Refused(
+    raise _RefusedError(
         ErrorCode.INVALID_REQUEST,
         f"Resources of type {resource.resource_type} have no configuration that is kept here.",
     )

@@ -49,7 +49,7 @@ class InconsistentMetadataError(HeadraceError):
 
 
 @dataclass(frozen=True, slots=True)
-class Listener:
+class Endpoint:
     """An address under which a broker is reached."""
 
     name: str
@@ -65,7 +65,7 @@ class BrokerImage:
     node_id: int
     host: str
     port: int
-    listeners: tuple[Listener, ...]
+    listeners: tuple[Endpoint, ...]
     rack: str | None
     epoch: int
     fenced: bool
@@ -79,7 +79,7 @@ class BrokerImage:
         """Whether it may lead partitions and join in-sync replicas."""
         return not self.fenced and not self.in_controlled_shutdown
 
-    def listener(self, name: str) -> Listener | None:
+    def listener(self, name: str) -> Endpoint | None:
         return next((listener for listener in self.listeners if listener.name == name), None)
 
 
@@ -186,8 +186,8 @@ class Image:
         _FOLD[type(record)](self, record)
 
     def _register_broker(self, record: RegisterBrokerRecord) -> None:
-        listeners = tuple(Listener(e.name, e.host, e.port, e.security_protocol) for e in record.end_points)
-        first = listeners[0] if listeners else Listener("", "", 0, 0)
+        listeners = tuple(Endpoint(e.name, e.host, e.port, e.security_protocol) for e in record.end_points)
+        first = listeners[0] if listeners else Endpoint("", "", 0, 0)
         self.brokers[record.broker_id] = BrokerImage(
             node_id=record.broker_id,
             host=first.host,

@@ -114,13 +114,13 @@ def _follower(order: list[int], first: int, shift: int, index: int) -> int:
 
 def _at(order: list[int], index: int) -> int:
     if index < 0:
-        raise _StartTooLarge(
+        raise _StartTooLargeError(
             f"A start index so close to 2^31 cannot be used with {len(order)} brokers; take a smaller one."
         )
     return order[index]
 
 
-class _StartTooLarge(KafkaError):
+class _StartTooLargeError(KafkaError):
     """The sum of start index and partition does not fit 32 bits, where Java (whose rule this is) fails too."""
 
 

@@ -52,7 +52,7 @@ PARTITIONS_PER_REQUEST_MAX: Final = 10_000
 _ZERO_ID: Final = bytes(16)
 
 
-class _Refused(Exception):
+class _RefusedError(Exception):
     def __init__(self, code: ErrorCode, message: str | None = None) -> None:
         super().__init__(message)
         self.error = ApiError(code, message)
@@ -89,9 +89,9 @@ def create_topics(context: TopicContext, request: CreateTopicsRequest) -> Decisi
             continue
         try:
             if too_many is not None:
-                raise _Refused(*too_many)
+                raise _RefusedError(*too_many)
             result, records = _create(context, topic, shown)
-        except _Refused as refused:
+        except _RefusedError as refused:
             decision.response.topics.append(_failed(topic.name, refused.error))
             continue
         decision.response.topics.append(result)
@@ -127,11 +127,11 @@ def _create(
     _check_name(context.image, topic.name)
     empty = [config.name for config in topic.configs if config.value is None]
     if empty:
-        raise _Refused(ErrorCode.INVALID_CONFIG, f"A null value is not possible for: {', '.join(empty)}")
+        raise _RefusedError(ErrorCode.INVALID_CONFIG, f"A null value is not possible for: {', '.join(empty)}")
     overrides = {config.name: config.value for config in topic.configs if config.value is not None}
     error = topic_config_error(context.configs, overrides) if overrides else NO_ERROR
     if error is not NO_ERROR:
-        raise _Refused(*error)
+        raise _RefusedError(*error)
     partitions = _assigned(context.image, topic) if topic.assignments else _placed(context, topic)
     topic_id = context.new_uuid()
     records: list[MetadataRecord] = [TopicRecord(name=topic.name, topic_id=topic_id)]
@@ -155,14 +155,14 @@ def _create(
 def _check_name(image: Image, name: str) -> None:
     problem = name_problem(name)
     if problem is not None:
-        raise _Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, problem)
+        raise _RefusedError(ErrorCode.INVALID_TOPIC_EXCEPTION, problem)
     if name == METADATA_TOPIC:
-        raise _Refused(ErrorCode.INVALID_REQUEST, f"Creation of internal topic {METADATA_TOPIC} is prohibited.")
+        raise _RefusedError(ErrorCode.INVALID_REQUEST, f"Creation of internal topic {METADATA_TOPIC} is prohibited.")
     if name in image.topics:
-        raise _Refused(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
+        raise _RefusedError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
     colliding = image.colliding_topic(name)
     if colliding is not None:
-        raise _Refused(
+        raise _RefusedError(
             ErrorCode.INVALID_TOPIC_EXCEPTION,
             f"Topic '{name}' collides with existing topic {colliding}: their metrics would have the same name.",
         )
@@ -172,19 +172,19 @@ def _assigned(image: Image, topic: CreatableTopic) -> list[PartitionImage]:
     """Partitions on the replicas that the request names."""
     if topic.replication_factor != -1 or topic.num_partitions != -1:
         what = "replication factor" if topic.replication_factor != -1 else "number of partitions"
-        raise _Refused(ErrorCode.INVALID_REQUEST, f"Replicas are assigned by hand, so the {what} must be -1.")
+        raise _RefusedError(ErrorCode.INVALID_REQUEST, f"Replicas are assigned by hand, so the {what} must be -1.")
     by_index: dict[int, CreatableReplicaAssignment] = {}
     factor: int | None = None
     for assignment in topic.assignments:
         if assignment.partition_index in by_index:
             words = f"Partition {assignment.partition_index} is assigned more than once."
-            raise _Refused(ErrorCode.INVALID_REPLICA_ASSIGNMENT, words)
+            raise _RefusedError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, words)
         check_replicas(image, assignment.broker_ids, factor)
         factor = len(assignment.broker_ids)
         by_index[assignment.partition_index] = assignment
     if set(by_index) != set(range(len(by_index))):
         words = "The partitions assigned must be numbered from 0 without gaps."
-        raise _Refused(ErrorCode.INVALID_REPLICA_ASSIGNMENT, words)
+        raise _RefusedError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, words)
     return [_new_partition(image, by_index[index].broker_ids, by_hand=True) for index in range(len(by_index))]
 
 
@@ -193,10 +193,10 @@ def _placed(context: TopicContext, topic: CreatableTopic) -> list[PartitionImage
     factor, count = topic.replication_factor, topic.num_partitions
     if factor == 0 or factor < -1:
         words = "Replication factor must be larger than 0, or -1 to use the default value."
-        raise _Refused(ErrorCode.INVALID_REPLICATION_FACTOR, words)
+        raise _RefusedError(ErrorCode.INVALID_REPLICATION_FACTOR, words)
     if count == 0 or count < -1:
         words = "Number of partitions was set to an invalid non-positive value."
-        raise _Refused(ErrorCode.INVALID_PARTITIONS, words)
+        raise _RefusedError(ErrorCode.INVALID_PARTITIONS, words)
     if factor == -1:
         factor = context.config.get_int("default.replication.factor")
     if count == -1:
@@ -213,18 +213,18 @@ def _pick_replicas(
     registered = len(brokers) + len(away)
     refusal = f"Unable to replicate the partition {factor} time(s): "
     if factor > registered:
-        raise _Refused(
+        raise _RefusedError(
             ErrorCode.INVALID_REPLICATION_FACTOR,
             f"{refusal}The target replication factor of {factor} cannot be reached because only {registered} broker(s) "
             "are registered or some brokers have all their log directories cordoned.",
         )
     if not brokers:
-        raise _Refused(ErrorCode.INVALID_REPLICATION_FACTOR, f"{refusal}All brokers are currently fenced.")
+        raise _RefusedError(ErrorCode.INVALID_REPLICATION_FACTOR, f"{refusal}All brokers are currently fenced.")
     here = min(factor, len(brokers))
     try:
         placed = place(brokers, count, here, context.rng, start_index=start_index, first_partition=first_partition)
     except KafkaError as error:
-        raise _Refused(error.code, f"{refusal}{error.message}") from None
+        raise _RefusedError(error.code, f"{refusal}{error.message}") from None
     return {
         index: replicas + [away[(index + i) % len(away)] for i in range(factor - here)]
         for index, replicas in placed.items()
@@ -240,7 +240,7 @@ def check_replicas(image: Image, replicas: Sequence[int], factor: int | None) ->
     """Refuse replicas assigned by hand that cannot be: none, one twice, unknown brokers, or another number of them."""
     problem = replicas_problem(image, replicas, factor)
     if problem is not None:
-        raise _Refused(ErrorCode.INVALID_REPLICA_ASSIGNMENT, problem)
+        raise _RefusedError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, problem)
 
 
 def replicas_problem(image: Image, replicas: Sequence[int], factor: int | None) -> str | None:
@@ -261,7 +261,7 @@ def _new_partition(image: Image, replicas: Sequence[int], *, by_hand: bool = Fal
     isr = tuple(node_id for node_id in replicas if image.is_active(node_id))
     if not isr:
         code = ErrorCode.INVALID_REPLICA_ASSIGNMENT if by_hand else ErrorCode.INVALID_REPLICATION_FACTOR
-        raise _Refused(code, f"All brokers of the replicas {list(replicas)} are fenced or shutting down.")
+        raise _RefusedError(code, f"All brokers of the replicas {list(replicas)} are fenced or shutting down.")
     return PartitionImage(
         replicas=tuple(replicas),
         isr=isr,
@@ -359,7 +359,7 @@ def delete_topics(context: TopicContext, request: DeleteTopicsRequest, version: 
         result = DeletableTopicResult(name=name, topic_id=topic_id)
         try:
             topic = _to_delete(context.image, name, topic_id, count)
-        except _Refused as refused:
+        except _RefusedError as refused:
             result.error_code, result.error_message = refused.error
             if (name is None) == (topic_id == _ZERO_ID):
                 # Which topic is meant cannot be told, so neither can that it comes twice.
@@ -379,15 +379,15 @@ def delete_topics(context: TopicContext, request: DeleteTopicsRequest, version: 
 
 def _to_delete(image: Image, name: str | None, topic_id: bytes, count: int) -> TopicImage:
     if name is None and topic_id == _ZERO_ID:
-        raise _Refused(ErrorCode.INVALID_REQUEST, "Neither topic name nor id were specified.")
+        raise _RefusedError(ErrorCode.INVALID_REQUEST, "Neither topic name nor id were specified.")
     if name is not None and topic_id != _ZERO_ID:
-        raise _Refused(ErrorCode.INVALID_REQUEST, "You may not specify both topic name and topic id.")
+        raise _RefusedError(ErrorCode.INVALID_REQUEST, "You may not specify both topic name and topic id.")
     if count > 1:
-        raise _Refused(ErrorCode.INVALID_REQUEST, f"Duplicate topic {'id' if name is None else 'name'}.")
+        raise _RefusedError(ErrorCode.INVALID_REQUEST, f"Duplicate topic {'id' if name is None else 'name'}.")
     topic = image.topics.get(name) if name is not None else image.topics_by_id.get(topic_id)
     if topic is None:
         code = ErrorCode.UNKNOWN_TOPIC_ID if name is None else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        raise _Refused(code, code.message)
+        raise _RefusedError(code, code.message)
     return topic
 
 
@@ -401,11 +401,11 @@ def create_partitions(context: TopicContext, request: CreatePartitionsRequest) -
         error = NO_ERROR
         try:
             if times[topic.name] > 1:
-                raise _Refused(ErrorCode.INVALID_REQUEST, f"The topic {topic.name} comes twice in the request.")
+                raise _RefusedError(ErrorCode.INVALID_REQUEST, f"The topic {topic.name} comes twice in the request.")
             records = _more_partitions(context, topic)
             if not request.validate_only:
                 decision.records += records
-        except _Refused as refused:
+        except _RefusedError as refused:
             error = refused.error
         decision.response.results.append(
             CreatePartitionsTopicResult(name=topic.name, error_code=error.code, error_message=error.message)
@@ -416,20 +416,20 @@ def create_partitions(context: TopicContext, request: CreatePartitionsRequest) -
 def _more_partitions(context: TopicContext, request: CreatePartitionsTopic) -> Iterable[MetadataRecord]:
     topic = context.image.topics.get(request.name)
     if topic is None:
-        raise _Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        raise _RefusedError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
     have = len(topic.partitions)
     if request.count <= have:
         words = f"Topic {topic.name} already has {have} partition(s); {request.count} would not be an increase."
-        raise _Refused(ErrorCode.INVALID_PARTITIONS, words)
+        raise _RefusedError(ErrorCode.INVALID_PARTITIONS, words)
     additional = request.count - have
     if additional > PARTITIONS_PER_REQUEST_MAX:
         words = f"{additional} more partitions are too many at once; add at most {PARTITIONS_PER_REQUEST_MAX}."
-        raise _Refused(ErrorCode.POLICY_VIOLATION, words)
+        raise _RefusedError(ErrorCode.POLICY_VIOLATION, words)
     factor = len(topic.partitions[0].replicas)
     if request.assignments is not None:
         if len(request.assignments) != additional:
             words = f"{additional} partition(s) are added, but {len(request.assignments)} assignment(s) are given."
-            raise _Refused(ErrorCode.INVALID_REPLICA_ASSIGNMENT, words)
+            raise _RefusedError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, words)
         for assignment in request.assignments:
             check_replicas(context.image, assignment.broker_ids, factor)
         chosen = [assignment.broker_ids for assignment in request.assignments]

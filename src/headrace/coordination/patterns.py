@@ -24,7 +24,7 @@ _ESCAPED_CLASSES: dict[str, _Test] = {
 _ESCAPED_CHARACTERS = {"t": "\t", "n": "\n", "r": "\r", "f": "\f", "v": "\v", "a": "\a"}
 
 
-class InvalidPattern(ValueError):
+class InvalidPatternError(ValueError):
     """The text is no regular expression, or a larger one than is allowed."""
 
 
@@ -48,7 +48,7 @@ class Pattern:
 
     def __init__(self, text: str) -> None:
         if len(text) > PATTERN_LENGTH_MAX:
-            raise InvalidPattern(f"a pattern of {len(text)} characters: at most {PATTERN_LENGTH_MAX} are allowed")
+            raise InvalidPatternError(f"a pattern of {len(text)} characters: at most {PATTERN_LENGTH_MAX} are allowed")
         self._first, self._last = _Parser(text).parse()
 
     def matches(self, text: str) -> bool:
@@ -88,8 +88,8 @@ class _Parser:
             raise self._error("a ) without its (")
         return piece
 
-    def _error(self, what: str) -> InvalidPattern:
-        return InvalidPattern(f"{self._text!r} is no valid pattern: {what} at character {self._at}")
+    def _error(self, what: str) -> InvalidPatternError:
+        return InvalidPatternError(f"{self._text!r} is no valid pattern: {what} at character {self._at}")
 
     def _peek(self) -> str:
         return self._text[self._at : self._at + 1]
@@ -104,7 +104,7 @@ class _Parser:
     def _node(self, test: _Test | None = None, anchor: str = "") -> _Node:
         self._states += 1
         if self._states > STATES_MAX:
-            raise InvalidPattern(f"{self._text!r} is too large a pattern")
+            raise InvalidPatternError(f"{self._text!r} is too large a pattern")
         return _Node(test, anchor)
 
     def _alternatives(self) -> _Piece:

@@ -18,7 +18,7 @@ from headrace.cli.output import CommandError
 _START_TIMEOUT_S = 60.0
 
 
-class Broker:
+class DemoBroker:
     """`headrace start` as a child, on a free port."""
 
     def __init__(self, directory: Path, overrides: Sequence[str] = ()) -> None:

@@ -20,7 +20,7 @@ from headrace.cli.output import CommandError, count, size
 from headrace.client.admin import Admin, NewTopic, OffsetSpec
 from headrace.client.consumer.blocking import Consumer
 from headrace.client.producer.blocking import Producer
-from headrace.demo.broker import Broker
+from headrace.demo.broker import DemoBroker
 from headrace.demo.tour import Tour, bars
 from headrace.errors import HeadraceError
 from headrace.topics import TopicPartition
@@ -50,7 +50,7 @@ class ShortDemo(Tour):
     def __init__(self, console: Console, directory: Path, events: int) -> None:
         super().__init__(console)
         self._data = directory / "data"
-        self._broker = Broker(self._data)
+        self._broker = DemoBroker(self._data)
         self._events = events
         self._partitions = [TopicPartition(TOPIC, index) for index in range(PARTITIONS)]
 

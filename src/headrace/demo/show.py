@@ -30,7 +30,7 @@ from headrace.cli.output import CommandError, count, size
 from headrace.client.admin import Admin, NewTopic, OffsetSpec
 from headrace.client.consumer.blocking import Consumer
 from headrace.client.producer.blocking import Producer
-from headrace.demo.broker import Broker
+from headrace.demo.broker import DemoBroker
 from headrace.demo.show_driver import CLEAN, DEAD, PLAIN, PLAIN_PARTITIONS, SOURCE
 from headrace.demo.tour import Tour, bars
 from headrace.spark.pipelines.auditing import headline
@@ -69,11 +69,11 @@ def missing_for_spark() -> str | None:
         import pyspark  # noqa: F401
     except ImportError as error:
         return f"The show needs Spark, and {error.name} is not installed: pip install 'headrace[spark]'."
-    from headrace.spark.java import NoJava, find_java
+    from headrace.spark.java import JavaNotFoundError, find_java
 
     try:
         find_java()
-    except NoJava as error:
+    except JavaNotFoundError as error:
         return f"The show needs Spark: {error}."
     return None
 
@@ -122,7 +122,7 @@ class Driver:
             if line.startswith("{"):
                 self.said.append(json.loads(line))
 
-    def heard(self, at: str) -> list[dict[str, Any]]:
+    def events_at(self, at: str) -> list[dict[str, Any]]:
         return [one for one in self.said if one["at"] == at]
 
     def go(self) -> None:
@@ -159,7 +159,7 @@ class Show(Tour):
         self._directory = directory
         self._events = events
         # Short time-outs, so that a dead member is missed soon.
-        self._broker = Broker(directory / "data", ["group.min.session.timeout.ms=1000"])
+        self._broker = DemoBroker(directory / "data", ["group.min.session.timeout.ms=1000"])
         self._drivers: list[Driver] = []
         self._members: dict[str, subprocess.Popen[bytes]] = {}
         self._samples = Samples()
@@ -276,8 +276,8 @@ class Show(Tour):
     def _kill_driver(self, admin: Admin) -> None:
         self._step("4  The pipeline `activity`, exactly once: the Spark driver is killed")
         first = self._drivers[-1]
-        self._wait_for(lambda: bool(first.heard("ready")), "Spark")
-        ready = first.heard("ready")[0]
+        self._wait_for(lambda: bool(first.events_at("ready")), "Spark")
+        ready = first.events_at("ready")[0]
         self._say(f"Spark {ready['spark']} was ready after {ready['seconds']:.1f} s. Raw clicks → typed rows, in")
         self._say("large transactions; beside it half of them go through the at-least-once sink.")
         # In the middle of a micro-batch of both: some of it is written, and nobody has noted that.
@@ -298,7 +298,7 @@ class Show(Tour):
 
         def is_done() -> bool:
             self._sample(admin)
-            return bool(second.heard("done"))
+            return bool(second.events_at("done"))
 
         self._wait_for(is_done, "the pipeline to catch up")
         took = time.monotonic() - killed_at
@@ -354,9 +354,9 @@ class Show(Tour):
         self._step("5  The audit: every click, in and out")
         driver = self._drivers[-1]
         out, again = self._count_plain(admin)
-        self._wait_for(lambda: bool(driver.heard("audit")), "the audit")
+        self._wait_for(lambda: bool(driver.events_at("audit")), "the audit")
         driver.wait()
-        once = driver.heard("audit")[0]["document"]
+        once = driver.events_at("audit")[0]["document"]
         lost = self._plain_events - (out - again)
         other = f"in {self._plain_events:,} · out {out:,} · lost {lost:,} · duplicated {again:,}"
         self._say(Text.assemble("  exactly once  ", (headline(once), "bold green")))

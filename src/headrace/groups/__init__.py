@@ -12,6 +12,6 @@ from headrace.groups.coordinator import GroupCoordinator as GroupCoordinator
 from headrace.groups.loading import LoadReport as LoadReport
 from headrace.groups.offsets import TopicLookup as TopicLookup
 from headrace.groups.outcome import Outcome as Outcome
-from headrace.groups.outcome import Producer as Producer
 from headrace.groups.outcome import TimerKind as TimerKind
+from headrace.groups.outcome import TransactionalProducer as TransactionalProducer
 from headrace.groups.state import GroupState as GroupState

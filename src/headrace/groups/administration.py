@@ -9,7 +9,7 @@ from headrace.coordination import Caller, Now, Timer
 from headrace.errors import ErrorCode
 from headrace.groups.config import GroupConfig
 from headrace.groups.group_offsets import NO_EXPIRY, CommittedOffset
-from headrace.groups.offsets import OffsetCommits
+from headrace.groups.offsets import OffsetChanges
 from headrace.groups.outcome import Outcome, TimerKind, one_record
 from headrace.groups.records import group_tombstone
 from headrace.groups.shards import Shard, Shards
@@ -48,7 +48,7 @@ class _Deletion:
 
 
 class Administration:
-    def __init__(self, config: GroupConfig, shards: Shards, offsets: OffsetCommits) -> None:
+    def __init__(self, config: GroupConfig, shards: Shards, offsets: OffsetChanges) -> None:
         self._config = config
         self._shards = shards
         self._offsets = offsets

@@ -15,8 +15,8 @@ from headrace.groups import answers
 from headrace.groups.administration import Administration
 from headrace.groups.config import GroupConfig
 from headrace.groups.fetching import OffsetFetches
-from headrace.groups.membership import Membership
-from headrace.groups.offsets import OffsetCommits, TopicLookup
+from headrace.groups.membership import GroupMemberships
+from headrace.groups.offsets import OffsetChanges, TopicLookup
 from headrace.groups.outcome import Outcome, TimerKind
 from headrace.groups.rebalance import Rebalances
 from headrace.groups.shards import Shard, Shards
@@ -42,8 +42,8 @@ class GroupCoordinator(Coordinator[Outcome, Shard]):
         super().__init__(CONSUMER_OFFSETS, Outcome, Shards(config.offsets_topic_partitions))
         self._config = config
         self._rebalances = Rebalances(config)
-        self._membership = Membership(config, rng, self._shards, self._rebalances)
-        self._offsets = OffsetCommits(config, self._shards, self._rebalances, topics)
+        self._membership = GroupMemberships(config, rng, self._shards, self._rebalances)
+        self._offsets = OffsetChanges(config, self._shards, self._rebalances, topics)
         self._fetches = OffsetFetches(self._shards, topics)
         self._administration = Administration(config, self._shards, self._offsets)
 

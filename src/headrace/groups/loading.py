@@ -22,7 +22,7 @@ from headrace.protocol.stored.consumer_offsets import (
     decode_record,
 )
 from headrace.protocol.stored.coordinator import Unknown
-from headrace.protocol.wire import MalformedMessage
+from headrace.protocol.wire import MalformedMessageError
 
 _LEGACY_OFFSET, _OFFSET, _GROUP = b"\x00\x00", b"\x00\x01", b"\x00\x02"
 
@@ -113,7 +113,7 @@ class Loader:
     def _decode(self, stored: _Stored) -> tuple[Any, Any] | None:
         try:
             record = decode_record(stored.key, stored.value)
-        except MalformedMessage as error:
+        except MalformedMessageError as error:
             self.report.note_unreadable(stored.sequence, error)
             return None
         if isinstance(record, Unknown):

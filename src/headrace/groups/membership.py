@@ -15,7 +15,7 @@ from headrace.groups.outcome import Outcome, nothing_written, one_record
 from headrace.groups.rebalance import Rebalances
 from headrace.groups.records import group_record, new_group_record
 from headrace.groups.shards import Shards
-from headrace.groups.state import Group, GroupState, Member, Protocols, Session
+from headrace.groups.state import Group, GroupState, Member, MemberSession, Protocols
 from headrace.protocol.messages.heartbeat import HeartbeatRequest
 from headrace.protocol.messages.join_group import JoinGroupRequest
 from headrace.protocol.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse, MemberIdentity, MemberResponse
@@ -28,7 +28,7 @@ LEAVE_SEVERAL_VERSION = 3
 REASON_SHOWN_MAX = 255
 
 
-class Membership:
+class GroupMemberships:
     """Joins, syncs, heartbeats and leaves of groups whose partition is served here."""
 
     def __init__(self, config: GroupConfig, rng: random.Random, shards: Shards, rebalances: Rebalances) -> None:
@@ -103,7 +103,7 @@ class Membership:
                 self._replace_static(out, caller, request, group, group.members[existing], member_id, at)
         elif caller.api_version >= MEMBER_ID_REQUIRED_VERSION:
             # With an id of its own a client that asks again is known as the same member, and leaves no ghosts behind.
-            session = group.pending[member_id] = Session()
+            session = group.pending[member_id] = MemberSession()
             group.keep_alive(out, member_id, session, at.monotonic_ms + request.session_timeout_ms)
             answers.join_error(out, caller, ErrorCode.MEMBER_ID_REQUIRED, member_id)
         else:

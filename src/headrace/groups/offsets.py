@@ -11,7 +11,7 @@ from headrace.coordination import NO_PRODUCER_ID, Caller, Now
 from headrace.errors import ErrorCode
 from headrace.groups.config import GroupConfig
 from headrace.groups.group_offsets import NO_EXPIRY, CommittedOffset
-from headrace.groups.outcome import Outcome, Producer, nothing_failed, one_record
+from headrace.groups.outcome import Outcome, TransactionalProducer, nothing_failed, one_record
 from headrace.groups.rebalance import Rebalances
 from headrace.groups.records import offset_record, offset_tombstone
 from headrace.groups.shards import Shard, Shards
@@ -61,7 +61,7 @@ class TopicLookup(Protocol):
     def partition_count(self, name: str) -> int | None: ...
 
 
-class OffsetCommits:
+class OffsetChanges:
     """Changes of offsets. A change takes effect when it is written; until then its partition counts as unstable."""
 
     def __init__(self, config: GroupConfig, shards: Shards, rebalances: Rebalances, topics: TopicLookup) -> None:
@@ -124,7 +124,7 @@ class OffsetCommits:
         response.topics = _missing_first(response.topics, lambda topic: topic.name)
         out.reply(caller, response)
         if commits:
-            out.producer = Producer(request.producer_id, request.producer_epoch)
+            out.producer = TransactionalProducer(request.producer_id, request.producer_epoch)
             self._write(out, request.group_id, commits, request.producer_id, at)
 
     @staticmethod

@@ -16,7 +16,7 @@ from headrace.coordination import CoordinatorRecord, Effect, Now
 from headrace.errors import ErrorCode
 
 
-class Producer(NamedTuple):
+class TransactionalProducer(NamedTuple):
     """Whose transaction the records of an outcome belong to."""
 
     producer_id: int
@@ -32,7 +32,7 @@ class TimerKind(Enum):
 
 @dataclass(slots=True)
 class Outcome(coordination.Outcome):
-    producer: Producer | None = None
+    producer: TransactionalProducer | None = None
 
 
 def one_record(

@@ -37,12 +37,12 @@ _REACHED_FROM = {
 }
 
 
-class InvalidTransition(HeadraceError):
+class InvalidTransitionError(HeadraceError):
     """A group was asked to go from one state to another that does not follow it: a defect of the coordinator."""
 
 
 @dataclass(slots=True)
-class Session:
+class MemberSession:
     """Until when someone counts as alive, and for when its timer is set.
 
     A deadline that moves later leaves the timer alone: when it fires early, it is set again. So a heartbeat costs no
@@ -68,7 +68,7 @@ class Member:
     join: Caller | None = None
     sync: Caller | None = None
     is_new: bool = False
-    session: Session = field(default_factory=Session)
+    session: MemberSession = field(default_factory=MemberSession)
 
     def metadata(self, protocol_name: str | None) -> bytes:
         """What it says for that protocol. A group from the log may have none: its members' is then under no name."""
@@ -98,7 +98,7 @@ class Group:
     leader: str | None = None
     members: dict[str, Member] = field(default_factory=dict)
     static_members: dict[str, str] = field(default_factory=dict)
-    pending: dict[str, Session] = field(default_factory=dict)  # given an id, and expected to join with it
+    pending: dict[str, MemberSession] = field(default_factory=dict)  # given an id, and expected to join with it
     pending_sync: set[str] = field(default_factory=set)
     subscribed: frozenset[str] | None = None  # None: not known
     offsets: GroupOffsets = field(default_factory=GroupOffsets)
@@ -115,7 +115,7 @@ class Group:
 
     def transition(self, state: GroupState, now_ms: int) -> None:
         if self.state not in _REACHED_FROM[state]:
-            raise InvalidTransition(f"group {self.group_id!r} cannot go from {self.state.value} to {state.value}")
+            raise InvalidTransitionError(f"group {self.group_id!r} cannot go from {self.state.value} to {state.value}")
         self.previous_state, self.state, self.state_timestamp_ms = self.state, state, now_ms
 
     @property
@@ -266,7 +266,7 @@ class Group:
             if choice is not None:
                 votes[choice] = votes.get(choice, 0) + 1
         if not votes:
-            raise InvalidTransition(f"the members of group {self.group_id!r} have no protocol in common")
+            raise InvalidTransitionError(f"the members of group {self.group_id!r} have no protocol in common")
         return max(votes, key=votes.__getitem__)
 
     def find_subscriptions(self) -> None:
@@ -285,13 +285,13 @@ class Group:
 
     # --- timers -------------------------------------------------------------------------------------------------------
 
-    def keep_alive(self, out: Outcome, member_id: str, session: Session, deadline_ms: int) -> None:
+    def keep_alive(self, out: Outcome, member_id: str, session: MemberSession, deadline_ms: int) -> None:
         session.deadline_ms = deadline_ms
         if session.armed_ms is None or deadline_ms < session.armed_ms:
             session.armed_ms = deadline_ms
             out.arm(Timer(TimerKind.SESSION, self.partition, self.group_id, member_id), deadline_ms)
 
-    def end_session(self, out: Outcome, member_id: str, session: Session) -> None:
+    def end_session(self, out: Outcome, member_id: str, session: MemberSession) -> None:
         if session.armed_ms is not None:
             session.armed_ms = None
             out.cancel(Timer(TimerKind.SESSION, self.partition, self.group_id, member_id))

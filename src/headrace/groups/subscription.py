@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from headrace.protocol.codec import decode
 from headrace.protocol.schema import STRING, Array, data, f
-from headrace.protocol.wire import MalformedMessage, read_int16
+from headrace.protocol.wire import MalformedMessageError, read_int16
 
 
 @data("0")
@@ -23,6 +23,6 @@ def subscribed_topics(subscriptions: Iterable[bytes]) -> frozenset[str] | None:
             return None
         try:
             topics.update(decode(_SubscribedTopics, 0, subscription, 2).topics)
-        except MalformedMessage:
+        except MalformedMessageError:
             return None
     return frozenset(topics)

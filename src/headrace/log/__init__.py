@@ -6,18 +6,18 @@ published in one assignment. Who owns what is said in `LogState`, and checked by
 
 from headrace.log.appended import Appended, UnexpectedOffsetError
 from headrace.log.config import TOPIC_CONFIGS, LogConfig
-from headrace.log.directories import DirectoryInfo, LogDirectories, ReplicaInfo
+from headrace.log.directories import DirectoryInfo, LogDirectories, LogInfo
 from headrace.log.log import Log
-from headrace.log.meta_properties import DirectoryMismatch
+from headrace.log.meta_properties import DirectoryMismatchError
 from headrace.log.moving import Move
-from headrace.log.opening import Fate, FateOf, Found
+from headrace.log.opening import FateOf, FoundLog, LogFate
 from headrace.log.producer_state import UNVERIFIED, Origin, Verification
 from headrace.log.reading import Slice, TimeAndOffset
 from headrace.log.recovery import RecoveryReport
-from headrace.log.scanning import WouldBlock
+from headrace.log.scanning import WouldBlockError
 from headrace.log.segment import Caches, Segment
 from headrace.log.transaction_index import AbortedTransaction
-from headrace.log.validation import RecordsRejected
+from headrace.log.validation import RecordsRejectedError
 
 __all__ = [
     "TOPIC_CONFIGS",
@@ -26,22 +26,22 @@ __all__ = [
     "Appended",
     "Caches",
     "DirectoryInfo",
-    "DirectoryMismatch",
-    "Fate",
+    "DirectoryMismatchError",
     "FateOf",
-    "Found",
+    "FoundLog",
     "Log",
     "LogConfig",
     "LogDirectories",
+    "LogFate",
+    "LogInfo",
     "Move",
     "Origin",
-    "RecordsRejected",
+    "RecordsRejectedError",
     "RecoveryReport",
-    "ReplicaInfo",
     "Segment",
     "Slice",
     "TimeAndOffset",
     "UnexpectedOffsetError",
     "Verification",
-    "WouldBlock",
+    "WouldBlockError",
 ]

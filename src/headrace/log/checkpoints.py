@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from headrace.errors import HeadraceError
-from headrace.runtime import Disk, FileMissing
+from headrace.runtime import Disk, FileMissingError
 from headrace.topics import TopicPartition
 
 RECOVERY_POINT = "recovery-point-offset-checkpoint"
@@ -16,7 +16,7 @@ CLEANER = "cleaner-offset-checkpoint"
 _VERSION = "0"
 
 
-class DamagedCheckpoint(HeadraceError):
+class DamagedCheckpointError(HeadraceError):
     """A checkpoint that cannot be read; what it says is found out from the logs instead."""
 
 
@@ -25,12 +25,12 @@ def parse_lines(data: bytes) -> list[str]:
     try:
         lines = data.decode("utf-8").splitlines()
     except UnicodeDecodeError as error:
-        raise DamagedCheckpoint(f"not text: {error}") from None
+        raise DamagedCheckpointError(f"not text: {error}") from None
     if len(lines) < 2 or lines[0].strip() != _VERSION or not lines[1].strip().isdigit():
-        raise DamagedCheckpoint("its first two lines are not version 0 and a count")
+        raise DamagedCheckpointError("its first two lines are not version 0 and a count")
     entries = [line.strip() for line in lines[2:] if line.strip()]
     if len(entries) != int(lines[1]):
-        raise DamagedCheckpoint(f"it has {len(entries)} entries but says {lines[1].strip()}")
+        raise DamagedCheckpointError(f"it has {len(entries)} entries but says {lines[1].strip()}")
     return entries
 
 
@@ -44,16 +44,16 @@ def decode_offsets(data: bytes) -> dict[TopicPartition, int]:
     for line in parse_lines(data):
         fields = line.rsplit(" ", 2)
         if len(fields) != 3 or not fields[1].isdigit() or not fields[2].lstrip("-").isdigit():
-            raise DamagedCheckpoint(f"not a topic, a partition and an offset: {line!r}")
+            raise DamagedCheckpointError(f"not a topic, a partition and an offset: {line!r}")
         offsets[TopicPartition(fields[0], int(fields[1]))] = int(fields[2])
     return offsets
 
 
 def read_offsets(disk: Disk, path: str) -> dict[TopicPartition, int]:
-    """What the file says; nothing when it is missing. Raises DamagedCheckpoint."""
+    """What the file says; nothing when it is missing. Raises DamagedCheckpointError."""
     try:
         data = disk.read_file(path)
-    except FileMissing:
+    except FileMissingError:
         return {}
     return decode_offsets(data)
 

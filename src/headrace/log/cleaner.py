@@ -12,15 +12,15 @@ from functools import partial
 from typing import NamedTuple, Protocol
 
 from headrace.log import checkpoints
-from headrace.log.checkpoints import DamagedCheckpoint
+from headrace.log.checkpoints import DamagedCheckpointError
 from headrace.log.cleaning_choice import Candidate, cleanable, job_for
-from headrace.log.compaction import CleaningFailed, CleaningStopped, clean
-from headrace.log.compaction_job import CleaningLimits, CleanJob, CleanResult, CleanStatistics, Group
+from headrace.log.compaction import CleaningFailedError, CleaningStoppedError, clean
+from headrace.log.compaction_job import CleaningLimits, CleanJob, CleanResult, CleanStatistics, SegmentGroup
 from headrace.log.files import LogFile
 from headrace.log.log import Log
-from headrace.log.offset_index import DamagedIndex
+from headrace.log.offset_index import DamagedIndexError
 from headrace.log.segment import CLEANED, LOG, SUFFIXES, Segment, file_name
-from headrace.runtime import DiskError, FileMissing, Runtime
+from headrace.runtime import DiskError, FileMissingError, Runtime
 from headrace.topics import TopicPartition
 
 logger = logging.getLogger("headrace.log.cleaner")
@@ -41,15 +41,15 @@ class _Cleaned(NamedTuple):
     offset: int
 
 
-class Workshop(Protocol):
+class CompactionWorker(Protocol):
     """Where compactions are done. One at a time."""
 
     async def do(self, job: CleanJob) -> CleanResult:
-        """Raises CleaningStopped, CleaningFailed or a DiskError. Cancelling it ends the work, sooner or later."""
+        """Raises CleaningStoppedError, CleaningFailedError or a DiskError. Cancelling it ends the work in time."""
         ...
 
     async def close(self) -> None:
-        """End what is under way, and whatever the workshop keeps running."""
+        """End what is under way, and whatever the worker keeps running."""
         ...
 
 
@@ -130,14 +130,14 @@ class Cleaner:
         runtime: Runtime,
         limits: CleaningLimits | None = None,
         *,
-        workshop: Workshop | None = None,
+        compaction_worker: CompactionWorker | None = None,
         change: Change | None = None,
         change_directory: ChangeDirectory | None = None,
     ) -> None:
         self._runtime = runtime
         self._disk = runtime.disk
         self.limits = limits or CleaningLimits()
-        self._workshop = workshop or InThread(runtime)
+        self._compaction_worker = compaction_worker or InThread(runtime)
         self._change = change or _inline
         self._change_directory: ChangeDirectory = change_directory or runtime.offload
         self._checkpoints: dict[str, dict[TopicPartition, _Cleaned]] = {}
@@ -162,10 +162,10 @@ class Cleaner:
             partition = candidate.log.partition
             try:
                 return await self._clean(candidate, known, now_ms)
-            except CleaningStopped as stopped:
+            except CleaningStoppedError as stopped:
                 self.metrics.given_up += 1
                 logger.info("%s: compaction given up: %s", partition, stopped)
-            except (CleaningFailed, DamagedIndex) as error:
+            except (CleaningFailedError, DamagedIndexError) as error:
                 self.metrics.given_up += 1
                 self.metrics.uncleanable[partition] = str(error)
                 logger.error("%s: will not be compacted until the next start: %s", partition, error)
@@ -182,7 +182,7 @@ class Cleaner:
 
     async def close(self) -> None:
         """End a compaction that is under way; the logs may be closed afterwards."""
-        await self._workshop.close()
+        await self._compaction_worker.close()
 
     def forget(self, partition: TopicPartition) -> None:
         """The partition was deleted: one of the same name begins anew."""
@@ -225,7 +225,7 @@ class Cleaner:
         path = os.path.join(root, checkpoints.CLEANER)
         try:
             offsets = checkpoints.read_offsets(self._disk, path)
-        except DamagedCheckpoint as error:
+        except DamagedCheckpointError as error:
             logger.warning("%s is damaged (%s): compaction begins again at each log's start", path, error)
             return {}
         return {
@@ -258,7 +258,7 @@ class Cleaner:
         offload = self._runtime.offload
         job = await offload(job_for, candidate, self._disk, now_ms, self.limits)
         try:
-            result = await self._watched(candidate, self._workshop.do(job))
+            result = await self._watched(candidate, self._compaction_worker.do(job))
             segments = {segment.base_offset: segment for segment in candidate.segments}
             for group in result.groups:
                 await self._change(log, partial(self._swap, candidate, group, segments))
@@ -287,14 +287,14 @@ class Cleaner:
             while not task.done():
                 await asyncio.wait((task,), timeout=_LOOK_EVERY_S)
                 if not task.done() and not candidate.still_holds(()):
-                    raise CleaningStopped("the log was cut, moved, deleted or taken out of service")
+                    raise CleaningStoppedError("the log was cut, moved, deleted or taken out of service")
         finally:
             if not task.done():
                 task.cancel()
                 await asyncio.wait((task,))
         return task.result()
 
-    def _swap(self, candidate: Candidate, group: Group, segments: dict[int, Segment]) -> None:
+    def _swap(self, candidate: Candidate, group: SegmentGroup, segments: dict[int, Segment]) -> None:
         """Put one new segment in place of its old ones, in order with the log's appends.
 
         Group by group, from the log's start on: whatever a crash leaves, nothing that was replaced is newer than
@@ -307,7 +307,7 @@ class Cleaner:
             if candidate.still_holds(()) and ends[group.replaces[-1]] <= log.start_offset:
                 self._remove_cleaned(candidate.directory, group.base_offset)  # retention was faster
                 return
-            raise CleaningStopped("the log's segments are not those any more that were compacted")
+            raise CleaningStoppedError("the log's segments are not those any more that were compacted")
         path = os.path.join(candidate.directory, file_name(group.base_offset, LOG) + CLEANED)
         now_ms = self._runtime.clock.now_ms()
         new = Segment(log.caches, candidate.directory, group.base_offset, self._disk.size(path), now_ms)
@@ -324,7 +324,7 @@ class Cleaner:
         for kind in SUFFIXES:
             try:
                 self._disk.remove(os.path.join(directory, file_name(base_offset, kind) + CLEANED))
-            except FileMissing:
+            except FileMissingError:
                 continue
 
     def _note(self, report: CleanReport) -> None:

@@ -9,7 +9,7 @@ import os
 import sys
 from asyncio.subprocess import PIPE, Process
 
-from headrace.log.compaction import CleaningFailed, CleaningStopped
+from headrace.log.compaction import CleaningFailedError, CleaningStoppedError
 from headrace.log.compaction_job import CleanJob, CleanResult
 from headrace.runtime import DiskError
 
@@ -41,7 +41,7 @@ class InProcess:
 
     async def do(self, job: CleanJob) -> CleanResult:
         if self._busy or self._closed:
-            raise CleaningStopped("the worker is closed" if self._closed else "the worker has a job already")
+            raise CleaningStoppedError("the worker is closed" if self._closed else "the worker has a job already")
         self._busy = True
         try:
             process = await self._worker()
@@ -50,11 +50,11 @@ class InProcess:
                 async with asyncio.timeout(self._job_s_max):
                     line = await _ask(process, job)
             except TimeoutError:
-                raise CleaningStopped(f"the worker was not done after {self._job_s_max} s") from None
+                raise CleaningStoppedError(f"the worker was not done after {self._job_s_max} s") from None
             finally:
                 self._asking = False
             if not line.endswith(b"\n"):
-                raise CleaningStopped(f"the worker ended with status {await process.wait()}")
+                raise CleaningStoppedError(f"the worker ended with status {await process.wait()}")
         except BaseException:
             await self._end()
             raise
@@ -96,7 +96,7 @@ class InProcess:
                 start_new_session=True,
             )
         except OSError as error:  # too many processes, too many open files, too little memory
-            raise CleaningStopped(f"the worker could not be started: {error}") from error
+            raise CleaningStoppedError(f"the worker could not be started: {error}") from error
         return self._process
 
     def _end_soon(self) -> None:
@@ -135,7 +135,7 @@ async def _ask(process: Process, job: CleanJob) -> bytes:
 def _result(line: bytes) -> CleanResult:
     answer = json.loads(line)
     if "failed" in answer:
-        raise CleaningFailed(answer["failed"])
+        raise CleaningFailedError(answer["failed"])
     if "disk" in answer:
         operation, path, number = answer["disk"]
         raise DiskError.of(OSError(number, ""), operation, path)

@@ -14,7 +14,7 @@ import threading
 import time
 from typing import Any
 
-from headrace.log.compaction import CleaningFailed, clean
+from headrace.log.compaction import CleaningFailedError, clean
 from headrace.log.compaction_job import CleanJob
 from headrace.records import use_fast
 from headrace.runtime import DiskError, real_runtime
@@ -33,7 +33,7 @@ def answer_to(line: bytes) -> dict[str, Any]:
     runtime = real_runtime()
     try:
         result = clean(runtime.disk, runtime.clock, job, pause=time.sleep)
-    except CleaningFailed as error:
+    except CleaningFailedError as error:
         return {"failed": str(error)}
     except DiskError as error:
         return {"disk": [error.operation, error.path, error.errno]}

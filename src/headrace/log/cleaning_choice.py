@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from headrace.log.compaction_job import CleaningLimits, CleanJob, LastRecord, Source, levels_of
+from headrace.log.compaction_job import CleaningLimits, CleanJob, LastRecord, SourceSegment, levels_of
 from headrace.log.log import Log
 from headrace.log.segment import OFFSET_INDEX, TIME_INDEX, Segment
 from headrace.log.view import View
-from headrace.runtime import Disk, FileMissing
+from headrace.runtime import Disk, FileMissingError
 
 
 @dataclass(slots=True, frozen=True)
@@ -122,7 +122,7 @@ def job_for(candidate: Candidate, disk: Disk, now_ms: int, limits: CleaningLimit
     return CleanJob(
         directory=candidate.directory,
         sources=[
-            Source(
+            SourceSegment(
                 segment.base_offset,
                 end,
                 segment.size,
@@ -155,5 +155,5 @@ def job_for(candidate: Candidate, disk: Disk, now_ms: int, limits: CleaningLimit
 def _size(disk: Disk, path: str) -> int:
     try:
         return disk.size(path)
-    except FileMissing:
+    except FileMissingError:
         return 0

@@ -12,7 +12,7 @@ from itertools import islice
 
 from headrace.errors import HeadraceError
 from headrace.log.cleaned_transactions import CleanedTransactions
-from headrace.log.compaction_job import CleanJob, CleanResult, CleanStatistics, Group, Source, grouped
+from headrace.log.compaction_job import CleanJob, CleanResult, CleanStatistics, SegmentGroup, SourceSegment, grouped
 from headrace.log.config import INDEX_POSITION_MAX
 from headrace.log.files import LogFile
 from headrace.log.offset_map import OffsetMap
@@ -23,10 +23,10 @@ from headrace.records import (
     Batch,
     BatchHeader,
     Columns,
-    CorruptBatch,
-    InvalidRecord,
+    CorruptBatchError,
+    DecompressedTooLargeError,
+    MalformedRecordError,
     Retention,
-    TooLarge,
     decode_columns,
     filter_batch,
     read_control,
@@ -42,11 +42,11 @@ _COMMIT = 1
 _ABORT = 0
 
 
-class CleaningStopped(HeadraceError):
+class CleaningStoppedError(HeadraceError):
     """Somebody wanted the compaction to end: nothing of it may be used."""
 
 
-class CleaningFailed(HeadraceError):
+class CleaningFailedError(HeadraceError):
     """This log cannot be compacted as it is; trying again will not help."""
 
 
@@ -75,7 +75,7 @@ class Throttle:
     def moved(self, size: int) -> None:
         """So many bytes were read or written: wait until they were due."""
         if self._stopped():
-            raise CleaningStopped("the compaction was stopped")
+            raise CleaningStoppedError("the compaction was stopped")
         if self._pause is None or self._rate == float("inf"):
             return
         self._bytes += size
@@ -83,7 +83,7 @@ class Throttle:
         while (left := due - self._clock.monotonic()) > 0:
             self._pause(min(left, _PAUSE_S_MAX))
             if self._stopped():
-                raise CleaningStopped("the compaction was stopped")
+                raise CleaningStoppedError("the compaction was stopped")
 
 
 def clean(
@@ -97,7 +97,7 @@ def clean(
     """Do the job; the files it gives back are durable. Blocking; `pause` sleeps (without it nothing is throttled).
 
     When the keys do not fit the memory allowed, only the first part of the log is compacted, and `end_offset` says so.
-    Raises CleaningStopped, CleaningFailed, or a DiskError; then some .cleaned files may be left.
+    Raises CleaningStoppedError, CleaningFailedError, or a DiskError; then some .cleaned files may be left.
     """
     started = clock.monotonic()
     throttle = Throttle(job.limits.io_bytes_per_s, clock, pause, stopped)
@@ -110,8 +110,8 @@ def clean(
         sources = [source for source in job.sources if source.base_offset < end_offset]
         rewriting = _Rewriting(disk, job, offsets, throttle, statistics)
         groups = [rewriting.rewrite(group) for group in grouped(sources, job.segment_bytes, job.segment_index_bytes)]
-    except (CorruptBatch, InvalidRecord) as error:
-        raise CleaningFailed(f"{job.directory} cannot be compacted: {error}") from error
+    except (CorruptBatchError, MalformedRecordError) as error:
+        raise CleaningFailedError(f"{job.directory} cannot be compacted: {error}") from error
     disk.sync_dir(job.directory)
     statistics.total_s = clock.monotonic() - started
     return CleanResult(end_offset, groups, statistics)
@@ -120,12 +120,14 @@ def clean(
 # ---- reading -----------------------------------------------------------------------------------------------------
 
 
-def _source_path(job: CleanJob, source: Source) -> str:
+def _source_path(job: CleanJob, source: SourceSegment) -> str:
     return os.path.join(job.directory, file_name(source.base_offset, LOG))
 
 
-def _chunks(disk: Disk, job: CleanJob, source: Source, throttle: Throttle) -> Iterator[list[tuple[Batch, BatchHeader]]]:
-    """Every batch of a segment, checked, some at a time. All of it or CorruptBatch: what is not read would be lost."""
+def _chunks(
+    disk: Disk, job: CleanJob, source: SourceSegment, throttle: Throttle
+) -> Iterator[list[tuple[Batch, BatchHeader]]]:
+    """Every batch of a segment, checked, some at a time. All or CorruptBatchError: what is not read would be lost."""
     path = _source_path(job, source)
     file = disk.open(path)
     try:
@@ -137,7 +139,7 @@ def _chunks(disk: Disk, job: CleanJob, source: Source, throttle: Throttle) -> It
             throttle.moved(size)
             yield chunk
         if position != source.size:
-            raise CorruptBatch(f"{path} has whole batches up to byte {position} only, of {source.size}")
+            raise CorruptBatchError(f"{path} has whole batches up to byte {position} only, of {source.size}")
     finally:
         file.close()
 
@@ -167,7 +169,7 @@ def _decode(batches: Sequence[Batch]) -> _Rows:
     """Of many batches at once: most topics that are compacted have small ones, and a call costs more than a record."""
     try:
         return _rows([decode_columns(batches)] if batches else [])
-    except TooLarge:
+    except DecompressedTooLargeError:
         if len(batches) == 1:
             raise
         # Too large together; each by itself may be fine.
@@ -249,7 +251,7 @@ class _Rewriting:
         self._last_records = {record.producer_id: record for record in job.last_records}
         self._caches = Caches(disk, open_files_max=_OPEN_FILES)
 
-    def rewrite(self, group: list[Source]) -> Group:
+    def rewrite(self, group: list[SourceSegment]) -> SegmentGroup:
         """Make one segment of several."""
         job = self._job
         output = _Output(self._caches, job, group[0].base_offset, self._throttle, self._statistics)
@@ -262,7 +264,7 @@ class _Rewriting:
             output.finish(self._disk.mtime_ms(_source_path(job, group[-1])))
         finally:
             output.close()
-        return Group(group[0].base_offset, [source.base_offset for source in group])
+        return SegmentGroup(group[0].base_offset, [source.base_offset for source in group])
 
     def _filter(self, chunk: list[tuple[Batch, BatchHeader]], output: _Output, group_end: int) -> None:
         latest = self._offsets.latest
@@ -420,7 +422,7 @@ class _Output:
             return
         segment = self._segment
         if segment.size + self._waiting_bytes > INDEX_POSITION_MAX:
-            raise CleaningFailed(f"{segment.path(LOG)} would pass 2 GiB: recompressed batches became larger")
+            raise CleaningFailedError(f"{segment.path(LOG)} would pass 2 GiB: recompressed batches became larger")
         segment.write(self._parts)
         for part in self._parts:
             header = Batch(part).header()

@@ -19,7 +19,7 @@ DEFAULT_LOAD_FACTOR = 0.9
 
 
 @dataclass(slots=True, frozen=True)
-class Source:
+class SourceSegment:
     """One ended segment to be compacted. `end_offset` is where the next segment begins."""
 
     base_offset: int
@@ -52,7 +52,7 @@ class CleanJob:
     """Compact `sources`, the log's first segments: those from `first_dirty_offset` on for the first time."""
 
     directory: str
-    sources: list[Source]
+    sources: list[SourceSegment]
     first_dirty_offset: int
     now_ms: int
     delete_retention_ms: int
@@ -88,7 +88,7 @@ class CleanJob:
         return cls(
             **values
             | {
-                "sources": [Source(**source) for source in values["sources"]],
+                "sources": [SourceSegment(**source) for source in values["sources"]],
                 "levels": {int(codec): level for codec, level in values["levels"].items()},
                 "last_records": [LastRecord(**record) for record in values["last_records"]],
                 "aborted": [AbortedTransaction(**entry) for entry in values["aborted"]],
@@ -126,7 +126,7 @@ class CleanStatistics:
 
 
 @dataclass(slots=True)
-class Group:
+class SegmentGroup:
     """Segments that become one: the first's base offset is the new one's."""
 
     base_offset: int
@@ -139,7 +139,7 @@ class CleanResult:
     """The segments written (suffix .cleaned, synced) in order, and the first offset that is still uncompacted."""
 
     end_offset: int
-    groups: list[Group]
+    groups: list[SegmentGroup]
     statistics: CleanStatistics = field(default_factory=CleanStatistics)
 
     def to_json(self) -> str:
@@ -148,7 +148,7 @@ class CleanResult:
     @classmethod
     def from_json(cls, text: str | bytes) -> CleanResult:
         values = json.loads(text)
-        groups = [Group(**group) for group in values["groups"]]
+        groups = [SegmentGroup(**group) for group in values["groups"]]
         return cls(values["end_offset"], groups, CleanStatistics(**values["statistics"]))
 
 
@@ -157,9 +157,9 @@ def levels_of(config: LogConfig) -> dict[int, int]:
     return {codec: level for codec, level in levels.items() if level is not None}
 
 
-def grouped(sources: Sequence[Source], segment_bytes: int, index_bytes: int) -> list[list[Source]]:
+def grouped(sources: Sequence[SourceSegment], segment_bytes: int, index_bytes: int) -> list[list[SourceSegment]]:
     """Neighbours that are together small enough for one segment, its indexes, and its 32-bit relative offsets."""
-    groups: list[list[Source]] = []
+    groups: list[list[SourceSegment]] = []
     size = offsets = times = 0
     for source in sources:
         if (

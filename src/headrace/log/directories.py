@@ -12,14 +12,14 @@ from headrace.errors import KafkaStorageError, LogDirNotFoundError, UnknownTopic
 from headrace.log import checkpoints, identity, partition_metadata
 from headrace.log.config import LogConfig
 from headrace.log.directory import OFFSETS, Directory
-from headrace.log.directory_names import State, temporary_name
+from headrace.log.directory_names import DirectoryKind, temporary_name
 from headrace.log.log import Log
-from headrace.log.meta_properties import DirectoryMismatch, MetaProperties
+from headrace.log.meta_properties import DirectoryMismatchError, MetaProperties
 from headrace.log.moving import Move
-from headrace.log.opening import CLEAN_SHUTDOWN, ConfigOf, FateOf, Found, Name, Opening, open_all, scan
+from headrace.log.opening import CLEAN_SHUTDOWN, ConfigOf, FateOf, FoundLog, Name, Opening, open_all, scan
 from headrace.log.producer_state import DEFAULT_EXPIRATION_MS
 from headrace.log.segment import Caches
-from headrace.runtime import Disk, DiskError, FileMissing, Runtime
+from headrace.runtime import Disk, DiskError, FileMissingError, Runtime
 from headrace.topics import TopicPartition
 
 logger = logging.getLogger("headrace.log")
@@ -28,7 +28,7 @@ _CHUNKS_PER_DIRECTORY = 8
 
 
 @dataclass(slots=True, frozen=True)
-class ReplicaInfo:
+class LogInfo:
     """What DescribeLogDirs says of one log."""
 
     partition: TopicPartition
@@ -45,7 +45,7 @@ class DirectoryInfo:
     offline: str | None
     total_bytes: int
     usable_bytes: int
-    replicas: list[ReplicaInfo]
+    replicas: list[LogInfo]
 
 
 class LogDirectories:
@@ -117,7 +117,7 @@ class LogDirectories:
         caches = Caches(runtime.disk, open_files_max=open_files_max)
         return cls(runtime, directories, apart, node_id, cluster_id, caches, producer_expiration_ms, on_offline)
 
-    def scan(self) -> list[Found]:
+    def scan(self) -> list[FoundLog]:
         """The partitions on disk, before any is opened: what a data directory of Apache Kafka brings along."""
         return [found for directory in self._online() for found in scan(self._disk, directory)]
 
@@ -231,13 +231,13 @@ class LogDirectories:
                 described.append(DirectoryInfo(directory.path, directory.offline, -1, -1, []))
                 continue
             replicas = [
-                ReplicaInfo(partition, log.size_bytes, max(log.high_watermark - log.end_offset, 0), False)
+                LogInfo(partition, log.size_bytes, max(log.high_watermark - log.end_offset, 0), False)
                 for partition, log in directory.logs.items()
             ]
             for partition, future in directory.futures.items():
                 current = self.get(partition)
                 lag = (current.end_offset if current is not None else 0) - future.end_offset
-                replicas.append(ReplicaInfo(partition, future.size_bytes, lag, True))
+                replicas.append(LogInfo(partition, future.size_bytes, lag, True))
             try:
                 total, free = self._disk.total_bytes(directory.path), self._disk.free_bytes(directory.path)
             except DiskError as error:
@@ -265,7 +265,9 @@ class LogDirectories:
         existing = self.get(partition)
         if existing is not None:
             if topic_id is not None and existing.topic_id not in (None, topic_id):
-                raise DirectoryMismatch(f"{existing.directory} holds an older topic of the same name: delete it first")
+                raise DirectoryMismatchError(
+                    f"{existing.directory} holds an older topic of the same name: delete it first"
+                )
             return existing
         reason = self.unopened.get(partition)
         if reason is not None:
@@ -352,7 +354,7 @@ class LogDirectories:
 
     def _doom(self, directory: Directory, path: str, partition: TopicPartition, delay_ms: int) -> None:
         """Rename a log's directory to `…-delete`, to be removed after file.delete.delay.ms."""
-        target = directory.rename(self._runtime, path, partition, State.DELETE)
+        target = directory.rename(self._runtime, path, partition, DirectoryKind.DELETE)
         self._doomed.append((self._runtime.clock.now_ms() + delay_ms, target))
 
     def set_aside(self, partition: TopicPartition, why: str) -> None:
@@ -373,7 +375,7 @@ class LogDirectories:
         if source is target:
             raise ValueError(f"{partition} is in {path} already")
         log = source.logs[partition]
-        name = temporary_name(partition, self._runtime.uuid(), State.FUTURE)
+        name = temporary_name(partition, self._runtime.uuid(), DirectoryKind.FUTURE)
         future = self._make(target, name, partition, log.config, log.topic_id)
         target.futures[partition] = future
         move = self._moves[partition] = Move(log, future)
@@ -445,7 +447,7 @@ class LogDirectories:
         for path in due:
             try:
                 self._disk.rmtree(path)
-            except FileMissing:
+            except FileMissingError:
                 continue
             except DiskError as error:
                 self._path_failed(path, error)

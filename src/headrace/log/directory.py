@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from headrace.log import checkpoints
-from headrace.log.checkpoints import DamagedCheckpoint
-from headrace.log.directory_names import State, temporary_name
+from headrace.log.checkpoints import DamagedCheckpointError
+from headrace.log.directory_names import DirectoryKind, temporary_name
 from headrace.log.log import Log
 from headrace.runtime import Disk, Lock, Runtime
 from headrace.topics import TopicPartition
@@ -71,7 +71,7 @@ class Directory:
         """Where a partition's log is, or would be."""
         return os.path.join(self.path, str(partition))
 
-    def rename(self, runtime: Runtime, path: str, partition: TopicPartition, state: State) -> str:
+    def rename(self, runtime: Runtime, path: str, partition: TopicPartition, state: DirectoryKind) -> str:
         """Give a partition's directory a name that says what is to become of it; not durable until `sync_dir`."""
         target = os.path.join(self.path, temporary_name(partition, runtime.uuid(), state))
         runtime.disk.rename(path, target)
@@ -81,7 +81,7 @@ class Directory:
 
     def set_aside(self, runtime: Runtime, path: str, partition: TopicPartition, why: str) -> None:
         """Keep a directory that nobody may use under a `-stray` name. Nothing of it is changed or removed."""
-        target = self.rename(runtime, path, partition, State.STRAY)
+        target = self.rename(runtime, path, partition, DirectoryKind.STRAY)
         runtime.disk.sync_dir(self.path)
         logger.warning("%s %s: it is kept as %s, and nothing of it is deleted", path, why, os.path.basename(target))
 
@@ -102,7 +102,7 @@ class Directory:
         path = os.path.join(self.path, name)
         try:
             return checkpoints.read_offsets(disk, path)
-        except DamagedCheckpoint as error:
+        except DamagedCheckpointError as error:
             logger.warning("%s is damaged (%s): its offsets are found out from the logs", path, error)
             return {}
 

@@ -15,7 +15,7 @@ _NAME_MAX = 255
 _RESERVED_TOPICS = frozenset({"__cluster_metadata"})
 
 
-class State(Enum):
+class DirectoryKind(Enum):
     """What a partition's directory is, by its name."""
 
     PRESENT = ""
@@ -24,21 +24,21 @@ class State(Enum):
     STRAY = "stray"
 
 
-def parse_name(name: str) -> tuple[TopicPartition, State] | None:
+def parse_name(name: str) -> tuple[TopicPartition, DirectoryKind] | None:
     """The partition that a directory's name stands for; None when it is no partition's."""
     match = _NAME.fullmatch(name)
     if match is None:
         return None
-    return TopicPartition(match["topic"], int(match["partition"])), State(match["state"] or "")
+    return TopicPartition(match["topic"], int(match["partition"])), DirectoryKind(match["state"] or "")
 
 
-def temporary_name(partition: TopicPartition, unique: bytes, state: State) -> str:
+def temporary_name(partition: TopicPartition, unique: bytes, state: DirectoryKind) -> str:
     """`<topic>-<partition>.<unique>-<state>`; a long topic is cut so that it stays a legal file name."""
     suffix = f"-{partition.partition}.{unique.hex()}-{state.value}"
     return partition.topic[: _NAME_MAX - len(suffix)] + suffix
 
 
-def partition_names(disk: Disk, path: str) -> Iterator[tuple[str, TopicPartition, State]]:
+def partition_names(disk: Disk, path: str) -> Iterator[tuple[str, TopicPartition, DirectoryKind]]:
     """The partitions' directories below a log directory."""
     for name in disk.listdir(path):
         parsed = parse_name(name)

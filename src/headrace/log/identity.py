@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from headrace.errors import KafkaStorageError
 from headrace.log import meta_properties, partition_metadata
 from headrace.log.directory import Directory
-from headrace.log.meta_properties import DirectoryMismatch, MetaProperties
+from headrace.log.meta_properties import DirectoryMismatchError, MetaProperties
 from headrace.runtime import Disk, DiskError, Runtime
 
 logger = logging.getLogger("headrace.log")
@@ -70,12 +70,12 @@ def agree(
         if cluster_id is None:
             cluster_id = properties.cluster_id
         if properties.node_id != node_id:
-            raise DirectoryMismatch(
+            raise DirectoryMismatchError(
                 f"{path} belongs to node {properties.node_id}, but this is node {node_id}: "
                 "correct node.id, or use another directory"
             )
         if properties.cluster_id != cluster_id:
-            raise DirectoryMismatch(
+            raise DirectoryMismatchError(
                 f"{path} belongs to cluster {properties.cluster_id}, but this is cluster {cluster_id}: "
                 "correct the cluster id, or use another directory"
             )

@@ -6,7 +6,7 @@ from bisect import bisect_right
 from itertools import pairwise
 from typing import NamedTuple
 
-from headrace.log.checkpoints import DamagedCheckpoint, parse_lines
+from headrace.log.checkpoints import DamagedCheckpointError, parse_lines
 
 FILE_NAME = "leader-epoch-checkpoint"
 UNDEFINED = -1
@@ -105,9 +105,11 @@ class LeaderEpochs:
         for line in parse_lines(data):
             epoch, _, start = line.partition(" ")
             if not (epoch.isdigit() and start.isdigit()):
-                raise DamagedCheckpoint(f"not an epoch and an offset: {line!r}")
+                raise DamagedCheckpointError(f"not an epoch and an offset: {line!r}")
             entries.append(EpochStart(int(epoch), int(start)))
         for first, second in pairwise(entries):
             if second.epoch <= first.epoch or second.start_offset < first.start_offset:
-                raise DamagedCheckpoint(f"epoch {second.epoch} comes after {first.epoch} but does not lie after it")
+                raise DamagedCheckpointError(
+                    f"epoch {second.epoch} comes after {first.epoch} but does not lie after it"
+                )
         return cls(entries)

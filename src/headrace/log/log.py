@@ -18,16 +18,16 @@ from headrace.log.leader_epochs import LeaderEpochs
 from headrace.log.log_files import LogFiles
 from headrace.log.ownership import by_writer
 from headrace.log.producer_loading import load_snapshot, replay
-from headrace.log.producer_state import DEFAULT_EXPIRATION_MS, EndMarker, Origin, ProducerState, Verification
+from headrace.log.producer_state import DEFAULT_EXPIRATION_MS, EndMarker, LogProducers, Origin, Verification
 from headrace.log.reading import Slice, TimeAndOffset
-from headrace.log.recovery import Loaded, Loader
+from headrace.log.recovery import Loaded, LogLoader
 from headrace.log.scanning import check_whole
 from headrace.log.segment import Caches, Segment, indexed_timestamp
 from headrace.log.state import LogState
 from headrace.log.transaction_index import AbortedTransaction
 from headrace.log.validation import read_marker, validate, writable
 from headrace.log.view import View
-from headrace.records import Batch, BatchHeader, CorruptBatch, assign, split
+from headrace.records import Batch, BatchHeader, CorruptBatchError, assign, split
 from headrace.runtime import Buffer, DiskError, Runtime
 from headrace.topics import TopicPartition
 
@@ -70,7 +70,7 @@ class Log(LogState):
         """Open the log in `directory` (the partition's own), or make it when there is none.
 
         `clean` says that the last process stopped in order; otherwise everything from the recovery point on is checked.
-        With `each_synced` (see `Loader.load`) only a torn last batch is cut off, whatever the recovery point.
+        With `each_synced` (see `LogLoader.load`) only a torn last batch is cut off, whatever the recovery point.
         """
         disk = runtime.disk
         caches = caches or Caches(disk)
@@ -78,12 +78,12 @@ class Log(LogState):
             disk.makedirs(directory)
             clean = True
         topic_id = partition_metadata.ensure(disk, directory, topic_id)
-        loader = Loader(caches, directory, partition, config, runtime.clock.now_ms(), producer_expiration_ms)
+        loader = LogLoader(caches, directory, partition, config, runtime.clock.now_ms(), producer_expiration_ms)
         try:
             loaded = loader.load(
                 recovery_point=recovery_point, start_offset=start_offset, clean=clean, each_synced=each_synced
             )
-        except CorruptBatch as error:
+        except CorruptBatchError as error:
             # Before the recovery point nothing is ever cut off: that was durable, so the disk has lost it since.
             raise KafkaStorageError(
                 f"{partition}: what was synced is damaged ({error}); restore the directory, or move it away"
@@ -273,7 +273,7 @@ class Log(LogState):
         try:
             batches = list(split(records if type(records) is memoryview else memoryview(records)))
             headers = [check_whole(batch) for batch in batches]
-        except CorruptBatch as error:
+        except CorruptBatchError as error:
             raise CorruptMessageError(f"{self.partition}: {error}") from error
         expected = self.view.end_offset
         for header in headers:
@@ -319,11 +319,11 @@ class Log(LogState):
         return rolled
 
     def start_verification(self, producer_id: int, sequence: int, epoch: int) -> Verification | None:
-        """See `ProducerState.start_verification`: a guard to pass to `append`, or None when the transaction is open."""
+        """See `LogProducers.start_verification`: a guard to pass to `append`, or None when the transaction is open."""
         return self.producers.start_verification(producer_id, sequence, epoch, self._clock.now_ms())
 
     def is_verifying(self, guard: Verification) -> bool:
-        """See `ProducerState.is_verifying`."""
+        """See `LogProducers.is_verifying`."""
         return self.producers.is_verifying(guard)
 
     @by_writer
@@ -367,7 +367,7 @@ class Log(LogState):
 
         The first batch may begin before `offset`; the last may be cut by `max_bytes`, never by `limit`. With
         `at_least_one` the first is whole even when it is larger than `max_bytes`. A length of 0 is an empty answer.
-        With `nowait`, WouldBlock is raised when the disk is needed: call again, without, off the loop.
+        With `nowait`, WouldBlockError is raised when the disk is needed: call again, without, off the loop.
         """
         if self.failure is not None:
             raise self._failed()
@@ -443,7 +443,7 @@ class Log(LogState):
         view = self.view
         with self._failing():
             self.files.start_over(offset, self._clock.now_ms())
-        self.producers = ProducerState(self.partition, self.producers.expiration_ms)
+        self.producers = LogProducers(self.partition, self.producers.expiration_ms)
         self.producers.end_offset = offset
         self._publish(
             start_offset=offset,
@@ -457,7 +457,7 @@ class Log(LogState):
         self.files.snapshots.drop_after(offset)
         known = self.producers
         # Another state takes the place of this one when it is complete: others may be looking.
-        state = ProducerState(self.partition, known.expiration_ms)
+        state = LogProducers(self.partition, known.expiration_ms)
         if known.producers or known.ended:
             segments = self.files.segments
             load_snapshot(state, self.files.snapshots, offset, segments[0].base_offset, self._clock.now_ms())

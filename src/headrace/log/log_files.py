@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from headrace.log import leader_epochs, partition_metadata
 from headrace.log.leader_epochs import LeaderEpochs
-from headrace.log.producer_state import ProducerState
+from headrace.log.producer_state import LogProducers
 from headrace.log.segment import SWAP, Caches, Segment
 from headrace.log.snapshots import SnapshotFiles
 from headrace.log.view import View, place_of
@@ -61,7 +61,7 @@ class LogFiles:
 
     # ---- beginning and ending segments ---------------------------------------------------------------------------
 
-    def roll(self, base_offset: int, now_ms: int, producers: ProducerState, jitter_ms: int) -> None:
+    def roll(self, base_offset: int, now_ms: int, producers: LogProducers, jitter_ms: int) -> None:
         """End the active segment; the next one begins at `base_offset`."""
         if self.active.size == 0 and self.active.base_offset < base_offset:
             # Nothing is in it: the new one simply takes its place.
@@ -83,7 +83,7 @@ class LogFiles:
         self.changed = self.directory_changed = True
         self.set_segments((*kept, segment))
 
-    def take_snapshot(self, producers: ProducerState) -> None:
+    def take_snapshot(self, producers: LogProducers) -> None:
         """Keep the producers' state, unless it is kept already or nothing was ever written."""
         latest = self.snapshots.latest
         if producers.end_offset > (self.bases[0] if latest is None else latest):

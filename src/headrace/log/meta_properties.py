@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 from headrace.config import ConfigError, format_properties, parse_properties
 from headrace.errors import HeadraceError
-from headrace.runtime import Disk, FileMissing
+from headrace.runtime import Disk, FileMissingError
 
 FILE_NAME = "meta.properties"
 _VERSION = "1"
 
 
-class DirectoryMismatch(HeadraceError):
+class DirectoryMismatchError(HeadraceError):
     """A log directory belongs to another cluster or node; using it would mix their data."""
 
 
@@ -35,11 +35,13 @@ def decode(data: bytes, path: str) -> MetaProperties:
     try:
         values = parse_properties(data.decode("utf-8"))
     except (ConfigError, UnicodeDecodeError) as error:
-        raise DirectoryMismatch(f"{path} cannot be read ({error}); restore it, or use an empty directory") from None
+        raise DirectoryMismatchError(
+            f"{path} cannot be read ({error}); restore it, or use an empty directory"
+        ) from None
     node_id = values.get("node.id", values.get("broker.id", ""))
     cluster_id = values.get("cluster.id", "")
     if not cluster_id or not node_id.lstrip("-").isdigit():
-        raise DirectoryMismatch(f"{path} names no cluster.id and node.id; restore it, or use an empty directory")
+        raise DirectoryMismatchError(f"{path} names no cluster.id and node.id; restore it, or use an empty directory")
     return MetaProperties(cluster_id, int(node_id), values.get("directory.id"))
 
 
@@ -48,7 +50,7 @@ def read(disk: Disk, directory: str) -> MetaProperties | None:
     path = os.path.join(directory, FILE_NAME)
     try:
         data = disk.read_file(path)
-    except FileMissing:
+    except FileMissingError:
         return None
     return decode(data, path)
 

@@ -10,7 +10,7 @@ from operator import lt
 ENTRY_BYTES = 8
 
 
-class DamagedIndex(ValueError):
+class DamagedIndexError(ValueError):
     """The bytes are not an index of this segment: it has to be rebuilt from the log."""
 
 
@@ -74,7 +74,7 @@ class OffsetIndex:
     def from_bytes(cls, data: bytes, base_offset: int, log_bytes: int) -> OffsetIndex:
         """Read a file of this or of Apache Kafka's making; zeros after the last entry (preallocation) are fine."""
         if len(data) % ENTRY_BYTES:
-            raise DamagedIndex(f"{len(data)} bytes are no whole number of {ENTRY_BYTES}-byte entries")
+            raise DamagedIndexError(f"{len(data)} bytes are no whole number of {ENTRY_BYTES}-byte entries")
         packed = array("i")
         packed.frombytes(data)
         packed.byteswap()
@@ -84,9 +84,9 @@ class OffsetIndex:
         del offsets[count:]
         del positions[count:]
         if count and (positions[-1] >= log_bytes or positions[0] <= 0 or offsets[0] < 0):
-            raise DamagedIndex(f"an entry points at byte {positions[-1]} of a log of {log_bytes} bytes")
+            raise DamagedIndexError(f"an entry points at byte {positions[-1]} of a log of {log_bytes} bytes")
         if not _increasing(offsets) or not _increasing(positions):
-            raise DamagedIndex("its entries are not in increasing order")
+            raise DamagedIndexError("its entries are not in increasing order")
         index._offsets, index._positions = offsets, positions
         return index
 

@@ -11,12 +11,12 @@ from enum import Enum
 
 from headrace.errors import KafkaStorageError
 from headrace.log import checkpoints, partition_metadata
-from headrace.log.checkpoints import DamagedCheckpoint
+from headrace.log.checkpoints import DamagedCheckpointError
 from headrace.log.config import LogConfig
 from headrace.log.directory import OFFSETS, Directory, Unopened
-from headrace.log.directory_names import State, partition_names
+from headrace.log.directory_names import DirectoryKind, partition_names
 from headrace.log.log import Log
-from headrace.log.meta_properties import DirectoryMismatch
+from headrace.log.meta_properties import DirectoryMismatchError
 from headrace.log.segment import LOG, Caches
 from headrace.runtime import Disk, DiskError, Runtime
 from headrace.topics import TopicPartition
@@ -26,10 +26,10 @@ logger = logging.getLogger("headrace.log")
 CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
 
 ConfigOf = Callable[[str], LogConfig]
-Name = tuple[str, TopicPartition, State]
+Name = tuple[str, TopicPartition, DirectoryKind]
 
 
-class Fate(Enum):
+class LogFate(Enum):
     """What is to become of a log on disk."""
 
     OPENED = 0
@@ -39,17 +39,17 @@ class Fate(Enum):
     """Nobody knows its topic. It is kept under another name, for the metadata may be what is wrong."""
 
 
-FateOf = Callable[[TopicPartition, bytes | None], Fate]
+FateOf = Callable[[TopicPartition, bytes | None], LogFate]
 """The fate of a log with that name and the id of that topic, which is None when the directory does not tell it."""
 
 
-def open_all(partition: TopicPartition, topic_id: bytes | None) -> Fate:
+def open_all(partition: TopicPartition, topic_id: bytes | None) -> LogFate:
     """Where there is no metadata to ask."""
-    return Fate.OPENED
+    return LogFate.OPENED
 
 
 @dataclass(slots=True, frozen=True)
-class Found:
+class FoundLog:
     """A partition's directory on disk."""
 
     partition: TopicPartition
@@ -57,20 +57,20 @@ class Found:
     path: str
 
 
-def scan(disk: Disk, directory: Directory, state: State = State.PRESENT) -> list[Found]:
+def scan(disk: Disk, directory: Directory, state: DirectoryKind = DirectoryKind.PRESENT) -> list[FoundLog]:
     """The partitions' directories that are there, by their names."""
     found = []
     for name, partition, named_state in partition_names(disk, directory.path):
         if named_state is state:
             path = os.path.join(directory.path, name)
-            found.append(Found(partition, topic_id_of(disk, partition, path), path))
+            found.append(FoundLog(partition, topic_id_of(disk, partition, path), path))
     return found
 
 
 def topic_id_of(disk: Disk, partition: TopicPartition, path: str) -> bytes | None:
     try:
         return partition_metadata.read(disk, path)
-    except DamagedCheckpoint as error:
+    except DamagedCheckpointError as error:
         logger.warning("%s: %s is damaged (%s)", partition, partition_metadata.FILE_NAME, error)
         return None
 
@@ -123,10 +123,10 @@ class Opening:
             if directory.offline is not None:
                 return
             path = os.path.join(directory.path, name)
-            if state is State.DELETE or state is State.FUTURE:
+            if state is DirectoryKind.DELETE or state is DirectoryKind.FUTURE:
                 # A deletion is finished. A move is begun anew by whoever asked for it: its source is complete.
                 self.doomed.append(path)
-            elif state is State.PRESENT:
+            elif state is DirectoryKind.PRESENT:
                 self._take(directory, path, partition, known)
 
     def _take(
@@ -134,10 +134,10 @@ class Opening:
     ) -> None:
         topic_id = topic_id_of(self._disk, partition, path)
         fate = self._fate_of(partition, topic_id)
-        if fate is Fate.SET_ASIDE and topic_id is None and self._is_empty(path):
+        if fate is LogFate.SET_ASIDE and topic_id is None and self._is_empty(path):
             # Made by a process that ended at once; it never was anything, so there is nothing to keep.
-            fate = Fate.DELETED
-        if fate is Fate.SET_ASIDE:
+            fate = LogFate.DELETED
+        if fate is LogFate.SET_ASIDE:
             shown = "unknown" if topic_id is None else partition_metadata.encode_id(topic_id)
             directory.set_aside(
                 self._runtime,
@@ -145,9 +145,9 @@ class Opening:
                 partition,
                 f"belongs to no topic of this cluster's metadata (its topic id is {shown})",
             )
-        elif fate is Fate.DELETED:
+        elif fate is LogFate.DELETED:
             logger.info("%s: its topic was deleted; its files are removed", partition)
-            self.doomed.append(directory.rename(self._runtime, path, partition, State.DELETE))
+            self.doomed.append(directory.rename(self._runtime, path, partition, DirectoryKind.DELETE))
             self._disk.sync_dir(directory.path)
         else:
             offsets = {name: entries[partition] for name, entries in known.items() if partition in entries}
@@ -216,7 +216,7 @@ class Opening:
             for other in others:
                 ids = {d.logs[partition].topic_id for d in (first, other)} - {None}
                 if len(ids) > 1:
-                    raise DirectoryMismatch(
+                    raise DirectoryMismatchError(
                         f"{partition} is in {first.path} and in {other.path}, of two topics of the same name; "
                         "move the older one away and start again"
                     )
@@ -231,10 +231,10 @@ class Opening:
 
     def _bring_back(self, directory: Directory, directories: list[Directory]) -> None:
         """Open again what was set aside while its metadata was missing, unless there is a log in its place."""
-        for found in scan(self._disk, directory, State.STRAY):
+        for found in scan(self._disk, directory, DirectoryKind.STRAY):
             partition = found.partition
             is_here = any(partition in d.logs or partition in d.unopened for d in directories)
-            if is_here or found.topic_id is None or self._fate_of(partition, found.topic_id) is not Fate.OPENED:
+            if is_here or found.topic_id is None or self._fate_of(partition, found.topic_id) is not LogFate.OPENED:
                 continue
             directory.free(self._runtime, partition)
             self._disk.rename(found.path, directory.home(partition))

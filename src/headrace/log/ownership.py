@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-class NotTheOwner(RuntimeError):
+class NotTheOwnerError(RuntimeError):
     """A mistake in the program: something was changed by a thread that does not own it."""
 
 
@@ -33,9 +33,9 @@ def by_writer(method: F) -> F:
     def checked(log: LogState, *args: Any, **kwargs: Any) -> Any:
         me = threading.get_ident()
         if log.writer is not None and current_writer() is not log.writer:
-            raise NotTheOwner(f"{log!r}: {method.__name__} was called, but not by its writer")
+            raise NotTheOwnerError(f"{log!r}: {method.__name__} was called, but not by its writer")
         if log.changing not in (0, me):
-            raise NotTheOwner(f"{log!r}: {method.__name__} was called beside another change")
+            raise NotTheOwnerError(f"{log!r}: {method.__name__} was called beside another change")
         outer, log.changing = log.changing, me
         before = log.view
         check(log, before)
@@ -59,7 +59,7 @@ def by_loop(method: F) -> F:
     def checked(log: LogState, *args: Any, **kwargs: Any) -> Any:
         writer = log.writer
         if writer is not None and (is_on_lane() or threading.get_ident() != writer.loop_thread):
-            raise NotTheOwner(f"{log!r}: {method.__name__} was called, but not by the event loop")
+            raise NotTheOwnerError(f"{log!r}: {method.__name__} was called, but not by the event loop")
         return method(log, *args, **kwargs)
 
     return checked  # type: ignore[return-value]  # the same signature

@@ -7,8 +7,8 @@ import binascii
 import os
 
 from headrace.errors import InconsistentTopicIdError
-from headrace.log.checkpoints import DamagedCheckpoint
-from headrace.runtime import Disk, FileMissing
+from headrace.log.checkpoints import DamagedCheckpointError
+from headrace.runtime import Disk, FileMissingError
 
 FILE_NAME = "partition.metadata"
 _ID_BYTES = 16
@@ -23,9 +23,9 @@ def decode_id(text: str) -> bytes:
     try:
         raw = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
     except (binascii.Error, ValueError) as error:
-        raise DamagedCheckpoint(f"{text!r} is not an id: {error}") from None
+        raise DamagedCheckpointError(f"{text!r} is not an id: {error}") from None
     if len(raw) != _ID_BYTES:
-        raise DamagedCheckpoint(f"{text!r} is not an id of {_ID_BYTES} bytes")
+        raise DamagedCheckpointError(f"{text!r} is not an id of {_ID_BYTES} bytes")
     return raw
 
 
@@ -40,15 +40,15 @@ def decode(data: bytes) -> bytes:
         if colon:
             fields[name.strip()] = value.strip()
     if fields.get("version") != "0" or "topic_id" not in fields:
-        raise DamagedCheckpoint("it does not say version 0 and a topic_id")
+        raise DamagedCheckpointError("it does not say version 0 and a topic_id")
     return decode_id(fields["topic_id"])
 
 
 def read(disk: Disk, directory: str) -> bytes | None:
-    """The topic id; None when the file is missing. Raises DamagedCheckpoint."""
+    """The topic id; None when the file is missing. Raises DamagedCheckpointError."""
     try:
         return decode(disk.read_file(os.path.join(directory, FILE_NAME)))
-    except FileMissing:
+    except FileMissingError:
         return None
 
 
@@ -59,7 +59,7 @@ def ensure(disk: Disk, directory: str, topic_id: bytes | None) -> bytes | None:
     """
     try:
         found = read(disk, directory)
-    except DamagedCheckpoint:
+    except DamagedCheckpointError:
         found = None
     if found is None:
         if topic_id is not None:
@@ -87,7 +87,7 @@ def sync(disk: Disk, directory: str) -> None:
     """Make the file durable, if there is one."""
     try:
         file = disk.open(os.path.join(directory, FILE_NAME))
-    except FileMissing:
+    except FileMissingError:
         return
     try:
         file.sync()

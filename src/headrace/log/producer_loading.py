@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from headrace.log.producer_state import ProducerState
+from headrace.log.producer_state import LogProducers
 from headrace.log.segment import Segment
-from headrace.log.snapshots import DamagedSnapshot, SnapshotFiles
+from headrace.log.snapshots import DamagedSnapshotError, SnapshotFiles
 from headrace.log.validation import read_marker
-from headrace.records import Batch, BatchHeader, CorruptBatch, InvalidRecord
-from headrace.runtime import FileMissing
+from headrace.records import Batch, BatchHeader, CorruptBatchError, MalformedRecordError
+from headrace.runtime import FileMissingError
 
 
-def load_snapshot(state: ProducerState, files: SnapshotFiles, not_after: int, log_start: int, now_ms: int) -> list[str]:
+def load_snapshot(state: LogProducers, files: SnapshotFiles, not_after: int, log_start: int, now_ms: int) -> list[str]:
     """Load the newest snapshot up to `not_after`; unusable ones are removed, and named in the answer."""
     damaged = []
     for offset in [known for known in reversed(files.offsets) if known <= not_after]:
         try:
             producers = files.read(offset)
-        except (DamagedSnapshot, FileMissing) as error:
+        except (DamagedSnapshotError, FileMissingError) as error:
             damaged.append(f"{files.path(offset)} ({error})")
             files.drop(offset)
             continue
@@ -28,7 +28,7 @@ def load_snapshot(state: ProducerState, files: SnapshotFiles, not_after: int, lo
     return damaged
 
 
-def replay(state: ProducerState, segments: Sequence[Segment], end: int, noting: Segment | None = None) -> None:
+def replay(state: LogProducers, segments: Sequence[Segment], end: int, noting: Segment | None = None) -> None:
     """Take in the batches from the state's end offset to `end`; `noting` gets its transaction index filled again."""
     for place, segment in enumerate(segments):
         if place + 1 < len(segments) and segments[place + 1].base_offset <= state.end_offset:
@@ -49,15 +49,15 @@ def replay(state: ProducerState, segments: Sequence[Segment], end: int, noting: 
     state.end_offset = max(state.end_offset, end)
 
 
-def apply(state: ProducerState, header: BatchHeader, batch: Batch | None, noting: Segment | None) -> None:
+def apply(state: LogProducers, header: BatchHeader, batch: Batch | None, noting: Segment | None) -> None:
     """Take in one batch that is in the log; `batch` is needed only for a control batch."""
     if not header.is_control or batch is None:
         state.apply_batch(header, header.base_offset)
         return
     try:
         marker = read_marker(batch)
-    except InvalidRecord as error:
-        raise CorruptBatch(f"control batch at offset {header.base_offset}: {error}") from error
+    except MalformedRecordError as error:
+        raise CorruptBatchError(f"control batch at offset {header.base_offset}: {error}") from error
     if marker is None:
         return
     aborted = state.apply_marker(header, header.base_offset, marker)

@@ -53,7 +53,7 @@ class WrittenBatch(NamedTuple):
         return self.last_offset - self.offset_delta
 
 
-class Producer(NamedTuple):
+class ProducerEntry(NamedTuple):
     """What is known of one producer id. A change puts another in its place: whoever has this one may read on."""
 
     producer_id: int
@@ -110,7 +110,7 @@ class _Verifying(NamedTuple):
     epoch: int
 
 
-class ProducerState:
+class LogProducers:
     """The producers of one partition and its open transactions; changed by the log's writer, kept in snapshots.
 
     Others may look at `producers`, whose values never change. Only the verifications are begun elsewhere, by the event
@@ -131,7 +131,7 @@ class ProducerState:
     def __init__(self, partition: TopicPartition, expiration_ms: int = DEFAULT_EXPIRATION_MS) -> None:
         self._partition = partition
         self.expiration_ms = expiration_ms
-        self.producers: dict[int, Producer] = {}
+        self.producers: dict[int, ProducerEntry] = {}
         # First offset → producer id. Offsets are given in order, so the first key is the smallest.
         self.ongoing: dict[int, int] = {}
         # Transactions that were not known to be ended for good when this was last looked at (`committed_up_to`).
@@ -211,7 +211,7 @@ class ProducerState:
                 f"{marker.coordinator_epoch}, but {producer.coordinator_epoch} wrote already"
             )
 
-    def _check_epoch(self, producer: Producer | None, header: BatchHeader, offset: int) -> None:
+    def _check_epoch(self, producer: ProducerEntry | None, header: BatchHeader, offset: int) -> None:
         known = NO_PRODUCER_EPOCH if producer is None else producer.epoch
         if header.producer_epoch < known:
             raise InvalidProducerEpochError(
@@ -219,7 +219,7 @@ class ProducerState:
                 f"{offset}, but epoch {known} is known: another producer has taken over"
             )
 
-    def _check_sequence(self, producer: Producer | None, header: BatchHeader, offset: int) -> None:
+    def _check_sequence(self, producer: ProducerEntry | None, header: BatchHeader, offset: int) -> None:
         first = header.base_sequence
         verifying = self._verifying.get(header.producer_id)
         if verifying is not None and first > verifying.lowest_sequence:
@@ -266,8 +266,8 @@ class ProducerState:
         opens = first_offset < 0 and header.is_transactional
         if opens:
             first_offset = base_offset
-        producer: Producer = _new_tuple(
-            Producer, (producer_id, epoch, coordinator_epoch, timestamp_ms, first_offset, batches)
+        producer: ProducerEntry = _new_tuple(
+            ProducerEntry, (producer_id, epoch, coordinator_epoch, timestamp_ms, first_offset, batches)
         )
         if not opens:
             self.producers[producer_id] = producer
@@ -280,9 +280,9 @@ class ProducerState:
     def apply_marker(self, header: BatchHeader, marker_offset: int, marker: EndMarker) -> AbortedTransaction | None:
         """Take in a transaction's end that is in the log; what the transaction index must hold, if it is an abort."""
         producer_id, epoch = header.producer_id, header.producer_epoch
-        known = self.producers.get(producer_id) or Producer(producer_id)
+        known = self.producers.get(producer_id) or ProducerEntry(producer_id)
         first_offset = known.txn_first_offset
-        producer = Producer(
+        producer = ProducerEntry(
             producer_id,
             epoch,
             marker.coordinator_epoch,
@@ -307,7 +307,7 @@ class ProducerState:
         if self.ended and self.ended[0].marker_offset < high_watermark:
             self.ended = tuple(entry for entry in self.ended if entry.marker_offset >= high_watermark)
 
-    def load(self, producers: list[Producer], end_offset: int, now_ms: int) -> None:
+    def load(self, producers: list[ProducerEntry], end_offset: int, now_ms: int) -> None:
         """Start over from what a snapshot holds, without those who have been idle for too long."""
         self.clear(end_offset)
         for producer in producers:
@@ -329,7 +329,7 @@ class ProducerState:
             for producer_id in [i for i, v in self._verifying.items() if now_ms - v.since_ms >= self.expiration_ms]:
                 del self._verifying[producer_id]
 
-    def _expired(self, producer: Producer, now_ms: int) -> bool:
+    def _expired(self, producer: ProducerEntry, now_ms: int) -> bool:
         return not producer.in_transaction and now_ms - producer.last_timestamp_ms >= self.expiration_ms
 
     # ---- verification of transactions ----------------------------------------------------------------------------

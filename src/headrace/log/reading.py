@@ -8,7 +8,7 @@ from headrace.log.files import LogFile
 from headrace.log.segment import Segment
 from headrace.log.transaction_index import AbortedTransaction, collect
 from headrace.log.view import View, place_of
-from headrace.records import Batch, BatchHeader, CorruptBatch, InvalidRecord, decompress
+from headrace.records import Batch, BatchHeader, CorruptBatchError, MalformedRecordError, decompress
 from headrace.records.batch import HEADER_BYTES
 from headrace.records.kernels_plain import NO_STAMP, Decoded, decode_records
 from headrace.runtime import Buffer
@@ -121,10 +121,10 @@ def _decode(segment: Segment, position: int, header: BatchHeader) -> Decoded:
     batch = Batch(segment.file.read(position, header.size))
     try:
         decoded = decode_plain(batch, header)
-    except InvalidRecord as error:
-        raise CorruptBatch(f"{segment.file.path} at byte {position}: {error}") from error
+    except MalformedRecordError as error:
+        raise CorruptBatchError(f"{segment.file.path} at byte {position}: {error}") from error
     if decoded.fault:
-        raise CorruptBatch(f"{segment.file.path} at byte {position}: its records cannot be read")
+        raise CorruptBatchError(f"{segment.file.path} at byte {position}: its records cannot be read")
     return decoded
 
 

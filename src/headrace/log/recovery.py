@@ -6,12 +6,12 @@ import os
 from dataclasses import dataclass, field
 
 from headrace.log import leader_epochs, snapshots
-from headrace.log.checkpoints import DamagedCheckpoint
+from headrace.log.checkpoints import DamagedCheckpointError
 from headrace.log.config import LogConfig
 from headrace.log.leader_epochs import LeaderEpochs
-from headrace.log.offset_index import DamagedIndex
+from headrace.log.offset_index import DamagedIndexError
 from headrace.log.producer_loading import apply, load_snapshot, replay
-from headrace.log.producer_state import ProducerState
+from headrace.log.producer_state import LogProducers
 from headrace.log.scanning import check_whole, find_whole_batch, scan_batches, scan_headers
 from headrace.log.segment import (
     CLEANED,
@@ -26,7 +26,7 @@ from headrace.log.segment import (
     indexed_timestamp,
 )
 from headrace.log.snapshots import SnapshotFiles
-from headrace.records import BatchHeader, CorruptBatch
+from headrace.records import BatchHeader, CorruptBatchError
 from headrace.runtime import Disk
 from headrace.topics import TopicPartition
 
@@ -76,14 +76,14 @@ class Loaded:
     end_offset: int
     epochs: LeaderEpochs
     epochs_changed: bool
-    producers: ProducerState
+    producers: LogProducers
     snapshots: SnapshotFiles
     report: RecoveryReport
     found: bool
     """There was a log before; otherwise it was made."""
 
 
-class Loader:
+class LogLoader:
     """Opens one directory. The steps run in order, each on the state that the one before left."""
 
     def __init__(
@@ -102,7 +102,7 @@ class Loader:
         self._now_ms = now_ms
         self._segments: list[Segment] = []
         self._snapshots = SnapshotFiles(self._disk, directory, [])
-        self._producers = ProducerState(partition, expiration_ms)
+        self._producers = LogProducers(partition, expiration_ms)
         self._epochs = LeaderEpochs()
         self._epochs_known = False
         self._epochs_changed = False
@@ -112,7 +112,7 @@ class Loader:
         self._each_synced = False
 
     def load(self, *, recovery_point: int, start_offset: int, clean: bool, each_synced: bool = False) -> Loaded:
-        """Nothing below the recovery point is cut off; CorruptBatch says that something there is damaged.
+        """Nothing below the recovery point is cut off; CorruptBatchError says that something there is damaged.
 
         `each_synced` says that every batch was synced before the next was appended: then only the last can be torn,
         and all of them are checked.
@@ -236,7 +236,7 @@ class Loader:
             data = self._disk.read_file(os.path.join(self._directory, leader_epochs.FILE_NAME))
             self._epochs = LeaderEpochs.from_bytes(data)
             self._epochs_known = True
-        except DamagedCheckpoint as error:
+        except DamagedCheckpointError as error:
             self._report.rebuilt.append(f"{leader_epochs.FILE_NAME} ({error})")
 
     def _remove(self, name: str) -> None:
@@ -255,7 +255,7 @@ class Loader:
             for position, header in active.headers(start):
                 end = header.next_offset
                 position += header.size
-        except CorruptBatch:
+        except CorruptBatchError:
             return None
         if position != active.size:
             return None
@@ -269,7 +269,7 @@ class Loader:
             self._report.rebuilt.append(reason)
         try:
             segment.aborted()
-        except DamagedIndex as error:
+        except DamagedIndexError as error:
             self._rebuild_aborted(segment, str(error))
 
     def _rebuild_aborted(self, segment: Segment, reason: str) -> None:
@@ -372,7 +372,7 @@ class Loader:
             for _, batch in scan_batches(segment.file, 0, size):
                 header = check_whole(batch)
                 if header.base_offset < end:
-                    raise CorruptBatch(f"offset {header.base_offset} comes after offset {end - 1}")
+                    raise CorruptBatchError(f"offset {header.base_offset} comes after offset {end - 1}")
                 if header.producer_id >= 0:
                     apply(self._producers, header, batch, segment)
                 self._note_epoch(header)
@@ -382,7 +382,7 @@ class Loader:
                 self._report.checked_batches += 1
                 end = header.next_offset
                 self._producers.end_offset = end
-        except CorruptBatch as error:
+        except CorruptBatchError as error:
             reason = str(error)
         self._report.checked_bytes += size
         if segment.size == size:
@@ -403,11 +403,11 @@ class Loader:
             return
         rest = segment.file.read(segment.size, size - segment.size)
         if segment is not self._segments[-1] or find_whole_batch(rest, end) is not None:
-            raise CorruptBatch(
+            raise CorruptBatchError(
                 f"{segment.path(LOG)} at byte {segment.size}, offset {end}: {reason}; whole batches follow it"
             )
         if end < self._synced_to and reason != _INCOMPLETE:
-            raise CorruptBatch(
+            raise CorruptBatchError(
                 f"{segment.path(LOG)} at byte {segment.size}, offset {end}: {reason}; "
                 f"it was synced up to offset {self._synced_to}"
             )

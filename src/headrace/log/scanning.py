@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Protocol
 
 from headrace.errors import HeadraceError
-from headrace.records import Batch, BatchHeader, CorruptBatch, check
+from headrace.records import Batch, BatchHeader, CorruptBatchError, check
 from headrace.records.batch import HEADER, HEADER_BYTES, PREFIX_BYTES
 
 _CHUNK_BYTES = 64 * 1024
@@ -17,7 +17,7 @@ _MAGIC_BYTE = bytes([_MAGIC])
 _new_tuple = tuple.__new__
 
 
-class WouldBlock(HeadraceError):
+class WouldBlockError(HeadraceError):
     """The bytes are not in memory: do the same again where waiting for the disk is allowed."""
 
 
@@ -29,12 +29,12 @@ class Readable(Protocol):
 
 
 def read_some(file: Readable, position: int, length: int, nowait: bool) -> bytes | bytearray:
-    """Up to `length` bytes; WouldBlock when `nowait` and they are not in memory."""
+    """Up to `length` bytes; WouldBlockError when `nowait` and they are not in memory."""
     if not nowait:
         return file.read(position, length)
     data = file.read_nowait(position, length)
     if data is None:
-        raise WouldBlock(f"{file.path} at {position}: not in memory")
+        raise WouldBlockError(f"{file.path} at {position}: not in memory")
     return data
 
 
@@ -43,7 +43,7 @@ def scan_headers(
 ) -> Iterator[tuple[int, BatchHeader]]:
     """(position, header) of each whole batch from `position`, which has to be a batch's start, to `end`.
 
-    A batch that is cut at the end is not yielded; a header that cannot be one raises CorruptBatch.
+    A batch that is cut at the end is not yielded; a header that cannot be one raises CorruptBatchError.
     """
     chunk: bytes | bytearray = b""
     chunk_at = position
@@ -57,7 +57,7 @@ def scan_headers(
         header: BatchHeader = _new_tuple(BatchHeader, HEADER.unpack_from(chunk, at))
         size = header.batch_length + PREFIX_BYTES
         if size < HEADER_BYTES or header.magic != _MAGIC:
-            raise CorruptBatch(
+            raise CorruptBatchError(
                 f"{file.path} at byte {position}: no batch of format {_MAGIC} begins here "
                 f"(length {header.batch_length}, magic {header.magic})"
             )
@@ -80,7 +80,9 @@ def scan_batches(file: Readable, position: int, end: int) -> Iterator[tuple[int,
                 return
         size = int.from_bytes(chunk[at + 8 : at + 12], "big", signed=True) + PREFIX_BYTES
         if size < HEADER_BYTES:
-            raise CorruptBatch(f"{file.path} at byte {position}: a batch of {size} bytes is smaller than its header")
+            raise CorruptBatchError(
+                f"{file.path} at byte {position}: a batch of {size} bytes is smaller than its header"
+            )
         if position + size > end:
             return
         if at + size > len(chunk):
@@ -93,11 +95,11 @@ def scan_batches(file: Readable, position: int, end: int) -> Iterator[tuple[int,
 
 
 def check_whole(batch: Batch) -> BatchHeader:
-    """The header of a batch whose length, magic and checksum hold; CorruptBatch otherwise."""
+    """The header of a batch whose length, magic and checksum hold; CorruptBatchError otherwise."""
     check(batch)
     header = batch.header()
     if header.last_offset_delta < 0 or header.base_offset < 0:
-        raise CorruptBatch(f"batch has offsets {header.base_offset}..{header.last_offset}: they run backwards")
+        raise CorruptBatchError(f"batch has offsets {header.base_offset}..{header.last_offset}: they run backwards")
     return header
 
 
@@ -117,7 +119,7 @@ def find_whole_batch(data: bytes, offset_min: int) -> int | None:
         if HEADER_BYTES <= size <= len(data) - start and header.base_offset >= offset_min:
             try:
                 check_whole(Batch(view[start : start + size]))
-            except CorruptBatch:
+            except CorruptBatchError:
                 pass
             else:
                 return start

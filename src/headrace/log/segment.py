@@ -14,14 +14,14 @@ from typing import Final
 from headrace.log.config import LogConfig
 from headrace.log.files import FileCache, LogFile
 from headrace.log.offset_index import ENTRY_BYTES as OFFSET_ENTRY_BYTES
-from headrace.log.offset_index import DamagedIndex, OffsetIndex
-from headrace.log.scanning import WouldBlock, scan_headers
+from headrace.log.offset_index import DamagedIndexError, OffsetIndex
+from headrace.log.scanning import WouldBlockError, scan_headers
 from headrace.log.time_index import ENTRY_BYTES as TIME_ENTRY_BYTES
 from headrace.log.time_index import NO_TIMESTAMP, TimeIndex
 from headrace.log.transaction_index import AbortedTransaction
 from headrace.log.transaction_index import parse as parse_aborted
 from headrace.records import BatchHeader
-from headrace.runtime import Buffer, Disk, DiskError, FileMissing
+from headrace.runtime import Buffer, Disk, DiskError, FileMissingError
 
 LOG: Final = ".log"
 OFFSET_INDEX: Final = ".index"
@@ -293,7 +293,7 @@ class Segment:
         has_ended = not self.active
         try:
             self.file.sync()
-        except FileMissing:
+        except FileMissingError:
             if self.discarded:
                 return
             raise
@@ -302,7 +302,7 @@ class Segment:
         for kind in (OFFSET_INDEX, TIME_INDEX, TXN_INDEX):
             try:
                 file = self._caches.disk.open(self.path(kind))
-            except FileMissing:
+            except FileMissingError:
                 continue
             try:
                 file.sync()
@@ -373,7 +373,7 @@ class Segment:
         indexes = self._indexes
         if indexes is None:
             if nowait:
-                raise WouldBlock(f"{self.path(OFFSET_INDEX)}: not in memory")
+                raise WouldBlockError(f"{self.path(OFFSET_INDEX)}: not in memory")
             indexes, _ = self._load_indexes()
         return indexes
 
@@ -384,7 +384,7 @@ class Segment:
         entries = self._aborted
         if entries is None:
             if nowait:
-                raise WouldBlock(f"{self.path(TXN_INDEX)}: not in memory")
+                raise WouldBlockError(f"{self.path(TXN_INDEX)}: not in memory")
             entries = parse_aborted(self._read_aborted(), self.base_offset)
             # Another reader, or the writer, may have been faster: then theirs is the one that is kept.
             entries = self._aborted = self._aborted or entries
@@ -398,14 +398,14 @@ class Segment:
             data: bytes | None
             try:
                 data = disk.read_file(path)
-            except FileMissing:
+            except FileMissingError:
                 # The log is the first file to be renamed or removed: while it is there, so are the others.
                 data = b"" if disk.exists(log) else None
             if data is not None and named == self._named:
                 return data
             if self._aborted is not None:
                 return b"".join(entry.to_bytes() for entry in self._aborted)  # loaded before it was discarded
-        raise FileMissing("read", self.path(TXN_INDEX), errno.ENOENT)
+        raise FileMissingError("read", self.path(TXN_INDEX), errno.ENOENT)
 
     @property
     def _named(self) -> tuple[str, str, bool]:
@@ -429,13 +429,13 @@ class Segment:
             offsets = OffsetIndex.from_bytes(disk.read_file(self.path(OFFSET_INDEX)), self.base_offset, size)
             times = TimeIndex.from_bytes(disk.read_file(self.path(TIME_INDEX)), self.base_offset)
             if size and not times:
-                raise DamagedIndex("its time index is empty")
+                raise DamagedIndexError("its time index is empty")
             if size > _UNINDEXED_BYTES_MAX and not offsets:
-                raise DamagedIndex("its offset index is empty")
+                raise DamagedIndexError("its offset index is empty")
             indexes = offsets, times
-        except FileMissing as error:
+        except FileMissingError as error:
             reason = f"{os.path.basename(error.path)} is missing"
-        except DamagedIndex as error:
+        except DamagedIndexError as error:
             reason = f"an index of {file_name(self.base_offset, LOG)} is damaged: {error}"
         if reason is not None or named != self._named:
             indexes = _indexes_from(self.file, self.base_offset, size, _REBUILT_INTERVAL_BYTES)
@@ -505,7 +505,7 @@ class Segment:
 
     def discard(self) -> None:
         """Take it out of use: its files get another name. Readers that have a slice of it still know what to skip."""
-        with contextlib.suppress(DamagedIndex):
+        with contextlib.suppress(DamagedIndexError):
             self.aborted()
         self.discarded = True
         self._caches.indexes.forget(self)
@@ -521,7 +521,7 @@ class Segment:
                 continue
             try:
                 self._caches.disk.rename(source, target)
-            except FileMissing:
+            except FileMissingError:
                 continue
         self.suffix = suffix
 
@@ -537,7 +537,7 @@ class Segment:
         for kind in SUFFIXES:
             try:
                 self._caches.disk.remove(self.path(kind))
-            except FileMissing:
+            except FileMissingError:
                 continue
 
     def close(self) -> None:

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Sequence
 from crc32c import crc32c
 
 from headrace.errors import HeadraceError
-from headrace.log.producer_state import Producer, ProducerState, WrittenBatch
-from headrace.runtime import Disk, FileMissing
+from headrace.log.producer_state import LogProducers, ProducerEntry, WrittenBatch
+from headrace.runtime import Disk, FileMissingError
 
 SUFFIX = ".snapshot"
 _HEAD = struct.Struct(">hIi")
@@ -19,11 +19,11 @@ _VERSION = 1
 _CRC_FROM = 6
 
 
-class DamagedSnapshot(HeadraceError):
+class DamagedSnapshotError(HeadraceError):
     """A snapshot that cannot be used: the state is rebuilt from the log instead."""
 
 
-def encode(producers: Iterable[Producer]) -> bytes:
+def encode(producers: Iterable[ProducerEntry]) -> bytes:
     entries = [
         _ENTRY.pack(
             producer.producer_id,
@@ -41,21 +41,23 @@ def encode(producers: Iterable[Producer]) -> bytes:
     return struct.pack(">hI", _VERSION, crc32c(body)) + body
 
 
-def decode(data: bytes) -> list[Producer]:
+def decode(data: bytes) -> list[ProducerEntry]:
     if len(data) < _HEAD.size:
-        raise DamagedSnapshot(f"{len(data)} bytes are too few for a snapshot")
+        raise DamagedSnapshotError(f"{len(data)} bytes are too few for a snapshot")
     version, stored_crc, count = _HEAD.unpack_from(data)
     if version != _VERSION:
-        raise DamagedSnapshot(f"version {version}; the only known one is {_VERSION}")
+        raise DamagedSnapshotError(f"version {version}; the only known one is {_VERSION}")
     if crc32c(memoryview(data)[_CRC_FROM:]) != stored_crc:
-        raise DamagedSnapshot("its checksum does not match its bytes")
+        raise DamagedSnapshotError("its checksum does not match its bytes")
     if len(data) != _HEAD.size + count * _ENTRY.size:
-        raise DamagedSnapshot(f"{len(data)} bytes do not hold the {count} producers it names")
+        raise DamagedSnapshotError(f"{len(data)} bytes do not hold the {count} producers it names")
     producers = []
     for entry in _ENTRY.iter_unpack(memoryview(data)[_HEAD.size :]):
         producer_id, epoch, last_sequence, last_offset, delta, timestamp_ms, coordinator_epoch, first_offset = entry
         batches = (WrittenBatch(last_sequence, last_offset, delta, timestamp_ms),) if last_offset >= 0 else ()
-        producers.append(Producer(producer_id, epoch, coordinator_epoch, timestamp_ms, max(first_offset, -1), batches))
+        producers.append(
+            ProducerEntry(producer_id, epoch, coordinator_epoch, timestamp_ms, max(first_offset, -1), batches)
+        )
     return producers
 
 
@@ -77,7 +79,7 @@ class SnapshotFiles:
     def path(self, offset: int) -> str:
         return os.path.join(self.directory, f"{offset:020d}{SUFFIX}")
 
-    def take(self, state: ProducerState) -> None:
+    def take(self, state: LogProducers) -> None:
         """Keep the state as of its end offset. Not synced: a checksum tells a torn one, and the log can replace it."""
         offset = state.end_offset
         file = self._disk.open(self.path(offset), create=True)
@@ -97,8 +99,8 @@ class SnapshotFiles:
         finally:
             file.close()
 
-    def read(self, offset: int) -> list[Producer]:
-        """Raises DamagedSnapshot, or FileMissing."""
+    def read(self, offset: int) -> list[ProducerEntry]:
+        """Raises DamagedSnapshotError, or FileMissingError."""
         return decode(self._disk.read_file(self.path(offset)))
 
     def drop(self, offset: int) -> None:
@@ -107,7 +109,7 @@ class SnapshotFiles:
         self.dropped += 1
         try:
             self._disk.remove(self.path(offset))
-        except FileMissing:
+        except FileMissingError:
             return
 
     def drop_strays(self, segment_bases: Sequence[int]) -> None:

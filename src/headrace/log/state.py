@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from headrace.log.leader_epochs import LeaderEpochs
 from headrace.log.log_files import LogFiles
 from headrace.log.ownership import by_loop
-from headrace.log.producer_state import ProducerState
+from headrace.log.producer_state import LogProducers
 from headrace.log.segment import Caches, Segment
 from headrace.log.view import NEVER, Mark, View
 from headrace.runtime import DirectoryWriter, DiskError
@@ -32,7 +32,7 @@ class LogState:
     * The high watermark is the event loop's. It is a mark beside the view, and what depends on both (the last stable
       offset) is derived from one mark and one view, never stored.
     * The recovery point is that of whoever syncs, one at a time, beside the writer: a mark as well.
-    * Verifications of transactions have a lock of their own (`ProducerState`).
+    * Verifications of transactions have a lock of their own (`LogProducers`).
 
     `ownership.py` refuses everyone else, in tests.
     """
@@ -43,7 +43,7 @@ class LogState:
         self,
         partition: TopicPartition,
         files: LogFiles,
-        producers: ProducerState,
+        producers: LogProducers,
         epochs: LeaderEpochs,
         start_offset: int,
         end_offset: int,

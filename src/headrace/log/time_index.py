@@ -7,7 +7,7 @@ from array import array
 from bisect import bisect_right
 from operator import le, lt
 
-from headrace.log.offset_index import DamagedIndex
+from headrace.log.offset_index import DamagedIndexError
 
 _ENTRY = struct.Struct(">qi")
 ENTRY_BYTES = _ENTRY.size
@@ -72,7 +72,7 @@ class TimeIndex:
     def from_bytes(cls, data: bytes, base_offset: int) -> TimeIndex:
         """Read a file of this or of Apache Kafka's making; zeros after the last entry (preallocation) are fine."""
         if len(data) % ENTRY_BYTES:
-            raise DamagedIndex(f"{len(data)} bytes are no whole number of {ENTRY_BYTES}-byte entries")
+            raise DamagedIndexError(f"{len(data)} bytes are no whole number of {ENTRY_BYTES}-byte entries")
         count = len(data) // ENTRY_BYTES
         zero = bytes(ENTRY_BYTES)
         while count and data[(count - 1) * ENTRY_BYTES : count * ENTRY_BYTES] == zero:
@@ -83,7 +83,7 @@ class TimeIndex:
             index._offsets.append(offset)
         times, offsets = index._timestamps, index._offsets
         if not all(map(lt, times, times[1:])) or not all(map(le, offsets, offsets[1:])):
-            raise DamagedIndex("its entries are not in increasing order")
+            raise DamagedIndexError("its entries are not in increasing order")
         if count and (times[0] < 0 or offsets[0] < 0):
-            raise DamagedIndex("its first entry is negative")
+            raise DamagedIndexError("its first entry is negative")
         return index

@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 
-from headrace.log.offset_index import DamagedIndex
+from headrace.log.offset_index import DamagedIndexError
 
 _ENTRY = struct.Struct(">hqqqq")
 ENTRY_BYTES = _ENTRY.size
@@ -24,16 +24,16 @@ class AbortedTransaction:
 
 
 def parse(data: bytes, base_offset: int) -> list[AbortedTransaction]:
-    """The entries of a file, in order; DamagedIndex when they cannot be this segment's."""
+    """The entries of a file, in order; DamagedIndexError when they cannot be this segment's."""
     if len(data) % ENTRY_BYTES:
-        raise DamagedIndex(f"{len(data)} bytes are no whole number of {ENTRY_BYTES}-byte entries")
+        raise DamagedIndexError(f"{len(data)} bytes are no whole number of {ENTRY_BYTES}-byte entries")
     entries = []
     previous = -1
     for version, producer_id, first_offset, last_offset, last_stable_offset in _ENTRY.iter_unpack(data):
         if version != _VERSION:
-            raise DamagedIndex(f"entry of version {version}; the only known one is {_VERSION}")
+            raise DamagedIndexError(f"entry of version {version}; the only known one is {_VERSION}")
         if last_offset < base_offset or last_offset <= previous or first_offset > last_offset:
-            raise DamagedIndex(f"entry with offsets {first_offset}..{last_offset} is out of place")
+            raise DamagedIndexError(f"entry with offsets {first_offset}..{last_offset} is out of place")
         previous = last_offset
         entries.append(AbortedTransaction(producer_id, first_offset, last_offset, last_stable_offset))
     return entries

@@ -23,7 +23,16 @@ from headrace.errors import (
 )
 from headrace.log.config import LogConfig
 from headrace.log.producer_state import EndMarker, Origin
-from headrace.records import Batch, BatchHeader, Codec, InvalidRecord, TimestampType, TooLarge, compress, decompress
+from headrace.records import (
+    Batch,
+    BatchHeader,
+    Codec,
+    DecompressedTooLargeError,
+    MalformedRecordError,
+    TimestampType,
+    compress,
+    decompress,
+)
 from headrace.records.batch import (
     ATTRIBUTES_AT,
     CODEC_MASK,
@@ -64,7 +73,7 @@ class RecordError(NamedTuple):
     message: str
 
 
-class RecordsRejected(KafkaError):
+class RecordsRejectedError(KafkaError):
     """Some records of a batch break a rule of the topic; the batch is refused as a whole."""
 
     def __init__(self, message: str, record_errors: list[RecordError]) -> None:
@@ -72,11 +81,11 @@ class RecordsRejected(KafkaError):
         self.record_errors = record_errors
 
 
-class InvalidRecordsError(RecordsRejected, InvalidRecordError):
+class InvalidRecordsError(RecordsRejectedError, InvalidRecordError):
     """Records without what the topic requires."""
 
 
-class InvalidTimestampsError(RecordsRejected, InvalidTimestampError):
+class InvalidTimestampsError(RecordsRejectedError, InvalidTimestampError):
     """Records with timestamps out of the topic's range."""
 
 
@@ -220,7 +229,7 @@ def _check_records(
     needed = config.compact or limited or odd
     try:
         data = _unpacked(view, header, config if needed else None, partition)
-    except TooLarge:
+    except DecompressedTooLargeError:
         # Small only on the wire: its records are left as unseen as those of any large batch.
         return header.max_timestamp
     if config.compact or limited:
@@ -236,11 +245,11 @@ def _unpacked(view: memoryview, header: BatchHeader, config: LogConfig | None, p
     limit_bytes = _WALKED_UNPACKED_BYTES_MAX if config is None else _unpacked_bytes_max(config)
     try:
         return decompress(header.codec, view[HEADER_BYTES:], limit_bytes)
-    except TooLarge as error:
+    except DecompressedTooLargeError as error:
         if config is None:
             raise
         raise MessageTooLargeError(f"{partition}: {error}; send smaller batches") from error
-    except InvalidRecord as error:
+    except MalformedRecordError as error:
         raise InvalidRecordError(f"{partition}: {error}") from error
 
 

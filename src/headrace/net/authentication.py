@@ -11,13 +11,13 @@ from typing import Any
 
 from headrace.errors import IllegalSaslStateError, SaslAuthenticationFailedError, UnsupportedSaslMechanismError
 from headrace.net.node import Node
-from headrace.net.tls import TlsRefused
+from headrace.net.tls import TlsRefusedError
 
 Flow = Generator[Any, Any, int]
 Authenticate = Callable[[Node], Flow]
 """Makes a new flow for a connection to a node."""
 
-REFUSALS = (SaslAuthenticationFailedError, UnsupportedSaslMechanismError, IllegalSaslStateError, TlsRefused)
+REFUSALS = (SaslAuthenticationFailedError, UnsupportedSaslMechanismError, IllegalSaslStateError, TlsRefusedError)
 """Errors that another try would meet again: whoever waits for the connection is told at once."""
 
 _REAUTHENTICATE_FROM, _REAUTHENTICATE_TO = 0.85, 0.95

@@ -17,9 +17,9 @@ from collections.abc import Callable, Iterable
 from typing import Any, Generic, TypeVar
 
 from headrace.errors import HeadraceError, RequestTimedOutError
-from headrace.net.connection import Call, Connection, State
+from headrace.net.connection import Call, Connection, ConnectionState
 from headrace.net.connections import Connections, Transport
-from headrace.net.frames import FrameRefused
+from headrace.net.frames import FrameRefusedError
 
 _PARTS_MAX = 64
 _READS_PER_TURN_MAX = 16
@@ -42,7 +42,7 @@ class _Link:
         """Waits for this socket alone; made when somebody first does."""
 
 
-class Watch:
+class LoneConnection:
     """A connection that one thread waits for by itself (see `BlockingDriver.watch_alone`)."""
 
     __slots__ = ("connection", "link")
@@ -149,7 +149,7 @@ class BlockingDriver(Generic[Core]):
             if connection is None:
                 self._drain_wakeups()
                 is_news = True
-            elif connection.state is not State.CLOSED and self._serve(connection, mask):
+            elif connection.state is not ConnectionState.CLOSED and self._serve(connection, mask):
                 is_news = True
         self.core.is_moving = was_moving
         return is_news
@@ -159,7 +159,7 @@ class BlockingDriver(Generic[Core]):
         news for anybody."""
         for selected, mask in events:
             connection = selected.data
-            if mask != selectors.EVENT_WRITE or connection is None or connection.state is not State.READY:
+            if mask != selectors.EVENT_WRITE or connection is None or connection.state is not ConnectionState.READY:
                 return False
         for selected, mask in events:
             self._serve(selected.data, mask)
@@ -187,7 +187,7 @@ class BlockingDriver(Generic[Core]):
                 self._watch(connection, link, selectors.EVENT_READ)
         self._apart.clear()
 
-    def watch_alone(self, call: Call) -> Watch | None:
+    def watch_alone(self, call: Call) -> LoneConnection | None:
         """To wait for the answer to a call that was sent alone; None when it was not, or is not out yet."""
         connection = None if call.node_id is None else self.core.connection(call.node_id)
         if connection is None or connection.driver.events != 0:
@@ -199,10 +199,10 @@ class BlockingDriver(Generic[Core]):
             link.poller = select.poll()
             link.poller.register(link.sock, select.POLLIN)
             link.poller.register(self._nudge, select.POLLIN)
-        return Watch(connection, link)
+        return LoneConnection(connection, link)
 
     def nudge(self) -> None:
-        """End the wait of a `Watch`. What it waited for may be read by somebody else now, and it would not notice."""
+        """End the wait of a `LoneConnection`. Somebody else may read what it waited for, and it would not notice."""
         if self._nudge is not None:
             os.eventfd_write(self._nudge, 1)
 
@@ -212,7 +212,7 @@ class BlockingDriver(Generic[Core]):
             with contextlib.suppress(BlockingIOError):
                 os.eventfd_read(self._nudge)
 
-    def read_alone(self, watch: Watch) -> None:
+    def read_alone(self, watch: LoneConnection) -> None:
         """Read what came."""
         if watch.connection.driver is watch.link:
             self._serve(watch.connection, selectors.EVENT_READ)
@@ -272,7 +272,7 @@ class BlockingDriver(Generic[Core]):
 
     def flush_connection(self, connection: Connection) -> None:
         link = connection.driver
-        if link is not None and not link.handshaking and connection.state is not State.CONNECTING:
+        if link is not None and not link.handshaking and connection.state is not ConnectionState.CONNECTING:
             if self._is_alone and link.events == selectors.EVENT_READ:
                 # Before a byte goes out: the answer may come before this thread gets to wait for it.
                 self._apart.append(connection)
@@ -334,14 +334,14 @@ class BlockingDriver(Generic[Core]):
         try:
             if link.handshaking:
                 self._handshake(connection, link)
-            elif connection.state is State.CONNECTING:
+            elif connection.state is ConnectionState.CONNECTING:
                 self._finish_connect(connection, link)
             else:
                 if mask & selectors.EVENT_WRITE:
                     self._write(connection)
                 if mask & selectors.EVENT_READ and connection.driver is link:
                     return self._read(connection, link)
-        except (OSError, FrameRefused) as error:
+        except (OSError, FrameRefusedError) as error:
             self._fail(connection, error)
         return True
 
@@ -429,7 +429,7 @@ class BlockingDriver(Generic[Core]):
             self._selector.modify(link.sock, events, connection)
 
     def _fail(self, connection: Connection, error: BaseException) -> None:
-        if connection.state is not State.CLOSED:
+        if connection.state is not ConnectionState.CLOSED:
             self.close_connection(connection)
             self.core.disconnected(connection, _readable(error))
 

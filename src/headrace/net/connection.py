@@ -20,7 +20,7 @@ from headrace.net.node import Node
 from headrace.protocol.api import ApiKey, api
 from headrace.protocol.codec import Buffer, decode, decode_response, encode_request
 from headrace.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
-from headrace.protocol.wire import MalformedMessage
+from headrace.protocol.wire import MalformedMessageError
 from headrace.records.buffers import SHARED
 
 RESPONSE_BYTES_MAX = 2_147_483_647
@@ -107,7 +107,7 @@ class Call:
             self.on_done(self)
 
 
-class State(Enum):
+class ConnectionState(Enum):
     CONNECTING = "connecting"
     NEGOTIATING = "negotiating"
     AUTHENTICATING = "authenticating"
@@ -115,7 +115,7 @@ class State(Enum):
     CLOSED = "closed"
 
 
-SETTING_UP = (State.CONNECTING, State.NEGOTIATING, State.AUTHENTICATING)
+SETTING_UP = (ConnectionState.CONNECTING, ConnectionState.NEGOTIATING, ConnectionState.AUTHENTICATING)
 
 
 class Connection:
@@ -135,7 +135,7 @@ class Connection:
         self.node = node
         self.key = node.id if key is None else key
         self.client_id = client_id
-        self.state = State.CONNECTING
+        self.state = ConnectionState.CONNECTING
         self.setup_deadline = setup_deadline
         self.last_used = now
         self.throttled_until = 0.0
@@ -164,7 +164,7 @@ class Connection:
 
     def connected(self, now: float, timeout_ms: float) -> None:
         """The socket is up: ask what the broker speaks. A broker that speaks too little answers so, in version 0."""
-        self.state = State.NEGOTIATING
+        self.state = ConnectionState.NEGOTIATING
         self._negotiate(api(ApiKey.API_VERSIONS).max_version, now, timeout_ms)
 
     def _negotiate(self, version: int, now: float, timeout_ms: float) -> None:
@@ -228,29 +228,29 @@ class Connection:
 
     def may_send(self, now: float) -> bool:
         """Whether requests may go out now: set up, not throttled, and with a session that is not about to end."""
-        return self.state is State.READY and self.throttled_until <= now < self._authenticate_at
+        return self.state is ConnectionState.READY and self.throttled_until <= now < self._authenticate_at
 
     def received(self, frame: memoryview, now: float) -> Call | None:
         """One whole answer. The finished call to report, or None when it belongs to the connection's setup.
 
-        Raises `MalformedMessage` for what cannot be an answer to the oldest request: the connection has to be closed.
+        Raises `MalformedMessageError` for what cannot be an answer to the oldest request: close the connection.
         """
         self.last_used = now
         self.bytes_received += len(frame) + 4
         if not self.in_flight:
-            raise MalformedMessage(f"{self.node} sent {len(frame)} bytes that nobody asked for")
+            raise MalformedMessageError(f"{self.node} sent {len(frame)} bytes that nobody asked for")
         call = self.in_flight[0]
         if len(frame) < 4 or _INT32.unpack_from(frame)[0] != call.correlation_id:
-            raise MalformedMessage(
+            raise MalformedMessageError(
                 f"{self.node} answered out of order: {call.name} number {call.correlation_id} was expected"
             )
-        if self.state is State.NEGOTIATING:
+        if self.state is ConnectionState.NEGOTIATING:
             self.in_flight.popleft()
             self._take_versions(call, frame, now)
             return None
         _, call.response = decode_response(api(call.request.SCHEMA.api_key).response, call.version, frame)
         self.in_flight.popleft()
-        if self.state is State.AUTHENTICATING:
+        if self.state is ConnectionState.AUTHENTICATING:
             self._go_on(call.response, now, call.timeout_ms)
             return None
         throttle_ms = getattr(call.response, "throttle_time_ms", 0)
@@ -273,19 +273,19 @@ class Connection:
             raise error_for(response.error_code, f"{self.node} refused to tell its versions: {name}")
         self.versions = {key.api_key: (key.min_version, key.max_version) for key in response.api_keys}
         self.features = {feature.name: feature.max_version_level for feature in response.finalized_features}
-        self.state = State.READY if self._authenticate is None else State.AUTHENTICATING
+        self.state = ConnectionState.READY if self._authenticate is None else ConnectionState.AUTHENTICATING
 
     def renew_authentication(self, now: float) -> bool:
         """Go back to authenticating when the session is about to end and nothing is in flight; whether that is so."""
-        if self.state is not State.READY or now < self._authenticate_at or self.in_flight:
+        if self.state is not ConnectionState.READY or now < self._authenticate_at or self.in_flight:
             return False
-        self.state = State.AUTHENTICATING
+        self.state = ConnectionState.AUTHENTICATING
         return True
 
     def authenticate(self, now: float, timeout_ms: float) -> None:
         """Begin to prove who this is."""
         assert self._authenticate is not None
-        assert self.state is State.AUTHENTICATING
+        assert self.state is ConnectionState.AUTHENTICATING
         self._flow = self._authenticate(self.node)
         self._go_on(None, now, timeout_ms)
 
@@ -298,7 +298,7 @@ class Connection:
             lifetime_ms: int = finished.value
             self._flow = None
             self._authenticate_at = now + renewal_s(lifetime_ms, self._renewal_spread) if lifetime_ms > 0 else _FOREVER
-            self.state = State.READY
+            self.state = ConnectionState.READY
             return
         self.send(Call(request, self.node.id, now + timeout_ms / 1000, timeout_ms), now)
 
@@ -309,11 +309,11 @@ class Connection:
     def next_deadline(self) -> float:
         """When something here is due (infinity: nothing)."""
         due = min((call.deadline for call in self.in_flight), default=_FOREVER)
-        return min(due, self.setup_deadline) if self.state is State.CONNECTING else due
+        return min(due, self.setup_deadline) if self.state is ConnectionState.CONNECTING else due
 
     def closed(self) -> list[Call]:
         """The socket is gone: the calls that will get no answer."""
-        self.state = State.CLOSED
+        self.state = ConnectionState.CLOSED
         lost = list(self.in_flight)
         self.in_flight.clear()
         self.outgoing.clear()

@@ -17,11 +17,11 @@ from typing import Any, Protocol
 
 from headrace.errors import HeadraceError, KafkaError, NetworkError, RequestTimedOutError
 from headrace.net.authentication import REFUSALS
-from headrace.net.connection import SETTING_UP, Call, Connection, Frame, OnDone, State, lost
+from headrace.net.connection import SETTING_UP, Call, Connection, ConnectionState, Frame, OnDone, lost
 from headrace.net.node import Node
 from headrace.net.settings import ConnectionSettings
 from headrace.net.tls import refusal
-from headrace.protocol.wire import MalformedMessage
+from headrace.protocol.wire import MalformedMessageError
 from headrace.records.buffers import SHARED
 from headrace.runtime import Clock
 
@@ -180,7 +180,7 @@ class Connections:
     def connection(self, key: int) -> Connection | None:
         """The open connection to a node, if it is ready for requests."""
         state = self._nodes.get(key)
-        if state is None or state.connection is None or state.connection.state is not State.READY:
+        if state is None or state.connection is None or state.connection.state is not ConnectionState.READY:
             return None
         return state.connection
 
@@ -320,7 +320,7 @@ class Connections:
 
     def received(self, connection: Connection, frame: memoryview) -> None:
         """One whole frame arrived."""
-        if connection.state is State.CLOSED:
+        if connection.state is ConnectionState.CLOSED:
             return
         was_moving, self.is_moving = self.is_moving, True
         self._received(connection, frame)
@@ -328,18 +328,18 @@ class Connections:
 
     def _received(self, connection: Connection, frame: memoryview) -> None:
         now = self.clock.monotonic()
-        setting_up = connection.state is not State.READY
-        negotiating = connection.state is State.NEGOTIATING
+        setting_up = connection.state is not ConnectionState.READY
+        negotiating = connection.state is ConnectionState.NEGOTIATING
         try:
             call = connection.received(frame, now)
-        except (MalformedMessage, HeadraceError) as error:
+        except (MalformedMessageError, HeadraceError) as error:
             self._drop(connection, error, now)
             return
         if setting_up:
-            if negotiating and connection.state is State.AUTHENTICATING:
+            if negotiating and connection.state is ConnectionState.AUTHENTICATING:
                 self._authenticate(connection, now)
                 return
-            if connection.state is State.READY:
+            if connection.state is ConnectionState.READY:
                 state = self._state(connection.key)
                 state.failures, state.retry_at, state.last_error = 0, 0.0, None
                 self._warned_at.pop((connection.node.host, connection.node.port), None)
@@ -351,7 +351,7 @@ class Connections:
 
     def prepared(self, connection: Connection, error: HeadraceError | None) -> None:
         """What had to be done before an authentication is done, or failed."""
-        if connection.state is not State.AUTHENTICATING:
+        if connection.state is not ConnectionState.AUTHENTICATING:
             return
         was_moving, self.is_moving = self.is_moving, True
         if error is not None:
@@ -362,7 +362,7 @@ class Connections:
 
     def disconnected(self, connection: Connection, error: BaseException | None) -> None:
         """The connection could not be made, or is gone."""
-        if connection.state is not State.CLOSED:
+        if connection.state is not ConnectionState.CLOSED:
             was_moving, self.is_moving = self.is_moving, True
             self._drop(connection, error, self.clock.monotonic(), close=False)
             self.is_moving = was_moving
@@ -409,7 +409,7 @@ class Connections:
         security = self.settings.security
         is_closed = error is None or (isinstance(error, OSError) and error.errno in _CLOSED_BY_PEER)
         is_plain = security.tls is None and security.authenticate is None
-        if not is_closed or not is_plain or connection.has_answered or connection.state is State.CONNECTING:
+        if not is_closed or not is_plain or connection.has_answered or connection.state is ConnectionState.CONNECTING:
             return error
         return NetworkError(
             f"{connection.node} closed the connection before it answered anything. If it wants TLS or a login, set "
@@ -499,7 +499,7 @@ class Connections:
                     ),
                     now,
                 )
-            elif connection.state is State.CONNECTING and connection.setup_deadline <= now:
+            elif connection.state is ConnectionState.CONNECTING and connection.setup_deadline <= now:
                 self._drop(
                     connection,
                     NetworkError(f"connecting to {connection.node} took too long (socket.connection.setup.timeout.ms)"),

@@ -20,7 +20,7 @@ SPARE_BYTES_MAX = 4 * 1024 * 1024
 _LENGTH = struct.Struct(">i")
 
 
-class FrameRefused(HeadraceError):
+class FrameRefusedError(HeadraceError):
     """A frame that must not be read: its size is wrong, or too much of it has come. What follows cannot be trusted."""
 
 
@@ -29,7 +29,7 @@ def up_to(limit_bytes: int) -> Callable[[int], None]:
 
     def check(size: int) -> None:
         if not 0 <= size <= limit_bytes:
-            raise FrameRefused(f"a frame of {size} bytes was announced; at most {limit_bytes} are allowed")
+            raise FrameRefusedError(f"a frame of {size} bytes was announced; at most {limit_bytes} are allowed")
 
     return check
 
@@ -41,7 +41,7 @@ def _any_growth(arrived: int) -> None:
 class FrameReader:
     """Whoever receives asks for `buffer()`, fills it, tells how much was `received`, and takes the frames.
 
-    `check_size(announced)` and `check_growth(arrived)` raise `FrameRefused` where a frame is too large.
+    `check_size(announced)` and `check_growth(arrived)` raise `FrameRefusedError` where a frame is too large.
     """
 
     __slots__ = (

@@ -7,11 +7,11 @@ from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
 from headrace.errors import HeadraceError
-from headrace.net.connection import Connection, State
+from headrace.net.connection import Connection, ConnectionState
 from headrace.net.connections import Connections, Transport
-from headrace.net.frames import FrameRefused
+from headrace.net.frames import FrameRefusedError
 from headrace.runtime import Runtime
-from headrace.runtime.errors import NetworkError as RuntimeNetworkError
+from headrace.runtime.errors import TransportError as RuntimeNetworkError
 
 _CLOSE_WAIT_S = 0.25
 
@@ -29,7 +29,7 @@ class _Protocol(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         try:
             frames = self._connection.reader.received(nbytes)
-        except FrameRefused as error:
+        except FrameRefusedError as error:
             self._driver.close_connection(self._connection)
             self._driver.core.disconnected(self._connection, error)
         else:
@@ -38,7 +38,7 @@ class _Protocol(asyncio.BufferedProtocol):
         self._driver.schedule()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        if self._connection.state is not State.CLOSED:
+        if self._connection.state is not ConnectionState.CLOSED:
             self._driver.core.disconnected(self._connection, exc or OSError("the broker closed the connection"))
             self._driver.schedule()
 
@@ -133,11 +133,11 @@ class LoopDriver(Generic[Core]):
                 timeout_s=timeout_s,
             )
         except (RuntimeNetworkError, OSError) as error:
-            if connection.state is not State.CLOSED:
+            if connection.state is not ConnectionState.CLOSED:
                 self.core.disconnected(connection, error)
                 self.schedule()
             return
-        if connection.state is State.CLOSED:
+        if connection.state is ConnectionState.CLOSED:
             transport.abort()
             return
         connection.driver = transport

@@ -30,7 +30,7 @@ _NOT_TLS = (
 )
 
 
-class TlsRefused(HeadraceError):
+class TlsRefusedError(HeadraceError):
     """A TLS handshake that failed and would fail again: a certificate that is not trusted, or not taken, or no TLS."""
 
 
@@ -148,7 +148,7 @@ def _secret(given: Password | str) -> str:
 # --- handshakes that failed -------------------------------------------------------------------------------------------
 
 
-def refusal(node: Node, error: BaseException | None) -> TlsRefused | None:
+def refusal(node: Node, error: BaseException | None) -> TlsRefusedError | None:
     """What a TLS error of a connection that was never ready means; None: it is none, or may pass."""
     while error is not None and not isinstance(error, ssl.SSLError):
         error = error.__cause__
@@ -156,23 +156,23 @@ def refusal(node: Node, error: BaseException | None) -> TlsRefused | None:
         return None
     if isinstance(error, ssl.SSLCertVerificationError):
         if error.verify_code in _NAME_IS_ANOTHER:
-            return TlsRefused(
+            return TlsRefusedError(
                 f"{node} has a certificate for another name: {error.verify_message}. Connect by a name that is in it "
                 "(advertised.listeners), or set ssl.endpoint.identification.algorithm to nothing if that is safe"
             )
-        return TlsRefused(
+        return TlsRefusedError(
             f"the certificate of {node} is not trusted: {error.verify_message}. Set ssl.truststore.location (or "
             "ssl.ca.location) to a PEM file with the authority that signed it"
         )
     reason = error.reason or str(error)
     if reason in _NOT_TLS:
-        return TlsRefused(f"{node} does not speak TLS there ({reason}): check the port, and security.protocol")
+        return TlsRefusedError(f"{node} does not speak TLS there ({reason}): check the port, and security.protocol")
     if "ALERT" in reason:
-        return TlsRefused(
+        return TlsRefusedError(
             f"{node} ended the TLS handshake ({reason}): it may want a client's certificate that it trusts "
             "(ssl.keystore.location, or ssl.certificate.location and ssl.key.location)"
         )
-    return TlsRefused(f"TLS with {node} cannot be set up: {reason}")
+    return TlsRefusedError(f"TLS with {node} cannot be set up: {reason}")
 
 
 def _reason(error: BaseException) -> str:

@@ -2,28 +2,40 @@
 
 from headrace.parallel.api import ParallelConsumer, run
 from headrace.parallel.errors import (
-    BatchFailed,
-    Damaged,
-    HandlerStalled,
+    BatchFailedError,
+    DamagedBatchError,
+    HandlerStalledError,
     ParallelError,
-    Poison,
     Reject,
-    RetriesExhausted,
+    RetriesExhaustedError,
     RetryLater,
-    TooManyHangingHandlers,
-    WorkerDied,
+    TooManyHangingHandlersError,
+    UnreadableRecordError,
+    WorkerDiedError,
 )
 from headrace.parallel.handling import Kind
 from headrace.parallel.metrics import Counters, PartitionState, Snapshot
 from headrace.parallel.options import Consumers, Exhausted, Limits, Model, Order, Pool, Ranges, Retry, Window
 
+# The names that these had before, for programs that use them.
+BatchFailed = BatchFailedError
+Damaged = DamagedBatchError
+HandlerStalled = HandlerStalledError
+Poison = UnreadableRecordError
+RetriesExhausted = RetriesExhaustedError
+TooManyHangingHandlers = TooManyHangingHandlersError
+WorkerDied = WorkerDiedError
+
 __all__ = [
     "BatchFailed",
+    "BatchFailedError",
     "Consumers",
     "Counters",
     "Damaged",
+    "DamagedBatchError",
     "Exhausted",
     "HandlerStalled",
+    "HandlerStalledError",
     "Kind",
     "Limits",
     "Model",
@@ -36,11 +48,15 @@ __all__ = [
     "Ranges",
     "Reject",
     "RetriesExhausted",
+    "RetriesExhaustedError",
     "Retry",
     "RetryLater",
     "Snapshot",
     "TooManyHangingHandlers",
+    "TooManyHangingHandlersError",
+    "UnreadableRecordError",
     "Window",
     "WorkerDied",
+    "WorkerDiedError",
     "run",
 ]

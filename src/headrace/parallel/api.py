@@ -26,7 +26,7 @@ from headrace.parallel.options import Consumers, CoreSettings, Limits, Model, Or
 from headrace.parallel.processes import Processes
 from headrace.parallel.ranges import RangeEngine, RangeReaders
 from headrace.parallel.transactions import Transactions
-from headrace.parallel.workers import Coroutines, Threads, Workers
+from headrace.parallel.workers import Coroutines, HandlerWorkers, Threads
 from headrace.runtime import Clock
 from headrace.runtime.real import RealClock
 from headrace.runtime.signals import Asked, StopRequests, stop_signals
@@ -170,7 +170,7 @@ class ParallelConsumer:
         self._engines: list[Engine] = []
         self._threads: list[threading.Thread] = []
         self._producer: Producer | None = None
-        self._herd: Any = None
+        self._processes: Any = None
         self._ended = threading.Event()
         self._error: BaseException | None = None
         self._lock = threading.Lock()
@@ -203,14 +203,14 @@ class ParallelConsumer:
 
     def start(self) -> None:
         """Begin in the background."""
-        if self._threads or self._herd is not None:
+        if self._threads or self._processes is not None:
             raise ParallelError("this consumer was started already: make a new one")
         plan = self.plan
         if isinstance(plan.model, Consumers) and plan.model.processes:
-            from headrace.parallel.herd import Herd
+            from headrace.parallel.consumer_processes import ConsumerProcesses
 
-            self._herd = Herd(plan, self._all_ended)
-            self._herd.start()
+            self._processes = ConsumerProcesses(plan, self._all_ended)
+            self._processes.start()
             return
         self._producer = _make_producer(plan)
         count = plan.workers if isinstance(plan.model, Consumers) else 1
@@ -227,8 +227,8 @@ class ParallelConsumer:
         """Ask to drain, commit and leave; `wait()` for it. From any thread, any number of times."""
         for engine in self._engines:
             engine.stop()
-        if self._herd is not None:
-            self._herd.stop()
+        if self._processes is not None:
+            self._processes.stop()
 
     def wait(self, timeout: float | None = None) -> bool:
         """Until it has ended; raises what it ended with. False when the time (seconds) was over first."""
@@ -244,8 +244,8 @@ class ParallelConsumer:
 
     def kill(self) -> None:
         """End at once: nothing is drained, nothing committed. Unfinished records are handled again by others."""
-        if self._herd is not None:
-            self._herd.kill()
+        if self._processes is not None:
+            self._processes.kill()
         for engine in self._engines:
             engine.kill()
 
@@ -264,8 +264,8 @@ class ParallelConsumer:
 
     def snapshot(self) -> Snapshot:
         """Counters, and every partition's state."""
-        if self._herd is not None:
-            found: list[Snapshot] = self._herd.snapshots()
+        if self._processes is not None:
+            found: list[Snapshot] = self._processes.snapshots()
         else:
             found = [engine.member.snapshot() for engine in self._engines]
         return combine(found, self.plan.group)
@@ -291,7 +291,7 @@ class ParallelConsumer:
             engine = RangeEngine(member, topics, config, plan.times, readers, handling, transactions)
             engine.readers = readers
             return engine
-        workers: Workers | None
+        workers: HandlerWorkers | None
         if plan.kind is Kind.ASYNC:
             workers = Coroutines(member, handling, count, self._loop)
         elif is_own:
@@ -333,7 +333,7 @@ class ParallelConsumer:
         requests = StopRequests(RealClock().monotonic)
 
         def on_signal(number: int, frame: FrameType | None) -> None:
-            asked = requests.heard()
+            asked = requests.classify()
             if asked is Asked.AGAIN:
                 raise KeyboardInterrupt
             if asked is Asked.FIRST:

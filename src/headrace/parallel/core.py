@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from headrace.parallel.errors import Damaged, HandlerStalled, RetriesExhausted, place_of
+from headrace.parallel.errors import DamagedBatchError, HandlerStalledError, RetriesExhaustedError, place_of
 from headrace.parallel.failures import Failures
 from headrace.parallel.finished import decode_finished
 from headrace.parallel.metrics import Counters, PartitionState
@@ -21,7 +21,7 @@ from headrace.parallel.pressure import Pressure
 from headrace.parallel.queues import make_queue
 from headrace.parallel.retries import due_ms_of
 from headrace.parallel.tracker import Commit, PartitionTracker
-from headrace.parallel.work import Chunk, Entry, Run
+from headrace.parallel.work import Entry, Run, WorkChunk
 from headrace.topics import TopicPartition
 
 log = logging.getLogger("headrace.parallel")
@@ -41,10 +41,10 @@ class ParallelCore:
         self.settings = settings
         self.counters = Counters() if counters is None else counters
         self.trackers: dict[TopicPartition, PartitionTracker] = {}
-        self.running: set[Chunk] = set()
+        self.running: set[WorkChunk] = set()
         self.pressure = Pressure(settings.limits)
         self.failures = Failures(self)
-        self.fatal: RetriesExhausted | None = None
+        self.fatal: RetriesExhaustedError | None = None
         """Set when a record failed for good and has nowhere to go."""
         self.stopping = False
         self._is_ordered = settings.order is not Order.NONE
@@ -172,7 +172,7 @@ class ParallelCore:
             records = kept
         return make_entries(tracker, records, now)
 
-    def add_damaged(self, damage: Damaged, record: Any, now: float) -> None:
+    def add_damaged(self, damage: DamagedBatchError, record: Any, now: float) -> None:
         """A batch that cannot be read, as one record with its bytes: it has failed before it was begun."""
         tracker = self.trackers.get(damage.partition)
         if tracker is None or tracker.draining:
@@ -239,7 +239,7 @@ class ParallelCore:
         within.offset = upto
         tracker.dirty = True
         for entry, (_, error) in zip(made, failures):
-            if isinstance(error, Damaged):
+            if isinstance(error, DamagedBatchError):
                 entry.end = error.last_offset + 1
             tracker.entries.insert(tracker.entries.index(within), entry)
             if not tracker.draining:
@@ -256,7 +256,7 @@ class ParallelCore:
         """How many pieces of work wait for a worker."""
         return len(self._queue)
 
-    def take(self, now: float) -> Chunk | None:
+    def take(self, now: float) -> WorkChunk | None:
         """Work for one worker; None when there is none."""
         if self.stopping:
             return None
@@ -273,7 +273,7 @@ class ParallelCore:
         queue.fill(todo, *((_ANY, budget) if self._counts_records else (budget, _ANY)))
         for run in todo:
             run.tracker.in_flight += len(run.entries)
-        chunk = Chunk(todo, now)
+        chunk = WorkChunk(todo, now)
         self.running.add(chunk)
         return chunk
 
@@ -283,7 +283,7 @@ class ParallelCore:
         piece_s = self._record_s * (1 if self._counts_records else self.settings.run_max)
         return min(CHUNK_RUNS_MAX, max(1, int(self.settings.chunk_s / piece_s)))
 
-    def complete(self, chunk: Chunk, now: float) -> None:
+    def complete(self, chunk: WorkChunk, now: float) -> None:
         """The worker is through with its chunk."""
         self.running.discard(chunk)
         if chunk.abandoned:
@@ -407,11 +407,11 @@ class ParallelCore:
 
     # --- time -------------------------------------------------------------------------------------------------------
 
-    def tick(self, now: float) -> list[Chunk]:
+    def tick(self, now: float) -> list[WorkChunk]:
         """Do what is due. Chunks that come back were given up: their workers hang."""
         self.harvest(now)
         self.failures.wake(now)
-        given_up: list[Chunk] = []
+        given_up: list[WorkChunk] = []
         for chunk in tuple(self.running):
             if chunk.has_moved():
                 chunk.since = now
@@ -422,7 +422,7 @@ class ParallelCore:
                 self._reclaim(chunk)
         return given_up
 
-    def _abandon(self, chunk: Chunk, now: float) -> None:
+    def _abandon(self, chunk: WorkChunk, now: float) -> None:
         chunk.abandoned = True
         self.running.discard(chunk)
         self.counters.stalls += 1
@@ -445,12 +445,13 @@ class ParallelCore:
             place = place_of(entry.tracker.partition, entry.offset, entry.record)
             chunk.stalled_at = chunk.stalled_at or place
             settled.failed(
-                entry, HandlerStalled(f"the handler did not come back within {self.settings.stall_s} s from {place}")
+                entry,
+                HandlerStalledError(f"the handler did not come back within {self.settings.stall_s} s from {place}"),
             )
         settled.done += len(stalled)
         self._settle(settled, now)
 
-    def _reclaim(self, chunk: Chunk) -> None:
+    def _reclaim(self, chunk: WorkChunk) -> None:
         """Take back what a worker has not begun: others can do it now."""
         for run in reversed(self._unbegun(chunk)):
             self.counters.reclaimed += 1
@@ -462,7 +463,7 @@ class ParallelCore:
         if late:
             self._reclaim(max(late, key=lambda chunk: len(chunk.todo)))
 
-    def _unbegun(self, chunk: Chunk) -> list[Run]:
+    def _unbegun(self, chunk: WorkChunk) -> list[Run]:
         runs: list[Run] = []
         while True:
             try:

@@ -21,14 +21,14 @@ from headrace.client.consumer.errors import (
 from headrace.client.consumer.records import ConsumerRecords
 from headrace.client.offsets import OffsetAndMetadata
 from headrace.errors import HeadraceError, KafkaError, RebalanceInProgressError, RetriableError
-from headrace.parallel.failures import Transaction
+from headrace.parallel.failures import PlannedTransaction
 from headrace.parallel.handling import Handling
 from headrace.parallel.letters import messages_of
 from headrace.parallel.member import Member
 from headrace.parallel.retries import damage_of
 from headrace.parallel.tracker import Commit
-from headrace.parallel.transactions import Outcome, Transactions
-from headrace.parallel.workers import Workers
+from headrace.parallel.transactions import TransactionOutcome, Transactions
+from headrace.parallel.workers import HandlerWorkers
 from headrace.topics import TopicPartition
 
 log = logging.getLogger("headrace.parallel")
@@ -71,7 +71,7 @@ class Engine:
         topics: Collection[str],
         config: Mapping[str, Any],
         settings: EngineSettings,
-        workers: Workers | None,
+        workers: HandlerWorkers | None,
         handling: Handling,
         transactions: Transactions | None = None,
     ) -> None:
@@ -84,7 +84,7 @@ class Engine:
         self._workers = workers
         self._handling = handling
         self._transactions = transactions
-        self._transaction: Transaction | None = None
+        self._transaction: PlannedTransaction | None = None
         """The one that is under way."""
         self._asks_group = False
         """Whether only the group knows how it ended, and has not said so yet."""
@@ -310,11 +310,11 @@ class Engine:
             messages = [message for one in transaction.outgoing for message in messages_of(one, member.group, now_ms)]
             transactions.begin(messages, _offsets(transaction.commits), consumer.group_metadata())
             self._transaction = transaction
-        outcome = Outcome.ASK_GROUP if self._asks_group else transactions.settle(seconds)
-        if outcome is Outcome.UNKNOWN:
+        outcome = TransactionOutcome.ASK_GROUP if self._asks_group else transactions.settle(seconds)
+        if outcome is TransactionOutcome.UNKNOWN:
             return None
-        is_committed = outcome is Outcome.COMMITTED
-        if outcome is Outcome.ASK_GROUP:
+        is_committed = outcome is TransactionOutcome.COMMITTED
+        if outcome is TransactionOutcome.ASK_GROUP:
             self._asks_group = True
             try:
                 is_committed = self._is_committed(consumer, transaction.commits)

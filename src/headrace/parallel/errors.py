@@ -36,14 +36,14 @@ class ParallelError(HeadraceError):
     """The root of what parallel consuming raises."""
 
 
-class RetriesExhausted(ParallelError):
+class RetriesExhaustedError(ParallelError):
     """A record failed every try, and there is nowhere to put it: consuming stopped before it."""
 
     def __init__(self, partition: TopicPartition, offset: int, tries: int, error: BaseException) -> None:
         self.partition, self.offset, self.tries, self.error = partition, offset, tries, error
         what = (
             f"{partition} at offset {offset} cannot be read"
-            if isinstance(error, Poison)
+            if isinstance(error, UnreadableRecordError)
             else (f"the handler failed {plural(tries, 'time')} on {partition} at offset {offset}")
         )
         super().__init__(
@@ -52,7 +52,7 @@ class RetriesExhausted(ParallelError):
         )
 
 
-class LetterRefused(RetriesExhausted):
+class DeadLetterRefusedError(RetriesExhaustedError):
     """A record failed every try, and its dead-letter topic does not take it: consuming stopped before it."""
 
     def __init__(self, partition: TopicPartition, offset: int, tries: int, topic: str, error: BaseException) -> None:
@@ -64,19 +64,19 @@ class LetterRefused(RetriesExhausted):
         )
 
 
-class HandlerStalled(ParallelError):
+class HandlerStalledError(ParallelError):
     """A handler did not come back within the stall threshold. Its worker was given up."""
 
 
-class WorkerDied(ParallelError):
+class WorkerDiedError(ParallelError):
     """A worker process ended while it handled a record: killed, out of memory, or a crash in native code."""
 
 
-class TooManyHangingHandlers(ParallelError):
+class TooManyHangingHandlersError(ParallelError):
     """So many handlers hang that no more threads are started for others."""
 
 
-class Poison(ParallelError):
+class UnreadableRecordError(ParallelError):
     """A record's key or value cannot be deserialised: no retry will help."""
 
     def __init__(self, partition: TopicPartition, offset: int, part: str, error: BaseException) -> None:
@@ -85,10 +85,10 @@ class Poison(ParallelError):
         super().__init__(f"the {part} of {partition} at offset {offset} cannot be deserialised: {shown(error)}")
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Poison, (self.partition, self.offset, self.part, ValueError(shown(self._error)))
+        return UnreadableRecordError, (self.partition, self.offset, self.part, ValueError(shown(self._error)))
 
 
-class Damaged(Poison):
+class DamagedBatchError(UnreadableRecordError):
     """A batch of the log that cannot be read: its checksum is wrong, or its records cannot be decoded."""
 
     def __init__(self, partition: TopicPartition, offset: int, last_offset: int, why: str, raw_bytes: int = 0) -> None:
@@ -100,11 +100,11 @@ class Damaged(Poison):
 # --- raised by handlers -----------------------------------------------------------------------------------------------
 
 
-class Reject(ParallelError):
+class Reject(ParallelError):  # noqa: N818 - an instruction, not an error
     """Raised by a handler: do not try this record again, put it to the dead letters at once."""
 
 
-class RetryLater(ParallelError):
+class RetryLater(ParallelError):  # noqa: N818 - an instruction, not an error
     """Raised by a handler: try again after that many seconds, through the retry topic if there is one."""
 
     def __init__(self, delay_s: float, reason: str = "the handler asked for it") -> None:
@@ -115,7 +115,7 @@ class RetryLater(ParallelError):
         return RetryLater, (self.delay_s, str(self))
 
 
-class BatchFailed(ParallelError):
+class BatchFailedError(ParallelError):
     """Raised by a batch handler: only these records (or positions in the batch) failed, the others are done."""
 
     def __init__(self, failed: Collection[Any], reason: str = "part of the batch failed") -> None:
@@ -123,7 +123,7 @@ class BatchFailed(ParallelError):
         super().__init__(reason)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return BatchFailed, (self.failed, str(self))
+        return BatchFailedError, (self.failed, str(self))
 
     def indexes(self, records: Sequence[Any]) -> set[int]:
         """Positions of the failed records within the batch; all of them when a name does not fit."""

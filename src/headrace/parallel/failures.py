@@ -19,10 +19,10 @@ from headrace.errors import (
     PolicyViolationError,
     TopicAuthorizationFailedError,
 )
-from headrace.parallel.errors import LetterRefused, Poison, RetriesExhausted, shown
+from headrace.parallel.errors import DeadLetterRefusedError, RetriesExhaustedError, UnreadableRecordError, shown
 from headrace.parallel.finished import Interval, decode_finished
 from headrace.parallel.letters import TOO_LARGE, smaller
-from headrace.parallel.retries import Fate, Outgoing, Verdict, judge, judge_refused
+from headrace.parallel.retries import NextPlace, Outgoing, Verdict, judge, judge_refused
 from headrace.parallel.tracker import Commit, PartitionTracker
 from headrace.parallel.work import Entry
 
@@ -56,7 +56,7 @@ class _Wait(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Transaction:
+class PlannedTransaction:
     """Records to produce, and the offsets that pass them: both, or neither."""
 
     outgoing: list[Outgoing]
@@ -84,32 +84,32 @@ class Failures:
         entry.alone = True
         self._counters.failures += 1
         if not is_blamed:
-            self._try_again(entry, now + self._retry.local_wait_s(1))
+            self._requeue(entry, now + self._retry.local_wait_s(1))
             return
         entry.tries += 1
-        if isinstance(error, Poison):
+        if isinstance(error, UnreadableRecordError):
             self._counters.poison += 1
         self._pass_on(entry, judge(self._retry, entry, error), error, now)
 
     def _pass_on(self, entry: Entry, verdict: Verdict, error: BaseException, now: float) -> None:
         """What was decided is done."""
-        if verdict.fate is Fate.HERE:
+        if verdict.fate is NextPlace.HERE:
             log.info(
                 "%s at offset %s failed (try %s): %s", entry.tracker.partition, entry.offset, entry.tries, shown(error)
             )
-            self._try_again(entry, now + verdict.delay_s)
-        elif verdict.fate is Fate.SKIP:
+            self._requeue(entry, now + verdict.delay_s)
+        elif verdict.fate is NextPlace.SKIP:
             log.error("%s at offset %s is skipped: %s", entry.tracker.partition, entry.offset, shown(error))
             self._counters.skipped += 1
             self._core.passed(entry)
-        elif verdict.fate is Fate.STOP:
-            self._core.fatal = RetriesExhausted(entry.tracker.partition, entry.offset, entry.tries, error)
+        elif verdict.fate is NextPlace.STOP:
+            self._core.fatal = RetriesExhaustedError(entry.tracker.partition, entry.offset, entry.tries, error)
             self._core.stop()
         else:
             self._divert(entry, verdict, error)
 
     def _divert(self, entry: Entry, verdict: Verdict, error: BaseException) -> None:
-        topic = self._retry.topic if verdict.fate is Fate.RETRY_TOPIC else self._retry.dead_letters
+        topic = self._retry.topic if verdict.fate is NextPlace.RETRY_TOPIC else self._retry.dead_letters
         assert topic is not None
         log.warning("%s at offset %s goes to %s: %s", entry.tracker.partition, entry.offset, topic, shown(error))
         entry.tracker.diverting += 1
@@ -133,7 +133,7 @@ class Failures:
                 heapq.heappush(self._timers, (now + delay_s, next(self._numbers), _Wait.PRODUCE, entry, outgoing))
             return
         tracker.diverting -= 1
-        if outgoing.verdict.fate is Fate.RETRY_TOPIC:
+        if outgoing.verdict.fate is NextPlace.RETRY_TOPIC:
             self._counters.retry_topic += 1
         else:
             self._counters.dead_letters += 1
@@ -144,14 +144,14 @@ class Failures:
         goes to the dead letters, and for what those do not take consuming stops. Nothing is passed over."""
         entry = outgoing.entry
         is_too_large = isinstance(error, TOO_LARGE)
-        if is_too_large and outgoing.verdict.fate is Fate.DEAD_LETTERS and (size := smaller(outgoing)):
+        if is_too_large and outgoing.verdict.fate is NextPlace.DEAD_LETTERS and (size := smaller(outgoing)):
             log.warning("%s takes no letter as large as that of %r: it is cut into parts", outgoing.topic, entry)
             if not outgoing.part_bytes:
                 self._counters.letters_in_parts += 1
             outgoing.part_bytes = size
             self.outbox.append(outgoing)
             return True
-        is_retry = outgoing.verdict.fate is Fate.RETRY_TOPIC
+        is_retry = outgoing.verdict.fate is NextPlace.RETRY_TOPIC
         is_for_good = is_too_large or isinstance(error, _REFUSED_FOR_GOOD)
         if not is_for_good or (outgoing.failures < _REFUSALS_MAX and not (is_too_large and is_retry)):
             return False
@@ -161,13 +161,13 @@ class Failures:
             self._pass_on(entry, judge_refused(self._retry, entry), entry.error or error, now)
         else:
             partition = entry.tracker.partition
-            self._core.fatal = LetterRefused(partition, entry.offset, entry.tries, outgoing.topic, error)
+            self._core.fatal = DeadLetterRefusedError(partition, entry.offset, entry.tries, outgoing.topic, error)
             self._core.stop()
         return True
 
     # --- transactions -----------------------------------------------------------------------------------------------
 
-    def begin_transaction(self) -> Transaction | None:
+    def begin_transaction(self) -> PlannedTransaction | None:
         """What to produce and to commit as one; None when there is neither. `end_transaction` says how it went."""
         taken: list[Outgoing] = []
         size = 0
@@ -180,7 +180,7 @@ class Failures:
         commits = self._core.commits()
         if taken:
             taken = self._covered(taken, commits)
-        return Transaction(taken, commits) if taken or commits else None
+        return PlannedTransaction(taken, commits) if taken or commits else None
 
     def _covered(self, taken: list[Outgoing], commits: list[Commit]) -> list[Outgoing]:
         """Where a note has no room for all, a record beyond it would be produced again after a restart: it waits."""
@@ -206,7 +206,7 @@ class Failures:
                 self.outbox.append(outgoing)
         return kept
 
-    def end_transaction(self, transaction: Transaction, error: BaseException | None, now: float) -> None:
+    def end_transaction(self, transaction: PlannedTransaction, error: BaseException | None, now: float) -> None:
         """It was committed; or, with an error, aborted, and everything in it is still to be done."""
         if error is None:
             self._together = min(TRANSACTION_RECORDS_MAX, self._together * 2)
@@ -224,7 +224,7 @@ class Failures:
         """A record of the retry topic that is not due yet."""
         heapq.heappush(self._timers, (until, next(self._numbers), _Wait.DUE, entry, None))
 
-    def _try_again(self, entry: Entry, at: float) -> None:
+    def _requeue(self, entry: Entry, at: float) -> None:
         self._counters.local_retries += 1
         heapq.heappush(self._timers, (at, next(self._numbers), _Wait.TRY, entry, None))
 

@@ -14,8 +14,8 @@ from typing import Any
 from headrace.client.consumer.records import ConsumerRecord
 from headrace.client.serializers import Deserializer, make_deserializer
 from headrace.config import ConfigError
-from headrace.parallel.errors import BatchFailed, Poison
-from headrace.parallel.work import Chunk, Entry, Run
+from headrace.parallel.errors import BatchFailedError, UnreadableRecordError
+from headrace.parallel.work import Entry, Run, WorkChunk
 from headrace.topics import TopicPartition
 
 DESERIALIZERS = ("key.deserializer", "value.deserializer")
@@ -84,7 +84,7 @@ class Handling:
         return self._key is None and self._value is None
 
     def deserialised(self, record: ConsumerRecord) -> ConsumerRecord:
-        """The record with what the deserializers make of it. `Poison` when they cannot."""
+        """The record with what the deserializers make of it. `UnreadableRecordError` when they cannot."""
         part = "key"
         key, value = record.key, record.value
         try:
@@ -95,12 +95,14 @@ class Handling:
                 value = self._value.deserialize(record.topic, value)
         except BaseException as error:
             # Also SystemExit and the like: it is a record's failure, not the worker's end.
-            raise Poison(TopicPartition(record.topic, record.partition), record.offset, part, error) from error
+            raise UnreadableRecordError(
+                TopicPartition(record.topic, record.partition), record.offset, part, error
+            ) from error
         return record._replace(key=key, value=value)
 
     # --- plain functions --------------------------------------------------------------------------------------------
 
-    def work(self, chunk: Chunk) -> None:
+    def work(self, chunk: WorkChunk) -> None:
         """Do a chunk, on this thread. Ends early when the chunk was given up meanwhile."""
         do = self.do_batch if self.is_batch else self.do_records
         while (run := chunk.next_run()) is not None:
@@ -109,7 +111,7 @@ class Handling:
                 return
             chunk.finished.append(run)
 
-    def do_records(self, chunk: Chunk, run: Run) -> None:
+    def do_records(self, chunk: WorkChunk, run: Run) -> None:
         handler, is_plain = self.handler, self.is_plain
         for entry in run.entries:
             try:
@@ -128,7 +130,7 @@ class Handling:
             if run.cancelled:
                 return
 
-    def do_batch(self, chunk: Chunk, run: Run) -> None:
+    def do_batch(self, chunk: WorkChunk, run: Run) -> None:
         entries, records = self.readable(run)
         error: BaseException | None = None
         if records:
@@ -141,7 +143,7 @@ class Handling:
 
     # --- coroutines -------------------------------------------------------------------------------------------------
 
-    async def work_async(self, chunk: Chunk) -> None:
+    async def work_async(self, chunk: WorkChunk) -> None:
         """Do a chunk, on the running loop."""
         task = asyncio.current_task()
         assert task is not None
@@ -152,7 +154,7 @@ class Handling:
                 return
             chunk.finished.append(run)
 
-    async def _do_records_async(self, chunk: Chunk, run: Run, task: asyncio.Task[Any]) -> None:
+    async def _do_records_async(self, chunk: WorkChunk, run: Run, task: asyncio.Task[Any]) -> None:
         handler, is_plain = self.handler, self.is_plain
         for entry in run.entries:
             try:
@@ -179,7 +181,7 @@ class Handling:
             if run.cancelled:
                 return
 
-    async def _do_batch_async(self, chunk: Chunk, run: Run, task: asyncio.Task[Any]) -> None:
+    async def _do_batch_async(self, chunk: WorkChunk, run: Run, task: asyncio.Task[Any]) -> None:
         entries, records = self.readable(run)
         error: BaseException | None = None
         if records:
@@ -205,7 +207,7 @@ class Handling:
         for entry in run.entries:
             try:
                 records.append(self.deserialised(entry.record))
-            except Poison as error:
+            except UnreadableRecordError as error:
                 run.failed(entry, error)
             else:
                 entries.append(entry)
@@ -215,7 +217,7 @@ class Handling:
         self, run: Run, entries: list[Entry], records: list[ConsumerRecord], error: BaseException | None
     ) -> None:
         """Write down how a call with many records went."""
-        if isinstance(error, BatchFailed):
+        if isinstance(error, BatchFailedError):
             for index in sorted(error.indexes(records)):
                 run.failed(entries[index], error)
         elif error is not None:

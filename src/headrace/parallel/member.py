@@ -12,7 +12,7 @@ from headrace.parallel.core import ParallelCore
 from headrace.parallel.letters import messages_of
 from headrace.parallel.metrics import Snapshot
 from headrace.parallel.retries import Outgoing
-from headrace.parallel.work import Chunk
+from headrace.parallel.work import WorkChunk
 from headrace.runtime import Clock
 from headrace.topics import TopicPartition
 
@@ -33,7 +33,7 @@ class Member:
         self.is_transactional = False
         """Whether the poller produces what is diverted, together with the offsets that pass it."""
         self.lock = threading.Lock()
-        self.work_came = threading.Condition(self.lock)
+        self.work_added = threading.Condition(self.lock)
         self.work_ended = threading.Condition(self.lock)
         self.idle = 0
         self.reading = 0
@@ -48,11 +48,11 @@ class Member:
         self._waiters = 0
 
     def _notify(self, count: int) -> None:
-        self.work_came.notify(count)
+        self.work_added.notify(count)
 
     # --- for workers ------------------------------------------------------------------------------------------------
 
-    def exchange(self, done: Chunk | None, worker: Any) -> Chunk | None:
+    def exchange(self, done: WorkChunk | None, worker: Any) -> WorkChunk | None:
         """Hand in what was done, get more; waits for it. None: the worker is to end."""
         with self.lock:
             if done is not None:
@@ -67,13 +67,13 @@ class Member:
         with self.lock:
             return self._wait_for_work(worker)
 
-    def hand_in(self, done: Chunk) -> None:
+    def hand_in(self, done: WorkChunk) -> None:
         """Hand in what was done, and take nothing."""
         with self.lock:
             self._take_in(done)
             self.announce()
 
-    def _wait_for_work(self, worker: Any) -> Chunk | None:
+    def _wait_for_work(self, worker: Any) -> WorkChunk | None:
         while not self.is_closed:
             chunk = self.core.take(self.clock.monotonic())
             if chunk is not None:
@@ -82,12 +82,12 @@ class Member:
                 return chunk
             self.idle += 1
             try:
-                self.work_came.wait()
+                self.work_added.wait()
             finally:
                 self.idle -= 1
         return None
 
-    def exchange_now(self, done: Chunk | None, worker: Any) -> Chunk | None:
+    def exchange_now(self, done: WorkChunk | None, worker: Any) -> WorkChunk | None:
         """The same without waiting: None when there is nothing to do now, and the worker counts as idle."""
         with self.lock:
             if done is not None:
@@ -105,7 +105,7 @@ class Member:
                 self._wake_poller()
         return chunk
 
-    def _take_in(self, chunk: Chunk) -> None:
+    def _take_in(self, chunk: WorkChunk) -> None:
         self.core.complete(chunk, self.clock.monotonic())
         if self._waiters:
             self.work_ended.notify_all()
@@ -196,7 +196,7 @@ class Member:
         """Workers that ask for more are told to end."""
         with self.lock:
             self.is_closed = True
-            self.work_came.notify_all()
+            self.work_added.notify_all()
             self.wake_workers(max(1, self.idle))
 
     def snapshot(self) -> Snapshot:

@@ -13,11 +13,11 @@ import threading
 from multiprocessing.connection import Connection
 from typing import Any
 
-from headrace.parallel.errors import ParallelError, Reject, RetryLater, WorkerDied
+from headrace.parallel.errors import ParallelError, Reject, RetryLater, WorkerDiedError
 from headrace.parallel.handling import Handling
 from headrace.parallel.member import Member
 from headrace.parallel.retries import text_of
-from headrace.parallel.work import Chunk, Entry, Run
+from headrace.parallel.work import Entry, Run, WorkChunk
 
 log = logging.getLogger("headrace.parallel")
 
@@ -47,7 +47,7 @@ class Processes:
             self._leaders.append(leader)
             leader.thread.start()
 
-    def replace(self, chunk: Chunk) -> None:
+    def replace(self, chunk: WorkChunk) -> None:
         leader: _Leader = chunk.worker
         leader.kill(chunk)
 
@@ -68,13 +68,13 @@ class _Leader:
         self._handling = handling
         self._process: Any = None
         self._connection: Connection | None = None
-        self._chunk: Chunk | None = None
+        self._chunk: WorkChunk | None = None
         self._lock = threading.Lock()
         """Around `_chunk`: a process is killed for what it hangs in, never for what it was given after that."""
         self._is_killed = False
         self.thread = threading.Thread(target=self._work, name=name, daemon=True)
 
-    def kill(self, chunk: Chunk | None = None) -> None:
+    def kill(self, chunk: WorkChunk | None = None) -> None:
         """Kill the process: if it is still at that chunk, or anyway."""
         with self._lock:
             process = self._process
@@ -85,7 +85,7 @@ class _Leader:
 
     def _work(self) -> None:
         member = self._member
-        chunk: Chunk | None = None
+        chunk: WorkChunk | None = None
         try:
             while True:
                 if self._connection is None:
@@ -111,7 +111,7 @@ class _Leader:
         finally:
             self._end_process()
 
-    def _do_chunk(self, chunk: Chunk) -> None:
+    def _do_chunk(self, chunk: WorkChunk) -> None:
         """All of it, as long as there is a process; what is not begun then is others' to do."""
         while self._connection is not None and (run := chunk.next_run()) is not None:
             self._do(self._connection, chunk, run)
@@ -148,7 +148,7 @@ class _Leader:
             "error says why; most often the module of the handler cannot be imported there"
         )
 
-    def _do(self, connection: Connection, chunk: Chunk, run: Run) -> None:
+    def _do(self, connection: Connection, chunk: WorkChunk, run: Run) -> None:
         """Have the process do a run; answers come record by record. What is behind a record that the process died at is
         not done here: it goes back in line."""
         try:
@@ -167,7 +167,7 @@ class _Leader:
                 return
             failed: list[Entry] = run.entries[run.done :] if self._handling.is_batch else run.entries[run.done :][:1]
             for entry in failed:
-                run.failed(entry, WorkerDied(f"the worker process ended (exit code {code}) at this record"))
+                run.failed(entry, WorkerDiedError(f"the worker process ended (exit code {code}) at this record"))
             run.done += len(failed)
 
     def _end_process(self) -> int | None:
@@ -238,7 +238,7 @@ def _do_run(connection: Connection, handling: Handling, rows: list[_Row]) -> Non
 def _in_one(handling: Handling, rows: list[_Row]) -> list[tuple[int, bytes]]:
     """One call of the handler; which rows failed, and why."""
     run: Any = Run(rows, None, None)  # type: ignore[arg-type]  # rows stand for entries: only their records are looked at
-    chunk = Chunk(None, 0.0)  # type: ignore[arg-type]  # nobody takes anything out of this one
+    chunk = WorkChunk(None, 0.0)  # type: ignore[arg-type]  # nobody takes anything out of this one
     (handling.do_batch if handling.is_batch else handling.do_records)(chunk, run)
     return [(rows.index(row), _dumped(error)) for row, error in run.failures or ()]
 

@@ -7,7 +7,7 @@ from collections.abc import Hashable, Sequence
 
 from headrace.parallel.options import Order
 from headrace.parallel.tracker import PartitionTracker
-from headrace.parallel.turns import Turns
+from headrace.parallel.turns import PartitionTurns
 from headrace.parallel.work import Entry, Run
 
 _WHOLE_PARTITION = object()
@@ -34,7 +34,7 @@ class Unordered:
     def __init__(self, run_max: int) -> None:
         self._run_max = run_max
         self._count = 0
-        self.turns = Turns()
+        self.turns = PartitionTurns()
         self.total = 0
 
     def __len__(self) -> int:
@@ -113,7 +113,7 @@ class Lanes:
         self._run_max = run_max
         self._workers = workers
         self._count = 0
-        self.turns = Turns()
+        self.turns = PartitionTurns()
         self.total = 0
         """All unfinished records, of all lanes; kept by the core."""
         self._is_extensible = is_extensible

@@ -27,7 +27,7 @@ from headrace.parallel.handling import Handling
 from headrace.parallel.member import Member
 from headrace.parallel.retries import damage_of
 from headrace.parallel.tracker import PartitionTracker
-from headrace.parallel.work import Chunk, Entry, Run
+from headrace.parallel.work import Entry, Run, WorkChunk
 from headrace.topics import TopicPartition
 
 log = logging.getLogger("headrace.parallel")
@@ -144,7 +144,7 @@ class RangeReaders:
             self._threads.append(thread)
             thread.start()
 
-    def replace(self, chunk: Chunk) -> None:
+    def replace(self, chunk: WorkChunk) -> None:
         raise AssertionError("ranges have no stall threshold")
 
     def stop(self, seconds: float) -> None:
@@ -216,7 +216,7 @@ class RangeReaders:
                 return self._given_ahead(other)
         return None
 
-    def _next(self, reader: _Reader) -> Chunk | Range | None:
+    def _next(self, reader: _Reader) -> WorkChunk | Range | None:
         member = self._member
         with member.lock:
             while not member.is_closed:
@@ -232,7 +232,7 @@ class RangeReaders:
                     continue
                 member.idle += 1
                 try:
-                    member.work_came.wait()
+                    member.work_added.wait()
                 finally:
                     member.idle -= 1
         return None
@@ -244,7 +244,7 @@ class RangeReaders:
         try:
             reader = _Reader(RangeReader(self._config), self._on_loss)
             while (work := self._next(reader)) is not None:
-                if isinstance(work, Chunk):
+                if isinstance(work, WorkChunk):
                     self._do(work)
                 else:
                     self._do_range(reader, *work)
@@ -257,7 +257,7 @@ class RangeReaders:
                         self._core.range_dropped(found[0])
                 reader.close()
 
-    def _do(self, chunk: Chunk) -> None:
+    def _do(self, chunk: WorkChunk) -> None:
         """What is not a range: another try of a record that failed, or a record of the retry topic."""
         self._handling.work(chunk)
         with self._member.lock:
@@ -374,7 +374,7 @@ class RangeReaders:
     def _call_batch(self, entry: Entry, records: list[ConsumerRecord]) -> int:
         """One call with many records; how many of them went well."""
         run = Run(make_entries(entry.tracker, records, 0.0), entry.tracker, None)
-        self._handling.do_batch(Chunk(deque(), 0.0), run)
+        self._handling.do_batch(WorkChunk(deque(), 0.0), run)
         following = records[-1].offset + 1
         failures = [(one.record, error) for one, error in run.failures or ()]
         if failures:
@@ -423,7 +423,7 @@ class RangeEngine(Engine):
             return
         with self.member.lock:
             self.readers.ends = ends
-            self.member.work_came.notify_all()
+            self.member.work_added.notify_all()
 
 
 def _is_within(offset: int, intervals: list[Interval]) -> bool:

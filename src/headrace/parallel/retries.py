@@ -12,7 +12,14 @@ from typing import Any
 
 from headrace.client.consumer.errors import RecordDeserializationError
 from headrace.client.consumer.records import ConsumerRecord
-from headrace.parallel.errors import Damaged, HandlerStalled, Poison, Reject, RetryLater, WorkerDied
+from headrace.parallel.errors import (
+    DamagedBatchError,
+    HandlerStalledError,
+    Reject,
+    RetryLater,
+    UnreadableRecordError,
+    WorkerDiedError,
+)
 from headrace.parallel.options import Exhausted, Retry
 from headrace.parallel.work import Entry
 from headrace.records import TimestampType
@@ -40,7 +47,7 @@ _ERROR_TEXT_MAX = 1_000
 Header = tuple[str, bytes | None]
 
 
-class Fate(Enum):
+class NextPlace(Enum):
     """Where a failed record goes next."""
 
     HERE = "another try on the spot"
@@ -52,7 +59,7 @@ class Fate(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    fate: Fate
+    fate: NextPlace
     delay_s: float = 0.0
     attempt: int = 0
     """Rounds through the retry topic, with this one."""
@@ -74,17 +81,17 @@ class Outgoing:
 def judge(retry: Retry, entry: Entry, error: BaseException) -> Verdict:
     """The fate of a record after one more failed try (already counted in `entry.tries`)."""
     rounds = attempts_of(entry.record) if entry.tracker.is_retry else 0
-    if isinstance(error, (Poison, Reject)):
+    if isinstance(error, (UnreadableRecordError, Reject)):
         return _give_up(retry, rounds)
     if isinstance(error, RetryLater) and retry.topic is not None:
         if rounds < retry.attempts:
-            return Verdict(Fate.RETRY_TOPIC, error.delay_s, rounds + 1)
+            return Verdict(NextPlace.RETRY_TOPIC, error.delay_s, rounds + 1)
         return _give_up(retry, rounds)
     if entry.tries <= retry.local:
         delay_s = error.delay_s if isinstance(error, RetryLater) else retry.local_wait_s(entry.tries)
-        return Verdict(Fate.HERE, delay_s, rounds)
+        return Verdict(NextPlace.HERE, delay_s, rounds)
     if retry.topic is not None and rounds < retry.attempts:
-        return Verdict(Fate.RETRY_TOPIC, retry.topic_wait_s(rounds + 1), rounds + 1)
+        return Verdict(NextPlace.RETRY_TOPIC, retry.topic_wait_s(rounds + 1), rounds + 1)
     return _give_up(retry, rounds)
 
 
@@ -95,21 +102,21 @@ def judge_refused(retry: Retry, entry: Entry) -> Verdict:
 
 def _give_up(retry: Retry, rounds: int) -> Verdict:
     if retry.dead_letters is not None:
-        return Verdict(Fate.DEAD_LETTERS, 0.0, rounds)
-    return Verdict(Fate.SKIP if retry.on_exhausted is Exhausted.SKIP else Fate.STOP, 0.0, rounds)
+        return Verdict(NextPlace.DEAD_LETTERS, 0.0, rounds)
+    return Verdict(NextPlace.SKIP if retry.on_exhausted is Exhausted.SKIP else NextPlace.STOP, 0.0, rounds)
 
 
 def reason_of(error: BaseException) -> str:
     """One word for why a record is among the dead letters."""
-    if isinstance(error, Damaged):
+    if isinstance(error, DamagedBatchError):
         return DAMAGED
-    if isinstance(error, Poison):
+    if isinstance(error, UnreadableRecordError):
         return "poison"
     if isinstance(error, Reject):
         return "rejected"
-    if isinstance(error, HandlerStalled):
+    if isinstance(error, HandlerStalledError):
         return "stalled"
-    if isinstance(error, WorkerDied):
+    if isinstance(error, WorkerDiedError):
         return "crashed"
     return "failed"
 
@@ -176,18 +183,18 @@ def diverted_headers(outgoing: Outgoing, group: str, now_ms: int) -> list[Header
         ERROR: "" if error is None else text_of(error)[:_ERROR_TEXT_MAX],
         REASON: "" if error is None else reason_of(error),
     }
-    if isinstance(error, Damaged):
+    if isinstance(error, DamagedBatchError):
         facts[ORIGIN_LAST_OFFSET] = str(error.last_offset)
         facts[RAW_BYTES] = str(error.raw_bytes)
-    if outgoing.verdict.fate is Fate.RETRY_TOPIC:
+    if outgoing.verdict.fate is NextPlace.RETRY_TOPIC:
         facts[DUE_MS] = str(now_ms + round(outgoing.verdict.delay_s * 1000))
     made.extend((name, text.encode("utf-8", "replace")) for name, text in facts.items())
     return made
 
 
-def damage_of(error: RecordDeserializationError) -> tuple[Damaged, ConsumerRecord]:
+def damage_of(error: RecordDeserializationError) -> tuple[DamagedBatchError, ConsumerRecord]:
     """A batch that cannot be read, as a failure and as a record with the batch's bytes (if they fit a record)."""
-    damage = Damaged(error.partition, error.offset, error.last_offset, error.why, len(error.raw))
+    damage = DamagedBatchError(error.partition, error.offset, error.last_offset, error.why, len(error.raw))
     raw = error.raw if len(error.raw) <= RAW_BYTES_MAX else None
     topic, partition = error.partition
     return damage, ConsumerRecord(topic, partition, error.offset, -1, TimestampType.CREATE_TIME, None, raw)

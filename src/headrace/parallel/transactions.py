@@ -14,7 +14,7 @@ from enum import Enum
 from typing import Any
 
 from headrace.client.consumer.records import ConsumerGroupMetadata
-from headrace.client.errors import FatalTransactionError, TransactionTimeout
+from headrace.client.errors import FatalTransactionError, TransactionTimeoutError
 from headrace.client.offsets import OffsetAndMetadata
 from headrace.client.producer.blocking import Producer
 from headrace.errors import HeadraceError
@@ -30,7 +30,7 @@ _START_S = 60.0
 Step = Callable[[float], None]
 
 
-class Outcome(Enum):
+class TransactionOutcome(Enum):
     """How a transaction ended."""
 
     COMMITTED = "committed"
@@ -82,29 +82,29 @@ class Transactions:
     def is_under_way(self) -> bool:
         return bool(self._steps)
 
-    def settle(self, seconds: float) -> Outcome:
+    def settle(self, seconds: float) -> TransactionOutcome:
         """Go on with the transaction for so long."""
         deadline = self._clock.monotonic() + seconds
         while self._steps:
             left = max(0.001, deadline - self._clock.monotonic())
             try:
                 self._steps[0](left)
-            except TransactionTimeout as error:
+            except TransactionTimeoutError as error:
                 log.warning("a transaction's outcome is not known yet: %s", error)
-                return Outcome.UNKNOWN
+                return TransactionOutcome.UNKNOWN
             except HeadraceError as error:
                 if self._is_lost:
                     # The next producer, which is to end what the last one left, did not come about: again, later.
                     log.warning("how a transaction ended is not known yet: %s", error)
                     self.close(0)
-                    return Outcome.UNKNOWN
+                    return TransactionOutcome.UNKNOWN
                 self._failed(error)
             else:
                 self._steps.popleft()
         if self._is_lost:
             self._is_lost = False
-            return Outcome.ASK_GROUP
-        return Outcome.COMMITTED if self.error is None else Outcome.ABORTED
+            return TransactionOutcome.ASK_GROUP
+        return TransactionOutcome.COMMITTED if self.error is None else TransactionOutcome.ABORTED
 
     def _open(self) -> Producer:
         assert self._producer is not None

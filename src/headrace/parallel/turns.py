@@ -44,7 +44,7 @@ class PartitionLine:
         self.ready.clear()
 
 
-class Turns:
+class PartitionTurns:
     """The lines of all partitions that have something to do. Who takes calls `next`, then `served`."""
 
     __slots__ = (

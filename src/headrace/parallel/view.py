@@ -80,7 +80,7 @@ def _partition_line(one: PartitionState, most: int, name: int) -> str:
     )
 
 
-class Watch:
+class LiveView:
     """Draws the view every second, in a thread of its own, until it is stopped."""
 
     def __init__(self, snapshot: Callable[[], Snapshot], stream: IO[str] | None = None, every_s: float = 1.0) -> None:
@@ -90,7 +90,7 @@ class Watch:
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="headrace-watch", daemon=True)
 
-    def __enter__(self) -> Watch:
+    def __enter__(self) -> LiveView:
         self._thread.start()
         return self
 

@@ -77,7 +77,7 @@ class Run:
         self.failures.append((entry, error))
 
 
-class Chunk:
+class WorkChunk:
     """Runs that a worker took at once."""
 
     __slots__ = (

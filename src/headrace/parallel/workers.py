@@ -8,10 +8,10 @@ import threading
 from collections.abc import Awaitable
 from typing import Protocol
 
-from headrace.parallel.errors import TooManyHangingHandlers
+from headrace.parallel.errors import TooManyHangingHandlersError
 from headrace.parallel.handling import Handling, forget_cancelling
 from headrace.parallel.member import Member
-from headrace.parallel.work import Chunk
+from headrace.parallel.work import WorkChunk
 from headrace.runtime.loops import make_loop
 
 log = logging.getLogger("headrace.parallel")
@@ -19,12 +19,12 @@ log = logging.getLogger("headrace.parallel")
 _JOIN_S = 5.0
 
 
-class Workers(Protocol):
+class HandlerWorkers(Protocol):
     """All workers of one member."""
 
     def start(self) -> None: ...
 
-    def replace(self, chunk: Chunk) -> None:
+    def replace(self, chunk: WorkChunk) -> None:
         """The worker that has this chunk hangs: do without it."""
         ...
 
@@ -59,21 +59,21 @@ class Threads:
     def _work(self) -> None:
         member, handling = self._member, self._handling
         me = threading.current_thread()
-        chunk: Chunk | None = None
+        chunk: WorkChunk | None = None
         try:
             while (chunk := member.exchange(chunk, me)) is not None:
                 handling.work(chunk)
         except BaseException as error:  # noqa: BLE001 - a defect of ours: no worker must end unheard of
             member.broke(error)
 
-    def replace(self, chunk: Chunk) -> None:
+    def replace(self, chunk: WorkChunk) -> None:
         thread = chunk.worker
         self._hanging = [one for one in self._hanging if one.is_alive()]
         if thread in self._threads:
             self._threads.remove(thread)
             self._hanging.append(thread)
         if len(self._hanging) > self._hanging_max:
-            raise TooManyHangingHandlers(
+            raise TooManyHangingHandlersError(
                 f"{len(self._hanging)} handlers hang, more than Limits.hanging={self._hanging_max}: have them time out "
                 "(a thread cannot be ended from outside), or run them in processes, which can"
             )
@@ -154,7 +154,7 @@ class Coroutines:
         member, handling = self._member, self._handling
         loop = asyncio.get_running_loop()
         me = asyncio.current_task()
-        chunk: Chunk | None = None
+        chunk: WorkChunk | None = None
         while True:
             done, chunk = chunk, member.exchange_now(chunk, me)
             if done is not None and done.abandoned:
@@ -208,7 +208,7 @@ class Coroutines:
                 future.set_result(None)
                 count -= 1
 
-    def replace(self, chunk: Chunk) -> None:
+    def replace(self, chunk: WorkChunk) -> None:
         assert self._loop is not None
 
         def swap() -> None:

@@ -14,9 +14,9 @@ from typing import Any, TypeVar
 
 from headrace.protocol.codegen import decoder, encoder
 from headrace.protocol.explain import explain
-from headrace.protocol.schema import RECORDS, Kind, Primitive, Schema
+from headrace.protocol.schema import RECORDS, MessageKind, Primitive, Schema
 from headrace.protocol.schema import Buffer as Buffer
-from headrace.protocol.wire import MalformedMessage, pack_int32, skip_tags
+from headrace.protocol.wire import MalformedMessageError, pack_int32, skip_tags
 
 T = TypeVar("T")
 
@@ -46,12 +46,12 @@ def decode(cls: type[T], version: int, buffer: Buffer, position: int = 0) -> T:
 
 
 def decode_from(cls: type[T], version: int, buffer: Buffer, position: int = 0) -> tuple[T, int]:
-    """Read one message and say where it ends. Whatever is wrong with the bytes is a `MalformedMessage`."""
+    """Read one message and say where it ends. Whatever is wrong with the bytes is a `MalformedMessageError`."""
     read = decoder(cls, version)
     try:
         return read(buffer, position)
     except (struct.error, IndexError) as error:
-        raise MalformedMessage(f"{cls.__name__} v{version} ends too early ({error})") from error
+        raise MalformedMessageError(f"{cls.__name__} v{version} ends too early ({error})") from error
 
 
 def encode_parts(message: Any, version: int) -> list[Buffer]:
@@ -83,7 +83,7 @@ def encode(message: Any, version: int) -> bytes:
 def has_flexible_header(message_class: type, version: int) -> bool:
     """Whether the header before this message carries tagged fields. ApiVersions' response never does."""
     schema: Schema = message_class.SCHEMA  # type: ignore[attr-defined]  # set by the decorators in `schema`
-    if schema.api_key == API_VERSIONS_KEY and schema.kind is Kind.RESPONSE:
+    if schema.api_key == API_VERSIONS_KEY and schema.kind is MessageKind.RESPONSE:
         return False
     return version in schema.flexible
 
@@ -176,7 +176,7 @@ def read_request_header(buffer: Buffer) -> tuple[int, int, str | None, int]:
         return kind, correlation_id, None, _HEADER_BYTES
     end = _HEADER_BYTES + n
     if end > len(buffer):
-        raise MalformedMessage("the client id reaches beyond the request")
+        raise MalformedMessageError("the client id reaches beyond the request")
     return kind, correlation_id, str(buffer[_HEADER_BYTES:end], "utf-8", "replace"), end
 
 
@@ -189,7 +189,7 @@ def split_kind(kind: int) -> tuple[int, int]:
 def decode_request_header(buffer: Buffer, flexible: Callable[[int, int], bool]) -> RequestHeader:
     """Read the header of a request frame (without its length). `flexible(api_key, version)` tells which header it has.
 
-    It raises `MalformedMessage` when the header is cut; an unknown key is for the caller to refuse.
+    It raises `MalformedMessageError` when the header is cut; an unknown key is for the caller to refuse.
     """
     try:
         kind, correlation_id, client_id, position = read_request_header(buffer)
@@ -197,7 +197,7 @@ def decode_request_header(buffer: Buffer, flexible: Callable[[int, int], bool]) 
         if flexible(api_key, version):
             position = skip_tags(buffer, position)
     except (struct.error, IndexError) as error:
-        raise MalformedMessage(f"a request header is cut ({error})") from error
+        raise MalformedMessageError(f"a request header is cut ({error})") from error
     return RequestHeader(api_key, version, correlation_id, client_id, position)
 
 
@@ -207,5 +207,5 @@ def decode_response(cls: type[T], version: int, buffer: Buffer) -> tuple[int, T]
         correlation_id: int = struct.unpack_from(">i", buffer, 0)[0]
         position = skip_tags(buffer, 4) if has_flexible_header(cls, version) else 4
     except (struct.error, IndexError) as error:
-        raise MalformedMessage(f"a response header is cut ({error})") from error
+        raise MalformedMessageError(f"a response header is cut ({error})") from error
     return correlation_id, decode(cls, version, buffer, position)

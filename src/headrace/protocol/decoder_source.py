@@ -18,7 +18,11 @@ from headrace.protocol.source_writer import SourceWriter, is_fixed
 class DecoderWriter(SourceWriter):
     def __init__(self, version: int, flexible: bool) -> None:
         super().__init__(version, flexible)
-        self.scope |= {"new": object.__new__, "Malformed": wire.MalformedMessage, "read_uvarint": wire.read_uvarint}
+        self.scope |= {
+            "new": object.__new__,
+            "Malformed": wire.MalformedMessageError,
+            "read_uvarint": wire.read_uvarint,
+        }
         self.scope |= {"read_length": wire.read_length, "read_numbers": wire.read_numbers, "skip_tags": wire.skip_tags}
         self.has_records = False
         self.run: list[tuple[str, str]] = []  # (struct code, target) of numbers that wait to be read together

@@ -138,7 +138,7 @@ def item_of(array: Field) -> Field:
     return Field(array.type.element, ALWAYS, NEVER, None, None, NEVER, array.name)
 
 
-class Kind(Enum):
+class MessageKind(Enum):
     STRUCT = "struct"
     REQUEST = "request"
     RESPONSE = "response"
@@ -149,14 +149,14 @@ class Schema(NamedTuple):
     """What a declared class knows about itself. A struct has its parent's versions: its own say nothing."""
 
     name: str
-    kind: Kind
+    kind: MessageKind
     api_key: int
     versions: Versions
     flexible: Versions
     fields: tuple[Field, ...]
 
 
-def _build(cls: type, kind: Kind, api_key: int, versions: str, flexible: int | None) -> type:
+def _build(cls: type, kind: MessageKind, api_key: int, versions: str, flexible: int | None) -> type:
     fields = []
     for name, value in list(vars(cls).items()):
         if isinstance(value, Field):
@@ -213,21 +213,21 @@ def _eq(self: Any, other: Any) -> bool:
 @dataclass_transform(kw_only_default=True)
 def struct(cls: type[T]) -> type[T]:
     """A part of a message. It travels in the version of the message that holds it."""
-    return _build(cls, Kind.STRUCT, -1, "0+", None)
+    return _build(cls, MessageKind.STRUCT, -1, "0+", None)
 
 
 @dataclass_transform(kw_only_default=True)
 def request(api_key: int, versions: str, *, flexible: int | None = None) -> Callable[[type[T]], type[T]]:
     """A request of that API key; `flexible` is the first version with compact lengths and tagged fields."""
-    return lambda cls: _build(cls, Kind.REQUEST, api_key, versions, flexible)
+    return lambda cls: _build(cls, MessageKind.REQUEST, api_key, versions, flexible)
 
 
 @dataclass_transform(kw_only_default=True)
 def response(api_key: int, versions: str, *, flexible: int | None = None) -> Callable[[type[T]], type[T]]:
-    return lambda cls: _build(cls, Kind.RESPONSE, api_key, versions, flexible)
+    return lambda cls: _build(cls, MessageKind.RESPONSE, api_key, versions, flexible)
 
 
 @dataclass_transform(kw_only_default=True)
 def data(versions: str, *, flexible: int | None = None, record_type: int = -1) -> Callable[[type[T]], type[T]]:
     """A message that is stored, not sent: keys and values of internal topics, metadata records, protocol user data."""
-    return lambda cls: _build(cls, Kind.DATA, record_type, versions, flexible)
+    return lambda cls: _build(cls, MessageKind.DATA, record_type, versions, flexible)

@@ -18,7 +18,7 @@ SMALL_ARRAY = 64
 _LAYOUTS_MAX = 1024
 
 
-class MalformedMessage(HeadraceError):
+class MalformedMessageError(HeadraceError):
     """Bytes that are not the message they claim to be. Whoever sent them gets its connection closed."""
 
 
@@ -47,7 +47,7 @@ def read_uvarint(buffer: Any, position: int) -> tuple[int, int]:
         if byte < 128:
             return value & 0xFFFFFFFF, position
         shift += 7
-    raise MalformedMessage("a varint is longer than five bytes")
+    raise MalformedMessageError("a varint is longer than five bytes")
 
 
 def read_length(buffer: Any, position: int) -> tuple[int, int]:
@@ -70,13 +70,13 @@ def skip_tags(buffer: Any, position: int) -> int:
     """The position after a section of tagged fields none of which is known."""
     count, position = read_uvarint(buffer, position)
     if count * 2 > len(buffer) - position:
-        raise MalformedMessage("more tagged fields than bytes left")
+        raise MalformedMessageError("more tagged fields than bytes left")
     for _ in range(count):
         _, position = read_uvarint(buffer, position)
         size, position = read_uvarint(buffer, position)
         position += size
         if position > len(buffer):
-            raise MalformedMessage("a tagged field reaches beyond the message")
+            raise MalformedMessageError("a tagged field reaches beyond the message")
     return position
 
 
@@ -90,7 +90,7 @@ def read_numbers(code: str, count: int, buffer: Any, position: int) -> tuple[lis
     """An array of many numbers, and the position after it."""
     end = position + count * struct.calcsize(f">{code}")
     if end > len(buffer):
-        raise MalformedMessage("an array has more elements than bytes are left")
+        raise MalformedMessageError("an array has more elements than bytes are left")
     return list(struct.unpack_from(f">{count}{code}", buffer, position)), end
 
 

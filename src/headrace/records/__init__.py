@@ -29,7 +29,7 @@ from headrace.records.build import (
 )
 from headrace.records.columns import BytesColumn, Columns, Record, bytes_column
 from headrace.records.compression import DEFAULT_LIMIT_BYTES, LEVELS, check_level, compress, decompress
-from headrace.records.errors import CorruptBatch, InvalidRecord, TooLarge
+from headrace.records.errors import CorruptBatchError, DecompressedTooLargeError, MalformedRecordError
 from headrace.records.filter import Keep, Retention, filter_batch, keep_offsets
 from headrace.records.kernels import use_fast
 from headrace.records.legacy import check_legacy, decode_legacy, is_legacy, is_wrapper, legacy_timestamp_type
@@ -59,14 +59,14 @@ __all__ = [
     "Columns",
     "ControlMarker",
     "ControlType",
-    "CorruptBatch",
-    "InvalidRecord",
+    "CorruptBatchError",
+    "DecompressedTooLargeError",
     "Keep",
+    "MalformedRecordError",
     "Record",
     "RecordTuple",
     "Retention",
     "TimestampType",
-    "TooLarge",
     "assign",
     "build_batch",
     "build_batch_from_columns",

@@ -8,7 +8,7 @@ from enum import IntEnum
 from functools import cache
 from typing import NamedTuple, Protocol
 
-from headrace.records.errors import CorruptBatch, InvalidRecord
+from headrace.records.errors import CorruptBatchError, MalformedRecordError
 
 Buffer = bytes | bytearray | memoryview
 
@@ -137,7 +137,7 @@ class _Derived:
         """The codec; raises InvalidRecord for numbers that Kafka does not know (header reading alone never does)."""
         number = self.attributes & CODEC_MASK
         if number >= len(_CODECS):
-            raise InvalidRecord(f"unknown compression codec {number} in batch at offset {self.base_offset}")
+            raise MalformedRecordError(f"unknown compression codec {number} in batch at offset {self.base_offset}")
         return _CODECS[number]
 
     @property
@@ -221,7 +221,7 @@ class Batch(_Derived):
     def header(self) -> BatchHeader:
         """Every field with one unpack."""
         if len(self.buffer) < HEADER_BYTES:
-            raise CorruptBatch(
+            raise CorruptBatchError(
                 f"a batch of {len(self.buffer)} bytes is smaller than a batch header ({HEADER_BYTES} bytes)"
             )
         # tuple.__new__ skips the length check of NamedTuple._make: this is the broker's one call per batch.
@@ -231,7 +231,7 @@ class Batch(_Derived):
         try:
             number: int = layout.unpack_from(self.buffer, at)[0]
         except struct.error:
-            raise CorruptBatch(
+            raise CorruptBatchError(
                 f"a batch of {len(self.buffer)} bytes is smaller than a batch header ({HEADER_BYTES} bytes)"
             ) from None
         return number
@@ -298,7 +298,7 @@ def split(buffer: Buffer) -> Iterator[Batch]:
     """The batches of a buffer, in order.
 
     A cut last batch ends the iteration silently (a fetch may end in the middle of one); a length or magic that no
-    batch can have raises CorruptBatch. Magic 0 and 1 are passed on, as Java does: `check` and the readers refuse them.
+    batch can have raises CorruptBatchError. Magic 0 and 1 are passed on, as Java does; `check` and readers refuse them.
     """
     view = buffer if type(buffer) is memoryview else memoryview(buffer)
     position = 0
@@ -306,15 +306,17 @@ def split(buffer: Buffer) -> Iterator[Batch]:
     while end - position >= PREFIX_BYTES:
         length: int = _I32.unpack_from(view, position + 8)[0]
         if length < _MIN_LENGTH:
-            raise CorruptBatch(f"batch at byte {position} has length {length}, less than the minimum of {_MIN_LENGTH}")
+            raise CorruptBatchError(
+                f"batch at byte {position} has length {length}, less than the minimum of {_MIN_LENGTH}"
+            )
         if end - position < _BYTES_TO_MAGIC:
             return
         magic = view[position + 16]
         if magic > CURRENT_MAGIC:
-            raise CorruptBatch(f"batch at byte {position} has magic {magic}; the highest known is {CURRENT_MAGIC}")
+            raise CorruptBatchError(f"batch at byte {position} has magic {magic}; the highest known is {CURRENT_MAGIC}")
         size = length + PREFIX_BYTES
         if size > _MAX_SIZE:
-            raise CorruptBatch(f"batch at byte {position} has length {length}: its size passes {_MAX_SIZE} bytes")
+            raise CorruptBatchError(f"batch at byte {position} has length {length}: its size passes {_MAX_SIZE} bytes")
         if end - position < size:
             return
         yield Batch(view[position : position + size])
@@ -327,23 +329,23 @@ def valid_bytes(buffer: Buffer) -> int:
 
 
 def check(batch: Batch) -> None:
-    """Raise CorruptBatch unless length, magic and checksum are right. Records are not looked at."""
+    """Raise CorruptBatchError unless length, magic and checksum are right. Records are not looked at."""
     view = batch.buffer
     if len(view) < HEADER_BYTES:
-        raise CorruptBatch(f"a batch of {len(view)} bytes is smaller than a batch header ({HEADER_BYTES} bytes)")
+        raise CorruptBatchError(f"a batch of {len(view)} bytes is smaller than a batch header ({HEADER_BYTES} bytes)")
     length: int = _I32.unpack_from(view, 8)[0]
     if length + PREFIX_BYTES != len(view):
-        raise CorruptBatch(
+        raise CorruptBatchError(
             f"batch at offset {batch.base_offset} says {length + PREFIX_BYTES} bytes but has {len(view)}"
         )
     if view[16] != CURRENT_MAGIC:
-        raise CorruptBatch(
+        raise CorruptBatchError(
             f"batch at offset {batch.base_offset} has magic {batch.magic}; only format {CURRENT_MAGIC} is supported"
         )
     stored: int = _U32.unpack_from(view, CRC_AT)[0]
     computed = _crc32c()(view[ATTRIBUTES_AT:])
     if stored != computed:
-        raise CorruptBatch(
+        raise CorruptBatchError(
             f"batch at offset {batch.base_offset} is corrupt: its checksum is {stored}, its bytes give {computed}"
         )
 

@@ -10,7 +10,7 @@ from typing import NamedTuple, cast
 
 from headrace.records import varint
 from headrace.records.batch import Buffer
-from headrace.records.errors import InvalidRecord
+from headrace.records.errors import MalformedRecordError
 
 Header = tuple[str, bytes | None]
 Headers = tuple[Header, ...]
@@ -210,7 +210,7 @@ def decode_headers(data: Buffer, at: int) -> Headers:
     """The headers whose section starts at `at`. A kernel has walked over them before, so lengths are known to fit."""
     count, at = varint.decode_int(data, at)
     if count > len(data) - at:
-        raise InvalidRecord(f"{count} headers cannot fit in {len(data) - at} bytes")
+        raise MalformedRecordError(f"{count} headers cannot fit in {len(data) - at} bytes")
     headers: list[Header] = []
     for _ in range(count):
         length, at = varint.decode_int(data, at)

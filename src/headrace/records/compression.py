@@ -14,7 +14,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from headrace.records.batch import Buffer, Codec
-from headrace.records.errors import InvalidRecord, TooLarge
+from headrace.records.errors import DecompressedTooLargeError, MalformedRecordError
 
 if TYPE_CHECKING:
     import zstandard
@@ -81,12 +81,14 @@ def decompress(codec: Codec, payload: Buffer, limit_bytes: int = DEFAULT_LIMIT_B
     return _decompress_zstd(view, limit_bytes)
 
 
-def _too_large(codec: Codec, limit_bytes: int) -> TooLarge:
-    return TooLarge(f"records compressed with {codec.kafka_name} grow past the limit of {limit_bytes} bytes")
+def _too_large(codec: Codec, limit_bytes: int) -> DecompressedTooLargeError:
+    return DecompressedTooLargeError(
+        f"records compressed with {codec.kafka_name} grow past the limit of {limit_bytes} bytes"
+    )
 
 
-def _broken(codec: Codec, what: str) -> InvalidRecord:
-    return InvalidRecord(f"cannot decompress records with {codec.kafka_name}: {what}")
+def _broken(codec: Codec, what: str) -> MalformedRecordError:
+    return MalformedRecordError(f"cannot decompress records with {codec.kafka_name}: {what}")
 
 
 # --- gzip: members one after another; what follows the last one and is no member is ignored ---

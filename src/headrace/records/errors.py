@@ -3,13 +3,13 @@
 from headrace.errors import HeadraceError
 
 
-class CorruptBatch(HeadraceError):
+class CorruptBatchError(HeadraceError):
     """The bytes are not a batch: nonsense length or magic, or the checksum does not match (CORRUPT_MESSAGE)."""
 
 
-class InvalidRecord(HeadraceError):
+class MalformedRecordError(HeadraceError):
     """The batch is whole but a record inside it breaks the format (INVALID_RECORD)."""
 
 
-class TooLarge(InvalidRecord):
+class DecompressedTooLargeError(MalformedRecordError):
     """Decompressing would pass the reader's limit: a bomb, or a limit set too low."""

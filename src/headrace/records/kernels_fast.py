@@ -37,7 +37,7 @@ from headrace.records.compiling import (
 from headrace.records.kernels_fast_batches import survey_batches
 from headrace.records.kernels_fast_objects import lay, measure
 from headrace.records.kernels_fast_rows import gather, lay_ends, to_list
-from headrace.records.kernels_plain import MIN_BODY_BYTES, NO_STAMP, TABLE_WIDTH, Decoded, Fault
+from headrace.records.kernels_plain import MIN_BODY_BYTES, NO_STAMP, TABLE_WIDTH, Decoded, DecodeFault
 
 __all__ = [
     "NAME",
@@ -54,9 +54,9 @@ __all__ = [
 
 NAME = "fast"
 
-_CUT, _SIZE, _STRUCTURE = int(Fault.CUT), int(Fault.SIZE), int(Fault.STRUCTURE)
-_HEADER_COUNT, _HEADER_KEY = int(Fault.HEADER_COUNT), int(Fault.HEADER_KEY)
-_MISMATCH, _REMAINING, _COUNT = int(Fault.MISMATCH), int(Fault.REMAINING), int(Fault.COUNT)
+_CUT, _SIZE, _STRUCTURE = int(DecodeFault.CUT), int(DecodeFault.SIZE), int(DecodeFault.STRUCTURE)
+_HEADER_COUNT, _HEADER_KEY = int(DecodeFault.HEADER_COUNT), int(DecodeFault.HEADER_KEY)
+_MISMATCH, _REMAINING, _COUNT = int(DecodeFault.MISMATCH), int(DecodeFault.REMAINING), int(DecodeFault.COUNT)
 
 
 _ROW_BYTES = 40

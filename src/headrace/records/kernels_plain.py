@@ -21,7 +21,7 @@ TABLE_WIDTH = 6
 """Numbers per batch in a batch table: start, end, count, base offset, base timestamp, append time or NO_STAMP."""
 
 
-class Fault(IntEnum):
+class DecodeFault(IntEnum):
     """Why decoding stopped."""
 
     NONE = 0
@@ -77,7 +77,7 @@ def decode_records(data: Buffer, table: Sequence[int], capacity: int) -> Decoded
     """Decode the batches that `table` describes (see TABLE_WIDTH). `capacity` bounds the rows."""
     raw = data if type(data) is bytes else bytes(data)
     lists: tuple[list[int], ...] = ([], [], [], [], [], [], [], [])
-    fault, at = int(Fault.NONE), 0
+    fault, at = int(DecodeFault.NONE), 0
     for entry in range(0, len(table), TABLE_WIDTH):
         fault, at = _decode_batch(raw, table[entry : entry + TABLE_WIDTH], lists)
         if fault:
@@ -114,7 +114,7 @@ def _decode_batch(raw: bytes, entry: Sequence[int], lists: tuple[list[int], ...]
     """
     at, end, count, base_offset, base_timestamp, stamp = entry
     if count <= 0:
-        return (Fault.COUNT if count else Fault.NONE), at
+        return (DecodeFault.COUNT if count else DecodeFault.NONE), at
     append_offset, append_timestamp, append_key_start, append_key_length = (numbers.append for numbers in lists[:4])
     append_value_start, append_value_length, append_header_start, append_header_length = (
         numbers.append for numbers in lists[4:]
@@ -173,47 +173,47 @@ def _decode_batch(raw: bytes, entry: Sequence[int], lists: tuple[list[int], ...]
             append_value_length(value_length if value_length >= 0 else -1)
             append_header_start(header_start)
             append_header_length(at - header_start)
-    except (_Bad, IndexError):
+    except (_BadFormatError, IndexError):
         return _fault_of(raw, record_at, end), record_at
     if at != end:
         for numbers in lists:
             numbers.pop()
-        return Fault.REMAINING, record_at
-    return Fault.NONE, at
+        return DecodeFault.REMAINING, record_at
+    return DecodeFault.NONE, at
 
 
-def _fault_of(raw: bytes, at: int, end: int) -> Fault:
+def _fault_of(raw: bytes, at: int, end: int) -> DecodeFault:
     """What is wrong with the record at `at`, looked at field by field with all bounds."""
     try:
-        size, at = _varint(raw, at, end, Fault.CUT)
+        size, at = _varint(raw, at, end, DecodeFault.CUT)
         record_end = at + size
         if record_end > end:
-            return Fault.SIZE
+            return DecodeFault.SIZE
         if size < MIN_BODY_BYTES:
-            return Fault.STRUCTURE
+            return DecodeFault.STRUCTURE
         _, at = _varlong(raw, at + 1, record_end)
         _, at = _varint(raw, at, record_end)
         for _ in ("key", "value"):
             length, at = _varint(raw, at, record_end)
             at += max(length, 0)
         at = _skip_headers(raw, at, record_end)
-    except _Bad as bad:
+    except _BadFormatError as bad:
         return bad.fault
     if at == record_end:
         raise AssertionError("a record was refused that is right")
-    return Fault.MISMATCH
+    return DecodeFault.MISMATCH
 
 
 MIN_BODY_BYTES = 6
 _ZIGZAG = tuple(number >> 1 ^ -(number & 1) for number in range(0x80))
 
 
-class _Bad(Exception):
-    def __init__(self, fault: Fault) -> None:
+class _BadFormatError(Exception):
+    def __init__(self, fault: DecodeFault) -> None:
         self.fault = fault
 
 
-def _varint(raw: bytes, at: int, end: int, fault: Fault = Fault.STRUCTURE) -> tuple[int, int]:
+def _varint(raw: bytes, at: int, end: int, fault: DecodeFault = DecodeFault.STRUCTURE) -> tuple[int, int]:
     if at < end:
         byte = raw[at]
         if byte < 0x80:
@@ -228,7 +228,7 @@ def _varint(raw: bytes, at: int, end: int, fault: Fault = Fault.STRUCTURE) -> tu
                 rest |= (byte << shift) & 0xFFFFFFFF
                 return rest >> 1 ^ -(rest & 1), at + 1
             rest |= (byte & 0x7F) << shift
-    raise _Bad(fault)
+    raise _BadFormatError(fault)
 
 
 def _varlong(raw: bytes, at: int, end: int) -> tuple[int, int]:
@@ -241,17 +241,17 @@ def _varlong(raw: bytes, at: int, end: int) -> tuple[int, int]:
             rest &= 0xFFFFFFFFFFFFFFFF
             return rest >> 1 ^ -(rest & 1), at
         shift += 7
-    raise _Bad(Fault.STRUCTURE)
+    raise _BadFormatError(DecodeFault.STRUCTURE)
 
 
 def _skip_headers(raw: bytes, at: int, end: int) -> int:
     count, at = _varint(raw, at, end)
     if count < 0 or count > end - at:
-        raise _Bad(Fault.HEADER_COUNT)
+        raise _BadFormatError(DecodeFault.HEADER_COUNT)
     for _ in range(count):
         length, at = _varint(raw, at, end)
         if length < 0:
-            raise _Bad(Fault.HEADER_KEY)
+            raise _BadFormatError(DecodeFault.HEADER_KEY)
         length, at = _varint(raw, at + length, end)
         if length > 0:
             at += length

@@ -24,7 +24,7 @@ from headrace.records.batch import (
 )
 from headrace.records.columns import Columns, bytes_column, int_column
 from headrace.records.compression import DEFAULT_LIMIT_BYTES, decompress, mend_lz4_descriptor
-from headrace.records.errors import CorruptBatch, InvalidRecord
+from headrace.records.errors import CorruptBatchError, MalformedRecordError
 
 _CRC_AT = PREFIX_BYTES
 _MAGIC_AT = 16
@@ -63,12 +63,12 @@ def legacy_timestamp_type(batch: Batch) -> TimestampType:
 
 
 def check_legacy(batch: Batch) -> None:
-    """Raise CorruptBatch unless the message's checksum is right."""
+    """Raise CorruptBatchError unless the message's checksum is right."""
     view = batch.buffer
     stored: int = _U32.unpack_from(view, _CRC_AT)[0]
     computed = zlib.crc32(view[_MAGIC_AT:])
     if stored != computed:
-        raise CorruptBatch(
+        raise CorruptBatchError(
             f"message at offset {batch.base_offset} is corrupt: its checksum is {stored}, its bytes give {computed}"
         )
 
@@ -104,9 +104,9 @@ def _message(batch: Batch) -> _Message:
         key, at = _field(view, _KEY_AT[magic])
         value, at = _field(view, at)
     except struct.error:
-        raise InvalidRecord(f"message at offset {batch.base_offset} ends before its last field") from None
+        raise MalformedRecordError(f"message at offset {batch.base_offset} ends before its last field") from None
     if at != len(view):
-        raise InvalidRecord(f"message at offset {batch.base_offset} has {len(view) - at} bytes after its value")
+        raise MalformedRecordError(f"message at offset {batch.base_offset} has {len(view) - at} bytes after its value")
     return _Message(batch.base_offset, timestamp, None if key is None else bytes(key), value)
 
 
@@ -116,7 +116,7 @@ def _field(view: memoryview, at: int) -> tuple[memoryview | None, int]:
     if length < 0:
         return None, at
     if length > len(view) - at:
-        raise InvalidRecord(f"a field of a message says {length} bytes, {len(view) - at} are left")
+        raise MalformedRecordError(f"a field of a message says {length} bytes, {len(view) - at} are left")
     return view[at : at + length], at + length
 
 
@@ -124,17 +124,19 @@ def _unwrapped(wrapper: Batch, limit_bytes: int) -> list[Batch]:
     """The messages in a wrapper, as they stand there."""
     number = wrapper.buffer[_ATTRIBUTES_AT] & CODEC_MASK
     if number >= Codec.ZSTD:
-        raise InvalidRecord(f"message at offset {wrapper.base_offset} is compressed with codec {number}, unknown then")
+        raise MalformedRecordError(
+            f"message at offset {wrapper.base_offset} is compressed with codec {number}, unknown then"
+        )
     codec = Codec(number)
     payload: Buffer | None = _message(wrapper).value
     if payload is None:
-        raise InvalidRecord(f"compressed message at offset {wrapper.base_offset} has no value")
+        raise MalformedRecordError(f"compressed message at offset {wrapper.base_offset} has no value")
     if codec is Codec.LZ4 and wrapper.buffer[_MAGIC_AT] == 0:
         # Producers of that time wrote a wrong checksum of the frame's descriptor (KIP-57).
         payload = mend_lz4_descriptor(memoryview(payload))
     inner = list(_split(memoryview(decompress(codec, payload, limit_bytes)), wrapper.base_offset))
     if not inner:
-        raise InvalidRecord(f"compressed message at offset {wrapper.base_offset} holds no messages")
+        raise MalformedRecordError(f"compressed message at offset {wrapper.base_offset} holds no messages")
     return inner
 
 
@@ -144,7 +146,7 @@ def _split(view: memoryview, offset: int) -> Iterator[Batch]:
         length: int = _I32.unpack_from(view, at + 8)[0]
         end = at + PREFIX_BYTES + length
         if length < _KEY_AT[0] - PREFIX_BYTES + 8:
-            raise InvalidRecord(f"compressed message at offset {offset} holds one of {length} bytes")
+            raise MalformedRecordError(f"compressed message at offset {offset} holds one of {length} bytes")
         if end > len(view):
             # Cut, as the last message of a fetch may be: what is whole counts.
             return
@@ -160,16 +162,18 @@ def _inner_messages(wrapper: Batch, inner: list[Batch], check_crcs: bool) -> Ite
     if magic == 1 and last != 0:
         first = last - inner[-1].base_offset
         if first < 0:
-            raise InvalidRecord(
+            raise MalformedRecordError(
                 f"compressed message at offset {last} holds one of relative offset {inner[-1].base_offset}"
             )
     is_append_time = legacy_timestamp_type(wrapper) is TimestampType.LOG_APPEND_TIME
     stamp = _I64.unpack_from(wrapper.buffer, _TIMESTAMP_AT)[0] if is_append_time else None
     for one in inner:
         if one.buffer[_MAGIC_AT] != magic:
-            raise InvalidRecord(f"compressed message at offset {last} of format {magic} holds one of another format")
+            raise MalformedRecordError(
+                f"compressed message at offset {last} of format {magic} holds one of another format"
+            )
         if is_wrapper(one):
-            raise InvalidRecord(f"compressed message at offset {last} holds a compressed message")
+            raise MalformedRecordError(f"compressed message at offset {last} holds a compressed message")
         if check_crcs:
             check_legacy(one)
         found = _message(one)

@@ -31,18 +31,18 @@ from headrace.records.columns import (
     decode_headers,
 )
 from headrace.records.compression import DEFAULT_LIMIT_BYTES, decompress, lz4_blocks, lz4_into
-from headrace.records.errors import CorruptBatch, InvalidRecord
-from headrace.records.kernels_plain import NO_STAMP, TABLE_WIDTH, Decoded, Fault, Stretch
+from headrace.records.errors import CorruptBatchError, MalformedRecordError
+from headrace.records.kernels_plain import NO_STAMP, TABLE_WIDTH, Decoded, DecodeFault, Stretch
 
 _FAULTS = {
-    Fault.CUT: "the batch ends before its last record",
-    Fault.SIZE: "a record is longer than what is left of the batch",
-    Fault.STRUCTURE: "a record's fields do not fit its length",
-    Fault.HEADER_COUNT: "a record has an impossible number of headers",
-    Fault.HEADER_KEY: "a record has a header without a key",
-    Fault.MISMATCH: "a record's fields are shorter than its length",
-    Fault.REMAINING: "bytes are left after the last record",
-    Fault.COUNT: "the number of records is negative",
+    DecodeFault.CUT: "the batch ends before its last record",
+    DecodeFault.SIZE: "a record is longer than what is left of the batch",
+    DecodeFault.STRUCTURE: "a record's fields do not fit its length",
+    DecodeFault.HEADER_COUNT: "a record has an impossible number of headers",
+    DecodeFault.HEADER_KEY: "a record has a header without a key",
+    DecodeFault.MISMATCH: "a record's fields are shorter than its length",
+    DecodeFault.REMAINING: "bytes are left after the last record",
+    DecodeFault.COUNT: "the number of records is negative",
 }
 _new_tuple = tuple.__new__
 _CONTROL_KEY = struct.Struct(">hh")
@@ -53,7 +53,9 @@ def _opened(batch: Batch, limit_bytes: int) -> tuple[BatchHeader, Buffer]:
     """Header and decompressed records. A batch that says it has no records is empty whatever bytes follow."""
     header = batch.header()
     if header.magic != CURRENT_MAGIC:
-        raise CorruptBatch(f"batch at offset {header.base_offset} has magic {header.magic}: only format 2 is supported")
+        raise CorruptBatchError(
+            f"batch at offset {header.base_offset} has magic {header.magic}: only format 2 is supported"
+        )
     if header.count <= 0 or header.codec_id == 0:
         return header, batch.payload
     return header, decompress(header.codec, batch.payload, limit_bytes)
@@ -76,9 +78,9 @@ def _decode(batch: Batch, limit_bytes: int) -> tuple[BatchHeader, Buffer, Decode
     return header, data, decoded
 
 
-def _invalid(fault: int, at: int, header: BatchHeader) -> InvalidRecord:
-    return InvalidRecord(
-        f"batch at offset {header.base_offset} with {header.count} records is invalid: {_FAULTS[Fault(fault)]} "
+def _invalid(fault: int, at: int, header: BatchHeader) -> MalformedRecordError:
+    return MalformedRecordError(
+        f"batch at offset {header.base_offset} with {header.count} records is invalid: {_FAULTS[DecodeFault(fault)]} "
         f"(byte {at} of its records)"
     )
 
@@ -125,7 +127,7 @@ def _decode_lz4(batches: list[Batch], limit_bytes: int) -> Columns | None:
         return None
     try:
         whole, sizes = _lz4_side_by_side([batch.payload for batch in batches], limit_bytes)
-    except (InvalidRecord, ValueError):
+    except (MalformedRecordError, ValueError):
         return None
     table = array("q")
     position = capacity = 0
@@ -148,7 +150,7 @@ def decode_spans(data: Buffer, spans: Iterable[tuple[BatchHeader, int, int]]) ->
     capacity = 0
     for header, start, end in spans:
         if header.codec_id or header.magic != CURRENT_MAGIC:
-            raise CorruptBatch(f"batch at offset {header.base_offset} is not an uncompressed batch of format 2")
+            raise CorruptBatchError(f"batch at offset {header.base_offset} is not an uncompressed batch of format 2")
         headers.append(header)
         table.extend(_row(header, start, end))
         capacity += _capacity(header, end - start)
@@ -170,7 +172,7 @@ def decode_stretch(data: Buffer, stretch: Stretch, *, check_crcs: bool) -> Colum
     if stretch.codec_id:
         try:
             data, table, capacity = _decompressed(data, table, Codec(stretch.codec_id))
-        except (InvalidRecord, ValueError):
+        except (MalformedRecordError, ValueError):
             return None
     decoded = kernels.choose(capacity).decode_records(data, table, capacity)
     return None if decoded.fault else _columns(data, decoded)
@@ -207,7 +209,7 @@ def _lz4_side_by_side(
     for payload, frame in zip(payloads, frames):
         size = lz4_into(payload, frame, out[position : position + frame.bound])
         if size is None:
-            raise InvalidRecord("a block is damaged, or has a checksum of its own")
+            raise MalformedRecordError("a block is damaged, or has a checksum of its own")
         sizes.append(size)
         position += size
     return out, sizes
@@ -316,15 +318,15 @@ class ControlMarker(NamedTuple):
 def read_control(record: Record) -> ControlMarker:
     """The marker in a control record; the coordinator epoch only of transaction markers."""
     if record.key is None or len(record.key) < _CONTROL_KEY.size:
-        raise InvalidRecord(f"control record at offset {record.offset} has no key of {_CONTROL_KEY.size} bytes")
+        raise MalformedRecordError(f"control record at offset {record.offset} has no key of {_CONTROL_KEY.size} bytes")
     version, control_type = _CONTROL_KEY.unpack_from(record.key)
     if version < 0:
-        raise InvalidRecord(f"control record at offset {record.offset} has version {version}")
+        raise MalformedRecordError(f"control record at offset {record.offset} has version {version}")
     if control_type not in (0, 1):
         return ControlMarker(control_type, None)
     if record.value is None or len(record.value) < _CONTROL_VALUE.size:
-        raise InvalidRecord(f"transaction marker at offset {record.offset} has no coordinator epoch")
+        raise MalformedRecordError(f"transaction marker at offset {record.offset} has no coordinator epoch")
     version, epoch = _CONTROL_VALUE.unpack_from(record.value)
     if version < 0:
-        raise InvalidRecord(f"transaction marker at offset {record.offset} has version {version}")
+        raise MalformedRecordError(f"transaction marker at offset {record.offset} has version {version}")
     return ControlMarker(control_type, epoch)

@@ -7,7 +7,7 @@ from operator import add
 from typing import NamedTuple
 
 from headrace.records.batch import Buffer
-from headrace.records.errors import InvalidRecord
+from headrace.records.errors import MalformedRecordError
 
 
 def encode(number: int) -> bytes:
@@ -41,7 +41,7 @@ def decode_int(data: Buffer, at: int) -> tuple[int, int]:
             rest &= 0xFFFFFFFF
             return (rest >> 1) ^ -(rest & 1), at
         shift += 7
-    raise InvalidRecord(f"no valid varint before byte {at}")
+    raise MalformedRecordError(f"no valid varint before byte {at}")
 
 
 SMALL = 1 << 14

@@ -30,7 +30,7 @@ class DiskError(HeadraceError):
     @classmethod
     def of(cls, error: OSError, operation: str, path: str, *, rolled_back: bool = True) -> DiskError:
         """The DiskError (or its subclass for a missing path) that stands for an OSError."""
-        kind = FileMissing if error.errno == errno_module.ENOENT else DiskError
+        kind = FileMissingError if error.errno == errno_module.ENOENT else DiskError
         return kind(operation, path, error.errno, rolled_back=rolled_back)
 
 
@@ -48,11 +48,11 @@ _HINTS = {
 }
 
 
-class FileMissing(DiskError):
+class FileMissingError(DiskError):
     """The path does not exist."""
 
 
-class DirectoryLocked(DiskError):
+class DirectoryLockedError(DiskError):
     """Another process (or another broker in this process) uses the directory."""
 
     def __init__(self, path: str, holder_pid: int | None):
@@ -61,7 +61,7 @@ class DirectoryLocked(DiskError):
         super().__init__("lock", path, None, detail=f"{who} holds it. Stop that process or choose another directory")
 
 
-class NetworkError(HeadraceError):
+class TransportError(HeadraceError):
     """Listening or connecting failed."""
 
     def __init__(self, message: str, host: str | None, port: int):
@@ -70,13 +70,13 @@ class NetworkError(HeadraceError):
         super().__init__(message)
 
 
-class ConnectFailed(NetworkError):
+class ConnectFailedError(TransportError):
     """A connection could not be made in time, was refused, or its TLS handshake failed."""
 
 
-class ListenFailed(NetworkError):
+class ListenFailedError(TransportError):
     """An address could not be listened on."""
 
 
-class Overloaded(HeadraceError):
+class OverloadedError(HeadraceError):
     """A bounded queue of disk work is full: wait for some of it to finish and try again."""

@@ -108,7 +108,7 @@ class Lock(Protocol):
 
 
 class Disk(Protocol):
-    """Files and directories by path. Every failure is a `DiskError`; a missing path is `FileMissing`.
+    """Files and directories by path. Every failure is a `DiskError`; a missing path is `FileMissingError`.
 
     When the process has no file descriptor left, whoever was given to `when_short` is asked to close something, and
     the work is tried again as long as that helps; all but `open` then wait a while, unless on an event loop.
@@ -156,7 +156,7 @@ class Disk(Protocol):
         ...
 
     def lock(self, path: str) -> Lock:
-        """Take the exclusive lock file `path`, or raise `DirectoryLocked` saying which process holds it."""
+        """Take the exclusive lock file `path`, or raise `DirectoryLockedError` saying which process holds it."""
         ...
 
 
@@ -201,11 +201,11 @@ class Network(Protocol):
         server_hostname: str | None = None,
         timeout_s: float,
     ) -> tuple[asyncio.Transport, ProtocolT]:
-        """Connect, TLS handshake included, within `timeout_s`; otherwise `ConnectFailed`."""
+        """Connect, TLS handshake included, within `timeout_s`; otherwise `ConnectFailedError`."""
         ...
 
 
-class Pool(Protocol):
+class WorkerPool(Protocol):
     """Threads that take blocking work in the order it was given; with one thread it is also done in that order."""
 
     def submit(self, fn: Callable[[*Ts], T], *args: *Ts) -> asyncio.Future[T]:
@@ -222,7 +222,7 @@ class Workers(Protocol):
 
     def offload(self, fn: Callable[[*Ts], T], *args: *Ts) -> asyncio.Future[T]: ...
 
-    def pool(self, name: str, threads: int, *, queued_max: int = 10_000) -> Pool:
+    def pool(self, name: str, threads: int, *, queued_max: int = 10_000) -> WorkerPool:
         """A pool of its own; threads start when the first work comes."""
         ...
 

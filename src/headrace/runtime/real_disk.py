@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
 from headrace.runtime.descriptors import NONE_LEFT, Room
-from headrace.runtime.errors import DirectoryLocked, DiskError
+from headrace.runtime.errors import DirectoryLockedError, DiskError
 from headrace.runtime.interface import Buffer
 
 T = TypeVar("T")
@@ -339,7 +339,7 @@ class RealDisk:
         """Two locks in one: flock, and the POSIX lock that Apache Kafka's broker takes on the same `.lock` file."""
         key = os.path.realpath(path)
         if key in _held_here:
-            raise DirectoryLocked(path, os.getpid())
+            raise DirectoryLockedError(path, os.getpid())
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
         number = self._with_room("lock", path, lambda: os.open(path, flags, 0o644))
         try:
@@ -351,7 +351,7 @@ class RealDisk:
             holder = _pid_in(number)
             os.close(number)
             if error.errno in (errno.EAGAIN, errno.EACCES):
-                raise DirectoryLocked(path, holder) from error
+                raise DirectoryLockedError(path, holder) from error
             raise DiskError.of(error, "lock", path) from error
         _held_here.add(key)
         return RealLock(path, number, key)

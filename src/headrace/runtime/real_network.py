@@ -11,7 +11,7 @@ import ssl as ssl_module
 from collections.abc import Callable
 from typing import Any
 
-from headrace.runtime.errors import ConnectFailed, ListenFailed
+from headrace.runtime.errors import ConnectFailedError, ListenFailedError
 from headrace.runtime.interface import ProtocolT
 from headrace.runtime.rarely import Rarely
 
@@ -152,9 +152,9 @@ class RealNetwork:
                     happy_eyeballs_delay=_HAPPY_EYEBALLS_DELAY_S,
                 )
         except TimeoutError as error:
-            raise ConnectFailed(f"connecting to {host}:{port} took over {timeout_s} s", host, port) from error
+            raise ConnectFailedError(f"connecting to {host}:{port} took over {timeout_s} s", host, port) from error
         except OSError as error:
-            raise ConnectFailed(f"connecting to {host}:{port} failed: {_reason(error)}", host, port) from error
+            raise ConnectFailedError(f"connecting to {host}:{port} failed: {_reason(error)}", host, port) from error
         sock = transport.get_extra_info("socket")
         # A peer that vanished without a word is noticed at last even when nothing is sent to it.
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -219,9 +219,9 @@ def _bind_all(addresses: list[tuple[int, tuple[Any, ...]]], port: int) -> list[s
     return sockets
 
 
-def _listen_failed(host: str | None, port: int, error: OSError) -> ListenFailed:
+def _listen_failed(host: str | None, port: int, error: OSError) -> ListenFailedError:
     where = f"{host or '*'}:{port}"
-    return ListenFailed(f"listening on {where} failed: {_reason(error)}", host, port)
+    return ListenFailedError(f"listening on {where} failed: {_reason(error)}", host, port)
 
 
 def _reason(error: OSError) -> str:

@@ -26,7 +26,7 @@ class StopRequests:
         self._now = now
         self._first_at: float | None = None
 
-    def heard(self) -> Asked:
+    def classify(self) -> Asked:
         """One more came just now."""
         now = self._now()
         if self._first_at is None:

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from headrace.runtime.errors import Overloaded
+from headrace.runtime.errors import OverloadedError
 from headrace.runtime.interface import T, Ts
 
 _OFFLOAD_QUEUED_MAX = 100_000
@@ -46,7 +46,7 @@ class ThreadPool:
         if self._closed:
             raise RuntimeError(f"pool {self._name!r} is closed")
         if self._outstanding >= self._queued_max:
-            raise Overloaded(f"{self._name}: {self._outstanding} pieces of disk work are waiting; try again later")
+            raise OverloadedError(f"{self._name}: {self._outstanding} pieces of disk work are waiting; try again later")
         loop = asyncio.get_running_loop()
         if loop is not self._loop:
             self._serve(loop)
@@ -83,7 +83,7 @@ class ThreadPool:
         except RuntimeError as error:
             # The machine has no room for another thread: fewer do the work, unless there is none at all.
             if not self._threads:
-                raise Overloaded(f"{self._name}: no thread can be started ({error}); try again later") from error
+                raise OverloadedError(f"{self._name}: no thread can be started ({error}); try again later") from error
             return
         self._threads.append(thread)
 

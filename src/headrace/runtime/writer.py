@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 from enum import Enum
 from typing import Final, Literal, Protocol
 
-from headrace.runtime.errors import DiskError, Overloaded
+from headrace.runtime.errors import DiskError, OverloadedError
 from headrace.runtime.interface import Runtime, T, Ts
 
 #: Whether work that changes what a writer owns is checked to be the writer's. For tests: it costs a little.
@@ -89,7 +89,7 @@ class DirectoryWriter:
         return fn(*args) if not CHECK_OWNERS else self._as_owner(fn, *args)
 
     def submit(self, fn: Callable[[*Ts], T], *args: *Ts) -> asyncio.Future[T]:
-        """Queue the work for the writer thread. Raises `Overloaded` when the queue is full.
+        """Queue the work for the writer thread. Raises `OverloadedError` when the queue is full.
 
         Cancelling the future does not stop the work, nor let anything overtake it.
         """
@@ -112,7 +112,7 @@ class DirectoryWriter:
         self._check_open()
         asked = tuple(files)
         if len(self._wanted) + len(asked) > self._syncs_max or len(self._waiting) >= self._syncs_max:
-            raise Overloaded(f"{self.directory}: {len(self._waiting)} syncs are waiting; try again later")
+            raise OverloadedError(f"{self.directory}: {len(self._waiting)} syncs are waiting; try again later")
         loop = asyncio.get_running_loop()
         future: asyncio.Future[None] = loop.create_future()
         if not asked:
@@ -144,7 +144,7 @@ class DirectoryWriter:
         for file in files:
             try:
                 syncing = self._syncers.submit(file.sync)
-            except Overloaded as error:
+            except OverloadedError as error:
                 self._note(file, error)  # those who asked are told; the others' files are synced all the same
             else:
                 syncing.add_done_callback(functools.partial(self._synced, file))

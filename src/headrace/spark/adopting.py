@@ -10,7 +10,7 @@ import logging
 from collections.abc import Collection, Sequence
 
 from headrace.spark.history import DEFAULT_SINK, SinkIdentity
-from headrace.spark.once import WrongHistory
+from headrace.spark.once import WrongHistoryError
 from headrace.spark.options import GROUP_PREFIX
 
 log = logging.getLogger("headrace.spark")
@@ -32,14 +32,14 @@ def name_of(identity: SinkIdentity, topics: Sequence[str], known: Collection[str
         if not old:
             return identity.transactional_id
         if len(old) > 1:
-            raise WrongHistory(
+            raise WrongHistoryError(
                 f"an earlier version wrote query {identity.query} as {' and '.join(old)}, of which none has the topics "
                 f"{', '.join(sorted(topics))}: which of them this sink goes on with cannot be told. Start it once with "
                 "the topics that it had, then change them"
             )
         found = old[0]
     if is_job and found.removeprefix(f"{GROUP_PREFIX}-batch-").count("-") > 1:
-        raise WrongHistory(
+        raise WrongHistoryError(
             f"an earlier version wrote a job as {found}: that may have been this one, or another whose name and topics "
             "read the same when they are joined. If it was this one, it is written, and need not be run; if not, give "
             "this one another name"

@@ -20,7 +20,7 @@ from headrace.topics import TopicPartition
 _INTERNAL = "exclude.internal.topics"
 
 
-class StartNotFound(HeadraceError):
+class StartNotFoundError(HeadraceError):
     """No record is at or after the time that was to be the start."""
 
 
@@ -164,7 +164,7 @@ class Cluster:
         found = {one: info.offset for one, info in answers.items()}
         unmatched = sorted(one for one, offset in found.items() if offset < 0)
         if unmatched and no_match is NoMatch.ERROR:
-            raise StartNotFound(
+            raise StartNotFoundError(
                 f"no record of {unmatched[0]} is at or after the time {times[unmatched[0]]}. To start at the end of "
                 "such partitions, set startingOffsetsByTimestampStrategy to latest"
             )

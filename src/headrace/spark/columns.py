@@ -23,7 +23,7 @@ _TYPES = {
 }
 
 
-class WrongColumns(HeadraceError):
+class WrongColumnsError(HeadraceError):
     """A DataFrame that cannot be written to Kafka as it is."""
 
 
@@ -53,7 +53,7 @@ class Shape:
 
         topics = batch.column("topic")
         if topics.null_count:
-            raise WrongColumns("a row has null for its topic: fill the column topic, or set the option topic")
+            raise WrongColumnsError("a row has null for its topic: fill the column topic, or set the option topic")
         for topic in pc.unique(topics).to_pylist():
             yield topic, records.filter(pc.equal(topics, topic))
 
@@ -62,21 +62,21 @@ def shape_of(schema: StructType, topic: str | None, *, include_timestamp: bool =
     """Check a DataFrame's columns; the option `topic` takes precedence over the column, as in Spark."""
     types = {field.name: field.dataType.simpleString() for field in schema.fields}
     if "value" not in types:
-        raise WrongColumns(f"the column value is missing: the DataFrame has {', '.join(types) or 'none'}")
+        raise WrongColumnsError(f"the column value is missing: the DataFrame has {', '.join(types) or 'none'}")
     if topic is None and "topic" not in types:
-        raise WrongColumns("no topic: set the option topic, or have a column topic")
+        raise WrongColumnsError("no topic: set the option topic, or have a column topic")
     used = ["value"]
     for name in ("key", "headers", "partition"):
         if name in types:
             used.append(name)
     if include_timestamp:
         if "timestamp" not in types:
-            raise WrongColumns("includeTimestamp is set, but there is no column timestamp")
+            raise WrongColumnsError("includeTimestamp is set, but there is no column timestamp")
         used.append("timestamp")
     checked = [*used, *(["topic"] if topic is None else [])]
     for name in checked:
         if _plain(types[name]) not in _TYPES[name]:
-            raise WrongColumns(f"the column {name} is {types[name]}, not {' or '.join(_TYPES[name])}: cast it")
+            raise WrongColumnsError(f"the column {name} is {types[name]}, not {' or '.join(_TYPES[name])}: cast it")
     return Shape(tuple(used), topic)
 
 

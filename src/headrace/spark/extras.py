@@ -7,13 +7,13 @@ from headrace.errors import HeadraceError
 _OF_THE_EXTRA = ("pyspark", "pyarrow", "numpy", "pandas", "py4j")
 
 
-class MissingExtra(HeadraceError, ImportError):
+class MissingExtraError(HeadraceError, ImportError):
     """A package is missing that comes with an extra of Headrace's."""
 
 
-def explained(error: ModuleNotFoundError) -> ModuleNotFoundError | MissingExtra:
+def explained(error: ModuleNotFoundError) -> ModuleNotFoundError | MissingExtraError:
     """The same error, or, if it is about a package of the extra, one that says which extra to install."""
     name = (error.name or "").partition(".")[0]
     if name not in _OF_THE_EXTRA:
         return error
-    return MissingExtra(f"this needs Spark, and {name} is not installed: pip install 'headrace[spark]'")
+    return MissingExtraError(f"this needs Spark, and {name} is not installed: pip install 'headrace[spark]'")

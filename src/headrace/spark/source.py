@@ -38,10 +38,10 @@ from headrace.spark.options import (
     read_source_options,
 )
 from headrace.spark.planning import (
+    OffsetRange,
     Offsets,
     Patience,
-    Progress,
-    Range,
+    SourceOffsets,
     batch_ranges,
     capped,
     check_losses,
@@ -66,14 +66,14 @@ SCHEMA = "key BINARY, value BINARY, topic STRING, partition INT, offset BIGINT, 
 HEADERS_SCHEMA = "headers ARRAY<STRUCT<key: STRING, value: BINARY>>"
 
 
-class WrongCluster(HeadraceError):
+class CheckpointClusterError(HeadraceError):
     """A checkpoint's offsets are those of another cluster."""
 
 
 class RangePartition(InputPartition):
     """What one task reads."""
 
-    def __init__(self, wanted: Range) -> None:
+    def __init__(self, wanted: OffsetRange) -> None:
         super().__init__(wanted)
 
 
@@ -132,7 +132,7 @@ class _Reading:
             self._cluster = Cluster(self.options.kafka)
         return self._cluster
 
-    def tasks(self, ranges: list[Range]) -> list[InputPartition]:
+    def tasks(self, ranges: list[OffsetRange]) -> list[InputPartition]:
         cut = pieces(ranges, self.options.min_partitions, self.options.max_records_per_partition)
         return [RangePartition(one) for one in cut]
 
@@ -258,7 +258,7 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
         return self.tasks(ranges)
 
     def commit(self, end: dict[str, Any]) -> None:
-        self._show_progress(Progress.from_json(end).offsets)
+        self._show_progress(SourceOffsets.from_json(end).offsets)
 
     def stop(self) -> None:
         if self._cluster is not None:
@@ -271,15 +271,15 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
         found = self.cluster.partitions(self.options.topics)
         return self.cluster.latest(found, read_committed=self.options.read_committed)
 
-    def _progress(self, offsets: Offsets) -> Progress:
+    def _progress(self, offsets: Offsets) -> SourceOffsets:
         used = {one.topic for one in offsets}
         ids = {name: one for name, one in self.cluster.ids.items() if name in used}
-        return Progress(offsets, self.cluster.id, self.options.group_id, ids)
+        return SourceOffsets(offsets, self.cluster.id, self.options.group_id, ids)
 
-    def _checked(self, start: dict[str, Any]) -> Progress:
-        begun = Progress.from_json(start)
+    def _checked(self, start: dict[str, Any]) -> SourceOffsets:
+        begun = SourceOffsets.from_json(start)
         if begun.cluster is not None and self.cluster.id is not None and begun.cluster != self.cluster.id:
-            raise WrongCluster(
+            raise CheckpointClusterError(
                 f"the checkpoint has offsets of the cluster {begun.cluster}, but kafka.bootstrap.servers leads to "
                 f"{self.cluster.id}: offsets mean nothing there. Use a new checkpoint, or the brokers it was made with"
             )

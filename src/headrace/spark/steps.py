@@ -14,10 +14,10 @@ from headrace.spark.columns import Shape
 from headrace.spark.connections import make_client
 from headrace.spark.first_cause import first_cause, job_ids
 from headrace.spark.history import judge
-from headrace.spark.lanes import Lanes
+from headrace.spark.lanes import OutputPartitions
 from headrace.spark.markers import Marker
-from headrace.spark.once import Found, WriteFailed
-from headrace.spark.transaction import CommittedOffsets, Transaction
+from headrace.spark.once import MarkerFinding, WriteFailedError
+from headrace.spark.transaction import CommittedOffsets, SinkTransaction
 from headrace.spark.writing import WriteJob, needs_routing, run_job
 from headrace.topics import TopicPartition
 
@@ -36,9 +36,9 @@ class Link:
         self._timeout_ms = timeout_ms
         self.transaction = self.transaction_of(name)
 
-    def transaction_of(self, name: str) -> Transaction:
+    def transaction_of(self, name: str) -> SinkTransaction:
         """The transaction of another transactional id, over the same connections."""
-        return Transaction(
+        return SinkTransaction(
             self.client,
             self.cluster,
             self.kafka,
@@ -77,13 +77,13 @@ class BatchSteps:
         self._link = link
         self._transaction = link.transaction
         self._work = work
-        self._lanes: Lanes | None = None
+        self._lanes: OutputPartitions | None = None
         self._topic_ids: Mapping[str, str] = {}
 
     def fence(self) -> ProducerIdentity:
         return self._transaction.fence()
 
-    def look(self) -> Found:
+    def look(self) -> MarkerFinding:
         marker = self._transaction.last_marker()
         ours = self._work.marker
         if marker is not None and marker.batch == ours.batch and marker.topics:
@@ -92,7 +92,7 @@ class BatchSteps:
 
     def enlist(self, identity: ProducerIdentity) -> None:
         described = self._link.cluster.described(self._work.topics) if self._work.topics else {}
-        self._lanes = Lanes.of({name: one.partitions for name, one in described.items()})
+        self._lanes = OutputPartitions.of({name: one.partitions for name, one in described.items()})
         self._topic_ids = {name: one.id for name, one in described.items() if one.id}
         self._transaction.enlist(identity, list(self._work.partitions or self._lanes.partitions()))
 
@@ -119,7 +119,7 @@ class BatchSteps:
         try:
             self.records = run_job(rows, job)
         except _job_errors() as error:
-            raise WriteFailed(_with_cause(str(error), first_cause(spark, before))) from error
+            raise WriteFailedError(_with_cause(str(error), first_cause(spark, before))) from error
 
     def mark(self, identity: ProducerIdentity) -> None:
         for group, offsets in self._work.offsets:
@@ -141,4 +141,4 @@ def _job_errors() -> tuple[type[Exception], ...]:
     from py4j.protocol import Py4JJavaError
     from pyspark.errors import PySparkException
 
-    return (WriteFailed, PySparkException, Py4JJavaError)
+    return (WriteFailedError, PySparkException, Py4JJavaError)

@@ -8,7 +8,7 @@ from typing import Any
 
 from headrace.client.admin import NewTopic
 from headrace.client.cluster import BlockingClient
-from headrace.client.errors import ProducerFenced
+from headrace.client.errors import ProducerFencedError
 from headrace.client.offsets import OffsetAndMetadata
 from headrace.client.transactions import ProducerIdentity, SharedTransaction, WriteSettings
 from headrace.errors import HeadraceError, TopicAlreadyExistsError
@@ -16,8 +16,8 @@ from headrace.records import Batch
 from headrace.records.columns import Columns, bytes_column, int_column
 from headrace.spark.cluster import Cluster
 from headrace.spark.markers import Marker, last_decided
-from headrace.spark.once import WriteFailed
-from headrace.spark.planning import DataLoss, Range
+from headrace.spark.once import WriteFailedError
+from headrace.spark.planning import DataLossError, OffsetRange
 from headrace.spark.reading import RangeFetcher, ReadPlan
 from headrace.topics import TopicPartition
 
@@ -29,7 +29,7 @@ CommittedOffsets = Mapping[TopicPartition, OffsetAndMetadata]
 PROGRESS_TOPIC = "headrace-spark-progress"
 
 
-class Transaction:
+class SinkTransaction:
     """One transactional id, over many batches. `partitions` are all that a batch may write to."""
 
     def __init__(
@@ -41,7 +41,7 @@ class Transaction:
         *,
         progress_topic: str | None,
         timeout_ms: int,
-        api_timeout_ms: int = 60_000,
+        api_timeout_s: float = 60,
     ) -> None:
         self.transactional_id = transactional_id
         self._client = client
@@ -51,8 +51,8 @@ class Transaction:
             client,
             transactional_id,
             WriteSettings.of(kafka),
-            transaction_timeout_ms=timeout_ms,
-            api_timeout_ms=api_timeout_ms,
+            transaction_timeout_s=timeout_ms / 1000,
+            api_timeout_s=api_timeout_s,
         )
         self._key = transactional_id.encode()
         self._progress = None if progress_topic is None else TopicPartition(progress_topic, 0)
@@ -86,7 +86,7 @@ class Transaction:
             return set()
         self._make_progress_topic()
         end = self._cluster.latest([self._progress], read_committed=False)[self._progress]
-        wanted = Range(self._progress, self._cluster.earliest([self._progress])[self._progress], end)
+        wanted = OffsetRange(self._progress, self._cluster.earliest([self._progress])[self._progress], end)
         plan = ReadPlan.of(dict(self._kafka), read_committed=False, fail_on_data_loss=True)
         return {
             key.decode(errors="replace")
@@ -101,7 +101,7 @@ class Transaction:
         end = cluster.latest([progress], read_committed=False)[progress]
         stable = min(end, cluster.latest([progress], read_committed=True)[progress])
         if end < self._read_to:
-            raise DataLoss(
+            raise DataLossError(
                 f"{progress} ends at offset {end}, but was read up to {self._read_to}: markers are gone, so what was "
                 "written cannot be told. Was the topic deleted, or its leader elected out of sync?"
             )
@@ -109,7 +109,7 @@ class Transaction:
         if start < stable:
             # A marker that is not read is a batch that is written again: nothing may be passed over.
             plan = ReadPlan.of(dict(self._kafka), read_committed=True, fail_on_data_loss=True)
-            for piece in RangeFetcher(self._client, plan, Range(progress, start, stable)).pieces():
+            for piece in RangeFetcher(self._client, plan, OffsetRange(progress, start, stable)).pieces():
                 for key, value in zip(piece.columns.keys.to_list(), piece.columns.values.to_list()):
                     if key == self._key and value is not None:
                         yield value
@@ -123,7 +123,7 @@ class Transaction:
     def _raw_batches(self, partition: TopicPartition, start: int, end: int) -> Iterator[Batch]:
         """The batches of a range as they are in the log, markers and all."""
         plan = ReadPlan.of(dict(self._kafka), read_committed=False, fail_on_data_loss=True)
-        for batch, _ in RangeFetcher(self._client, plan, Range(partition, start, end)).batches():
+        for batch, _ in RangeFetcher(self._client, plan, OffsetRange(partition, start, end)).batches():
             yield batch
 
     def _make_progress_topic(self) -> None:
@@ -179,5 +179,5 @@ class _as_write_failure:
         return None
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, HeadraceError) and not isinstance(error, (ProducerFenced, WriteFailed)):
-            raise WriteFailed(f"{self._before}{error}") from error
+        if isinstance(error, HeadraceError) and not isinstance(error, (ProducerFencedError, WriteFailedError)):
+            raise WriteFailedError(f"{self._before}{error}") from error

@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from headrace.client.errors import ProducerFenced
+from headrace.client.errors import ProducerFencedError
 from headrace.client.transactions import RECORD_OVERHEAD_BYTES, ProducerIdentity, TransactionalWriter, WriteSettings
 from headrace.errors import HeadraceError
 from headrace.records.arrow import arrow_to_columns
 from headrace.runtime.real import RealClock
 from headrace.spark.columns import Shape
 from headrace.spark.connections import expect_rows, forget, shared_client
-from headrace.spark.lanes import Lanes, route
-from headrace.spark.once import WriteFailed
+from headrace.spark.lanes import OutputPartitions, route
+from headrace.spark.once import WriteFailedError
 from headrace.spark.parcels import LANE, PARCELS_DDL, pack, unpack
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class WriteJob:
 
     kafka: Mapping[str, Any]
     shape: Shape
-    lanes: Lanes
+    lanes: OutputPartitions
     transactional_id: str
     identity: ProducerIdentity
     turn: int
@@ -68,7 +68,7 @@ def needs_routing(shape: Shape) -> bool:
 
 
 def run_job(rows: DataFrame, job: WriteJob) -> int:
-    """Run the tasks; how many records they wrote. Raises `ProducerFenced`, or `WriteFailed` with the first cause."""
+    """Run the tasks; how many records they wrote. `ProducerFencedError`, or `WriteFailedError` with the first cause."""
     names = [*job.shape.columns, *(["topic"] if job.shape.topic is None else [])]
     rows = rows.select(*[_column(name, rows.schema) for name in names])
     if job.owners is None:
@@ -78,12 +78,12 @@ def run_job(rows: DataFrame, job: WriteJob) -> int:
     results = rows.mapInArrow(_task(job), RESULT).collect()
     for result in results:
         if result.fenced:
-            raise ProducerFenced(result.error)
+            raise ProducerFencedError(result.error)
     failed = [result for result in results if result.error is not None]
     # A task that refuses only says that an earlier attempt had failed; another task may know more.
     failed.sort(key=lambda result: result.refused)
     if failed:
-        raise WriteFailed(f"task {failed[0].task}: {failed[0].error}")
+        raise WriteFailedError(f"task {failed[0].task}: {failed[0].error}")
     return sum(result.records for result in results)
 
 
@@ -123,7 +123,7 @@ def _task(job: WriteJob) -> Any:
             return
         try:
             yield _result(task, write_task(batches, job, task), None)
-        except ProducerFenced as error:
+        except ProducerFencedError as error:
             yield _result(task, 0, str(error), fenced=True)
         except HeadraceError as error:
             yield _result(task, 0, f"{type(error).__name__}: {error}")
@@ -149,7 +149,7 @@ def write_task(batches: Iterator[pa.RecordBatch], job: WriteJob, task: int) -> i
     partitions = job.lanes.partitions()
     owned = [task] if job.owners is None else job.lanes.owned(task, job.owners, job.turn)
     if task >= (len(partitions) if job.owners is None else job.owners):
-        raise WriteFailed(f"Spark made a task {task}, although there are {len(partitions)} partitions to own")
+        raise WriteFailedError(f"Spark made a task {task}, although there are {len(partitions)} partitions to own")
     client = shared_client(job.kafka, {partitions[lane].topic for lane in owned})
     settings = WriteSettings.of(job.kafka)
     writer = TransactionalWriter(client, settings, job.transactional_id, job.identity)
@@ -190,7 +190,7 @@ def _with_lanes(
     for batch in batches:
         for lane, rows in unpack(batch):
             if lane != ours:
-                raise WriteFailed(f"rows of lane {lane} came to the task of lane {ours}: nothing is certain then")
+                raise WriteFailedError(f"rows of lane {lane} came to the task of lane {ours}: nothing is certain then")
             # A parcel is a part of what a request may carry: several go together.
             more = _record_bytes(rows)
             if waiting and size + more > batch_bytes:

@@ -2,12 +2,17 @@
 to it (`FaultProxy`), and a ZooKeeper to share (`ZooKeeperProcess`)."""
 
 from headrace.testing.embedded import EmbeddedBroker, broker
-from headrace.testing.processes import BrokerDidNotStart, BrokerProcess, free_port
+from headrace.testing.processes import BrokerDidNotStartError, BrokerProcess, free_port
 from headrace.testing.proxy import Cut, Direction, FaultProxy, Reorder
-from headrace.testing.zookeeper import NoZooKeeper, ZooKeeperProcess
+from headrace.testing.zookeeper import ZooKeeperNotFoundError, ZooKeeperProcess
+
+# The names that these had before, for programs that use them.
+BrokerDidNotStart = BrokerDidNotStartError
+NoZooKeeper = ZooKeeperNotFoundError
 
 __all__ = [
     "BrokerDidNotStart",
+    "BrokerDidNotStartError",
     "BrokerProcess",
     "Cut",
     "Direction",
@@ -15,6 +20,7 @@ __all__ = [
     "FaultProxy",
     "NoZooKeeper",
     "Reorder",
+    "ZooKeeperNotFoundError",
     "ZooKeeperProcess",
     "broker",
     "free_port",

@@ -23,7 +23,7 @@ START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 60.0
 
 
-class BrokerDidNotStart(RuntimeError):
+class BrokerDidNotStartError(RuntimeError):
     """The broker's process ended, or did not listen in time. The text has what it printed."""
 
 
@@ -97,12 +97,12 @@ class BrokerProcess:
         deadline = time.monotonic() + START_TIMEOUT_S
         while time.monotonic() < deadline:
             if self._process.poll() is not None:
-                raise BrokerDidNotStart(f"the broker ended with {self._process.returncode}:\n{self.output()}")
+                raise BrokerDidNotStartError(f"the broker ended with {self._process.returncode}:\n{self.output()}")
             with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), timeout=1):
                 return self
             time.sleep(0.01)
         self.kill()
-        raise BrokerDidNotStart(f"the broker did not listen within {START_TIMEOUT_S:.0f} s:\n{self.output()}")
+        raise BrokerDidNotStartError(f"the broker did not listen within {START_TIMEOUT_S:.0f} s:\n{self.output()}")
 
     def stop(self) -> int:
         """SIGTERM and wait: a clean shutdown. Gives the exit code."""

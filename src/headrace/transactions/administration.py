@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from headrace.coordination import Now, Timer
-from headrace.coordination.patterns import InvalidPattern, Pattern
+from headrace.coordination.patterns import InvalidPatternError, Pattern
 from headrace.errors import ErrorCode
 from headrace.protocol.messages.describe_transactions import (
     DescribeTransactionsRequest,
@@ -15,7 +15,7 @@ from headrace.protocol.messages.list_transactions import ListTransactionsRequest
 from headrace.protocol.messages.list_transactions import TransactionState as ListedTransaction
 from headrace.transactions.outcome import Outcome, TimerKind
 from headrace.transactions.records import by_topic
-from headrace.transactions.shards import Entry, Shard, Shards
+from headrace.transactions.shards import Shard, Shards, TransactionEntry
 from headrace.transactions.state import TITLES
 
 
@@ -54,15 +54,15 @@ class Administration:
             return ListTransactionsResponse(error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
         try:
             pattern = Pattern(request.transactional_id_pattern) if request.transactional_id_pattern else None
-        except InvalidPattern:
+        except InvalidPatternError:
             return ListTransactionsResponse(error_code=ErrorCode.INVALID_REGULAR_EXPRESSION)
         states, producer_ids = set(request.state_filters), set(request.producer_id_filters)
 
-        def open_ms(entry: Entry) -> int:
+        def open_ms(entry: TransactionEntry) -> int:
             is_open = entry.transactional_id in entry.shard.ongoing
             return at.monotonic_ms - entry.opened_ms if is_open else at.wall_ms - entry.current.start_ms
 
-        def is_wanted(entry: Entry) -> bool:
+        def is_wanted(entry: TransactionEntry) -> bool:
             now = entry.current
             return (
                 not entry.is_new
@@ -104,6 +104,6 @@ class Administration:
             self.schedule_expiry(out, shard, at)
 
     @staticmethod
-    def _is_used(entry: Entry, before_ms: int) -> bool:
+    def _is_used(entry: TransactionEntry, before_ms: int) -> bool:
         is_open = entry.is_busy or entry.transactional_id in entry.shard.ongoing
         return is_open or entry.current.update_ms > before_ms

@@ -26,7 +26,7 @@ from headrace.transactions.outcome import MarkerRequest, Outcome, TimerKind
 from headrace.transactions.partitions import Partitions
 from headrace.transactions.producers import ProducerIdSupply, Producers
 from headrace.transactions.shards import Shard, Shards
-from headrace.transactions.state import EPOCH_BUMP_VERSION, Snapshot
+from headrace.transactions.state import EPOCH_BUMP_VERSION, TransactionSnapshot
 
 
 class TransactionCoordinator(Coordinator[Outcome, Shard]):
@@ -93,7 +93,7 @@ class TransactionCoordinator(Coordinator[Outcome, Shard]):
             if entry.current.state.is_prepared:
                 out.cancel(entry.timer)
 
-    def snapshots(self, partition: int) -> dict[str, Snapshot]:
+    def snapshots(self, partition: int) -> dict[str, TransactionSnapshot]:
         """What is recorded of every id of the partition."""
         shard = self._shards.get(partition)
         entries = {} if shard is None else shard.entries

@@ -16,13 +16,13 @@ from headrace.topics import TopicPartition
 from headrace.transactions import answers
 from headrace.transactions.lookup import PartitionLookup
 from headrace.transactions.outcome import MarkerRequest, Outcome
-from headrace.transactions.shards import Entry, Shard, Shards
+from headrace.transactions.shards import Shard, Shards, TransactionEntry
 from headrace.transactions.state import (
     EPOCH_BUMP_VERSION,
     EPOCH_MAX,
     NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,
-    Snapshot,
+    TransactionSnapshot,
     TransactionState,
     completed,
     prepared,
@@ -78,7 +78,7 @@ class Endings:
         self._prepare(out, entry, target, refuse)
         out.reply(caller, response)
 
-    def _judge(self, request: EndTxnRequest, version: int) -> tuple[Entry | None, ErrorCode | None]:
+    def _judge(self, request: EndTxnRequest, version: int) -> tuple[TransactionEntry | None, ErrorCode | None]:
         """The id, and the answer, or None when the transaction is to be ended."""
         if not request.transactional_id:
             return None, ErrorCode.INVALID_REQUEST
@@ -93,7 +93,7 @@ class Endings:
 
     # --- by others ----------------------------------------------------------------------------------------------------
 
-    def fence(self, out: Outcome, entry: Entry, at: Now, refuse: Callable[[ErrorCode], None]) -> bool:
+    def fence(self, out: Outcome, entry: TransactionEntry, at: Now, refuse: Callable[[ErrorCode], None]) -> bool:
         """Abort an open transaction and bump its epoch. False when that needs a producer id, and there is none."""
         now, version = entry.current, self._shards.transaction_version
         if version < EPOCH_BUMP_VERSION:
@@ -125,7 +125,7 @@ class Endings:
                 self.fence(out, entry, at, lambda error: None)
         self._shards.watch_time(out, shard, at)
 
-    def _next_id(self, out: Outcome, entry: Entry, version: int) -> int | None:
+    def _next_id(self, out: Outcome, entry: TransactionEntry, version: int) -> int | None:
         """The id to go on with when this end uses up the epochs of the present one; None when there is none to have."""
         if version < EPOCH_BUMP_VERSION or not entry.current.is_epoch_exhausted:
             return NO_PRODUCER_ID
@@ -136,13 +136,15 @@ class Endings:
 
     # --- two phases ---------------------------------------------------------------------------------------------------
 
-    def _prepare(self, out: Outcome, entry: Entry, target: Snapshot, refuse: Callable[[ErrorCode], None]) -> None:
+    def _prepare(
+        self, out: Outcome, entry: TransactionEntry, target: TransactionSnapshot, refuse: Callable[[ErrorCode], None]
+    ) -> None:
         def decided(next_out: Outcome, at: Now) -> None:
             self.go_on(next_out, entry)
 
         self._shards.write(out, entry, target, refuse=refuse, then=decided)
 
-    def go_on(self, out: Outcome, entry: Entry) -> None:
+    def go_on(self, out: Outcome, entry: TransactionEntry) -> None:
         """A transaction is decided, as was just written or read from the log: its partitions are to know."""
         entry.unmarked = set(entry.current.partitions)
         entry.retries = 0
@@ -183,14 +185,14 @@ class Endings:
             return True
         return False
 
-    def _complete(self, out: Outcome, entry: Entry, at: Now) -> None:
+    def _complete(self, out: Outcome, entry: TransactionEntry, at: Now) -> None:
         def failed(next_out: Outcome, at: Now) -> None:
             self._try_again_later(next_out, entry, at)
 
         target = completed(entry.current, at.wall_ms)
         self._shards.write(out, entry, target, refuse=lambda error: None, otherwise=failed)
 
-    def _try_again_later(self, out: Outcome, entry: Entry, at: Now) -> None:
+    def _try_again_later(self, out: Outcome, entry: TransactionEntry, at: Now) -> None:
         backoff_ms = self._shards.config.retry_backoff_ms << min(entry.retries, RETRY_DOUBLINGS_MAX)
         entry.retries += 1
         out.arm(entry.timer, at.monotonic_ms + backoff_ms)
@@ -205,7 +207,7 @@ class Endings:
             self._complete(out, entry, at)
 
 
-def _judge_older(entry: Entry, request: EndTxnRequest) -> ErrorCode | None:
+def _judge_older(entry: TransactionEntry, request: EndTxnRequest) -> ErrorCode | None:
     """The epoch stays the same over transactions, so a repeated end can only be told by its outcome."""
     now = entry.current
     if now.producer_id != request.producer_id:
@@ -219,7 +221,7 @@ def _judge_older(entry: Entry, request: EndTxnRequest) -> ErrorCode | None:
     return _repeated(now, request)
 
 
-def _judge_newer(entry: Entry, request: EndTxnRequest) -> ErrorCode | None:
+def _judge_newer(entry: TransactionEntry, request: EndTxnRequest) -> ErrorCode | None:
     """The epoch was bumped by the end before: an end with the epoch before the present one is a repeated one."""
     now = entry.current
     if entry.is_busy:
@@ -244,6 +246,6 @@ def _judge_newer(entry: Entry, request: EndTxnRequest) -> ErrorCode | None:
     return ErrorCode.INVALID_TXN_STATE
 
 
-def _repeated(now: Snapshot, request: EndTxnRequest) -> ErrorCode:
+def _repeated(now: TransactionSnapshot, request: EndTxnRequest) -> ErrorCode:
     wanted = TransactionState.COMPLETE_COMMIT if request.committed else TransactionState.COMPLETE_ABORT
     return ErrorCode.NONE if now.state is wanted else ErrorCode.INVALID_TXN_STATE

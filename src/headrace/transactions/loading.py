@@ -9,9 +9,9 @@ from headrace import coordination
 from headrace.coordination import StoredRecord
 from headrace.protocol.stored.coordinator import Unknown
 from headrace.protocol.stored.transaction_state import decode_record
-from headrace.protocol.wire import MalformedMessage
+from headrace.protocol.wire import MalformedMessageError
 from headrace.transactions.records import snapshot_of
-from headrace.transactions.state import Snapshot
+from headrace.transactions.state import TransactionSnapshot
 
 _TRANSACTION = b"\x00\x00"
 
@@ -40,7 +40,7 @@ class Loader:
         else:
             self._last[key] = (value, self.report.records)
 
-    def snapshots(self) -> Iterator[tuple[str, Snapshot]]:
+    def snapshots(self) -> Iterator[tuple[str, TransactionSnapshot]]:
         for key, (value, number) in self._last.items():
             try:
                 record = decode_record(key, value)
@@ -48,7 +48,7 @@ class Loader:
                     self.report.skipped += 1
                     continue
                 found = record.key.transactional_id, snapshot_of(record.value)
-            except (MalformedMessage, ValueError) as error:
+            except (MalformedMessageError, ValueError) as error:
                 self.report.note_unreadable(number, error)
                 continue
             self.report.transactional_ids += 1

@@ -10,11 +10,11 @@ from headrace.protocol.messages.init_producer_id import InitProducerIdRequest, I
 from headrace.transactions import answers
 from headrace.transactions.ending import Endings
 from headrace.transactions.outcome import Outcome
-from headrace.transactions.shards import Entry, Shards
+from headrace.transactions.shards import Shards, TransactionEntry
 from headrace.transactions.state import (
     NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,
-    Snapshot,
+    TransactionSnapshot,
     TransactionState,
     initialized,
     is_epoch_exhausted,
@@ -64,7 +64,7 @@ class Producers:
             return ErrorCode.INVALID_TRANSACTION_TIMEOUT
         return self._shards.error_for(request.transactional_id)
 
-    def _find_or_create(self, out: Outcome, transactional_id: str, timeout_ms: int, at: Now) -> Entry | None:
+    def _find_or_create(self, out: Outcome, transactional_id: str, timeout_ms: int, at: Now) -> TransactionEntry | None:
         shard = self._shards.serving(transactional_id)
         entry = shard.entries.get(transactional_id)
         if entry is not None:
@@ -73,11 +73,11 @@ class Producers:
         if producer_id is None:
             out.needs_producer_id = True
             return None
-        new = Snapshot(producer_id, NO_PRODUCER_EPOCH, timeout_ms, at.wall_ms)
+        new = TransactionSnapshot(producer_id, NO_PRODUCER_EPOCH, timeout_ms, at.wall_ms)
         return self._shards.add(shard, transactional_id, new)
 
     @staticmethod
-    def _admit(entry: Entry, request: InitProducerIdRequest) -> ErrorCode:
+    def _admit(entry: TransactionEntry, request: InitProducerIdRequest) -> ErrorCode:
         """Whether this producer may have the id now. One that says who it was (KIP-360) must not have been replaced."""
         now = entry.current
         if entry.is_busy:
@@ -94,7 +94,7 @@ class Producers:
             epochs.add(now.last_producer_epoch)
         return ErrorCode.NONE if is_known and request.producer_epoch in epochs else ErrorCode.PRODUCER_FENCED
 
-    def _fence(self, out: Outcome, caller: Caller, entry: Entry, at: Now) -> None:
+    def _fence(self, out: Outcome, caller: Caller, entry: TransactionEntry, at: Now) -> None:
         """End the open transaction first. The client is to ask again, and is given a still higher epoch then."""
         response = answers.init_error(ErrorCode.CONCURRENT_TRANSACTIONS, caller.api_version)
 
@@ -104,7 +104,9 @@ class Producers:
         if self._endings.fence(out, entry, at, refuse):
             out.reply(caller, response)
 
-    def _initialize(self, out: Outcome, caller: Caller, entry: Entry, request: InitProducerIdRequest, at: Now) -> None:
+    def _initialize(
+        self, out: Outcome, caller: Caller, entry: TransactionEntry, request: InitProducerIdRequest, at: Now
+    ) -> None:
         now, timeout_ms = entry.current, request.transaction_timeout_ms
         continues = request.producer_id != NO_PRODUCER_ID
         if continues and not entry.is_new and request.producer_epoch != now.producer_epoch:

@@ -12,14 +12,14 @@ from headrace.protocol.stored.transaction_state import (
     encode_record,
 )
 from headrace.topics import TopicPartition
-from headrace.transactions.state import Snapshot, TransactionState
+from headrace.transactions.state import TransactionSnapshot, TransactionState
 
 # The first version of transactions (`transaction.version`) with which records may have tagged fields.
 TAGGED_FIELDS_VERSION = 1
 
 
 def snapshot_record(
-    partition: int, transactional_id: str, snapshot: Snapshot, transaction_version: int
+    partition: int, transactional_id: str, snapshot: TransactionSnapshot, transaction_version: int
 ) -> CoordinatorRecord:
     value = TransactionLogValue(
         producer_id=snapshot.producer_id,
@@ -45,11 +45,11 @@ def tombstone(partition: int, transactional_id: str) -> CoordinatorRecord:
     return CoordinatorRecord(partition, *encode_record(TransactionLogKey(transactional_id=transactional_id), None, 0))
 
 
-def snapshot_of(value: TransactionLogValue) -> Snapshot:
+def snapshot_of(value: TransactionLogValue) -> TransactionSnapshot:
     """Raises ValueError for a status that is never recorded."""
     state = TransactionState(value.transaction_status)
     stored = [] if state is TransactionState.EMPTY else value.transaction_partitions or []
-    return Snapshot(
+    return TransactionSnapshot(
         producer_id=value.producer_id,
         producer_epoch=value.producer_epoch,
         timeout_ms=value.transaction_timeout_ms,

@@ -13,21 +13,21 @@ from headrace.transactions.config import TransactionConfig
 from headrace.transactions.loading import Loader
 from headrace.transactions.outcome import MarkerRequest, Outcome, TimerKind
 from headrace.transactions.records import snapshot_record, tombstone
-from headrace.transactions.state import NO_PRODUCER_EPOCH, Snapshot, TransactionState
+from headrace.transactions.state import NO_PRODUCER_EPOCH, TransactionSnapshot, TransactionState
 
 # How much larger than that of an open transaction the record of its end may be: with the id and epoch to go on with.
 ENDING_ROOM_BYTES = 64
 
 
 @dataclass(slots=True, eq=False)
-class Entry:
+class TransactionEntry:
     """One transactional id: what is recorded of it, and what is under way."""
 
     transactional_id: str
     shard: Shard
-    current: Snapshot
+    current: TransactionSnapshot
     opened_ms: int = 0  # when its open transaction began, by the monotonic clock
-    pending: Snapshot | None = None  # what it becomes once that is written
+    pending: TransactionSnapshot | None = None  # what it becomes once that is written
     unmarked: set[TopicPartition] = field(default_factory=set)  # partitions whose marker is not known to be written
     awaited: set[TopicPartition] = field(default_factory=set)  # those of them that were asked for
     retries: int = 0  # of its markers, or of the record after them
@@ -59,7 +59,7 @@ class Entry:
 
 @dataclass(slots=True, eq=False)
 class Shard(coordination.Shard[Loader]):
-    entries: dict[str, Entry] = field(default_factory=dict)
+    entries: dict[str, TransactionEntry] = field(default_factory=dict)
     ongoing: set[str] = field(default_factory=set)
     watches_time: bool = False  # whether the timer that aborts late transactions is set
 
@@ -76,12 +76,12 @@ class Shards(coordination.Shards[Shard]):
         self.transaction_version = transaction_version
         self._attempts = 0
 
-    def find(self, transactional_id: str) -> Entry | None:
+    def find(self, transactional_id: str) -> TransactionEntry | None:
         shard = self._shards.get(self.partition_of(transactional_id))
         return None if shard is None else shard.entries.get(transactional_id)
 
-    def add(self, shard: Shard, transactional_id: str, snapshot: Snapshot) -> Entry:
-        entry = shard.entries[transactional_id] = Entry(transactional_id, shard, snapshot)
+    def add(self, shard: Shard, transactional_id: str, snapshot: TransactionSnapshot) -> TransactionEntry:
+        entry = shard.entries[transactional_id] = TransactionEntry(transactional_id, shard, snapshot)
         if snapshot.state is TransactionState.ONGOING:
             shard.ongoing.add(transactional_id)
         return entry
@@ -91,8 +91,8 @@ class Shards(coordination.Shards[Shard]):
     def write(
         self,
         out: Outcome,
-        entry: Entry,
-        target: Snapshot,
+        entry: TransactionEntry,
+        target: TransactionSnapshot,
         *,
         refuse: Callable[[ErrorCode], None],
         then: Callable[[Outcome, Now], None] | None = None,
@@ -138,7 +138,7 @@ class Shards(coordination.Shards[Shard]):
 
         out.effects.append(Effect((record,), written, failed))
 
-    def remove(self, out: Outcome, entry: Entry) -> None:
+    def remove(self, out: Outcome, entry: TransactionEntry) -> None:
         """Record that nothing is known of this id any more, then forget it."""
         entry.pending = entry.current
         shard = entry.shard
@@ -151,7 +151,7 @@ class Shards(coordination.Shards[Shard]):
 
         out.effects.append(Effect((tombstone(shard.partition, entry.transactional_id),), written, failed))
 
-    def _watch(self, out: Outcome, entry: Entry, at: Now) -> None:
+    def _watch(self, out: Outcome, entry: TransactionEntry, at: Now) -> None:
         shard = entry.shard
         if entry.current.state is TransactionState.ONGOING:
             if entry.transactional_id not in shard.ongoing:
@@ -169,7 +169,7 @@ class Shards(coordination.Shards[Shard]):
 
     # --- markers ------------------------------------------------------------------------------------------------------
 
-    def ask_for_markers(self, out: Outcome, entry: Entry, partitions: Iterable[TopicPartition]) -> None:
+    def ask_for_markers(self, out: Outcome, entry: TransactionEntry, partitions: Iterable[TopicPartition]) -> None:
         """Of a transaction that is prepared: its outcome has to get into these partitions."""
         self._attempts += 1
         entry.attempt = self._attempts

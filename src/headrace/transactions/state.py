@@ -1,7 +1,7 @@
 """What is known of a transactional id, and how it may change. Values only: no request, no record, no clock.
 
-A `Snapshot` is what one record of `__transaction_state` says. Every change is a function from the present snapshot to
-the next one, which counts once it is written.
+A `TransactionSnapshot` is what one record of `__transaction_state` says. Every change is a function from the
+present snapshot to the next one, which counts once it is written.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ TITLES = frozenset(state.title for state in TransactionState) | {"Dead", "Prepar
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
+class TransactionSnapshot:
     """What a record says. The last epoch is not in it: after a restart no one can say which one was asked to bump."""
 
     producer_id: int
@@ -76,7 +76,9 @@ def is_epoch_exhausted(epoch: int) -> bool:
     return epoch >= EPOCH_MAX - 1
 
 
-def initialized(now: Snapshot, epoch: int, last_epoch: int, timeout_ms: int, now_ms: int) -> Snapshot:
+def initialized(
+    now: TransactionSnapshot, epoch: int, last_epoch: int, timeout_ms: int, now_ms: int
+) -> TransactionSnapshot:
     """A producer has taken over, or goes on with, this id."""
     return replace(
         now,
@@ -91,12 +93,16 @@ def initialized(now: Snapshot, epoch: int, last_epoch: int, timeout_ms: int, now
     )
 
 
-def rotated(now: Snapshot, producer_id: int, last_epoch: int, timeout_ms: int, now_ms: int) -> Snapshot:
+def rotated(
+    now: TransactionSnapshot, producer_id: int, last_epoch: int, timeout_ms: int, now_ms: int
+) -> TransactionSnapshot:
     """The same with another producer id, since the epochs of this one are used up."""
     return replace(initialized(now, 0, last_epoch, timeout_ms, now_ms), producer_id=producer_id)
 
 
-def extended(now: Snapshot, partitions: frozenset[TopicPartition], client_version: int, now_ms: int) -> Snapshot:
+def extended(
+    now: TransactionSnapshot, partitions: frozenset[TopicPartition], client_version: int, now_ms: int
+) -> TransactionSnapshot:
     """The transaction, perhaps a new one, writes to these partitions too."""
     return replace(
         now,
@@ -109,7 +115,9 @@ def extended(now: Snapshot, partitions: frozenset[TopicPartition], client_versio
     )
 
 
-def prepared(now: Snapshot, *, commit: bool, client_version: int, next_producer_id: int, now_ms: int) -> Snapshot:
+def prepared(
+    now: TransactionSnapshot, *, commit: bool, client_version: int, next_producer_id: int, now_ms: int
+) -> TransactionSnapshot:
     """The outcome is decided. In the newer protocol the markers have the next epoch: the old one is over for good."""
     epoch, last_epoch = now.producer_epoch, now.last_producer_epoch
     if client_version >= EPOCH_BUMP_VERSION:
@@ -128,7 +136,7 @@ def prepared(now: Snapshot, *, commit: bool, client_version: int, next_producer_
     )
 
 
-def completed(now: Snapshot, now_ms: int) -> Snapshot:
+def completed(now: TransactionSnapshot, now_ms: int) -> TransactionSnapshot:
     """All partitions know the outcome. If the epochs were used up by it, the producer goes on with the next id."""
     rotates = now.bumps_epoch and now.next_producer_id != NO_PRODUCER_ID
     commit = now.state is TransactionState.PREPARE_COMMIT

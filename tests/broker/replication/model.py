@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable
 
 from tests.broker.replication.model_cluster import Cluster
-from tests.broker.replication.model_node import LAG_MS, Node, Violation
+from tests.broker.replication.model_node import LAG_MS, Node, ViolationError
 
 STEPS = 400
 
@@ -70,7 +70,7 @@ class Schedule:
             cluster.check()
         self.heal()
         if self.bounded and cluster.unclean_elections:
-            raise Violation(f"11: an unclean election with fewer than {cluster.min_isr} down: {cluster.partition}")
+            raise ViolationError(f"11: an unclean election with fewer than {cluster.min_isr} down: {cluster.partition}")
 
     def _node(self) -> Node:
         return self.cluster.nodes[self.rng.randint(1, len(self.cluster.nodes))]
@@ -264,7 +264,7 @@ class Schedule:
             if self._is_healed():
                 return
         state = [(node.id, node.replicas) for node in cluster.nodes.values()]
-        raise Violation(f"16: it does not heal: {cluster.partition}, {state}, {cluster.messages}")
+        raise ViolationError(f"16: it does not heal: {cluster.partition}, {state}, {cluster.messages}")
 
     def _is_healed(self) -> bool:
         cluster = self.cluster
@@ -303,8 +303,8 @@ def run(seed: int, *, faults: frozenset[str] = frozenset(), steps: int = STEPS) 
     schedule = Schedule(seed, faults=faults, steps=steps)
     try:
         schedule.run()
-    except Violation as violation:
-        raise Violation(f"seed {seed}: {violation}") from violation
+    except ViolationError as violation:
+        raise ViolationError(f"seed {seed}: {violation}") from violation
     return schedule
 
 

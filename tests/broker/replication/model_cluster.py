@@ -19,7 +19,7 @@ from tests.broker.replication.model_node import (
     Message,
     Node,
     Replica,
-    Violation,
+    ViolationError,
 )
 
 from headrace.broker.replication.leader import LeaderState
@@ -29,7 +29,7 @@ from headrace.cluster.brokers import Registration
 from headrace.cluster.configs import BrokerLayers
 from headrace.cluster.controller import Controller
 from headrace.cluster.decision import Decision
-from headrace.cluster.image import Image, Listener, PartitionImage
+from headrace.cluster.image import Endpoint, Image, PartitionImage
 from headrace.cluster.partitions import RulesOf
 from headrace.cluster.records import (
     ConfigRecord,
@@ -119,7 +119,7 @@ class Cluster:
 
     def register(self, node_id: int, life: int, stopped_in_epoch: int) -> int:
         incarnation = node_id.to_bytes(8, "big") + life.to_bytes(8, "big")
-        listeners = [Listener("PLAINTEXT", "host", 9000 + node_id, 0)]
+        listeners = [Endpoint("PLAINTEXT", "host", 9000 + node_id, 0)]
         broker = Registration(node_id, incarnation, listeners, stopped_in_epoch=stopped_in_epoch)
         epoch: int = self.decide(brokers.register(self.image, broker, fenced=True, rules_of=self.rules))
         return epoch
@@ -215,7 +215,7 @@ class Cluster:
     def was_written(self, topic_id: bytes, offset: int, record: Record) -> None:
         known = self.written.setdefault((topic_id, offset, record.epoch), record.value)
         if known != record.value:
-            raise Violation(f"6: offset {offset} of epoch {record.epoch} is {known} and {record.value}")
+            raise ViolationError(f"6: offset {offset} of epoch {record.epoch} is {known} and {record.value}")
 
     def was_acknowledged(self, replica: Replica, offset: int, value: int) -> None:
         topic_id = replica.topic_id
@@ -223,13 +223,13 @@ class Cluster:
             return  # by one that does not know yet of the unclean election after it
         known = self.acknowledged.setdefault(topic_id, {})
         if known.setdefault(value, offset) != offset and known[value] >= self.deleted.get(topic_id, 0):
-            raise Violation(f"7: {value} was acknowledged at {known[value]} and at {offset}")
+            raise ViolationError(f"7: {value} was acknowledged at {known[value]} and at {offset}")
         self.to_check.append((topic_id, offset, value))
 
     def is_cut(self, node: Node, replica: Replica, offset: int) -> None:
         common = replica.log.common_prefix(self._committed(replica.topic_id))
         if offset < common:
-            raise Violation(f"8: node {node.id} cuts its log to {offset}, and has {common} of what is committed")
+            raise ViolationError(f"8: node {node.id} cuts its log to {offset}, and has {common} of what is committed")
 
     def _committed(self, topic_id: bytes) -> list[Record]:
         return self.committed.setdefault(topic_id, [])
@@ -239,9 +239,9 @@ class Cluster:
         for topic_id, topic in self.image.topics_by_id.items():
             state, earlier = topic.partitions[PARTITION], before.get(topic_id)
             if state.leader >= 0 and state.leader not in state.isr:
-                raise Violation(f"3: the leader {state.leader} is not in sync {state.isr}")
+                raise ViolationError(f"3: the leader {state.leader} is not in sync {state.isr}")
             if not state.isr and not state.eligible and not state.last_known:
-                raise Violation(f"11: nobody may ever lead again: {state}")
+                raise ViolationError(f"11: nobody may ever lead again: {state}")
             if earlier is not None:
                 self._check_change(topic_id, earlier, state, restarted)
             for node_id in state.isr:
@@ -250,26 +250,28 @@ class Cluster:
                     self.in_sync_since[topic_id, node_id] = epoch
                     self._check_came_in(topic_id, node_id)
                 elif self.in_sync_since[topic_id, node_id] != epoch:
-                    raise Violation(f"10: {node_id} is in sync since another life")
+                    raise ViolationError(f"10: {node_id} is in sync since another life")
 
     def _check_change(
         self, topic_id: bytes, earlier: PartitionImage, state: PartitionImage, restarted: set[int]
     ) -> None:
         if state.partition_epoch - earlier.partition_epoch not in (0, 1):
-            raise Violation(f"10: partition epoch {earlier.partition_epoch} → {state.partition_epoch}")
+            raise ViolationError(f"10: partition epoch {earlier.partition_epoch} → {state.partition_epoch}")
         trusted = {*earlier.isr, *earlier.eligible}
         if len(state.isr) >= self.min_isr:
             if state.eligible:
-                raise Violation(f"11: {state.eligible} stay eligible though {state.isr} commit without them")
+                raise ViolationError(f"11: {state.eligible} stay eligible though {state.isr} commit without them")
         elif (lost := trusted - {*state.isr, *state.eligible} - restarted) and not state.recovering:
-            raise Violation(f"11: {lost} have everything and are forgotten: {earlier}, {state}")
+            raise ViolationError(f"11: {lost} have everything and are forgotten: {earlier}, {state}")
         if state.leader >= 0 and state.leader_epoch > earlier.leader_epoch and state.leader not in trusted:
             left = trusted - restarted
             if left or state.leader not in earlier.last_known or not state.recovering:
-                raise Violation(f"11: unclean election without a mark, or while {left} may lead: {earlier}, {state}")
+                raise ViolationError(
+                    f"11: unclean election without a mark, or while {left} may lead: {earlier}, {state}"
+                )
             self._lose(topic_id, state)
         elif state.recovering and not earlier.recovering:
-            raise Violation(f"11: marked as recovering without an unclean election: {earlier}, {state}")
+            raise ViolationError(f"11: marked as recovering without an unclean election: {earlier}, {state}")
 
     def _lose(self, topic_id: bytes, state: PartitionImage) -> None:
         """An unclean election: what the new leader lacks is lost, and only this may lose anything."""
@@ -287,7 +289,9 @@ class Cluster:
         if self.nodes[node_id].has_lost:
             return  # it is dead: a fetch of its former life came late, and nobody knows of its end yet
         if committed and (log is None or log.common_prefix(committed) < len(committed)):
-            raise Violation(f"4: {node_id} becomes in sync without everything that is committed: {log}, {committed}")
+            raise ViolationError(
+                f"4: {node_id} becomes in sync without everything that is committed: {log}, {committed}"
+            )
 
     def check(self) -> None:
         """The invariants that are about states, after every step."""
@@ -297,7 +301,7 @@ class Cluster:
         for topic_id, offset, value in self.to_check:
             committed = self._committed(topic_id)
             if offset >= len(committed) or committed[offset].value != value:
-                raise Violation(f"7: {value} is acknowledged at {offset}, but {committed} is committed")
+                raise ViolationError(f"7: {value} is acknowledged at {offset}, but {committed} is committed")
         self.to_check.clear()
         for topic_id, topic in self.image.topics_by_id.items():
             committed = self._committed(topic_id)
@@ -310,9 +314,11 @@ class Cluster:
                 if node.has_lost:
                     continue
                 if log is None or len(log.records) < len(committed) or not _holds(log, committed):
-                    raise Violation(f"4: {node_id} is in sync or eligible and has {log} where {committed} is committed")
+                    raise ViolationError(
+                        f"4: {node_id} is in sync or eligible and has {log} where {committed} is committed"
+                    )
                 if log.start_offset > self.deleted.get(topic_id, 0):
-                    raise Violation(f"7: {node_id} has deleted up to {log.start_offset}, which nobody asked for")
+                    raise ViolationError(f"7: {node_id} has deleted up to {log.start_offset}, which nobody asked for")
 
     def check_replica(self, node: Node, replica: Replica) -> None:
         topic_id, log, leader = replica.topic_id, replica.log, replica.leader
@@ -322,24 +328,26 @@ class Cluster:
             if replica.follows is not None and replica.agreed_in >= unclean:
                 end = min(log.high_watermark, len(committed))
                 if log.records[log.start_offset : end] != committed[log.start_offset : end]:
-                    raise Violation(f"8: follower {node.id} shows {log} where {committed} is committed")
+                    raise ViolationError(f"8: follower {node.id} shows {log} where {committed} is committed")
                 if log.high_watermark > len(committed):
-                    raise Violation(f"8: follower {node.id} shows more than was ever committed: {log}, {committed}")
+                    raise ViolationError(
+                        f"8: follower {node.id} shows more than was ever committed: {log}, {committed}"
+                    )
             return
         epoch = leader.term.leader_epoch
         if self.leaders.setdefault((topic_id, epoch), node.id) != node.id:
-            raise Violation(f"3: {node.id} and {self.leaders[topic_id, epoch]} lead in epoch {epoch}")
+            raise ViolationError(f"3: {node.id} and {self.leaders[topic_id, epoch]} lead in epoch {epoch}")
         high_watermark = leader.high_watermark
         if high_watermark < replica.seen_high_watermark:
-            raise Violation(f"9: the watermark of {node.id} fell to {high_watermark} in epoch {epoch}")
+            raise ViolationError(f"9: the watermark of {node.id} fell to {high_watermark} in epoch {epoch}")
         if high_watermark > len(log.records):
-            raise Violation(f"9: the watermark of {node.id} is behind its log's end: {high_watermark}, {log}")
+            raise ViolationError(f"9: the watermark of {node.id} is behind its log's end: {high_watermark}, {log}")
         replica.seen_high_watermark = high_watermark
         if epoch < unclean:
             return
         shown = min(high_watermark, len(committed))
         if log.records[log.start_offset : shown] != committed[log.start_offset : shown]:
-            raise Violation(f"8: leader {node.id} of epoch {epoch} shows {log} where {committed} is committed")
+            raise ViolationError(f"8: leader {node.id} of epoch {epoch} shows {log} where {committed} is committed")
         if high_watermark > len(committed):
             self._commit(topic_id, log.records[len(committed) : high_watermark])
 
@@ -349,7 +357,7 @@ class Cluster:
         values = {record.value for record in committed[self.deleted.get(topic_id, 0) :]}
         for record in records:
             if record.value in values:
-                raise Violation(f"7: {record.value} is committed twice")
+                raise ViolationError(f"7: {record.value} is committed twice")
             values.add(record.value)
             committed.append(record)
 

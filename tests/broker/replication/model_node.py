@@ -17,7 +17,7 @@ from headrace.broker.replication.acks import AckWaiters
 from headrace.broker.replication.follower import Act, Answer, Position
 from headrace.broker.replication.isr_changes import IsrChanges
 from headrace.broker.replication.leader import LeaderState, Proposal, Term
-from headrace.broker.replication.truncation import NotInLog, divergence
+from headrace.broker.replication.truncation import NotInLogError, divergence
 from headrace.cluster.image import Image, PartitionImage
 from headrace.cluster.records import MetadataRecord, ResourceType
 from headrace.error_codes import ErrorCode
@@ -32,7 +32,7 @@ MIN_ISR_CONFIG = "min.insync.replicas"
 CONTROLLER = 0
 
 
-class Violation(AssertionError):
+class ViolationError(AssertionError):
     """One of the invariants does not hold."""
 
 
@@ -365,8 +365,8 @@ class Node:
             if asked.last_fetched_epoch >= 0:
                 found = divergence(log, epoch, asked.offset, asked.last_fetched_epoch)
             if found is None and not log.start_offset <= asked.offset <= log.end_offset:
-                raise NotInLog
-        except NotInLog:
+                raise NotInLogError
+        except NotInLogError:
             answer = Answer(ErrorCode.OFFSET_OUT_OF_RANGE)
             self.cluster.send(self.id, source, Fetched(fetch, answer, start=log.start_offset, end=log.end_offset))
             return

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from unittest import mock
 
 from tests.broker.replication.model import run
-from tests.broker.replication.model_node import Violation
+from tests.broker.replication.model_node import ViolationError
 
 from headrace.broker.replication import follower
 from headrace.broker.replication.leader import LeaderState, Proposal, Sent
@@ -177,7 +177,7 @@ def found_after(mutation: Mutation, seeds: int) -> tuple[int, str] | None:
         for seed in range(seeds):
             try:
                 run(seed, faults=faults)
-            except Violation as violation:
+            except ViolationError as violation:
                 return seed, str(violation)
     return None
 

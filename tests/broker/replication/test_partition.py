@@ -13,7 +13,7 @@ from tests.broker.sim import SimulatedBroker
 from headrace.broker.broker import Broker
 from headrace.broker.partition import Leadership, Partition
 from headrace.broker.replication import copying
-from headrace.broker.replication.copying import StaleAnswer
+from headrace.broker.replication.copying import StaleAnswerError
 from headrace.broker.replication.follower import Answer
 from headrace.broker.replication.leader import LeaderState, Proposal, Term
 from headrace.cluster.changes import ChangedPartition, Changes
@@ -28,7 +28,7 @@ from headrace.errors import (
 from headrace.log import Appended
 from headrace.protocol.messages.create_topics import CreatableTopic
 from headrace.records import assign
-from headrace.runtime import Overloaded
+from headrace.runtime import OverloadedError
 from headrace.runtime.simulated import Simulation, run_simulation
 
 OWN = 1  # the id that a broker has without any setting
@@ -254,13 +254,13 @@ def test_a_follower_appends_what_it_asked_for_and_nothing_else() -> None:
         assert (partition.log.end_offset, partition.high_watermark) == (1, 1)
         assert partition.position().last_fetched_epoch == 1
         # The same answer again, as after a time-out, is about a log that is no longer so.
-        with pytest.raises(StaleAnswer):
+        with pytest.raises(StaleAnswerError):
             await copying.append(partition, asked, answer, from_leader(b"one", 0, 1))
         asked = partition.position()
         partition.lead(follows(3, leader=THIRD, partition_epoch=11))
-        with pytest.raises(StaleAnswer):
+        with pytest.raises(StaleAnswerError):
             await copying.append(partition, asked, answer, from_leader(b"two", 1, 2))
-        with pytest.raises(StaleAnswer):
+        with pytest.raises(StaleAnswerError):
             await copying.truncate(partition, asked, 0)
         assert partition.log.end_offset == 1
         await copying.truncate(partition, partition.position(), 0)
@@ -278,7 +278,7 @@ def test_an_answer_that_waited_for_the_disk_is_looked_at_again() -> None:
         waiting = asyncio.ensure_future(copying.append(partition, asked, answer, from_leader(b"one", 0, 1)))
         await asyncio.sleep(0)
         partition.lead(follows(3, leader=THIRD, partition_epoch=11))
-        with pytest.raises(StaleAnswer):
+        with pytest.raises(StaleAnswerError):
             await waiting
         await syncing
         assert partition.log.end_offset == 0
@@ -315,7 +315,7 @@ def test_a_role_that_finds_no_room_at_the_writer_takes_effect_later(monkeypatch:
         syncing = partition.writer.sync((partition.log,))
 
         def is_full(*arguments: object) -> None:
-            raise Overloaded("too much waits")
+            raise OverloadedError("too much waits")
 
         with monkeypatch.context() as patch:
             patch.setattr(partition.writer, "submit", is_full)

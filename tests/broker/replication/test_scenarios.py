@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.broker.replication.model_cluster import Cluster
 from tests.broker.replication.model_log import ModelLog, Record
-from tests.broker.replication.model_node import LAG_MS, PARTITION, Fetch, Message, Node, Violation
+from tests.broker.replication.model_node import LAG_MS, PARTITION, Fetch, Message, Node, ViolationError
 
 from headrace.broker.replication.follower import Act, Answer, Position, out_of_range, position, step
 from headrace.error_codes import ErrorCode
@@ -71,7 +71,7 @@ def _lose_leaders_one_after_the_other(faults: frozenset[str]) -> None:
 
 def test_a_follower_keeps_what_is_above_its_watermark_kip_101() -> None:
     _lose_leaders_one_after_the_other(frozenset())
-    with pytest.raises(Violation):
+    with pytest.raises(ViolationError):
         _lose_leaders_one_after_the_other(frozenset(["cut to the watermark"]))
 
 

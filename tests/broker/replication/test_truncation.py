@@ -9,7 +9,7 @@ from typing import Any
 
 from tests.broker.replication.model_log import ModelLog, Record
 
-from headrace.broker.replication.truncation import NotInLog, cut_at, divergence
+from headrace.broker.replication.truncation import NotInLogError, cut_at, divergence
 
 VECTORS = Path(__file__).parents[2] / "reference" / "vectors" / "follower-truncation.jsonl.gz"
 
@@ -34,13 +34,13 @@ def _play(case: dict[str, Any]) -> None:
         assert follower.leader_epoch == (-1 if asked_epoch is None else asked_epoch)
         try:
             if asked_epoch is None and follower.end_offset < leader.start_offset:
-                raise NotInLog
+                raise NotInLogError
             found = (
                 None
                 if asked_epoch is None
                 else divergence(leader, case["leaderEpoch"], follower.end_offset, asked_epoch)
             )
-        except NotInLog:
+        except NotInLogError:
             assert expected["answer"] == "OFFSET_OUT_OF_RANGE"
             break
         if found is None:

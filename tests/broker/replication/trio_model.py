@@ -18,13 +18,13 @@ from tests.broker import raw
 from tests.broker.raw import AsyncRawClient
 from tests.broker.replication.trio import NODES, TOPIC, Trio, simulated
 
-from headrace.runtime import ConnectFailed
+from headrace.runtime import ConnectFailedError
 
 RECORDS_PER_CLIENT = 12
 CLIENTS = 3
 FAULTS = 12
 HEAL_S = 120.0
-_GONE = (ConnectionError, TimeoutError, ConnectFailed)
+_GONE = (ConnectionError, TimeoutError, ConnectFailedError)
 
 
 class Producer:

@@ -10,7 +10,7 @@ from tests.client.fake import FakeCluster, VirtualClock
 
 from headrace.client.cluster.core import ClientCore, coordinator_key
 from headrace.client.configs import ConnectionConfig
-from headrace.client.consumer._base import Setup
+from headrace.client.consumer._base import ConsumerSetup
 from headrace.client.consumer._core import ConsumerCore
 from headrace.client.flows import Task
 from headrace.errors import ErrorCode
@@ -304,7 +304,7 @@ class ConsumerWorld:
     def __init__(self, cluster: FakeGroupCluster, **keywords: Any) -> None:
         self.cluster, self.clock = cluster, cluster.clock
         keywords.setdefault("bootstrap_servers", ",".join(f"fake:{9000 + b}" for b in cluster.brokers))
-        self.setup = Setup(None, keywords)
+        self.setup = ConsumerSetup(None, keywords)
         self.core = ClientCore(ConnectionConfig.of(self.setup.values), self.clock, random.Random(3), cluster)
         cluster.client = self.core
         self.consumer = ConsumerCore(

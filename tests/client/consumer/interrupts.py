@@ -35,7 +35,7 @@ def _looked_at(code: CodeType) -> tuple[bytes, Callable[[int], int]]:
     return code.co_code, functools.cache(handler)
 
 
-class Interrupted(Exception):
+class InterruptionError(Exception):
     """What a handler of the application's raises: any exception will do."""
 
 
@@ -48,7 +48,7 @@ class Interruption:
     ) -> None:
         self.at, self.places, self.raised = at, 0, False
         self._within: CodeType | None = None if within is None else within.__code__
-        self._error = error or Interrupted(f"at place {at}")
+        self._error = error or InterruptionError(f"at place {at}")
         self._last: dict[FrameType, int] = {}
         """Where each function is: the last step that was taken, -1 after a call of another function of ours."""
 

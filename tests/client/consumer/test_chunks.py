@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tests.records.legacy_messages import message, wrapper
 
-from headrace.client.consumer._chunks import Chunk
+from headrace.client.consumer._chunks import FetchedChunk
 from headrace.client.consumer.errors import RecordDeserializationError
 from headrace.records import (
     Codec,
@@ -46,7 +46,7 @@ def batches(count: int = 6, **options: Any) -> list[bytearray]:
 
 def handed_out(data: bytes, position: int, check_crcs: bool) -> tuple[list[Any], int, str | None]:
     """Every record, where the next fetch goes on, and the error at the end."""
-    chunk = Chunk(PART, position, data, None, read_committed=True, check_crcs=check_crcs)
+    chunk = FetchedChunk(PART, position, data, None, read_committed=True, check_crcs=check_crcs)
     found: list[Any] = []
     next_offset = chunk.next_offset
     try:
@@ -222,8 +222,8 @@ def test_a_usual_fetch_is_seen_together(fast: Any) -> None:
 # --- formats 0 and 1 --------------------------------------------------------------------------------------------------
 
 
-def chunk_rows(data: bytes, position: int = 0) -> tuple[list[Any], Chunk]:
-    chunk = Chunk(PART, position, data, None, read_committed=True, check_crcs=True)
+def chunk_rows(data: bytes, position: int = 0) -> tuple[list[Any], FetchedChunk]:
+    chunk = FetchedChunk(PART, position, data, None, read_committed=True, check_crcs=True)
     rows: list[Any] = []
     while (piece := chunk.peek(2)) is not None:
         rows += [(offset, piece.timestamp_type, piece.leader_epoch) for offset in piece.columns.offsets]
@@ -266,7 +266,7 @@ def test_a_damaged_old_message_stands_where_it_is() -> None:
     bad = bytearray(wrapper(6, [message(n, b"b" * 40) for n in range(4)], Codec.GZIP))
     bad[-3] ^= 1
     data = message(0, b"a") + message(2, b"a") + bytes(bad) + message(7, b"c")
-    chunk = Chunk(PART, 0, data, None, read_committed=True, check_crcs=True)
+    chunk = FetchedChunk(PART, 0, data, None, read_committed=True, check_crcs=True)
     piece = chunk.peek(10)
     assert piece is not None
     assert piece.columns.offsets.tolist() == [0, 2]
@@ -287,7 +287,7 @@ def test_the_position_behind_a_marker_is_of_the_markers_leader() -> None:
     marker = control_batch(
         ControlType.COMMIT, coordinator_epoch=0, timestamp=1, base_offset=100, leader_epoch=1, **options
     )
-    chunk = Chunk(PART, 99, bytes(data + marker), [], read_committed=True, check_crcs=True)
+    chunk = FetchedChunk(PART, 99, bytes(data + marker), [], read_committed=True, check_crcs=True)
     piece = chunk.peek(10)
     assert piece is not None
     assert (piece.next_offset, piece.next_epoch, piece.leader_epoch) == (101, 1, 0)
@@ -298,7 +298,7 @@ def test_the_position_behind_a_marker_is_of_the_markers_leader() -> None:
 def test_what_was_taken_and_not_handed_out_comes_again() -> None:
     made = batches(4)
     made[2][15] = 4
-    chunk = Chunk(PART, 0, b"".join(made), None, read_committed=True, check_crcs=True)
+    chunk = FetchedChunk(PART, 0, b"".join(made), None, read_committed=True, check_crcs=True)
     first = chunk.peek(10)
     assert first is not None
     chunk.advance(10)

@@ -10,7 +10,7 @@ from tests.client.fake import CUT, SILENCE, VirtualClock
 
 from headrace.client.cluster.core import coordinator_key
 from headrace.client.consumer._core import LEAVE_S_MAX
-from headrace.client.consumer._fetch_session import FetchSession, Wanted
+from headrace.client.consumer._fetch_session import FetchSessionHandler, Wanted
 from headrace.client.consumer.errors import CommitFailedError, LogTruncationError
 from headrace.client.flows import Task
 from headrace.errors import (
@@ -399,7 +399,7 @@ def test_a_refused_session_is_begun_anew(code: ErrorCode) -> None:
 
 
 def test_a_session_forgets_partitions_that_are_not_wanted_any_more() -> None:
-    session = FetchSession()
+    session = FetchSessionHandler()
     one = Wanted(b"i" * 16, 0, -1, 100)
     session.build({T0: one, TopicPartition("t", 1): one})
     session.told()
@@ -412,7 +412,7 @@ def test_a_session_forgets_partitions_that_are_not_wanted_any_more() -> None:
 
 @pytest.mark.parametrize("is_kept", [True, False])
 def test_everything_is_asked_for_again_where_the_last_request_may_not_have_been_sent(is_kept: bool) -> None:
-    session = FetchSession(is_kept=is_kept)
+    session = FetchSessionHandler(is_kept=is_kept)
     one = Wanted(b"i" * 16, 0, -1, 100)
     session.build({T0: one})
     epoch = session.epoch

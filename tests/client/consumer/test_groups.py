@@ -12,7 +12,7 @@ from tests.client.consumer.conftest import Cluster, poll_until, read
 from tests.waiting import eventually
 
 from headrace import CommitFailedError, Consumer, OffsetAndMetadata
-from headrace.client.consumer._heartbeats import News, Verdict
+from headrace.client.consumer._heartbeats import HeartbeatVerdict, News
 from headrace.client.consumer.errors import RebalanceListenerError
 from headrace.errors import (
     FencedInstanceIdError,
@@ -488,5 +488,5 @@ def test_a_group_goes_on_while_records_that_were_fetched_before_last(kafka: Clus
         assert core.membership is not None
         assert core.heartbeats is not None
         finds = core.link.finds
-        core.heartbeats._news = News(Verdict.COORDINATOR_UNKNOWN, core.membership.identity)
+        core.heartbeats._news = News(HeartbeatVerdict.COORDINATOR_UNKNOWN, core.membership.identity)
         assert goes_on(lambda: core.link is not None and core.link.finds > finds), "no coordinator was found"

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from tests.client.consumer.fake_driver import blocking_consumer
 from tests.client.consumer.fake_group import FakeGroupCluster
-from tests.client.consumer.interrupts import Interrupted, Interruption
+from tests.client.consumer.interrupts import Interruption, InterruptionError
 from tests.client.fake import VirtualClock
 
 import headrace
@@ -102,7 +102,7 @@ def offsets_of(given: list[Any], way: str) -> list[int]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("way", ["records", "columns", "iterate"])
-@pytest.mark.parametrize("error", [KeyboardInterrupt, Interrupted])
+@pytest.mark.parametrize("error", [KeyboardInterrupt, InterruptionError])
 def test_a_poll_interrupted_at_any_of_some_places_loses_and_repeats_nothing(
     way: str, error: type[BaseException]
 ) -> None:
@@ -117,19 +117,19 @@ def test_a_poll_interrupted_at_any_of_some_places_loses_and_repeats_nothing(
 def test_a_member_interrupted_at_any_of_many_places_loses_and_repeats_nothing(way: str, group: bool) -> None:
     if way == "arrow":
         pytest.importorskip("pyarrow")
-    polled_and_interrupted(1 << 40, Interrupted("never"), way, group)
+    polled_and_interrupted(1 << 40, InterruptionError("never"), way, group)
     # Counted again: what is made on first use is there now.
-    places = polled_and_interrupted(1 << 40, Interrupted("never"), way, group)
+    places = polled_and_interrupted(1 << 40, InterruptionError("never"), way, group)
     for at in range(1, places, max(1, places // 200)):
-        polled_and_interrupted(at, Interrupted(f"at place {at} of {places}"), way, group)
+        polled_and_interrupted(at, InterruptionError(f"at place {at} of {places}"), way, group)
 
 
 def every_place(way: str = "records", group: bool = False) -> int:
     """What the tests sample, whole: `python -m tests.client.consumer.test_handing_out`. Minutes."""
-    polled_and_interrupted(1 << 40, Interrupted("never"), way, group)
-    places = polled_and_interrupted(1 << 40, Interrupted("never"), way, group)
+    polled_and_interrupted(1 << 40, InterruptionError("never"), way, group)
+    places = polled_and_interrupted(1 << 40, InterruptionError("never"), way, group)
     for at in range(1, places):
-        polled_and_interrupted(at, Interrupted(f"at place {at} of {places}"), way, group)
+        polled_and_interrupted(at, InterruptionError(f"at place {at} of {places}"), way, group)
     return places
 
 

@@ -13,15 +13,15 @@ from typing import Any
 import pytest
 from tests.client.consumer.fake_driver import blocking_consumer
 from tests.client.consumer.fake_group import FakeGroupCluster
-from tests.client.consumer.interrupts import Interrupted, Interruption
+from tests.client.consumer.interrupts import Interruption, InterruptionError
 from tests.client.fake import VirtualClock
 
-from headrace.client.consumer._fetch_session import FetchSession, _topics
+from headrace.client.consumer._fetch_session import FetchSessionHandler, _topics
 from headrace.client.consumer._fetching import Fetcher
 from headrace.client.consumer._heartbeat_thread import HeartbeatThread
 from headrace.client.consumer._heartbeats import Heartbeats
 from headrace.client.consumer._membership import GroupMembership
-from headrace.client.consumer._subscription import PartitionState, Subscriptions
+from headrace.client.consumer._subscription import Subscriptions, TopicPartitionState
 from headrace.client.consumer.blocking import Consumer
 from headrace.client.flows import Task, UserCode
 from headrace.errors import ErrorCode
@@ -68,7 +68,9 @@ def interrupted_by(interruption: Interruption) -> Iterator[None]:
 # --- what was fetched and handed out ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("within", [PartitionState.append, Subscriptions.move_to_end, Fetcher._drop, Fetcher._take])
+@pytest.mark.parametrize(
+    "within", [TopicPartitionState.append, Subscriptions.move_to_end, Fetcher._drop, Fetcher._take]
+)
 def test_what_was_fetched_is_handed_out_once(within: Callable[..., Any]) -> None:
     def run(interruption: Interruption) -> None:
         cluster = cluster_with(20, batches=2, partitions=2)
@@ -289,7 +291,7 @@ def test_the_code_of_the_user_is_run_once_though_the_report_of_its_end_was_inter
     task: Task[None] = Task(flow())
     code = task.advance(0.0)
     assert code is not None
-    with contextlib.suppress(Interrupted), Interruption(1, within=Task.resume):
+    with contextlib.suppress(InterruptionError), Interruption(1, within=Task.resume):
         task.resume(code.run())
     assert task.advance(0.0) is None
     assert task.done

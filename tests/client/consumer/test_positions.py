@@ -9,7 +9,7 @@ from tests.client.consumer.fake_driver import blocking_consumer
 from tests.client.consumer.fake_group import ConsumerWorld, FakeGroupCluster, prefers_broker_2
 from tests.client.fake import SILENCE, VirtualClock
 
-from headrace.client.consumer._subscription import PartitionState
+from headrace.client.consumer._subscription import TopicPartitionState
 from headrace.client.consumer.errors import (
     CommitFailedError,
     LogTruncationError,
@@ -533,7 +533,7 @@ def test_a_member_that_is_closed_in_a_rebalance_commits_what_it_read() -> None:
 def test_a_position_behind_a_truncation_stays_in_its_topic() -> None:
     """Created again before the next fetch, the topic is another: this offset would pass over its first records."""
     world = ConsumerWorld(FakeGroupCluster(VirtualClock(), 1, {"t": 1}), auto_offset_reset="earliest")
-    state = PartitionState(TopicPartition("t", 0))
+    state = TopicPartitionState(TopicPartition("t", 0))
     state.seek(44, 0)
     assert not state.is_in_another(b"the first of its")
     answer = EpochEndOffset(partition=0, leader_epoch=0, end_offset=42)

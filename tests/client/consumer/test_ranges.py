@@ -12,7 +12,7 @@ from tests.client.consumer.fake_group import FakeGroupCluster, prefers_broker_2
 from tests.client.fake import VirtualClock
 from tests.records.legacy_messages import message, wrapper
 
-from headrace.client.consumer.errors import LogTruncationError, OffsetsOutOfRangeError, RecordDeserializationError
+from headrace.client.consumer.errors import LogTruncationError, OffsetOutOfRangeError, RecordDeserializationError
 from headrace.client.ranges import Loss, LostOffsetsError, RangeReader, pass_loss
 from headrace.errors import ErrorCode, RequestTimedOutError, UnsupportedForMessageFormatError
 from headrace.protocol.messages.fetch import FetchableTopicResponse, FetchResponse, PartitionData
@@ -98,7 +98,7 @@ def test_a_range_that_was_never_written_is_an_error_in_the_end() -> None:
     cluster = FakeGroupCluster(VirtualClock(), 1, {"t": 1})
     cluster.write("t", 0, 10)
     began = cluster.clock.now
-    with pytest.raises(OffsetsOutOfRangeError):
+    with pytest.raises(OffsetOutOfRangeError):
         range_offsets(cluster, 50, 60, timeout=20)
     assert 20 <= cluster.clock.now - began < 30
 
@@ -111,7 +111,7 @@ def test_what_was_deleted_is_an_error_at_once_or_passed_over(fail: bool) -> None
     cluster.starts[T0] = 10
     del cluster.batches[T0][0]
     if fail:
-        with pytest.raises(OffsetsOutOfRangeError):
+        with pytest.raises(OffsetOutOfRangeError):
             range_offsets(cluster, 5, 15)
     else:
         assert range_offsets(cluster, 5, 15, fail_on_data_loss=False) == [10, 11, 12, 13, 14]

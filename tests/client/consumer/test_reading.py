@@ -12,7 +12,7 @@ from headrace import Consumer, NoOffsetForPartitionError, Producer, RangeReader,
 from headrace.client.consumer.config import parse_duration_ms
 from headrace.client.consumer.errors import (
     IllegalStateError,
-    OffsetsOutOfRangeError,
+    OffsetOutOfRangeError,
     RecordDeserializationError,
 )
 from headrace.config import ConfigError
@@ -146,7 +146,7 @@ def test_a_position_out_of_range_without_a_policy_is_an_error(kafka: Cluster) ->
     with Consumer(kafka.config(auto_offset_reset="none")) as consumer:
         consumer.assign([(topic, 0)])
         consumer.seek((topic, 0), 5000)
-        with pytest.raises(OffsetsOutOfRangeError) as caught:
+        with pytest.raises(OffsetOutOfRangeError) as caught:
             consumer.poll(60.0)
         assert caught.value.offsets == {TopicPartition(topic, 0): 5000}
 
@@ -325,7 +325,7 @@ def test_a_range_is_read_whole_and_no_more(kafka: Cluster) -> None:
         assert rows == 500
         with pytest.raises(RequestTimedOutError, match=r"read up to \d+ of 501"):
             list(reader.read({(topic, 0): (0, 501)}, timeout=0.7))
-        with pytest.raises(OffsetsOutOfRangeError):
+        with pytest.raises(OffsetOutOfRangeError):
             list(reader.read({(topic, 0): (900, 901)}, timeout=60))
 
 
@@ -339,7 +339,7 @@ def test_a_range_whose_beginning_was_deleted_is_an_error_or_a_warning(
     for future in kafka.admin.delete_records([Named(topic, 0, 40)]).values():
         future.result(30)
     with RangeReader({"bootstrap.servers": kafka.address}) as reader:
-        with pytest.raises(OffsetsOutOfRangeError):
+        with pytest.raises(OffsetOutOfRangeError):
             list(reader.read({(topic, 0): (10, 50)}, timeout=60))
         found = list(reader.read_records({(topic, 0): (10, 50)}, timeout=60, fail_on_data_loss=False))
         assert [record.offset for record in found] == list(range(40, 50))

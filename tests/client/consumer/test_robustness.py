@@ -16,7 +16,7 @@ from tests.waiting import eventually
 
 from headrace import Consumer
 from headrace.client.consumer.errors import ConcurrentAccessError, ConsumerForkedError
-from headrace.client.errors import ClientClosed
+from headrace.client.errors import ClientClosedError
 from headrace.errors import RequestTimedOutError
 from headrace.testing import BrokerProcess
 
@@ -110,7 +110,7 @@ def test_a_closed_consumer_says_so_and_close_may_be_called_again(kafka: Cluster)
     consumer = Consumer(kafka.config())
     consumer.close()
     consumer.close()
-    with pytest.raises(ClientClosed):
+    with pytest.raises(ClientClosedError):
         consumer.poll(0)
 
 

@@ -20,7 +20,7 @@ from tests.client.fake_transactions import TransactionalCluster
 
 from headrace.client.cluster import BlockingClient, ClientCore
 from headrace.client.configs import COMMON_KEYS, ConnectionConfig, read_config
-from headrace.client.errors import OutcomeUnknown
+from headrace.client.errors import TransactionOutcomeUnknownError
 from headrace.client.offsets import OffsetAndMetadata
 from headrace.client.transactions import ProducerIdentity, SharedTransaction, TransactionalWriter, WriteSettings
 from headrace.config import ConfigDefinition
@@ -79,7 +79,7 @@ class Bench:
         self.client = WaitingClient(self.cluster, seed)
         given = {name.replace("_", "."): value for name, value in settings.items()}
         self.settings = WriteSettings.of(given)
-        self.transaction = SharedTransaction(self.client, NAME, self.settings, transaction_timeout_ms=60_000)
+        self.transaction = SharedTransaction(self.client, NAME, self.settings, transaction_timeout_s=60)
 
     def begin(self) -> ProducerIdentity:
         identity = self.transaction.fence()
@@ -219,7 +219,7 @@ def _one(bench: Bench, rng: random.Random, number: int, counts: dict[int, int]) 
             bench.transaction.mark(identity, MARKS, columns([b"%d/%d/%d" % (number, PARTITIONS, half)]))
         try:
             bench.transaction.end(identity, commit=True)
-        except OutcomeUnknown:
+        except TransactionOutcomeUnknownError:
             return None
         return True
     except HeadraceError:

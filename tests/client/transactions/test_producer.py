@@ -14,8 +14,8 @@ from headrace import (
     Admin,
     Consumer,
     Producer,
-    ProducerFenced,
-    TransactionTimeout,
+    ProducerFencedError,
+    TransactionTimeoutError,
     aio,
 )
 from headrace.client.consumer.records import ConsumerGroupMetadata
@@ -140,9 +140,9 @@ def test_a_second_producer_fences_the_first_and_ends_its_transaction(kafka: Clus
         first.send(topic, b"late")
         with pytest.raises(TransactionError):
             first.commit_transaction()
-        with pytest.raises(ProducerFenced, match="make a new one"):
+        with pytest.raises(ProducerFencedError, match="make a new one"):
             first.abort_transaction()
-        with pytest.raises(ProducerFenced):
+        with pytest.raises(ProducerFencedError):
             first.begin_transaction()
     assert kafka.read(topic) == [b"heir"]
 
@@ -274,7 +274,7 @@ def test_a_commit_that_timed_out_is_finished_by_calling_it_again(headrace_2: Clu
         producer.flush()
         coordinator.end_txn = slow
         try:
-            with pytest.raises(TransactionTimeout, match="again"):
+            with pytest.raises(TransactionTimeoutError, match="again"):
                 producer.commit_transaction(0.2)
             with pytest.raises(TransactionStateError, match="call it again"):
                 producer.abort_transaction()

@@ -9,7 +9,7 @@ import pytest
 from tests.client.fake import CUT, CUT_BEFORE, SILENCE
 from tests.client.transactions.shared_world import MARKS, NAME, OUT, Bench, columns, play, refused
 
-from headrace.client.errors import OutcomeUnknown, ProducerFenced, TransactionStateError
+from headrace.client.errors import ProducerFencedError, TransactionOutcomeUnknownError, TransactionStateError
 from headrace.client.offsets import OffsetAndMetadata
 from headrace.client.transactions import TransactionalWriter
 from headrace.client.transactions._writer import cut
@@ -218,7 +218,7 @@ def test_a_writer_of_an_older_epoch_is_fenced() -> None:
     bench.begin()
     writer = bench.writer(old)
     writer.write(FIRST, columns(values(0, 1)))
-    with pytest.raises(ProducerFenced, match="writing to out-0"):
+    with pytest.raises(ProducerFencedError, match="writing to out-0"):
         writer.finish()
 
 
@@ -320,7 +320,7 @@ def test_an_end_that_is_refused_behind_one_that_was_not_answered_is_not_known(co
     identity = bench.begin()
     bench.transaction.mark(identity, MARKS, columns([b"mark"]))
     bench.on("EndTxn", CUT, lambda node, request: EndTxnResponse(error_code=code))
-    with pytest.raises(OutcomeUnknown, match="whether the transaction was committed is not known"):
+    with pytest.raises(TransactionOutcomeUnknownError, match="whether the transaction was committed is not known"):
         bench.transaction.end(identity, commit=True)
     assert bench.cluster.committed == [b"mark"]
 
@@ -331,7 +331,7 @@ def test_an_end_that_nobody_answers_is_not_known_when_time_is_over() -> None:
     bench.transaction.mark(identity, MARKS, columns([b"mark"]))
     bench.cluster.script = lambda node, name, request: CUT_BEFORE if name == "EndTxn" else None
     began = bench.cluster.clock.now
-    with pytest.raises(OutcomeUnknown, match="not done within 60000 ms"):
+    with pytest.raises(TransactionOutcomeUnknownError, match="not done within 60000 ms"):
         bench.transaction.end(identity, commit=True)
     assert 60 <= bench.cluster.clock.now - began < 95
 
@@ -340,7 +340,7 @@ def test_an_end_of_an_older_epoch_is_fenced() -> None:
     bench = Bench()
     old = bench.begin()
     bench.begin()
-    with pytest.raises(ProducerFenced, match=f"EndTxn of {NAME}"):
+    with pytest.raises(ProducerFencedError, match=f"EndTxn of {NAME}"):
         bench.transaction.end(old, commit=True)
 
 

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from headrace.cli.pipeline import arguments
-from headrace.spark.pipelines import PIPELINES, Option, Snapshot, WrongOption, load, parsed
+from headrace.spark.pipelines import PIPELINES, Option, PipelineProgress, WrongOptionError, load, parsed
 from headrace.spark.pipelines import state as states
 from headrace.spark.pipelines.auditing import Sums, document_of, headline, report_lines
-from headrace.spark.pipelines.declaring import PipelineStopped, run_name
+from headrace.spark.pipelines.declaring import PipelineStoppedError, run_name
 from headrace.spark.pipelines.running import Gate, cause_of
 
 OPTIONS = (
@@ -34,9 +34,9 @@ def test_options_are_typed_and_all_that_is_wrong_is_said() -> None:
         "continuous": False,
         "mode": "fast",
     }
-    with pytest.raises(WrongOption, match="--source is needed"):
+    with pytest.raises(WrongOptionError, match="--source is needed"):
         parsed(OPTIONS, {})
-    with pytest.raises(WrongOption) as wrong:
+    with pytest.raises(WrongOptionError) as wrong:
         parsed(OPTIONS, {"surce": "a", "max_rows": "many", "mode": "medium"})
     text = str(wrong.value)
     assert "there is no option --surce; did you mean --source?" in text
@@ -70,7 +70,7 @@ for name in {there!r}:
 assert "pyspark" not in sys.modules, "pyspark was imported"
 """
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
-    with pytest.raises(WrongOption, match="did you mean audit"):
+    with pytest.raises(WrongOptionError, match="did you mean audit"):
         load("audt")
 
 
@@ -81,8 +81,8 @@ def test_a_run_has_the_same_name_when_started_again() -> None:
 
 
 def test_state_tells_a_killed_run_from_a_running_one(tmp_path: Path) -> None:
-    state = states.begin(str(tmp_path), states.State("land-1", "land"), now_ms=5)
-    state.take(Snapshot("land", rows_in=10, lag=3), now_ms=6)
+    state = states.begin(str(tmp_path), states.PipelineState("land-1", "land"), now_ms=5)
+    state.take(PipelineProgress("land", rows_in=10, lag=3), now_ms=6)
     states.write(str(tmp_path), state)
     found = states.read(tmp_path)
     assert found is not None
@@ -91,9 +91,9 @@ def test_state_tells_a_killed_run_from_a_running_one(tmp_path: Path) -> None:
     gone.wait()
     states.write(str(tmp_path), replace(state, pid=gone.pid))
     assert [one.phase for _, one in states.find([str(tmp_path)])] == [states.Phase.LOST]
-    again = states.begin(str(tmp_path), states.State("land-1", "land"), now_ms=7)
+    again = states.begin(str(tmp_path), states.PipelineState("land-1", "land"), now_ms=7)
     assert (again.runs, again.rows_in) == (2, 10), "what earlier runs did counts too"
-    again.take(Snapshot("land", rows_in=5, rows_out=4), now_ms=8)
+    again.take(PipelineProgress("land", rows_in=5, rows_out=4), now_ms=8)
     assert (again.rows_in, again.rows_out) == (15, 4)
 
 
@@ -115,7 +115,7 @@ def test_the_gate_lets_a_batch_end_and_none_begin() -> None:
     closing.join(60)
     batch.join(60)
     assert gate.rows_out == 4
-    with pytest.raises(PipelineStopped):
+    with pytest.raises(PipelineStoppedError):
         gate.wrap(write)(None, 1)  # type: ignore[arg-type]  # no rows are looked at
 
 
@@ -123,10 +123,10 @@ def test_the_cause_is_found_in_pages_of_stacks() -> None:
     text = """[STREAM_FAILED] Query [id = 1] terminated with exception
 Traceback (most recent call last):
   File "x.py", line 1, in write
-headrace.spark.columns.WrongColumns: the column value is missing
+headrace.spark.columns.WrongColumnsError: the column value is missing
 
 \tat org.apache.spark.Something(Something.scala:1)"""
-    assert cause_of(text) == "the column value is missing (WrongColumns)"
+    assert cause_of(text) == "the column value is missing (WrongColumnsError)"
 
 
 def test_an_audit_reads_well() -> None:

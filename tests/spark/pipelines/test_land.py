@@ -17,7 +17,7 @@ from tests.spark.topics import make_topic
 
 from headrace.client.producer.blocking import Producer
 from headrace.spark.pipelines import land_lake
-from headrace.spark.pipelines.declaring import PipelineError, WrongOption, parsed
+from headrace.spark.pipelines.declaring import PipelineError, WrongOptionError, parsed
 from headrace.spark.pipelines.files import Files
 from headrace.spark.pipelines.land import OPTIONS, check_packages, open_table, run
 from headrace.testing import BrokerProcess
@@ -206,11 +206,11 @@ def test_joining_parquet_files_swaps_directories_and_survives_a_crash(
 
 def test_a_missing_package_and_bad_options_are_said_before_spark_starts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "deltalake", None)
-    with pytest.raises(WrongOption, match=r"pip install 'headrace\[lake\]'"):
+    with pytest.raises(WrongOptionError, match=r"pip install 'headrace\[lake\]'"):
         check_packages("delta")
-    with pytest.raises(WrongOption, match="say what to land"):
+    with pytest.raises(WrongOptionError, match="say what to land"):
         run(parsed(OPTIONS, {"path": "x"}))
-    with pytest.raises(WrongOption, match="--small-mb"):
+    with pytest.raises(WrongOptionError, match="--small-mb"):
         run(parsed(OPTIONS, {"path": "x", "topics": "a", "small_mb": 0}))
-    with pytest.raises(WrongOption, match="--format is parquet, delta, iceberg"):
+    with pytest.raises(WrongOptionError, match="--format is parquet, delta, iceberg"):
         parsed(OPTIONS, {"path": "x", "topics": "a", "format": "orc"})

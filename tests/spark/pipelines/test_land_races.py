@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from headrace.spark.once import WrongHistory
+from headrace.spark.once import WrongHistoryError
 from headrace.spark.pipelines import land_lake
-from headrace.spark.pipelines.files import File, Files
+from headrace.spark.pipelines.files import Files, TableFile
 from headrace.spark.pipelines.land_lake import DeltaTable
 from headrace.spark.pipelines.land_parquet import HIDDEN, BatchList, ParquetTable
 
@@ -34,9 +34,9 @@ class LocalFiles(Files):
     def exists(self, path: str) -> bool:
         return (self.path / path).exists()
 
-    def listed(self, path: str, suffix: str = ".parquet") -> list[File]:
+    def listed(self, path: str, suffix: str = ".parquet") -> list[TableFile]:
         found = sorted((self.path / path).rglob(f"*{suffix}"))
-        return [File(str(one.relative_to(self.path)), one.stat().st_size, 0) for one in found]
+        return [TableFile(str(one.relative_to(self.path)), one.stat().st_size, 0) for one in found]
 
     def names(self, path: str) -> list[str]:
         return sorted(os.listdir(self.path / path)) if self.exists(path) else []
@@ -120,7 +120,7 @@ def test_a_zombie_beside_its_heir_publishes_no_empty_list(tmp_path: Path) -> Non
     zombie, root = table(tmp_path / "t"), tmp_path / "t"
     listed = zombie.files.listed
 
-    def after_the_heir(path: str, suffix: str = ".parquet") -> list[File]:
+    def after_the_heir(path: str, suffix: str = ".parquet") -> list[TableFile]:
         # The heir is killed too, when it has written its files.
         heir = table(root)
         heir.files.create = killed  # type: ignore[method-assign]  # a test double
@@ -151,7 +151,7 @@ def test_a_zombie_that_wakes_when_its_heir_is_done_or_far_ahead_adds_nothing(tmp
     assert content(root) == Counter(numbers(0))
     shutil.rmtree(root)
     # Lists of long ago are thrown away, this batch's too.
-    with pytest.raises(WrongHistory, match="older than the table"):
+    with pytest.raises(WrongHistoryError, match="older than the table"):
         put(table(root), numbers(0), 0, before=ahead(30))
     assert content(root) == Counter(value for batch in range(30) for value in numbers(batch))
     assert f"{0:09d}.json" not in os.listdir(root / HIDDEN / "Q")
@@ -167,10 +167,10 @@ def test_a_batch_of_another_history_is_refused(tmp_path: Path) -> None:
     for batch in range(3):
         put(table(root), numbers(batch), batch, source=f"s{batch}")
     put(table(root), numbers(2), 2, source="s2")
-    with pytest.raises(WrongHistory, match="from other offsets"):
+    with pytest.raises(WrongHistoryError, match="from other offsets"):
         put(table(root), numbers(7), 2, source="other")
     (root / HIDDEN / "Q" / f"{1:09d}.json").unlink()
-    with pytest.raises(WrongHistory, match="older than the table"):
+    with pytest.raises(WrongHistoryError, match="older than the table"):
         put(table(root), numbers(1), 1, source="s1")
     assert content(root) == Counter(value for batch in range(3) for value in numbers(batch))
 
@@ -280,7 +280,7 @@ def test_a_zombie_of_delta_commits_its_own_files_or_none_and_a_batch_of_another_
     monkeypatch.setattr(land_lake, "_arrow_schema", lambda rows: schema)
     attempts: list[str] = []
 
-    def staged(files: LocalFiles, rows: Any, query: str, batch: int) -> list[File]:
+    def staged(files: LocalFiles, rows: Any, query: str, batch: int) -> list[TableFile]:
         attempts.append(f"data/headrace/{query}/{batch:09d}-{len(attempts)}")
         directory = files.path / attempts[-1] / "_date=2026-01-01"
         directory.mkdir(parents=True)
@@ -310,9 +310,9 @@ def test_a_zombie_of_delta_commits_its_own_files_or_none_and_a_batch_of_another_
     with pytest.raises((CommitFailedError, FileNotFoundError)):
         append(zombie, numbers(1), 1, "s1", lambda: append(heir, numbers(1), 1, "s1"))
     append(heir, numbers(1), 1, "s1")
-    with pytest.raises(WrongHistory, match="from other offsets"):
+    with pytest.raises(WrongHistoryError, match="from other offsets"):
         append(heir, numbers(7), 1, "other")
-    with pytest.raises(WrongHistory, match="older than the table"):
+    with pytest.raises(WrongHistoryError, match="older than the table"):
         append(heir, numbers(0), 0, "s0")
     import deltalake
 

@@ -12,12 +12,12 @@ from tests.spark.topics import make_topic
 
 from headrace.client.admin import Admin, ConfigResource, ResourceType
 from headrace.client.producer.blocking import Producer
-from headrace.spark.once import TookOver
-from headrace.spark.pipelines.declaring import PipelineError, WrongOption, parsed
+from headrace.spark.once import TakenOverError
+from headrace.spark.pipelines.declaring import PipelineError, WrongOptionError, parsed
 from headrace.spark.pipelines.mirror import OPTIONS, _Mirror, run
 from headrace.spark.pipelines.mirror_groups import HOP, find, hop_of
-from headrace.spark.pipelines.mirror_topics import Changes, Naming, Topic, compare
-from headrace.spark.planning import DataLoss
+from headrace.spark.pipelines.mirror_topics import Naming, Topic, TopicChanges, compare
+from headrace.spark.planning import DataLossError
 from headrace.testing import BrokerProcess
 from headrace.topics import TopicPartition
 
@@ -45,18 +45,20 @@ def test_a_hop_says_where_a_record_was() -> None:
 def test_topics_are_created_enlarged_and_configured_but_never_made_smaller() -> None:
     source = {"new": Topic(2), "more": Topic(5), "less": Topic(1), "set": Topic(1, {"a": "1", "b": "2"})}
     target = {"more": Topic(3), "less": Topic(4), "set": Topic(1, {"b": "3", "c": "4"})}
-    assert compare(source, target) == Changes({"new": Topic(2)}, {"more": 5}, {"set": {"a": "1", "b": "2", "c": None}})
+    assert compare(source, target) == TopicChanges(
+        {"new": Topic(2)}, {"more": 5}, {"set": {"a": "1", "b": "2", "c": None}}
+    )
     assert compare(source, target, with_configs=False).configs == {}
 
 
 def test_what_makes_no_sense_is_refused() -> None:
     assert Naming("eu.{topic}").target("orders") == "eu.orders"
     for template in ("orders", "{topic}{topic}", "a b{topic}"):
-        with pytest.raises(WrongOption, match="--rename"):
+        with pytest.raises(WrongOptionError, match="--rename"):
             Naming(template)
-    with pytest.raises(WrongOption, match="one of them"):
+    with pytest.raises(WrongOptionError, match="one of them"):
         run(parsed(OPTIONS, {"to": "x:1", "topics": "a", "pattern": "a"}))
-    with pytest.raises(WrongOption, match="regular expression"):
+    with pytest.raises(WrongOptionError, match="regular expression"):
         run(parsed(OPTIONS, {"to": "x:1", "pattern": "("}))
 
 
@@ -133,7 +135,7 @@ def test_a_topic_made_anew_at_the_source_is_mirrored_from_its_beginning_and_said
     memory = Memory()
     assert _run(memory, Source({"a": 100}), "a") == [("a", 0, 100)]
     anew = Source({"a": 130}, {"a": "second"})
-    with pytest.raises(DataLoss, match="a was deleted and made anew"):
+    with pytest.raises(DataLossError, match="a was deleted and made anew"):
         _run(memory, anew, "a")
     assert _run(memory, anew, "a", fail_on_data_loss=False) == [("a", 0, 130)]
     assert _run(memory, anew, "a") == []
@@ -244,8 +246,8 @@ def test_a_mirror_that_another_run_overtook_stops(spark: Any, kafka: BrokerProce
         with Transacted({"bootstrap.servers": other.address}, "overtaken") as second:
             assert second.resume() == {"at": 1}
             second.write(rows, ["t.out"], {"at": 2}, topic="t.out")
-        with pytest.raises(TookOver):
+        with pytest.raises(TakenOverError):
             first.write(rows, ["t.out"], {"at": 2}, topic="t.out")
     assert len(everything(other.address, "t.out")) == 2
-    with pytest.raises(WrongOption, match="one cluster"):
+    with pytest.raises(WrongOptionError, match="one cluster"):
         _mirror(spark, kafka.address, kafka.address, topics="m.orders")

@@ -12,7 +12,7 @@ from tests.spark.topics import make_topic
 from headrace.client.admin import Admin
 from headrace.client.producer.blocking import Producer
 from headrace.parallel.deadletters import DeadLetters
-from headrace.spark.pipelines.declaring import PipelineError, WrongOption, parsed
+from headrace.spark.pipelines.declaring import PipelineError, WrongOptionError, parsed
 from headrace.spark.pipelines.redrive import OPTIONS, REDRIVEN, Ledger, check_ledgers, run, settle
 from headrace.testing import BrokerProcess
 from headrace.topics import TopicPartition
@@ -55,11 +55,11 @@ def test_letters_that_no_note_has_room_for_are_left() -> None:
 
 
 def test_options_that_choose_nothing_or_mean_nothing_are_refused() -> None:
-    with pytest.raises(WrongOption, match="say which letters"):
+    with pytest.raises(WrongOptionError, match="say which letters"):
         run(parsed(OPTIONS, {"topic": "dead"}))
-    with pytest.raises(WrongOption, match="--since is a time"):
+    with pytest.raises(WrongOptionError, match="--since is a time"):
         run(parsed(OPTIONS, {"topic": "dead", "since": "yesterday"}))
-    with pytest.raises(WrongOption, match="dead-letter topic itself"):
+    with pytest.raises(WrongOptionError, match="dead-letter topic itself"):
         run(parsed(OPTIONS, {"topic": "dead", "everything": True, "to": "dead"}))
 
 
@@ -131,10 +131,10 @@ def test_letters_put_back_too_often_and_those_without_an_origin_stay(spark: Any,
     done = run(parsed(OPTIONS, {**base, "max_attempts": 3, "origin": "jobs"}), spark)
     assert (done.document["put_back"], done.document["damaged"]) == (1, 1)
     assert run(parsed(OPTIONS, {**base, "origin": "jobs", "error": "E"}), spark).document["put_back"] == 1
-    with pytest.raises(WrongOption, match="no record to put back"):
+    with pytest.raises(WrongOptionError, match="no record to put back"):
         run(parsed(OPTIONS, {**base, "reason": "damaged"}), spark)
     assert [record.value for record in everything(servers, "jobs")] == [b"once", b"often"]
     (record, _) = everything(servers, "jobs")
     assert (record.value, dict(record.headers)[REDRIVEN]) == (b"once", b"2")
-    with pytest.raises(WrongOption, match="there is no topic nowhere"):
+    with pytest.raises(WrongOptionError, match="there is no topic nowhere"):
         run(parsed(OPTIONS, {**base, "topic": "nowhere", "everything": True}), spark)

@@ -9,7 +9,7 @@ import pytest
 from tests.spark.pipelines.reading import everything
 from tests.spark.topics import make_topic
 
-from headrace.spark.pipelines.declaring import PipelineError, Snapshot, WrongOption, parsed
+from headrace.spark.pipelines.declaring import PipelineError, PipelineProgress, WrongOptionError, parsed
 from headrace.spark.pipelines.pacing import Portion, at_pace, at_rate, unpaced
 from headrace.spark.pipelines.replay import OPTIONS, run
 from headrace.spark.pipelines.transacted import Transacted
@@ -42,7 +42,7 @@ def test_options_that_contradict_each_other_are_refused() -> None:
         ({"rate": 0}, "--rate is more than 0"),
         ({"max_gap": 3}, "--max-gap is for --speed"),
     ):
-        with pytest.raises(WrongOption, match=text):
+        with pytest.raises(WrongOptionError, match=text):
             run(parsed(OPTIONS, {**base, **wrong}))
 
 
@@ -84,7 +84,7 @@ def test_a_replay_that_failed_goes_on_behind_the_last_row_written(
     monkeypatch.setattr(Transacted, "write", failing)
     with pytest.raises(PipelineError, match="injected"):
         run(options, spark)
-    seen: list[Snapshot] = []
+    seen: list[PipelineProgress] = []
     done = run(options, spark, watch=seen.append).document
     assert (done["before"], done["written"], done["rows"]) == (400, 600, 1000)
     assert seen[-1].lag == 0
@@ -106,7 +106,7 @@ def test_rows_of_any_table_at_their_own_pace(spark: Any, kafka: BrokerProcess, t
     typed = str(tmp_path / "typed")
     spark.read.schema("number string, at timestamp").json(plain).write.orc(typed)
     base = {"path": typed, "format": "orc", "topic": "paced", "servers": servers}
-    with pytest.raises(WrongOption, match="--time timestamp: the table has number, at"):
+    with pytest.raises(WrongOptionError, match="--time timestamp: the table has number, at"):
         run(parsed(OPTIONS, {**base, "speed": 100}), spark)
     # A hundred seconds and a pause of an hour, in a second and one of a tick.
     options = {

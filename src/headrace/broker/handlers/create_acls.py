@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from headrace.broker.dispatch import CloseConnection, RequestContext, handles
+from headrace.broker.dispatch import CloseConnectionError, RequestContext, handles
 from headrace.broker.rights import Operation, on_cluster
 from headrace.protocol.api import ApiKey
 from headrace.protocol.messages.create_acls import CreateAclsRequest, CreateAclsResponse
@@ -22,5 +22,5 @@ UNKNOWN = 0
 async def create_acls(broker: Broker, context: RequestContext, request: CreateAclsRequest) -> CreateAclsResponse:
     for acl in request.creations:
         if UNKNOWN in (acl.resource_type, acl.resource_pattern_type, acl.operation, acl.permission_type):
-            raise CloseConnection("CreateAcls asks for something unknown")
+            raise CloseConnectionError("CreateAcls asks for something unknown")
     return await broker.decide(broker.controller.create_acls, request, context=context)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from headrace.broker.dispatch import CloseConnection, RequestContext, handles
+from headrace.broker.dispatch import CloseConnectionError, RequestContext, handles
 from headrace.broker.rights import Operation, on_cluster
 from headrace.protocol.api import ApiKey
 from headrace.protocol.messages.delete_acls import DeleteAclsRequest, DeleteAclsResponse
@@ -22,5 +22,5 @@ UNKNOWN = 0
 async def delete_acls(broker: Broker, context: RequestContext, request: DeleteAclsRequest) -> DeleteAclsResponse:
     for acl in request.filters:
         if UNKNOWN in (acl.resource_type_filter, acl.pattern_type_filter, acl.operation, acl.permission_type):
-            raise CloseConnection("DeleteAcls asks for something unknown")
+            raise CloseConnectionError("DeleteAcls asks for something unknown")
     return await broker.decide(broker.controller.delete_acls, request, context=context)

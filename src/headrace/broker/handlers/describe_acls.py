@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from headrace.broker.dispatch import CloseConnection, RequestContext, handles
+from headrace.broker.dispatch import CloseConnectionError, RequestContext, handles
 from headrace.broker.rights import Operation, on_cluster
 from headrace.protocol.api import ApiKey
 from headrace.protocol.messages.describe_acls import DescribeAclsRequest, DescribeAclsResponse
@@ -26,5 +26,5 @@ def describe_acls(broker: Broker, context: RequestContext, request: DescribeAcls
         request.operation,
         request.permission_type,
     ):
-        raise CloseConnection("DescribeAcls asks for something unknown")
+        raise CloseConnectionError("DescribeAcls asks for something unknown")
     return broker.controller.describe_acls(broker.image, request)

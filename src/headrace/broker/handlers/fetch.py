@@ -12,7 +12,7 @@ from headrace.broker.dispatch import Pending, RequestContext, handles
 from headrace.broker.fetching import TOPIC_IDS_SINCE_VERSION, open_fetch, replica_id
 from headrace.broker.rights import Operation, on_cluster, on_topics, when
 from headrace.errors import ErrorCode
-from headrace.log import WouldBlock
+from headrace.log import WouldBlockError
 from headrace.protocol.api import ApiKey
 from headrace.protocol.messages.fetch import FetchableTopicResponse, FetchRequest, FetchResponse, PartitionData
 
@@ -51,7 +51,7 @@ def fetch(broker: Broker, context: RequestContext, request: FetchRequest) -> Fet
         if fetching.is_due(reads):
             fetching.load(reads, nowait=True)
             return fetching.answer(reads)
-    except WouldBlock:
+    except WouldBlockError:
         pass  # looked at again, and then off the loop
     except BaseException:
         fetching.give_back()

@@ -31,7 +31,7 @@ from headrace.protocol.messages.list_offsets import (
     ListOffsetsResponse,
     ListOffsetsTopicResponse,
 )
-from headrace.records import CorruptBatch
+from headrace.records import CorruptBatchError
 from headrace.runtime import DiskError
 
 if TYPE_CHECKING:
@@ -128,7 +128,7 @@ async def _find(
         found: TimeAndOffset | None = await broker.runtime.offload(look_up)
     except DiskError as error:
         raise KafkaStorageError(f"{partition.key}: {error}") from error
-    except CorruptBatch as error:
+    except CorruptBatchError as error:
         raise CorruptMessageError(f"{partition.key}: {error}") from error
     if found is not None and 0 <= found.offset < end:
         return found

@@ -10,7 +10,15 @@ from __future__ import annotations
 from collections.abc import Awaitable
 from typing import TYPE_CHECKING
 
-from headrace.broker.dispatch import NO_RESPONSE, CloseConnection, NoResponse, Pending, RequestContext, handles, settled
+from headrace.broker.dispatch import (
+    NO_RESPONSE,
+    CloseConnectionError,
+    NoResponse,
+    Pending,
+    RequestContext,
+    handles,
+    settled,
+)
 from headrace.broker.leaders import addresses, leader_and_epoch, not_here
 from headrace.broker.partition import Partition
 from headrace.broker.replication.commits import UncommittedError
@@ -31,7 +39,7 @@ from headrace.errors import (
     UnknownTopicOrPartitionError,
     UnsupportedCompressionTypeError,
 )
-from headrace.log import Appended, RecordsRejected, Verification
+from headrace.log import Appended, RecordsRejectedError, Verification
 from headrace.protocol.api import ApiKey
 from headrace.protocol.messages.produce import (
     BatchIndexAndErrorMessage,
@@ -360,7 +368,7 @@ def _fill_error(result: PartitionProduceResponse, error: HeadraceError, partitio
     # Of a partition that is not here the code says it all; whom to ask instead has a place of its own.
     is_elsewhere = isinstance(error, (NotLeaderOrFollowerError, UnknownTopicOrPartitionError))
     result.error_message = None if is_elsewhere else error.message or None
-    if isinstance(error, RecordsRejected):
+    if isinstance(error, RecordsRejectedError):
         result.record_errors = [
             BatchIndexAndErrorMessage(batch_index=index, batch_index_error_message=message)
             for index, message in error.record_errors
@@ -416,5 +424,5 @@ def _respond(request: ProduceRequest, response: ProduceResponse, failed: bool) -
         return response
     if failed:
         # Without an answer, closing is the only way to tell the client that its records were not taken.
-        raise CloseConnection("a produce with acks=0 failed")
+        raise CloseConnectionError("a produce with acks=0 failed")
     return NO_RESPONSE

@@ -12,13 +12,13 @@ from typing import Final, Generic, Protocol, TypeVar
 _GIVEN_UP_MIN: Final = 16
 
 
-class Waiter(Protocol):
+class AckWaiter(Protocol):
     def done(self) -> bool:
         """Whether it has given up, or was told already."""
         ...
 
 
-W = TypeVar("W", bound=Waiter)
+W = TypeVar("W", bound=AckWaiter)
 
 
 class AckWaiters(Generic[W]):

@@ -1,7 +1,7 @@
 """A follower's log is changed as its leader's answers say: appended to, cut, or begun anew.
 
 Each change looks again, in the writer's turn, whether the log and the leader epoch are still those that the leader was
-asked about; `StaleAnswer` says that they are not, and then nothing was changed.
+asked about; `StaleAnswerError` says that they are not, and then nothing was changed.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
     from headrace.runtime import Buffer
 
 
-class StaleAnswer(Exception):
+class StaleAnswerError(Exception):
     """A leader's answer is about a log, or an epoch, that is no longer so."""
 
 
 async def append(partition: Partition, asked: Position, answer: Answer, records: Buffer) -> None:
     """Append what the leader has sent for `asked`, uncopied; then take over its watermark and the start of its log."""
     if not partition.is_following:
-        raise StaleAnswer
+        raise StaleAnswerError
     log = partition.log
     if records:
         appended = await partition.in_turn(_append, partition, log, asked, records)
@@ -32,7 +32,7 @@ async def append(partition: Partition, asked: Position, answer: Answer, records:
             await partition.sync()
         partition.copied(appended, len(records))
     if partition.leader_epoch != asked.leader_epoch or not partition.is_following or partition.log is not log:
-        raise StaleAnswer
+        raise StaleAnswerError
     partition.learn_watermark(watermark(answer, log.end_offset))
     start_offset = min(answer.log_start_offset, log.high_watermark)
     if start_offset > log.start_offset:
@@ -43,7 +43,7 @@ async def append(partition: Partition, asked: Position, answer: Answer, records:
 async def truncate(partition: Partition, asked: Position, offset: int) -> None:
     """Cut the log to `offset`."""
     if not partition.is_following:
-        raise StaleAnswer
+        raise StaleAnswerError
     await partition.in_turn(_truncate, partition, partition.log, asked, offset)
     partition.was_cut()
     partition.wake_all()
@@ -52,7 +52,7 @@ async def truncate(partition: Partition, asked: Position, offset: int) -> None:
 async def start_at(partition: Partition, asked: Position, offset: int) -> None:
     """Drop everything; what comes next has `offset`."""
     if not partition.is_following:
-        raise StaleAnswer
+        raise StaleAnswerError
     await partition.in_turn(_start_at, partition, partition.log, asked, offset)
     partition.was_cut()
     partition.wake_all()
@@ -75,4 +75,4 @@ def _start_at(partition: Partition, log: Log, asked: Position, offset: int) -> N
 
 def _check(partition: Partition, log: Log, asked: Position) -> None:
     if partition.log is not log or not partition.is_about(asked):
-        raise StaleAnswer
+        raise StaleAnswerError

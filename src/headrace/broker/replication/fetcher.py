@@ -12,9 +12,9 @@ import logging
 from typing import TYPE_CHECKING, Protocol
 
 from headrace.broker.replication import copying
-from headrace.broker.replication.copying import StaleAnswer
+from headrace.broker.replication.copying import StaleAnswerError
 from headrace.broker.replication.fetch_session import FollowerSession, Key
-from headrace.broker.replication.follower import Act, Answer, Position, Step, out_of_range, step
+from headrace.broker.replication.follower import Act, Answer, FollowerStep, Position, out_of_range, step
 from headrace.errors import ErrorCode, HeadraceError
 from headrace.protocol.messages.fetch import FetchRequest, FetchResponse, PartitionData, ReplicaState
 from headrace.protocol.messages.list_offsets import (
@@ -35,7 +35,7 @@ EARLIEST, LATEST = -2, -1
 FIRST_BACKOFF_MS = 50.0
 
 
-class Source(Protocol):
+class FetchSource(Protocol):
     """The leader that is fetched from, over a connection that nobody else uses."""
 
     broker_id: int
@@ -67,10 +67,10 @@ class _Pause:
         self.until = 0.0
 
 
-class Fetcher:
+class ReplicaFetcher:
     """A task that runs as long as there is something to fetch."""
 
-    def __init__(self, source: Source, settings: FetcherSettings) -> None:
+    def __init__(self, source: FetchSource, settings: FetcherSettings) -> None:
         self._source = source
         self._settings = settings
         self._clock = settings.clock
@@ -209,13 +209,13 @@ class Fetcher:
             await self._do(
                 key, partition, asked, step(asked, partition.position(), answer, partition.log), answer, records
             )
-        except StaleAnswer:
+        except StaleAnswerError:
             return
         except HeadraceError as error:
             self._pause(key, partition, str(error))
 
     async def _do(
-        self, key: Key, partition: Partition, asked: Position, to_do: Step, answer: Answer, records: Buffer
+        self, key: Key, partition: Partition, asked: Position, to_do: FollowerStep, answer: Answer, records: Buffer
     ) -> None:
         act = to_do.act
         if act is Act.APPEND:

@@ -63,14 +63,14 @@ class Act(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class FollowerStep:
     act: Act
     offset: int = UNKNOWN
     reason: str = ""
 
 
-_NOTHING = Step(Act.NOTHING)
-_APPEND = Step(Act.APPEND)
+_NOTHING = FollowerStep(Act.NOTHING)
+_APPEND = FollowerStep(Act.APPEND)
 
 _STALE_METADATA = (
     ErrorCode.NOT_LEADER_OR_FOLLOWER,
@@ -87,7 +87,7 @@ def position(topic_id: bytes, partition: int, leader_epoch: int, log: FollowedLo
     return Position(topic_id, partition, leader_epoch, log.end_offset, log.leader_epoch, log.start_offset)
 
 
-def step(asked: Position, now: Position, answer: Answer, log: FollowedLog) -> Step:
+def step(asked: Position, now: Position, answer: Answer, log: FollowedLog) -> FollowerStep:
     """What to do with an answer to `asked`, when the log is followed from `now`."""
     if not is_about(asked, now):
         return _NOTHING
@@ -96,16 +96,18 @@ def step(asked: Position, now: Position, answer: Answer, log: FollowedLog) -> St
             offset = cut_at(log, answer.diverging_epoch, answer.diverging_end_offset)
             if offset <= answer.log_start_offset:
                 # What would be left is deleted at the leader, and by its epochs nobody can tell whether it is the same.
-                return Step(Act.START_AT, answer.log_start_offset, "what is common is deleted at the leader")
-            return Step(Act.TRUNCATE, offset)
+                return FollowerStep(Act.START_AT, answer.log_start_offset, "what is common is deleted at the leader")
+            return FollowerStep(Act.TRUNCATE, offset)
         if answer.last_epoch > asked.leader_epoch:
-            return Step(Act.WAIT_FOR_METADATA, reason=f"a batch of leader epoch {answer.last_epoch}, which is to come")
+            return FollowerStep(
+                Act.WAIT_FOR_METADATA, reason=f"a batch of leader epoch {answer.last_epoch}, which is to come"
+            )
         return _APPEND
     if answer.error is ErrorCode.OFFSET_OUT_OF_RANGE:
-        return Step(Act.FIND_RANGE)
+        return FollowerStep(Act.FIND_RANGE)
     if answer.error in _STALE_METADATA:
-        return Step(Act.WAIT_FOR_METADATA, reason=answer.error.name)
-    return Step(Act.BACK_OFF, reason=answer.error.name)
+        return FollowerStep(Act.WAIT_FOR_METADATA, reason=answer.error.name)
+    return FollowerStep(Act.BACK_OFF, reason=answer.error.name)
 
 
 def is_about(asked: Position, now: Position) -> bool:
@@ -119,7 +121,7 @@ def is_about(asked: Position, now: Position) -> bool:
     )
 
 
-def out_of_range(asked: Position, now: Position, leader_start: int, leader_end: int, log: FollowedLog) -> Step:
+def out_of_range(asked: Position, now: Position, leader_start: int, leader_end: int, log: FollowedLog) -> FollowerStep:
     """What to do when the leader does not have our offset: its log is shorter than ours, or begins behind our end.
 
     A leader's log is shorter only after an unclean election. Where it is within the range after all, we ask again.
@@ -127,10 +129,10 @@ def out_of_range(asked: Position, now: Position, leader_start: int, leader_end: 
     if not is_about(asked, now):
         return _NOTHING
     if leader_start < leader_end < log.end_offset:
-        return Step(Act.TRUNCATE, leader_end, "the leader's log is shorter")
+        return FollowerStep(Act.TRUNCATE, leader_end, "the leader's log is shorter")
     if leader_end < log.end_offset or leader_start > log.end_offset:
-        return Step(Act.START_AT, leader_start, "the leader has nothing of what is here")
-    return Step(Act.BACK_OFF, reason="the leader's log has our offset, but not the epoch before it")
+        return FollowerStep(Act.START_AT, leader_start, "the leader has nothing of what is here")
+    return FollowerStep(Act.BACK_OFF, reason="the leader's log has our offset, but not the epoch before it")
 
 
 def watermark(answer: Answer, end_offset: int) -> int:

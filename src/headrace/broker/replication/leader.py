@@ -52,7 +52,7 @@ class Sent(Enum):
     AGAIN = "again"
 
 
-class Progress:
+class FollowerProgress:
     """One follower, as seen in its fetches."""
 
     __slots__ = ("broker_epoch", "broker_id", "caught_up_ms", "end_offset", "fetched_ms", "leader_end", "start_offset")
@@ -138,11 +138,11 @@ class LeaderState:
         self.is_overtaken = False
         self._uncertain: frozenset[int] = frozenset()
         self.progress = {
-            node_id: Progress(node_id, now_ms if node_id in term.isr else float("-inf"))
+            node_id: FollowerProgress(node_id, now_ms if node_id in term.isr else float("-inf"))
             for node_id in term.replicas
             if node_id != own_id
         }
-        self._limiting: list[Progress] = []
+        self._limiting: list[FollowerProgress] = []
         self._find_limiting()
         self._advance(now_ms)
 
@@ -230,10 +230,10 @@ class LeaderState:
         self.high_watermark = offset
         return True
 
-    def _is_about_to_join(self, one: Progress, now_ms: float) -> bool:
+    def _is_about_to_join(self, one: FollowerProgress, now_ms: float) -> bool:
         return self._is_eligible(one) and one.is_caught_up(self.end_offset, now_ms, self.lag_time_max_ms)
 
-    def _is_eligible(self, one: Progress) -> bool:
+    def _is_eligible(self, one: FollowerProgress) -> bool:
         active = self._broker_epochs(one.broker_id)
         return active is not None and one.broker_epoch in (UNKNOWN, active)
 
@@ -343,7 +343,7 @@ class LeaderState:
                 del self.progress[node_id]
         for node_id in term.replicas:
             if node_id != self._own_id and node_id not in self.progress:
-                self.progress[node_id] = Progress(node_id, now_ms if node_id in term.isr else float("-inf"))
+                self.progress[node_id] = FollowerProgress(node_id, now_ms if node_id in term.isr else float("-inf"))
         self.term = term
 
     def brokers_changed(self, changed: Iterable[int], now_ms: float) -> bool:

@@ -10,8 +10,8 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, TypeAlias
 
-from headrace.broker.peers import Lane, Peers
-from headrace.broker.replication.fetcher import Fetcher
+from headrace.broker.peers import PeerConnection, Peers
+from headrace.broker.replication.fetcher import ReplicaFetcher
 from headrace.broker.replication.isr_changes import IsrChanges
 from headrace.broker.replication.leader import LeaderState, Proposal
 from headrace.cluster.changes import Changes
@@ -38,7 +38,7 @@ class _Peer:
     def __init__(self, peers: Peers, broker_id: int, number: int) -> None:
         self._peers = peers
         self.broker_id = broker_id
-        self._lane = Lane.FETCH + number
+        self._lane = PeerConnection.FETCH + number
 
     async def fetch(self, request: FetchRequest) -> FetchResponse:
         response: FetchResponse = await self._peers.request(self.broker_id, self._lane, request)
@@ -62,7 +62,7 @@ class ReplicationManager:
             client_id=f"broker-{broker.node_id}-fetcher",
             request_timeout_ms=broker.started_with.get_int("replica.socket.timeout.ms"),
         )
-        self._fetchers: dict[tuple[int, int], Fetcher] = {}
+        self._fetchers: dict[tuple[int, int], ReplicaFetcher] = {}
         self._changes = IsrChanges()
         self._proposed: dict[tuple[bytes, int], Partition] = {}
         self._asking: asyncio.Task[None] | None = None
@@ -118,12 +118,14 @@ class ReplicationManager:
 
     # --- fetchers
 
-    def _fetcher_of(self, partition: Partition) -> Fetcher:
+    def _fetcher_of(self, partition: Partition) -> ReplicaFetcher:
         source = partition.leadership.leader_id
         number = hash_of(partition.key.topic, partition.key.partition) % self.setting("num.replica.fetchers")
         fetcher = self._fetchers.get((source, number))
         if fetcher is None:
-            fetcher = self._fetchers[source, number] = Fetcher(_Peer(self.peers, source, number), _Settings(self))
+            fetcher = self._fetchers[source, number] = ReplicaFetcher(
+                _Peer(self.peers, source, number), _Settings(self)
+            )
         return fetcher
 
     def locate(self, node_id: int) -> Node | None:

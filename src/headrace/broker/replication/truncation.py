@@ -28,12 +28,12 @@ class LogWithEpochs(Protocol):
     def end_offset_for(self, leader_epoch: int) -> tuple[int, int]: ...
 
 
-class NotInLog(Exception):
+class NotInLogError(Exception):
     """The offset, or the epoch before it, is not in the leader's log: the follower has to ask for its range."""
 
 
 def divergence(log: LogWithEpochs, leader_epoch: int, fetch_offset: int, last_fetched_epoch: int) -> EpochEnd | None:
-    """What a leader tells a reader whose log is not a part of its own; None when it is. `NotInLog` when that is open.
+    """What a leader tells a reader whose log is not a part of its own; else None. `NotInLogError` when that is open.
 
     `leader_epoch` is the one in which it leads: it ends where the log does, also when nothing was written in it.
     """
@@ -42,7 +42,7 @@ def divergence(log: LogWithEpochs, leader_epoch: int, fetch_offset: int, last_fe
     else:
         epoch, end_offset = log.end_offset_for(last_fetched_epoch)
     if epoch < 0 or fetch_offset < log.start_offset:
-        raise NotInLog
+        raise NotInLogError
     if epoch >= last_fetched_epoch and end_offset >= fetch_offset:
         return None
     return EpochEnd(epoch, end_offset)

@@ -2,7 +2,7 @@
 
 with headrace.Admin({"bootstrap.servers": "localhost:9092"}) as admin:
     admin.create_topics([NewTopic("events", num_partitions=3)]).all()
-    admin.within(5_000).describe_groups(["readers"])["readers"].state
+    admin.within(5).describe_groups(["readers"])["readers"].state
 
 Operations on several items give `Results`: `results[item]` is the item's value or raises its error, `all()` gives every
 value or raises the first error. Operations with one result give it, or raise. What may pass (a coordinator that moves,
@@ -46,13 +46,13 @@ from headrace.client.admin.types import (
     MemberDescription,
     NewPartitions,
     NewTopic,
-    OffsetReset,
     OpenTransaction,
     OpType,
     PartitionReassignment,
     PatternType,
     ProducerState,
     ReplicaInfo,
+    ResetOffset,
     ResourceType,
     ScramCredentialInfo,
     ScramMechanism,
@@ -97,7 +97,6 @@ __all__ = [
     "NewPartitions",
     "NewTopic",
     "OffsetAndMetadata",
-    "OffsetReset",
     "OffsetSpec",
     "OpType",
     "OpenTransaction",
@@ -106,6 +105,7 @@ __all__ = [
     "ProducerState",
     "ReplicaInfo",
     "ResetError",
+    "ResetOffset",
     "ResetTo",
     "ResourceType",
     "Results",
@@ -134,10 +134,10 @@ class Admin:
         self._runner = BlockingRunner(values)
         self._timeout_ms: float = values["default.api.timeout.ms"]
 
-    def within(self, timeout_ms: float) -> Admin:
-        """This Admin, the same connections, with another time limit per operation."""
+    def within(self, timeout: float) -> Admin:
+        """This Admin, the same connections, with another time limit per operation, in seconds."""
         other = object.__new__(Admin)
-        other._runner, other._timeout_ms = self._runner, timeout_ms
+        other._runner, other._timeout_ms = self._runner, timeout * 1000
         return other
 
     def _run_flow(self, operation: Callable[[Context], Flow[R]], /) -> R:
@@ -207,10 +207,10 @@ class AsyncAdmin:
         self._runner = AsyncRunner(values, runtime)
         self._timeout_ms: float = values["default.api.timeout.ms"]
 
-    def within(self, timeout_ms: float) -> AsyncAdmin:
-        """This Admin, the same connections, with another time limit per operation."""
+    def within(self, timeout: float) -> AsyncAdmin:
+        """This Admin, the same connections, with another time limit per operation, in seconds."""
         other = object.__new__(AsyncAdmin)
-        other._runner, other._timeout_ms = self._runner, timeout_ms
+        other._runner, other._timeout_ms = self._runner, timeout * 1000
         return other
 
     async def _run_flow(self, operation: Callable[[Context], Flow[R]], /) -> R:

@@ -46,7 +46,7 @@ class Ask:
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class AskReply:
     """What came of an `Ask`: a response, or the error that stopped it on the way."""
 
     response: Any
@@ -140,7 +140,7 @@ _FINAL = frozenset(
 Outcome: TypeAlias = dict[K, V | HeadraceError]
 
 
-def may_pass(error: HeadraceError) -> bool:
+def may_succeed_later(error: HeadraceError) -> bool:
     """Whether trying again may help."""
     return isinstance(error, RetriableError) and not (isinstance(error, KafkaError) and error.code in _FINAL)
 
@@ -160,7 +160,7 @@ def retried(
         for item, value in outcome.items():
             if not isinstance(value, HeadraceError):
                 ok[item] = value
-            elif may_pass(value):
+            elif may_succeed_later(value):
                 late[item] = value
             else:
                 errors[item] = value
@@ -202,7 +202,7 @@ def refused(code: int, message: str | None = None, about: str = "") -> HeadraceE
     return type(error)(f"{about}: {error}")
 
 
-def ask_all(context: Context, asks: Iterable[Ask]) -> Flow[list[Reply]]:
+def ask_all(context: Context, asks: Iterable[Ask]) -> Flow[list[AskReply]]:
     """Send these, all at once; what came of each."""
     calls = [context.submit(ask) for ask in asks]
     if calls:
@@ -210,13 +210,13 @@ def ask_all(context: Context, asks: Iterable[Ask]) -> Flow[list[Reply]]:
     return [_reply(call, context) for call in calls]
 
 
-def _reply(call: Call, context: Context) -> Reply:
+def _reply(call: Call, context: Context) -> AskReply:
     if call.done:
-        return Reply(call.response, call.error)
-    return Reply(None, RequestTimedOutError(f"{call.name} was not answered within {context.timeout_ms:.0f} ms"))
+        return AskReply(call.response, call.error)
+    return AskReply(None, RequestTimedOutError(f"{call.name} was not answered within {context.timeout_ms:.0f} ms"))
 
 
-def ask_one(context: Context, node_id: int | None, request: Any, version_max: int | None = None) -> Flow[Reply]:
+def ask_one(context: Context, node_id: int | None, request: Any, version_max: int | None = None) -> Flow[AskReply]:
     [reply] = yield from ask_all(context, [Ask(node_id, request, version_max)])
     return reply
 
@@ -244,12 +244,12 @@ def nodes(context: Context) -> Flow[list[int] | HeadraceError]:
     return response if isinstance(response, HeadraceError) else sorted(context.core.view.nodes)
 
 
-def to_controller(context: Context, request: Any, version_max: int | None = None) -> Flow[Reply]:
+def to_controller(context: Context, request: Any, version_max: int | None = None) -> Flow[AskReply]:
     """Send to the controller as the metadata names it; any broker when it names none (it forwards)."""
     if context.core.view.controller_id < 0:
         response = yield from metadata(context, [])
         if isinstance(response, HeadraceError):
-            return Reply(None, response)
+            return AskReply(None, response)
     controller = context.core.view.controller_id
     node_id = controller if controller in context.core.view.nodes else ANY_NODE
     reply = yield from ask_one(context, node_id, request, version_max)

@@ -14,7 +14,7 @@ from typing import Any, NoReturn, TypeVar
 from headrace.client.admin.core import Context
 from headrace.client.cluster.drivers import AsyncClient, BlockingClient
 from headrace.client.configs import COMMON_KEYS, ConnectionConfig, key, merge, read_config
-from headrace.client.errors import ClientClosed
+from headrace.client.errors import ClientClosedError
 from headrace.client.flows import Flow, Task, UserCode, drive, drive_async
 from headrace.config import ConfigDefinition, ConfigType, at_least
 from headrace.runtime import Runtime, real_runtime
@@ -58,7 +58,7 @@ class BlockingRunner:
             self._client = self._connect()
         with self._lock:
             if self._closed:
-                raise ClientClosed("this Admin is closed; make a new one")
+                raise ClientClosedError("this Admin is closed; make a new one")
             return self._drive(operation, timeout_ms)
 
     def _drive(self, operation: Callable[[Context], Flow[R]], timeout_ms: float) -> R:
@@ -85,7 +85,7 @@ class AsyncRunner:
 
     async def run(self, operation: Callable[[Context], Flow[R]], timeout_ms: float) -> R:
         if self._closed:
-            raise ClientClosed("this Admin is closed; make a new one")
+            raise ClientClosedError("this Admin is closed; make a new one")
         client = self._client
         changed = asyncio.Event()
         context = Context(client.core, timeout_ms, changed.set)

@@ -13,7 +13,7 @@ from headrace.client.admin.groups import (
     list_group_offsets,
 )
 from headrace.client.admin.topics import describe_topics, list_offsets
-from headrace.client.admin.types import OffsetReset
+from headrace.client.admin.types import ResetOffset
 from headrace.client.flows import Flow
 from headrace.client.offsets import OffsetAndMetadata, OffsetSpec
 from headrace.errors import GroupIdNotFoundError, HeadraceError, NonEmptyGroupError
@@ -57,9 +57,9 @@ class ResetTo:
         return cls("timestamp", timestamp_ms)
 
     @classmethod
-    def duration(cls, duration_ms: int) -> ResetTo:
+    def duration(cls, seconds: float) -> ResetTo:
         """As `timestamp`, that long ago."""
-        return cls("duration", duration_ms)
+        return cls("duration", int(seconds * 1000))
 
     @classmethod
     def shift(cls, by: int) -> ResetTo:
@@ -84,7 +84,7 @@ def reset_group_offsets(
     *,
     topics: Iterable[str | TopicPartition] | None = None,
     dry_run: bool = False,
-) -> Flow[dict[TopicPartition, OffsetReset]]:
+) -> Flow[dict[TopicPartition, ResetOffset]]:
     """Set a group's offsets; with `dry_run` only say to what. `topics`: whole topics or partitions (None: all it has).
 
     The group must be without members. Offsets beyond the ends of a partition become the nearest that exists.
@@ -101,7 +101,7 @@ def reset_group_offsets(
         raise ResetError(f"group {group_id} has committed nothing; name the topics whose offsets shall be set")
     targets = yield from _targets(context, to, partitions, committed, other)
     result = {
-        partition: OffsetReset(committed[partition].offset if partition in committed else None, target)
+        partition: ResetOffset(committed[partition].offset if partition in committed else None, target)
         for partition, target in sorted(targets.items())
     }
     if not dry_run:

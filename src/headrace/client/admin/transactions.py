@@ -35,7 +35,7 @@ from headrace.protocol.messages.write_txn_markers import (
 )
 from headrace.topics import TopicPartition
 
-MAX_TRANSACTION_TIMEOUT_MS = 900_000
+MAX_TRANSACTION_TIMEOUT_S = 900.0
 """What `transaction.max.timeout.ms` is by default: no transaction may be open for longer."""
 _FENCE_TIMEOUT_MS = 1
 _OPEN_STATES = frozenset({"Ongoing", "PrepareCommit", "PrepareAbort", "PrepareEpochFence"})
@@ -89,14 +89,14 @@ def list_transactions(
     *,
     states: Iterable[str] = (),
     producer_ids: Iterable[int] = (),
-    running_longer_than_ms: int = -1,
+    running_longer_than_s: float | None = None,
     transactional_id_pattern: str | None = None,
 ) -> Flow[list[TransactionListing]]:
     """The transactions that every broker coordinates."""
     request = ListTransactionsRequest(
         state_filters=sorted(states),
         producer_id_filters=sorted(producer_ids),
-        duration_filter=running_longer_than_ms,
+        duration_filter=-1 if running_longer_than_s is None else int(running_longer_than_s * 1000),
         transactional_id_pattern=transactional_id_pattern,
     )
 
@@ -144,7 +144,7 @@ def describe_transactions(
                     t.transaction_state,
                     t.producer_id,
                     t.producer_epoch,
-                    t.transaction_timeout_ms,
+                    t.transaction_timeout_ms / 1000,
                     t.transaction_start_time_ms if t.transaction_start_time_ms >= 0 else None,
                     tuple(TopicPartition(topic.topic, index) for topic in t.topics for index in topic.partitions),
                 )
@@ -223,7 +223,7 @@ def find_hanging_transactions(
     context: Context,
     topics: Iterable[str] | None = None,
     *,
-    open_for_longer_than_ms: int = MAX_TRANSACTION_TIMEOUT_MS,
+    open_for_longer_than_s: float = MAX_TRANSACTION_TIMEOUT_S,
 ) -> Flow[list[OpenTransaction]]:
     """Transactions that are open in partitions for that long, and that no coordinator is going to end.
 
@@ -235,7 +235,7 @@ def find_hanging_transactions(
         TopicPartition(topic.name, info.partition) for topic in described.values() for info in topic.partitions
     ]
     producers = (yield from describe_producers(context, partitions)).all()
-    latest = context.core.clock.now_ms() - open_for_longer_than_ms
+    latest = context.core.clock.now_ms() - open_for_longer_than_s * 1000
     candidates = [
         OpenTransaction(
             partition,

@@ -188,7 +188,7 @@ class GroupDescription:
 
 
 @dataclass(frozen=True, slots=True)
-class OffsetReset:
+class ResetOffset:
     """A partition's committed offset before a reset (None: there was none) and after it."""
 
     before: int | None
@@ -302,7 +302,7 @@ class TransactionDescription:
     state: str
     producer_id: int
     producer_epoch: int
-    transaction_timeout_ms: int
+    transaction_timeout_s: float
     transaction_start_time_ms: int | None
     topic_partitions: tuple[TopicPartition, ...]
 

@@ -14,7 +14,7 @@ from headrace.client.cluster.view import ClusterView
 from headrace.client.configs import ConnectionConfig
 from headrace.errors import ErrorCode, HeadraceError, NetworkError, RetriableError, error_for
 from headrace.net.authentication import REFUSALS
-from headrace.net.connection import Call, OnDone, State
+from headrace.net.connection import Call, ConnectionState, OnDone
 from headrace.net.connections import Connections, Transport
 from headrace.net.node import Node
 from headrace.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
@@ -133,7 +133,7 @@ class ClientCore(Connections):
                 if state is not None and state.retry_at > now:
                     continue
                 rank = (2, 0)
-            elif connection.state is State.READY:
+            elif connection.state is ConnectionState.READY:
                 if connection.throttled_until > now or len(connection.in_flight) >= self.config.in_flight_max:
                     continue
                 rank = (0, self.in_flight(node_id))
@@ -176,7 +176,7 @@ class ClientCore(Connections):
         # A copy: a producer's caller asks while its thread goes on.
         for state in list(self._nodes.values()):
             connection = state.connection
-            if connection is not None and connection.state is State.READY:
+            if connection is not None and connection.state is ConnectionState.READY:
                 return self.metadata_error
             if isinstance(state.last_error, REFUSALS):
                 return state.last_error

@@ -90,11 +90,11 @@ class AsyncClient(LoopDriver[ClientCore]):
         version = self.core.view.version
         arrived = asyncio.Event()
 
-        def heard(_: Any) -> None:
+        def on_metadata(_: Any) -> None:
             if self.core.view.version > version:
                 arrived.set()
 
-        self.core.listeners.append(heard)
+        self.core.listeners.append(on_metadata)
         self.core.refresh_metadata()
         self.schedule()
         try:
@@ -104,7 +104,7 @@ class AsyncClient(LoopDriver[ClientCore]):
             cause = self.core.trouble or "no broker answered"
             raise RequestTimedOutError(f"no metadata came within {timeout_ms:.0f} ms: {cause}") from None
         finally:
-            self.core.listeners.remove(heard)
+            self.core.listeners.remove(on_metadata)
 
 
 def canonical_bootstrap(config: ConnectionConfig) -> ConnectionConfig:

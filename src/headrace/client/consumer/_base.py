@@ -13,13 +13,13 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 from headrace.assignors import Assignor, AssignorError, resolve
 from headrace.client.arguments import check_listener, check_several
 from headrace.client.configs import ConnectionConfig, merge
-from headrace.client.consumer._chunks import Chunk
+from headrace.client.consumer._chunks import FetchedChunk
 from headrace.client.consumer._commits import CommitCallback, Offsets
 from headrace.client.consumer._core import ConsumerCore
 from headrace.client.consumer._fetching import Fetcher
 from headrace.client.consumer._membership import rebalance_protocol
-from headrace.client.consumer._operations import Operation
-from headrace.client.consumer._subscription import PartitionState, RebalanceListener
+from headrace.client.consumer._operations import ConsumerOperation
+from headrace.client.consumer._subscription import RebalanceListener, TopicPartitionState
 from headrace.client.consumer.config import ConsumerSettings, read_consumer_config
 from headrace.client.consumer.errors import ConcurrentAccessError, WakeupError
 from headrace.client.consumer.records import (
@@ -31,7 +31,7 @@ from headrace.client.consumer.records import (
     OffsetAndMetadata,
     PartitionColumns,
 )
-from headrace.client.errors import ClientClosed
+from headrace.client.errors import ClientClosedError
 from headrace.client.serializers import load, make_deserializer
 from headrace.config import ConfigError
 from headrace.topics import TopicPartition
@@ -47,7 +47,7 @@ T = TypeVar("T")
 C = TypeVar("C", bound="ConsumerBase")
 
 
-class Setup:
+class ConsumerSetup:
     """A consumer's configuration, read; and the objects that it names."""
 
     def __init__(self, config: Mapping[str, Any] | None, keywords: Mapping[str, Any]) -> None:
@@ -168,12 +168,12 @@ def exclusive_async(
     return guarded
 
 
-class Progress:
+class IterationProgress:
     """How far an iteration has come in a piece of records: `taken` of them were handed out."""
 
     __slots__ = ("chunk", "columns", "row", "state", "steps", "taken")
 
-    def __init__(self, state: PartitionState, chunk: Chunk, steps: list[int] | None) -> None:
+    def __init__(self, state: TopicPartitionState, chunk: FetchedChunk, steps: list[int] | None) -> None:
         self.state, self.chunk, self.taken = state, chunk, 0
         self.columns, self.row = chunk.place
         self.steps = steps
@@ -201,11 +201,11 @@ class ConsumerBase(ABC):
     Subclasses give `_use()`: the core, when it may be used.
     """
 
-    _setup: Setup
+    _setup: ConsumerSetup
     _core: ConsumerCore | None
     _fetcher: Fetcher
     """The core's, once there is one."""
-    _progress: Progress | None
+    _progress: IterationProgress | None
     _closed: bool = False
     _wakeup_asked: bool = False
     _user: Any = None
@@ -221,15 +221,15 @@ class ConsumerBase(ABC):
         )
 
     def _begin_iteration(
-        self, found: tuple[PartitionState, Chunk, list[ConsumerRecord]]
-    ) -> tuple[Progress, list[ConsumerRecord], int]:
+        self, found: tuple[TopicPartitionState, FetchedChunk, list[ConsumerRecord]]
+    ) -> tuple[IterationProgress, list[ConsumerRecord], int]:
         state, chunk, records = found
         steps = None
         if self._setup.interceptors:
             given = records
             records = list(self._setup.on_consume(ConsumerRecords.of(given)))
             steps = _steps(given, records)
-        self._progress = progress = Progress(state, chunk, steps)
+        self._progress = progress = IterationProgress(state, chunk, steps)
         core = self._core
         assert core is not None
         return progress, records, core.subscriptions.version
@@ -259,8 +259,8 @@ class ConsumerBase(ABC):
         self._progress = None
         return self._use()
 
-    def _operation(self) -> Operation:
-        return Operation(self._use(), self._check_wakeup)
+    def _operation(self) -> ConsumerOperation:
+        return ConsumerOperation(self._use(), self._check_wakeup)
 
     def _check_wakeup(self) -> None:
         if self._wakeup_asked:
@@ -269,7 +269,7 @@ class ConsumerBase(ABC):
 
     def _check_open(self) -> None:
         if self._closed:
-            raise ClientClosed("the consumer is closed: make a new one")
+            raise ClientClosedError("the consumer is closed: make a new one")
 
     # --- what may wait, and how each consumer does it ---------------------------------------------------------------
 
@@ -419,4 +419,13 @@ def to_arrow(pieces: list[PartitionColumns], *, headers: bool) -> Any:
     return pieces_to_arrow(pieces, headers=headers)
 
 
-__all__ = ["CLOSE_TIMEOUT_S", "EMPTY", "ConsumerBase", "Progress", "Setup", "exclusive", "exclusive_async", "to_arrow"]
+__all__ = [
+    "CLOSE_TIMEOUT_S",
+    "EMPTY",
+    "ConsumerBase",
+    "ConsumerSetup",
+    "IterationProgress",
+    "exclusive",
+    "exclusive_async",
+    "to_arrow",
+]

@@ -84,7 +84,7 @@ class _Group:
         return made
 
 
-class Chunk:
+class FetchedChunk:
     """The records that are left of one fetch of one partition: `peek` looks, `advance` counts as handed out."""
 
     __slots__ = (

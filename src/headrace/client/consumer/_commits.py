@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.client.cluster.coordinator import NOT_THE_COORDINATOR
 from headrace.client.consumer._coordinator import CoordinatorLink
-from headrace.client.consumer._heartbeats import Identity
+from headrace.client.consumer._heartbeats import GroupIdentity
 from headrace.client.consumer._subscription import Subscriptions
 from headrace.client.consumer.errors import CommitFailedError, IllegalStateError, RetriableCommitFailedError, say
 from headrace.client.consumer.records import OffsetAndMetadata
@@ -68,7 +68,7 @@ class _Pending:
     def __init__(self, offsets: Offsets, callback: CommitCallback | None) -> None:
         self.offsets = offsets
         self.callback = callback
-        self.identity = Identity()
+        self.identity = GroupIdentity()
         self.call: Call | None = None
         self.done = False
         self.error: HeadraceError | None = None
@@ -211,7 +211,7 @@ class OffsetCommits:
         elif error is not None:
             log.warning("an asynchronous commit of %s partitions failed: %s", len(one.offsets), error)
 
-    def _judge(self, call: Call, identity: Identity) -> HeadraceError | None:
+    def _judge(self, call: Call, identity: GroupIdentity) -> HeadraceError | None:
         if call.error is not None:
             if isinstance(call.error, RetriableError):
                 self._link.forget(str(call.error))
@@ -234,7 +234,7 @@ class OffsetCommits:
             )
         return None
 
-    def _refused(self, code: int, partition: TopicPartition, identity: Identity) -> HeadraceError:
+    def _refused(self, code: int, partition: TopicPartition, identity: GroupIdentity) -> HeadraceError:
         if code in NOT_THE_COORDINATOR or code == ErrorCode.REQUEST_TIMED_OUT:
             self._link.forget(ErrorCode(code).name)
             return error_for(code)
@@ -306,7 +306,7 @@ def _is_done(one: _Pending) -> bool:
 
 
 def _request(
-    group_id: str, offsets: Mapping[TopicPartition, OffsetAndMetadata], identity: Identity
+    group_id: str, offsets: Mapping[TopicPartition, OffsetAndMetadata], identity: GroupIdentity
 ) -> OffsetCommitRequest:
     topics: dict[str, OffsetCommitRequestTopic] = {}
     for partition, one in offsets.items():

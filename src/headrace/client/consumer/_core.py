@@ -16,7 +16,7 @@ from headrace.client.cluster.core import ClientCore
 from headrace.client.cluster.list_offsets import OffsetLookup
 from headrace.client.cluster.topics import TopicQuestions, about_topic
 from headrace.client.cluster.view import ClusterView
-from headrace.client.consumer._chunks import Chunk
+from headrace.client.consumer._chunks import FetchedChunk
 from headrace.client.consumer._commits import CommitCallback, OffsetCommits, Offsets
 from headrace.client.consumer._coordinator import CoordinatorLink
 from headrace.client.consumer._fetching import Fetcher
@@ -24,7 +24,12 @@ from headrace.client.consumer._group_leader import GroupLeader
 from headrace.client.consumer._heartbeats import Heartbeats
 from headrace.client.consumer._membership import GroupMembership, MemberState
 from headrace.client.consumer._positions import Positions
-from headrace.client.consumer._subscription import PartitionState, RebalanceListener, SubscriptionKind, Subscriptions
+from headrace.client.consumer._subscription import (
+    RebalanceListener,
+    SubscriptionKind,
+    Subscriptions,
+    TopicPartitionState,
+)
 from headrace.client.consumer.config import (
     EARLIEST,
     LATEST,
@@ -483,7 +488,7 @@ class ConsumerCore:
             raise failure
         return len(made)
 
-    def next_for_iteration(self) -> tuple[PartitionState, Chunk, list[ConsumerRecord]] | None:
+    def next_for_iteration(self) -> tuple[TopicPartitionState, FetchedChunk, list[ConsumerRecord]] | None:
         """Records to be handed out one by one; each is taken when it is given to the application."""
         self.fetcher.marks = None
         self.fetcher.raise_errors()

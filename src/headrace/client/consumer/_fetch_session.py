@@ -25,7 +25,7 @@ class Wanted:
     bytes_max: int
 
 
-class FetchSession:
+class FetchSessionHandler:
     """The client's half of a session. One request is under way at a time.
 
     One that is not kept has the broker remember nothing: whoever asks a few times only does not take a place there.

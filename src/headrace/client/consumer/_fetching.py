@@ -12,11 +12,11 @@ from typing import Any, NamedTuple
 
 from headrace.client.cluster.core import ClientCore
 from headrace.client.cluster.view import NO_NODE, PartitionView
-from headrace.client.consumer._chunks import Chunk
-from headrace.client.consumer._fetch_session import FetchSession, Wanted
-from headrace.client.consumer._subscription import NO_EPOCH, PartitionState, Subscriptions
+from headrace.client.consumer._chunks import FetchedChunk
+from headrace.client.consumer._fetch_session import FetchSessionHandler, Wanted
+from headrace.client.consumer._subscription import NO_EPOCH, Subscriptions, TopicPartitionState
 from headrace.client.consumer.config import READ_COMMITTED, ConsumerSettings
-from headrace.client.consumer.errors import OffsetsOutOfRangeError, say
+from headrace.client.consumer.errors import out_of_range, say
 from headrace.client.consumer.records import PartitionColumns
 from headrace.errors import ErrorCode, HeadraceError, error_for
 from headrace.net.connection import Call
@@ -64,8 +64,8 @@ class FetchMetrics:
 class _Mark(NamedTuple):
     """A partition and the chunk that is handed out of it, as they were before."""
 
-    state: PartitionState
-    chunk: Chunk
+    state: TopicPartitionState
+    chunk: FetchedChunk
     place: tuple[Any, ...]
     position: int | None
     offset_epoch: int
@@ -91,11 +91,11 @@ class Fetcher:
         self._subscriptions = subscriptions
         self._settings = settings
         self._notify = notify
-        self._sessions: dict[int, FetchSession] = {}
+        self._sessions: dict[int, FetchSessionHandler] = {}
         self._in_flight: dict[int, Call] = {}
         self._seen_version = -1
-        self._errors: dict[TopicPartition, tuple[PartitionState, int, HeadraceError]] = {}
-        self._current: PartitionState | None = None
+        self._errors: dict[TopicPartition, tuple[TopicPartitionState, int, HeadraceError]] = {}
+        self._current: TopicPartitionState | None = None
         self.marks: list[_Mark] | None = None
         """How things were before records were taken that are not with the application yet. Whoever gives them to it
         forgets this as the very last thing, with a plain assignment: whatever ends a poll before that, `take_back` has
@@ -109,7 +109,7 @@ class Fetcher:
         """Ask every broker that can be asked. When to look again, if nothing arrives before."""
         self.has_room = False
         self._check_leaders()
-        wanted: dict[int, dict[TopicPartition, PartitionState]] = {}
+        wanted: dict[int, dict[TopicPartition, TopicPartitionState]] = {}
         full: set[int] = set()
         due = float("inf")
         for state in self._subscriptions.states():
@@ -136,7 +136,7 @@ class Fetcher:
             self._send_to(node_id, states, now)
         return due
 
-    def _unreachable(self, node_id: int, states: dict[TopicPartition, PartitionState], now: float) -> float:
+    def _unreachable(self, node_id: int, states: dict[TopicPartition, TopicPartitionState], now: float) -> float:
         """When to look again at what would be asked of a broker whose connection failed a moment ago."""
         due = self._core.retry_at(node_id)
         for state in states.values():
@@ -151,10 +151,10 @@ class Fetcher:
         call = self._in_flight.get(node_id)
         return call is not None and not call.done
 
-    def _send_to(self, node_id: int, states: dict[TopicPartition, PartitionState], now: float) -> None:
+    def _send_to(self, node_id: int, states: dict[TopicPartition, TopicPartitionState], now: float) -> None:
         session = self._sessions.get(node_id)
         if session is None:
-            session = self._sessions[node_id] = FetchSession(is_kept=self._keeps_sessions)
+            session = self._sessions[node_id] = FetchSessionHandler(is_kept=self._keeps_sessions)
         view = self._core.view
         wanted = {
             name: Wanted(
@@ -192,7 +192,7 @@ class Fetcher:
         for state in states.values():
             state.fetch_call = call
 
-    def _node_for(self, state: PartitionState, now: float) -> int | None:
+    def _node_for(self, state: TopicPartitionState, now: float) -> int | None:
         """The replica to read from: the one the leader prefers for us (KIP-392), else the leader."""
         if state.preferred_replica is not None:
             if not self._is_online(state.partition, state.preferred_replica):
@@ -203,7 +203,7 @@ class Fetcher:
         leader = self._core.view.leader_of(*state.partition)
         return None if leader is None else leader.id
 
-    def _follow(self, state: PartitionState, node_id: int, replica: int, now: float) -> None:
+    def _follow(self, state: TopicPartitionState, node_id: int, replica: int, now: float) -> None:
         """A broker leaves what was asked to a replica that is nearer."""
         leader = self._core.view.leader_of(*state.partition)
         is_told_by_leader = leader is not None and leader.id == node_id and replica != node_id
@@ -217,7 +217,7 @@ class Fetcher:
         self._back_off(state, now)
         self._core.refresh_metadata()
 
-    def leave_replica(self, state: PartitionState, now: float) -> None:
+    def leave_replica(self, state: TopicPartitionState, now: float) -> None:
         """The replica that was read from is of no use: for a while only the leader is asked, and answers itself."""
         state.preferred_replica = None
         state.leader_until = now + min(_LEADER_S * 2**state.replica_failures, _LEADER_S_MAX)
@@ -240,7 +240,7 @@ class Fetcher:
                 self._check_leader(state)
         self._seen_version = view.version
 
-    def _check_leader(self, state: PartitionState) -> None:
+    def _check_leader(self, state: TopicPartitionState) -> None:
         found = self._view_of(state.partition)
         if found is None or found.leader == NO_NODE:
             return
@@ -275,8 +275,8 @@ class Fetcher:
     def _done(
         self,
         node_id: int,
-        session: FetchSession,
-        states: dict[TopicPartition, PartitionState],
+        session: FetchSessionHandler,
+        states: dict[TopicPartition, TopicPartitionState],
         wanted: dict[TopicPartition, Wanted],
         call: Call,
     ) -> None:
@@ -295,7 +295,11 @@ class Fetcher:
         self._notify()
 
     def _lost(
-        self, session: FetchSession, states: dict[TopicPartition, PartitionState], error: HeadraceError, now: float
+        self,
+        session: FetchSessionHandler,
+        states: dict[TopicPartition, TopicPartitionState],
+        error: HeadraceError,
+        now: float,
     ) -> None:
         session.failed()
         log.info("a fetch failed: %s", error)
@@ -308,8 +312,8 @@ class Fetcher:
     def _take(
         self,
         node_id: int,
-        session: FetchSession,
-        states: dict[TopicPartition, PartitionState],
+        session: FetchSessionHandler,
+        states: dict[TopicPartition, TopicPartitionState],
         wanted: dict[TopicPartition, Wanted],
         response: FetchResponse,
         now: float,
@@ -338,7 +342,7 @@ class Fetcher:
                     self._take_partition(node_id, state, asked, data, now)
 
     def _take_partition(
-        self, node_id: int, state: PartitionState, asked: Wanted, data: PartitionData, now: float
+        self, node_id: int, state: TopicPartitionState, asked: Wanted, data: PartitionData, now: float
     ) -> None:
         state.clear_backoff()
         state.high_watermark = data.high_watermark
@@ -351,7 +355,7 @@ class Fetcher:
             return
         if state.preferred_replica == node_id:
             state.replica_failures = 0
-        chunk = Chunk(
+        chunk = FetchedChunk(
             state.partition,
             asked.fetch_offset,
             data.records,
@@ -364,7 +368,7 @@ class Fetcher:
     def _refused(
         self,
         node_id: int,
-        state: PartitionState,
+        state: TopicPartitionState,
         asked: Wanted,
         data: PartitionData,
         response: FetchResponse,
@@ -389,12 +393,12 @@ class Fetcher:
                 log.info("position %s of %s is out of range: resetting", asked.fetch_offset, state.partition)
                 state.request_reset(self._settings.reset)
             else:
-                self._fail(state, asked, OffsetsOutOfRangeError({state.partition: asked.fetch_offset}))
+                self._fail(state, asked, out_of_range({state.partition: asked.fetch_offset}))
         else:
             error = error_for(code)
             self._fail(state, asked, say(error, f"fetching {state.partition} from offset {asked.fetch_offset}"))
 
-    def _fail(self, state: PartitionState, asked: Wanted, error: HeadraceError) -> None:
+    def _fail(self, state: TopicPartitionState, asked: Wanted, error: HeadraceError) -> None:
         """Kept for the next poll, which raises it if the position is still the same."""
         self._errors[state.partition] = (state, asked.fetch_offset, error)
 
@@ -412,7 +416,7 @@ class Fetcher:
             self._check_leader(state)
         return True
 
-    def _back_off(self, state: PartitionState, now: float) -> None:
+    def _back_off(self, state: TopicPartitionState, now: float) -> None:
         state.retry_at = now + self._settings.retry_backoff.wait_ms(state.failures, self._core.rng) / 1000
         state.failures += 1
 
@@ -430,7 +434,7 @@ class Fetcher:
     def has_data(self) -> bool:
         return bool(self._errors) or any(state.chunks and state.is_fetchable for state in self._subscriptions.states())
 
-    def next_piece(self, rows_max: int) -> tuple[PartitionState, Chunk, PartitionColumns] | None:
+    def next_piece(self, rows_max: int) -> tuple[TopicPartitionState, FetchedChunk, PartitionColumns] | None:
         """The next records of some partition, not yet handed out (see `take`): one chunk after the other, in turn."""
         while True:
             state = self._pick()
@@ -449,29 +453,29 @@ class Fetcher:
             # Only markers and aborted records: there is nothing to hand out, but the position moves on.
             self._drop(state, chunk)
 
-    def next_chunk(self) -> tuple[PartitionState, Chunk] | None:
+    def next_chunk(self) -> tuple[TopicPartitionState, FetchedChunk] | None:
         """What a fetch brought for some partition, whole, for who wants it as it is (see `take_whole`)."""
         state = self._pick()
         return None if state is None else (state, state.chunks[0])
 
-    def take_whole(self, state: PartitionState, chunk: Chunk) -> None:
+    def take_whole(self, state: TopicPartitionState, chunk: FetchedChunk) -> None:
         """All of a chunk was handed out."""
         self._drop(state, chunk)
 
-    def take(self, state: PartitionState, chunk: Chunk, rows: int) -> None:
+    def take(self, state: TopicPartitionState, chunk: FetchedChunk, rows: int) -> None:
         """That many records of a piece were handed out (or will be, and `marks` says how it was before)."""
         columns, row = chunk.place
         if columns is not None:
             self.take_to(state, chunk, columns, row + rows)
 
-    def take_to(self, state: PartitionState, chunk: Chunk, columns: Columns, row: int) -> None:
-        """Rows of these columns (see `Chunk.place`) before `row` were handed out. To say so twice changes nothing."""
+    def take_to(self, state: TopicPartitionState, chunk: FetchedChunk, columns: Columns, row: int) -> None:
+        """Rows of these columns (see `FetchedChunk.place`) before `row` were handed out. Said twice, it is the same."""
         self.metrics.records_consumed += chunk.advance_to(columns, row)
         state.position, state.offset_epoch = chunk.position, chunk.leader_epoch
         if chunk.is_done:
             self._drop(state, chunk)
 
-    def _drop(self, state: PartitionState, chunk: Chunk) -> None:
+    def _drop(self, state: TopicPartitionState, chunk: FetchedChunk) -> None:
         state.position = chunk.next_offset
         if chunk.leader_epoch != NO_EPOCH:
             state.offset_epoch = chunk.leader_epoch
@@ -489,7 +493,7 @@ class Fetcher:
         if marks is None:
             return
         for mark in reversed(marks):
-            state: PartitionState = mark.state
+            state: TopicPartitionState = mark.state
             chunk = mark.chunk
             if self._subscriptions.get(state.partition) is not state:
                 continue
@@ -505,7 +509,7 @@ class Fetcher:
         self.marks = None
         self._current = None
 
-    def _pick(self) -> PartitionState | None:
+    def _pick(self) -> TopicPartitionState | None:
         current = self._current
         if (
             current is not None

@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping
 from headrace.assignors import (
     NEED_LAG,
     NEED_SIZE,
+    AssignableTopics,
     Assignor,
-    ClusterView,
     GroupAssignment,
     Subscription,
     decode_subscription,
@@ -106,11 +106,11 @@ class GroupLeader:
         if not known:
             log.warning("some topics of the group are not known: %s", sorted(topics - self._core.view.topics.keys()))
 
-    def _cluster(self, topics: set[str]) -> ClusterView:
+    def _cluster(self, topics: set[str]) -> AssignableTopics:
         view = self._core.view
         racks = {node.id: node.rack for node in view.nodes.values()}
         known = {topic: view.topics[topic] for topic in sorted(topics) if topic in view.topics}
-        return ClusterView(
+        return AssignableTopics(
             partitions={topic: len(one.partitions) for topic, one in known.items() if one.partitions},
             replica_racks={
                 topic: [[racks.get(replica) for replica in part.replicas] for part in one.partitions]
@@ -136,7 +136,7 @@ class GroupLeader:
             )
         return snapshot
 
-    def _lag(self, cluster: ClusterView) -> Flow[dict[TopicPartition, int]]:
+    def _lag(self, cluster: AssignableTopics) -> Flow[dict[TopicPartition, int]]:
         partitions = [TopicPartition(topic, i) for topic, count in cluster.partitions.items() for i in range(count)]
         if self.commits is None or not partitions:
             return {}
@@ -169,7 +169,7 @@ class GroupLeader:
         return sizes
 
     @staticmethod
-    def _warn(made: GroupAssignment, subscriptions: Mapping[str, Subscription], cluster: ClusterView) -> None:
+    def _warn(made: GroupAssignment, subscriptions: Mapping[str, Subscription], cluster: AssignableTopics) -> None:
         unknown = {topic for one in subscriptions.values() for topic in one.topics} - cluster.partitions.keys()
         if unknown:
             log.warning("subscribed topics that do not exist (yet): %s", ", ".join(sorted(unknown)))

@@ -13,7 +13,7 @@ from typing import Any
 
 from headrace.client.cluster.drivers import BlockingClient
 from headrace.client.configs import ConnectionConfig
-from headrace.client.consumer._heartbeats import Heartbeats, Identity
+from headrace.client.consumer._heartbeats import GroupIdentity, Heartbeats
 from headrace.net.connection import Call
 from headrace.net.node import Node
 from headrace.runtime import Clock
@@ -100,7 +100,7 @@ class HeartbeatThread:
         finally:
             client.close()
 
-    def _send(self, client: BlockingClient, node: Node, request: Any, identity: Identity) -> None:
+    def _send(self, client: BlockingClient, node: Node, request: Any, identity: GroupIdentity) -> None:
         def done(call: Call) -> None:
             if call.error is not None:
                 self._broken = True

@@ -23,7 +23,7 @@ _RETRY_S = 0.1
 
 
 @dataclass(frozen=True, slots=True)
-class Identity:
+class GroupIdentity:
     """Who sends heartbeats and commits: a member of a generation, or (with assign) nobody in particular."""
 
     generation_id: int = -1
@@ -31,7 +31,7 @@ class Identity:
     instance_id: str | None = None
 
 
-class Verdict(Enum):
+class HeartbeatVerdict(Enum):
     """What a heartbeat brought to light."""
 
     REJOIN = "the group is rebalancing"
@@ -46,8 +46,8 @@ class Verdict(Enum):
 class News:
     """A verdict, and whom it is about."""
 
-    verdict: Verdict
-    identity: Identity
+    verdict: HeartbeatVerdict
+    identity: GroupIdentity
     code: int = 0
 
 
@@ -60,10 +60,10 @@ class Heartbeats:
         self._interval_s = interval_ms / 1000
         self._session_s = session_timeout_ms / 1000
         self._poll_s = max_poll_interval_ms / 1000
-        self._identity: Identity | None = None
+        self._identity: GroupIdentity | None = None
         self._node: Node | None = None
         self._next_at = 0.0
-        self._heard_at = 0.0
+        self._answered_at = 0.0
         self._polled_at = 0.0
         self._in_flight = False
         self._sent_to: Node | None = None
@@ -74,11 +74,11 @@ class Heartbeats:
 
     # --- the consumer's side ----------------------------------------------------------------------------------------
 
-    def start(self, identity: Identity, node: Node, now: float) -> None:
+    def start(self, identity: GroupIdentity, node: Node, now: float) -> None:
         """Send heartbeats for this member from now on, to this coordinator."""
         with self._lock:
             self._identity, self._node = identity, node
-            self._heard_at = self._polled_at = now
+            self._answered_at = self._polled_at = now
             self._next_at = now + self._interval_s
             self._in_flight = False
             self._news = None
@@ -96,9 +96,9 @@ class Heartbeats:
             if self._identity is None:
                 return
             self._node = node
-            self._next_at = self._heard_at = now
+            self._next_at = self._answered_at = now
             self._in_flight = False
-            if self._news is not None and self._news.verdict is Verdict.COORDINATOR_UNKNOWN:
+            if self._news is not None and self._news.verdict is HeartbeatVerdict.COORDINATOR_UNKNOWN:
                 self._news = None
         self.on_change()
 
@@ -116,7 +116,7 @@ class Heartbeats:
         with self._lock:
             if self._news is not news:
                 return
-            if news.verdict is Verdict.COORDINATOR_UNKNOWN:
+            if news.verdict is HeartbeatVerdict.COORDINATOR_UNKNOWN:
                 # None are sent until the coordinator is found again: this one would only say the same.
                 self._node = None
             self._news = None
@@ -140,20 +140,20 @@ class Heartbeats:
             if self._node is None:
                 return deadline
             if self._in_flight:
-                return min(deadline, self._heard_at + self._session_s)
+                return min(deadline, self._answered_at + self._session_s)
             return min(deadline, self._next_at)
 
     def _news_ends_it(self) -> bool:
-        return self._news is not None and self._news.verdict is not Verdict.REJOIN
+        return self._news is not None and self._news.verdict is not HeartbeatVerdict.REJOIN
 
-    def next_request(self, now: float) -> tuple[Node, Any, Identity] | None:
+    def next_request(self, now: float) -> tuple[Node, Any, GroupIdentity] | None:
         """What to send now, and where; None if nothing is due. Report the answer with `answered`."""
         with self._lock:
             identity, node = self._identity, self._node
             if identity is None or self._news_ends_it():
                 return None
             if now >= self._polled_at + self._poll_s:
-                self._news = News(Verdict.POLL_TIMEOUT, identity)
+                self._news = News(HeartbeatVerdict.POLL_TIMEOUT, identity)
                 self._identity = None
                 if identity.instance_id is not None or node is None:
                     # A static member's place is kept until its session is over: it may come back.
@@ -162,8 +162,8 @@ class Heartbeats:
                 return node, leave_request(self._group_id, identity.member_id, None, reason), identity
             if node is None:
                 return None
-            if now >= self._heard_at + self._session_s:
-                self._news = News(Verdict.COORDINATOR_UNKNOWN, identity)
+            if now >= self._answered_at + self._session_s:
+                self._news = News(HeartbeatVerdict.COORDINATOR_UNKNOWN, identity)
                 return None
             if self._in_flight or now < self._next_at:
                 return None
@@ -178,7 +178,7 @@ class Heartbeats:
             )
             return node, request, identity
 
-    def answered(self, identity: Identity, code: int | None, error: HeadraceError | None, now: float) -> bool:
+    def answered(self, identity: GroupIdentity, code: int | None, error: HeadraceError | None, now: float) -> bool:
         """The answer to a heartbeat: a code, or why there is none. Says whether there is news for the consumer."""
         with self._lock:
             self._in_flight = False
@@ -189,26 +189,26 @@ class Heartbeats:
                 self._next_at = min(self._next_at, now + _RETRY_S)
                 return False
             if not code:
-                self._heard_at = now
+                self._answered_at = now
                 return False
-            verdict = _VERDICTS.get(code, Verdict.FAILED)
-            if verdict is Verdict.FAILED and is_retriable(code):
+            verdict = _VERDICTS.get(code, HeartbeatVerdict.FAILED)
+            if verdict is HeartbeatVerdict.FAILED and is_retriable(code):
                 self._next_at = min(self._next_at, now + _RETRY_S)
                 return False
-            if verdict is Verdict.REJOIN:
+            if verdict is HeartbeatVerdict.REJOIN:
                 # Still a member: heartbeats go on until the rebalance begins.
-                self._heard_at = now
+                self._answered_at = now
             self._news = News(verdict, identity, code)
             return True
 
 
-_VERDICTS: dict[int, Verdict] = {
-    ErrorCode.REBALANCE_IN_PROGRESS: Verdict.REJOIN,
-    ErrorCode.NOT_COORDINATOR: Verdict.COORDINATOR_UNKNOWN,
-    ErrorCode.COORDINATOR_NOT_AVAILABLE: Verdict.COORDINATOR_UNKNOWN,
-    ErrorCode.ILLEGAL_GENERATION: Verdict.LOST,
-    ErrorCode.UNKNOWN_MEMBER_ID: Verdict.LOST,
-    ErrorCode.FENCED_INSTANCE_ID: Verdict.FENCED,
+_VERDICTS: dict[int, HeartbeatVerdict] = {
+    ErrorCode.REBALANCE_IN_PROGRESS: HeartbeatVerdict.REJOIN,
+    ErrorCode.NOT_COORDINATOR: HeartbeatVerdict.COORDINATOR_UNKNOWN,
+    ErrorCode.COORDINATOR_NOT_AVAILABLE: HeartbeatVerdict.COORDINATOR_UNKNOWN,
+    ErrorCode.ILLEGAL_GENERATION: HeartbeatVerdict.LOST,
+    ErrorCode.UNKNOWN_MEMBER_ID: HeartbeatVerdict.LOST,
+    ErrorCode.FENCED_INSTANCE_ID: HeartbeatVerdict.FENCED,
 }
 
 

@@ -24,7 +24,7 @@ from headrace.client.cluster.coordinator import NOT_THE_COORDINATOR
 from headrace.client.cluster.core import ClientCore
 from headrace.client.consumer._coordinator import CoordinatorLink
 from headrace.client.consumer._group_leader import GroupLeader
-from headrace.client.consumer._heartbeats import Heartbeats, Identity, News, Verdict, leave_request
+from headrace.client.consumer._heartbeats import GroupIdentity, Heartbeats, HeartbeatVerdict, News, leave_request
 from headrace.client.consumer._subscription import RebalanceListener, Subscriptions
 from headrace.client.consumer.config import ConsumerSettings
 from headrace.client.consumer.errors import CommitFailedError, RebalanceListenerError, say
@@ -94,7 +94,7 @@ class GroupMembership:
         self._prepared = False
         self._unfinished = False
         """Whether an assignment came and was not put into effect, because the rebalance was interrupted there."""
-        self._joined = Identity(instance_id=settings.group_instance_id)
+        self._joined = GroupIdentity(instance_id=settings.group_instance_id)
         self._reason = "the consumer joins for the first time"
         self._joined_topics: set[str] | None = None
         self._seen_finds = 0
@@ -102,8 +102,8 @@ class GroupMembership:
     # --- what others ask --------------------------------------------------------------------------------------------
 
     @property
-    def identity(self) -> Identity:
-        return Identity(self.generation_id, self.member_id, self._settings.group_instance_id)
+    def identity(self) -> GroupIdentity:
+        return GroupIdentity(self.generation_id, self.member_id, self._settings.group_instance_id)
 
     @property
     def is_member(self) -> bool:
@@ -121,14 +121,14 @@ class GroupMembership:
         )
 
     @property
-    def last_identity(self) -> Identity:
+    def last_identity(self) -> GroupIdentity:
         """As whom this consumer was last given partitions. Kept when the membership is lost: a transaction that commits
         the offsets of what was read then is to be refused, and who is nobody is not."""
         return self._joined
 
-    def identity_for_commit(self) -> Identity:
+    def identity_for_commit(self) -> GroupIdentity:
         if not self._subscriptions.uses_group:
-            return Identity()
+            return GroupIdentity()
         if self.is_member and (self.state is MemberState.STABLE or self.is_closing):
             # Who is about to go commits what it read as long as the group takes it, be it in a rebalance.
             return self.identity
@@ -141,7 +141,7 @@ class GroupMembership:
             "if it was a member before, poll() was not called within max.poll.interval.ms"
         )
 
-    def commit_refused(self, code: int, identity: Identity) -> None:
+    def commit_refused(self, code: int, identity: GroupIdentity) -> None:
         if identity != self.identity:
             return
         if code == ErrorCode.REBALANCE_IN_PROGRESS:
@@ -186,16 +186,16 @@ class GroupMembership:
         if news.identity != self.identity:
             return
         verdict = news.verdict
-        if verdict is Verdict.REJOIN:
+        if verdict is HeartbeatVerdict.REJOIN:
             if self.state is MemberState.STABLE:
                 self.request_rejoin("the group is rebalancing")
-        elif verdict is Verdict.COORDINATOR_UNKNOWN:
+        elif verdict is HeartbeatVerdict.COORDINATOR_UNKNOWN:
             self._link.forget(verdict.value)
-        elif verdict is Verdict.LOST:
+        elif verdict is HeartbeatVerdict.LOST:
             self._lose(ErrorCode(news.code).name, keep_member_id=news.code == ErrorCode.ILLEGAL_GENERATION)
-        elif verdict is Verdict.FENCED:
+        elif verdict is HeartbeatVerdict.FENCED:
             self._fenced()
-        elif verdict is Verdict.POLL_TIMEOUT:
+        elif verdict is HeartbeatVerdict.POLL_TIMEOUT:
             log.warning(
                 "group %s: poll() was not called within max.poll.interval.ms (%s ms), so this consumer left the group "
                 "and its partitions went to others. Process faster, lower max.poll.records, or raise that time",

@@ -17,7 +17,7 @@ from headrace.errors import RequestTimedOutError
 from headrace.topics import TopicPartition
 
 
-class Operation:
+class ConsumerOperation:
     """What an operation looks at: the core; and how long it may take, which it says itself, with its name."""
 
     __slots__ = ("_begun", "_check_wakeup", "_seconds", "_what", "core")
@@ -44,7 +44,7 @@ class Operation:
 
 
 def commit_sync(
-    operation: Operation, offsets: Mapping[Any, Any] | None = None, timeout: float | None = None
+    operation: ConsumerOperation, offsets: Mapping[Any, Any] | None = None, timeout: float | None = None
 ) -> Flow[None]:
     """Commit what was handed out so far, or given offsets ({partition: offset or OffsetAndMetadata}), and wait.
 
@@ -56,7 +56,7 @@ def commit_sync(
 
 
 def committed(
-    operation: Operation, partitions: Iterable[TopicPartition | tuple[str, int]], timeout: float | None = None
+    operation: ConsumerOperation, partitions: Iterable[TopicPartition | tuple[str, int]], timeout: float | None = None
 ) -> Flow[dict[TopicPartition, OffsetAndMetadata | None]]:
     """The offsets that the group has committed; None where there is none."""
     operation.limit(timeout, "reading committed offsets")
@@ -65,7 +65,7 @@ def committed(
 
 
 def position(
-    operation: Operation, partition: TopicPartition | tuple[str, int], timeout: float | None = None
+    operation: ConsumerOperation, partition: TopicPartition | tuple[str, int], timeout: float | None = None
 ) -> Flow[int]:
     """The offset of the next record that will be handed out."""
     operation.limit(timeout, "looking up the position")
@@ -73,7 +73,7 @@ def position(
 
 
 def offsets_for_times(
-    operation: Operation, timestamps: Mapping[Any, int], timeout: float | None = None
+    operation: ConsumerOperation, timestamps: Mapping[Any, int], timeout: float | None = None
 ) -> Flow[dict[TopicPartition, OffsetAndTimestamp | None]]:
     """Per partition, the first record at or after a time (milliseconds since 1970); None if there is none."""
     operation.limit(timeout, "looking up offsets by time")
@@ -86,7 +86,7 @@ def offsets_for_times(
 
 
 def beginning_offsets(
-    operation: Operation, partitions: Iterable[TopicPartition | tuple[str, int]], timeout: float | None = None
+    operation: ConsumerOperation, partitions: Iterable[TopicPartition | tuple[str, int]], timeout: float | None = None
 ) -> Flow[dict[TopicPartition, int]]:
     """The first offset there is."""
     operation.limit(timeout, "looking up offsets")
@@ -94,7 +94,7 @@ def beginning_offsets(
 
 
 def end_offsets(
-    operation: Operation, partitions: Iterable[TopicPartition | tuple[str, int]], timeout: float | None = None
+    operation: ConsumerOperation, partitions: Iterable[TopicPartition | tuple[str, int]], timeout: float | None = None
 ) -> Flow[dict[TopicPartition, int]]:
     """The end of what this consumer may read: the high watermark, or the last stable offset for read_committed."""
     operation.limit(timeout, "looking up offsets")
@@ -102,26 +102,26 @@ def end_offsets(
 
 
 def _bounds(
-    operation: Operation, partitions: Iterable[TopicPartition | tuple[str, int]], timestamp: int
+    operation: ConsumerOperation, partitions: Iterable[TopicPartition | tuple[str, int]], timestamp: int
 ) -> Flow[dict[TopicPartition, int]]:
     wanted = {TopicPartition(*partition): timestamp for partition in partitions}
     found = yield from operation.core.lookup.lookup(wanted)
     return {partition: one.offset for partition, one in found.items() if one is not None}
 
 
-def partitions_for(operation: Operation, topic: str, timeout: float | None = None) -> Flow[list[PartitionView]]:
+def partitions_for(operation: ConsumerOperation, topic: str, timeout: float | None = None) -> Flow[list[PartitionView]]:
     """The partitions of a topic with their leaders; none if there is no such topic."""
     operation.limit(timeout, f"asking for topic {topic}")
     return (yield from operation.core.topics.partitions_for(topic))
 
 
-def list_topics(operation: Operation, timeout: float | None = None) -> Flow[dict[str, list[PartitionView]]]:
+def list_topics(operation: ConsumerOperation, timeout: float | None = None) -> Flow[dict[str, list[PartitionView]]]:
     """Every topic that this consumer may see, with its partitions."""
     operation.limit(timeout, "asking for topics")
     return (yield from operation.core.topics.list_topics())
 
 
-def unsubscribe(operation: Operation, timeout: float | None = None) -> Flow[None]:
+def unsubscribe(operation: ConsumerOperation, timeout: float | None = None) -> Flow[None]:
     """Give up what is subscribed or assigned; leaves the group."""
     operation.limit(timeout, "unsubscribing")
     yield from operation.core.unsubscribe()

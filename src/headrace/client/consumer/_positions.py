@@ -8,8 +8,8 @@ from collections.abc import Callable
 from headrace.client.cluster.core import ClientCore
 from headrace.client.cluster.list_offsets import OffsetLookup
 from headrace.client.consumer._commits import OffsetCommits
-from headrace.client.consumer._subscription import NO_EPOCH, PartitionState, Subscriptions
-from headrace.client.consumer.config import ConsumerSettings, OffsetReset
+from headrace.client.consumer._subscription import NO_EPOCH, Subscriptions, TopicPartitionState
+from headrace.client.consumer.config import ConsumerSettings, OffsetResetStrategy
 from headrace.client.consumer.errors import LogTruncationError, NoOffsetForPartitionError, is_retriable, say
 from headrace.client.flows import All, Flow
 from headrace.errors import (
@@ -53,7 +53,7 @@ class Positions:
         self._commits = commits
         self._notify = notify
 
-    def pending(self, now: float, also: PartitionState | None = None) -> tuple[bool, float]:
+    def pending(self, now: float, also: TopicPartitionState | None = None) -> tuple[bool, float]:
         """Whether a round has something to do now, and when it will have at the latest.
 
         A partition that the rebalance listener is being told of is left alone, unless (`also`) its position is asked
@@ -69,7 +69,7 @@ class Positions:
                 due = min(due, state.retry_at)
         return False, due
 
-    def round(self, also: PartitionState | None = None) -> Flow[None]:
+    def round(self, also: TopicPartitionState | None = None) -> Flow[None]:
         """One round for all partitions that need something. Raises what the user has to decide."""
         states = [
             s
@@ -86,15 +86,15 @@ class Positions:
         if validating:
             yield from self._validate(validating)
 
-    def _is_due(self, state: PartitionState) -> bool:
+    def _is_due(self, state: TopicPartitionState) -> bool:
         return state.retry_at <= self._core.clock.monotonic()
 
-    def _is_current(self, state: PartitionState) -> bool:
+    def _is_current(self, state: TopicPartitionState) -> bool:
         return self._subscriptions.get(state.partition) is state
 
     # --- the beginning ----------------------------------------------------------------------------------------------
 
-    def _begin(self, states: list[PartitionState]) -> Flow[None]:
+    def _begin(self, states: list[TopicPartitionState]) -> Flow[None]:
         committed = {}
         if self._commits is not None:
             committed = yield from self._commits.fetch([state.partition for state in states])
@@ -116,9 +116,9 @@ class Positions:
 
     # --- the policy -------------------------------------------------------------------------------------------------
 
-    def _reset(self, states: list[PartitionState]) -> Flow[None]:
+    def _reset(self, states: list[TopicPartitionState]) -> Flow[None]:
         now_ms = self._core.clock.now_ms()
-        asked: dict[TopicPartition, OffsetReset] = {}
+        asked: dict[TopicPartition, OffsetResetStrategy] = {}
         for state in states:
             if state.reset is not None:
                 asked[state.partition] = state.reset
@@ -147,7 +147,7 @@ class Positions:
             else:
                 self._failed(state, errors.get(partition))
 
-    def _failed(self, state: PartitionState, error: HeadraceError | None) -> None:
+    def _failed(self, state: TopicPartitionState, error: HeadraceError | None) -> None:
         if error is not None and not isinstance(error, RetriableError):
             raise (
                 say(error, f"looking up where to begin in {state.partition}")
@@ -157,15 +157,15 @@ class Positions:
         self._core.refresh_metadata()
         self._back_off(state)
 
-    def _back_off(self, state: PartitionState) -> None:
+    def _back_off(self, state: TopicPartitionState) -> None:
         wait_ms = self._settings.retry_backoff.wait_ms(state.failures, self._core.rng)
         state.failures += 1
         state.retry_at = self._core.clock.monotonic() + wait_ms / 1000
 
     # --- truncation -------------------------------------------------------------------------------------------------
 
-    def _validate(self, states: list[PartitionState]) -> Flow[None]:
-        by_node: dict[int, list[tuple[PartitionState, int, int, int]]] = {}
+    def _validate(self, states: list[TopicPartitionState]) -> Flow[None]:
+        by_node: dict[int, list[tuple[TopicPartitionState, int, int, int]]] = {}
         gone = [state for state in states if self._is_recreated(state)]
         self._give_up(gone)
         for state in states:
@@ -205,11 +205,11 @@ class Positions:
         if truncated:
             raise LogTruncationError(truncated, divergent)
 
-    def _is_recreated(self, state: PartitionState) -> bool:
+    def _is_recreated(self, state: TopicPartitionState) -> bool:
         topic = self._core.view.topics.get(state.partition.topic)
         return topic is not None and state.is_in_another(topic.topic_id)
 
-    def _give_up(self, states: list[PartitionState]) -> None:
+    def _give_up(self, states: list[TopicPartitionState]) -> None:
         """Positions in topics that were deleted and created again: offsets of one log mean nothing in the other."""
         for state in states:
             log.warning("%s was deleted and created again: position %s is void", state.partition, state.position)
@@ -221,7 +221,7 @@ class Positions:
         if states and self._settings.reset is None:
             raise LogTruncationError({state.partition: state.position or 0 for state in states}, {})
 
-    def _ask(self, node_id: int, asked: list[tuple[PartitionState, int, int, int]]) -> Call:
+    def _ask(self, node_id: int, asked: list[tuple[TopicPartitionState, int, int, int]]) -> Call:
         topics: dict[str, OffsetForLeaderTopic] = {}
         for state, _, offset_epoch, epoch in asked:
             name, index = state.partition
@@ -234,7 +234,7 @@ class Positions:
 
     def _judge(
         self,
-        state: PartitionState,
+        state: TopicPartitionState,
         answer: EpochEndOffset | None,
         epoch: int,
         truncated: dict[TopicPartition, int],

@@ -15,11 +15,11 @@ from headrace.client.cluster.drivers import BlockingClient
 from headrace.client.cluster.list_offsets import OffsetLookup
 from headrace.client.consumer._fetching import Fetcher
 from headrace.client.consumer._positions import Positions
-from headrace.client.consumer._subscription import PartitionState, Subscriptions
+from headrace.client.consumer._subscription import Subscriptions, TopicPartitionState
 from headrace.client.consumer.config import EARLIEST_TIMESTAMP, READ_UNCOMMITTED, ConsumerSettings
 from headrace.client.consumer.errors import (
     LogTruncationError,
-    OffsetsOutOfRangeError,
+    OffsetOutOfRangeError,
     RecordDeserializationError,
     say,
 )
@@ -53,13 +53,14 @@ class Loss:
     """In words: what is gone, and from where."""
 
 
-class LostOffsetsError(OffsetsOutOfRangeError):
+class LostOffsetsError(OffsetOutOfRangeError):
     """Offsets that were to be read are not there any more; `loss` says which."""
 
     def __init__(self, loss: Loss) -> None:
-        super().__init__({loss.partition: loss.start})
+        super().__init__(
+            f"{loss.what}. Retention deleted it, or the topic was deleted and made anew", {loss.partition: loss.start}
+        )
         self.loss = loss
-        self.args = (f"{loss.what}. Retention deleted it, or the topic was deleted and made anew",)
 
 
 OnLoss = Callable[[Loss], None]
@@ -101,7 +102,7 @@ class RangeCore:
         self.ends: dict[TopicPartition, int] = {}
         """Where ranges end; one that is not in here has no end."""
         self._starts: dict[TopicPartition, int] = {}
-        self.missing: OffsetsOutOfRangeError | None = None
+        self.missing: OffsetOutOfRangeError | None = None
         """What to raise if nothing comes any more."""
         self._settings, self._clock = settings, core.clock
         self._written = OffsetLookup(core, READ_UNCOMMITTED, _no_news)
@@ -151,7 +152,7 @@ class RangeCore:
         due = self._advance_positions(now)
         try:
             self.fetcher.raise_errors()
-        except OffsetsOutOfRangeError as error:
+        except OffsetOutOfRangeError as error:
             self._out_of_range(error)
         due = min(due, self._send(now))
         if self._round is None:
@@ -263,7 +264,7 @@ class RangeCore:
         """Whether every range is read to its end; what was begun ahead stays."""
         return not any(self._is_unfinished(state) for state in self.subscriptions.states())
 
-    def _is_unfinished(self, state: PartitionState) -> bool:
+    def _is_unfinished(self, state: TopicPartitionState) -> bool:
         end = self.ends.get(state.partition)
         return end is None or state.position is None or state.position < end
 
@@ -297,9 +298,9 @@ class RangeCore:
                 elif state.failures > asked.failures or state.validating:
                     self._waits_for[state.partition] = "its broker refused to be read from"
                 elif state.partition in self.ends and self._is_unfinished(state):
-                    self._nothing_came(state, asked, call)
+                    self._on_empty_answer(state, asked, call)
 
-    def _judge_topic(self, state: PartitionState) -> None:
+    def _judge_topic(self, state: TopicPartitionState) -> None:
         """Nobody is asked: is there nobody who could be?"""
         core = self.client.core
         topic = core.view.topics.get(state.partition.topic)
@@ -314,7 +315,7 @@ class RangeCore:
             self._waits_for[state.partition] = "it has no leader, or does not exist"
             self._trouble = core.trouble or self._trouble
 
-    def _nothing_came(self, state: PartitionState, asked: _Asked, call: Call) -> None:
+    def _on_empty_answer(self, state: TopicPartitionState, asked: _Asked, call: Call) -> None:
         """At the end of the log, or of what is committed: either the range goes beyond, or a transaction is open."""
         now = self._clock.monotonic()
         if state.preferred_replica is not None:
@@ -337,7 +338,7 @@ class RangeCore:
             # A broker that answers at once is not asked again at once.
             state.retry_at = now + self._settings.retry_backoff.first_ms / 1000
 
-    def _at_end(self, state: PartitionState, asked: _Asked) -> None:
+    def _at_end(self, state: TopicPartitionState, asked: _Asked) -> None:
         """The leader gives nothing at the position: has the log lost it, or is it only not readable yet?"""
         partition, position, end = state.partition, state.fetch_offset, self.ends.get(state.partition)
         self.client.core.refresh_metadata()
@@ -355,7 +356,7 @@ class RangeCore:
         self._on_loss(Loss(partition, position, end, what))
         _finish(state, end)
 
-    def _out_of_range(self, error: OffsetsOutOfRangeError) -> None:
+    def _out_of_range(self, error: OffsetOutOfRangeError) -> None:
         """The leader does not have a position. What was deleted is lost; what the log ends before may come: the leader
         is new and does not know yet how much is committed, or another broker is about to lead."""
         wanted = dict.fromkeys(error.offsets, EARLIEST_TIMESTAMP)
@@ -424,7 +425,7 @@ class RangeCore:
         return task.result
 
 
-def _finish(state: PartitionState, position: int) -> None:
+def _finish(state: TopicPartitionState, position: int) -> None:
     """Go on from there, and drop what was fetched before."""
     state.seek(position)
 

@@ -8,8 +8,8 @@ from collections.abc import Collection, Iterable, Iterator
 from enum import Enum
 from typing import Any, Protocol
 
-from headrace.client.consumer._chunks import Chunk
-from headrace.client.consumer.config import OffsetReset
+from headrace.client.consumer._chunks import FetchedChunk
+from headrace.client.consumer.config import OffsetResetStrategy
 from headrace.client.consumer.errors import IllegalStateError
 from headrace.net.connection import Call
 from headrace.protocol.schema import ZERO_UUID
@@ -37,7 +37,7 @@ class SubscriptionKind(Enum):
     ASSIGNED = "partitions by hand"
 
 
-class PartitionState:
+class TopicPartitionState:
     """Where the consumer stands in one partition."""
 
     __slots__ = (
@@ -73,7 +73,7 @@ class PartitionState:
         """The leader epoch of the last record read: what tells later whether the log was cut behind us (KIP-320)."""
         self.current_epoch = NO_EPOCH
         """The leader epoch that the position was held against."""
-        self.reset: OffsetReset | None = None
+        self.reset: OffsetResetStrategy | None = None
         """Set while the position has to be looked up by a policy."""
         self.validating = False
         """Whether the position has to be held against a new leader first."""
@@ -84,7 +84,7 @@ class PartitionState:
         """About to be given up: nothing is read from it any more."""
         self.retry_at = 0.0
         self.failures = 0
-        self.chunks: deque[Chunk] = deque()
+        self.chunks: deque[FetchedChunk] = deque()
         self.fetch_call: Call | None = None
         """The last fetch that asked for it."""
         self.topic_id = ZERO_UUID
@@ -127,7 +127,7 @@ class PartitionState:
         """Whether a fetch of it is under way."""
         return self.fetch_call is not None and not self.fetch_call.done
 
-    def append(self, chunk: Chunk) -> None:
+    def append(self, chunk: FetchedChunk) -> None:
         """Keep what a fetch from `fetch_offset` brought."""
         self.chunks.append(chunk)
 
@@ -152,7 +152,7 @@ class PartitionState:
         self.chunks.clear()
         self.clear_backoff()
 
-    def request_reset(self, policy: OffsetReset) -> None:
+    def request_reset(self, policy: OffsetResetStrategy) -> None:
         """Let the position be looked up."""
         self.reset = policy
         self.validating = False
@@ -177,7 +177,7 @@ class Subscriptions:
         self.listener: RebalanceListener | None = None
         self.version = 0
         """Counts changes of the assignment and of positions by hand: who holds records taken earlier compares it."""
-        self._assigned: OrderedDict[TopicPartition, PartitionState] = OrderedDict()
+        self._assigned: OrderedDict[TopicPartition, TopicPartitionState] = OrderedDict()
         """In the order of turns (see `move_to_end`). Changed at one stroke, so that nothing that interrupts a change
         (a signal's handler that raises) leaves a partition out."""
 
@@ -240,12 +240,12 @@ class Subscriptions:
         Gives the new ones; with `in_callback` also those of which the listener was to hear before and did not, because
         that was interrupted.
         """
-        after: OrderedDict[TopicPartition, PartitionState] = OrderedDict()
+        after: OrderedDict[TopicPartition, TopicPartitionState] = OrderedDict()
         added: list[TopicPartition] = []
         for partition in partitions:
             state = self._assigned.get(partition)
             if state is None:
-                state = PartitionState(partition)
+                state = TopicPartitionState(partition)
                 state.in_callback = in_callback
                 added.append(partition)
             elif in_callback and state.in_callback:
@@ -265,13 +265,13 @@ class Subscriptions:
     def assigned(self) -> list[TopicPartition]:
         return list(self._assigned)
 
-    def states(self) -> Iterator[PartitionState]:
+    def states(self) -> Iterator[TopicPartitionState]:
         return iter(self._assigned.values())
 
-    def get(self, partition: TopicPartition) -> PartitionState | None:
+    def get(self, partition: TopicPartition) -> TopicPartitionState | None:
         return self._assigned.get(partition)
 
-    def state(self, partition: TopicPartition | tuple[str, int]) -> PartitionState:
+    def state(self, partition: TopicPartition | tuple[str, int]) -> TopicPartitionState:
         found = self._assigned.get(TopicPartition(*partition))
         if found is None:
             raise IllegalStateError(
@@ -280,7 +280,7 @@ class Subscriptions:
             )
         return found
 
-    def move_to_end(self, state: PartitionState) -> None:
+    def move_to_end(self, state: TopicPartitionState) -> None:
         """It had its turn: others come first in the next fetch."""
         if state.partition in self._assigned:
             self._assigned.move_to_end(state.partition)
@@ -289,6 +289,6 @@ class Subscriptions:
         self.state(partition).seek(offset, leader_epoch)
         self.version += 1
 
-    def request_reset(self, partition: TopicPartition | tuple[str, int], policy: OffsetReset) -> None:
+    def request_reset(self, partition: TopicPartition | tuple[str, int], policy: OffsetResetStrategy) -> None:
         self.state(partition).request_reset(policy)
         self.version += 1

@@ -13,10 +13,17 @@ from headrace.client.cluster.core import coordinator_key
 from headrace.client.cluster.drivers import AsyncClient
 from headrace.client.compiled import begin_loading
 from headrace.client.consumer import _operations
-from headrace.client.consumer._base import CLOSE_TIMEOUT_S, ConsumerBase, Progress, Setup, exclusive_async, to_arrow
+from headrace.client.consumer._base import (
+    CLOSE_TIMEOUT_S,
+    ConsumerBase,
+    ConsumerSetup,
+    IterationProgress,
+    exclusive_async,
+    to_arrow,
+)
 from headrace.client.consumer._core import COLUMNS_ROWS_MAX, ConsumerCore
-from headrace.client.consumer._heartbeats import Heartbeats, Identity
-from headrace.client.consumer._operations import Operation
+from headrace.client.consumer._heartbeats import GroupIdentity, Heartbeats
+from headrace.client.consumer._operations import ConsumerOperation
 from headrace.client.consumer.errors import CallbackInterruptedError, ConsumerForkedError
 from headrace.client.consumer.records import EMPTY, ConsumerRecord, ConsumerRecords, PartitionColumns
 from headrace.client.flows import Flow, Task, UserCode, async_method, drive_async
@@ -49,7 +56,7 @@ class Consumer(ConsumerBase):
     def __init__(
         self, config: Mapping[str, Any] | None = None, /, *, runtime: Runtime | None = None, **keywords: Any
     ) -> None:
-        self._setup = Setup(config, keywords)
+        self._setup = ConsumerSetup(config, keywords)
         self._own_runtime = runtime is None
         self._runtime = runtime or real_runtime(io_threads=1)
         self._user: asyncio.Task[Any] | None = None
@@ -61,7 +68,7 @@ class Consumer(ConsumerBase):
         self._wakeup_asked = False
         self._closed = False
         self._pid = os.getpid()
-        self._progress: Progress | None = None
+        self._progress: IterationProgress | None = None
 
     # --- reading ------------------------------------------------------------------------------------------------------
 
@@ -182,7 +189,7 @@ class Consumer(ConsumerBase):
                     break
 
     @exclusive_async
-    async def _next_records(self) -> tuple[Progress, list[ConsumerRecord], int] | None:
+    async def _next_records(self) -> tuple[IterationProgress, list[ConsumerRecord], int] | None:
         core = self._enter_poll(self._user)
         found = await self._poll(core, _ITERATION_POLL_S, lambda core: core.next_for_iteration(), None)
         return None if found is None else self._begin_iteration(found)
@@ -199,16 +206,16 @@ class Consumer(ConsumerBase):
     list_topics = async_method(_operations.list_topics)
     unsubscribe = async_method(_operations.unsubscribe)
 
-    async def _run_flow(self, operation: Callable[[Operation], Flow[T]], /) -> T:
+    async def _run_flow(self, operation: Callable[[ConsumerOperation], Flow[T]], /) -> T:
         result: T = await self._run_exclusively(operation)
         return result
 
     @exclusive_async
-    async def _run_exclusively(self, operation: Callable[[Operation], Flow[Any]]) -> Any:
+    async def _run_exclusively(self, operation: Callable[[ConsumerOperation], Flow[Any]]) -> Any:
         limit = self._operation()
         return await self._drive(operation(limit), limit)
 
-    async def _drive(self, flow: Flow[T], limit: Operation) -> T:
+    async def _drive(self, flow: Flow[T], limit: ConsumerOperation) -> T:
         """Run a flow to its end, on this task."""
         return await drive_async(flow, self._runtime.clock.monotonic, limit, self._wait, self._run_user_code)
 
@@ -311,7 +318,9 @@ class Consumer(ConsumerBase):
                 pass
             changed.clear()
 
-    def _on_beat(self, heartbeats: Heartbeats, identity: Identity, changed: asyncio.Event) -> Callable[[Call], None]:
+    def _on_beat(
+        self, heartbeats: Heartbeats, identity: GroupIdentity, changed: asyncio.Event
+    ) -> Callable[[Call], None]:
         def done(call: Call) -> None:
             code = None if call.error is not None else call.response.error_code
             if heartbeats.answered(identity, code, call.error, self._runtime.clock.monotonic()):

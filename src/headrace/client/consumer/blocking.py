@@ -14,10 +14,17 @@ from headrace.assignors import settle
 from headrace.client.cluster.drivers import BlockingClient
 from headrace.client.compiled import begin_loading
 from headrace.client.consumer import _operations
-from headrace.client.consumer._base import CLOSE_TIMEOUT_S, ConsumerBase, Progress, Setup, exclusive, to_arrow
+from headrace.client.consumer._base import (
+    CLOSE_TIMEOUT_S,
+    ConsumerBase,
+    ConsumerSetup,
+    IterationProgress,
+    exclusive,
+    to_arrow,
+)
 from headrace.client.consumer._core import COLUMNS_ROWS_MAX, ConsumerCore
 from headrace.client.consumer._heartbeat_thread import HeartbeatThread
-from headrace.client.consumer._operations import Operation
+from headrace.client.consumer._operations import ConsumerOperation
 from headrace.client.consumer.errors import CallbackInterruptedError, ConsumerForkedError
 from headrace.client.consumer.records import EMPTY, ConsumerRecord, ConsumerRecords, PartitionColumns
 from headrace.client.flows import Flow, Task, UserCode, drive, method
@@ -54,7 +61,7 @@ class Consumer(ConsumerBase):
     def __init__(
         self, config: Mapping[str, Any] | None = None, /, *, clock: Clock | None = None, **keywords: Any
     ) -> None:
-        self._setup = Setup(config, keywords)
+        self._setup = ConsumerSetup(config, keywords)
         self._clock = clock or RealClock()
         self._user: int | None = None
         self._client: BlockingClient | None = None
@@ -66,7 +73,7 @@ class Consumer(ConsumerBase):
         """Whether nothing can have happened since the last poll but what the core itself waits for (see `_poll`)."""
         self._closed = False
         self._pid = os.getpid()
-        self._progress: Progress | None = None
+        self._progress: IterationProgress | None = None
         watch_forks(self)
 
     # --- reading ----------------------------------------------------------------------------------------------------
@@ -208,7 +215,7 @@ class Consumer(ConsumerBase):
                     break
 
     @exclusive
-    def _next_records(self) -> tuple[Progress, list[ConsumerRecord], int] | None:
+    def _next_records(self) -> tuple[IterationProgress, list[ConsumerRecord], int] | None:
         is_quiet = self._is_quiet
         core = self._enter_poll(self._user)
         self._is_quiet = is_quiet
@@ -229,16 +236,16 @@ class Consumer(ConsumerBase):
     list_topics = method(_operations.list_topics)
     unsubscribe = method(_operations.unsubscribe)
 
-    def _run_flow(self, operation: Callable[[Operation], Flow[T]], /) -> T:
+    def _run_flow(self, operation: Callable[[ConsumerOperation], Flow[T]], /) -> T:
         result: T = self._run_exclusively(operation)
         return result
 
     @exclusive
-    def _run_exclusively(self, operation: Callable[[Operation], Flow[Any]]) -> Any:
+    def _run_exclusively(self, operation: Callable[[ConsumerOperation], Flow[Any]]) -> Any:
         limit = self._operation()
         return self._drive(operation(limit), limit)
 
-    def _drive(self, flow: Flow[T], limit: Operation) -> T:
+    def _drive(self, flow: Flow[T], limit: ConsumerOperation) -> T:
         """Run a flow to its end, on this thread."""
         client = self._client
         assert client is not None

@@ -35,7 +35,7 @@ READ_COMMITTED = 1
 
 
 @dataclass(frozen=True, slots=True)
-class OffsetReset:
+class OffsetResetStrategy:
     """Where to begin without a committed offset: at a special timestamp of ListOffsets, or so long ago."""
 
     name: str
@@ -47,8 +47,8 @@ class OffsetReset:
         return self.timestamp if self.duration_ms is None else now_ms - self.duration_ms
 
 
-LATEST = OffsetReset("latest", LATEST_TIMESTAMP)
-EARLIEST = OffsetReset("earliest", EARLIEST_TIMESTAMP)
+LATEST = OffsetResetStrategy("latest", LATEST_TIMESTAMP)
+EARLIEST = OffsetResetStrategy("earliest", EARLIEST_TIMESTAMP)
 
 
 def parse_duration_ms(text: str) -> int | None:
@@ -61,11 +61,11 @@ def parse_duration_ms(text: str) -> int | None:
     return ((days * 24 + hours) * 60 + minutes) * 60_000 + round(seconds * 1000)
 
 
-def parse_reset(text: str) -> OffsetReset | None:
+def parse_reset(text: str) -> OffsetResetStrategy | None:
     """The policy that `auto.offset.reset` names; None for none."""
     word = text.lower()
     if word.startswith(_BY_DURATION):
-        return OffsetReset(text, duration_ms=parse_duration_ms(text[len(_BY_DURATION) :]) or 0)
+        return OffsetResetStrategy(text, duration_ms=parse_duration_ms(text[len(_BY_DURATION) :]) or 0)
     return {"latest": LATEST, "earliest": EARLIEST}.get(word)
 
 
@@ -137,7 +137,7 @@ class ConsumerSettings:
     fetch_min_bytes: int
     fetch_max_bytes: int
     fetch_max_wait_ms: int
-    reset: OffsetReset | None
+    reset: OffsetResetStrategy | None
     check_crcs: bool
     isolation: int
     max_poll_records: int

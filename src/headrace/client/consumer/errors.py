@@ -36,32 +36,29 @@ class NoOffsetForPartitionError(HeadraceError):
         )
 
 
-class OffsetsOutOfRangeError(OffsetOutOfRangeError):
-    """Positions that the log does not have (any more), and `auto.offset.reset` is none. `offsets` has them."""
-
-    def __init__(self, offsets: Mapping[TopicPartition, int]) -> None:
-        self.offsets = dict(offsets)
-        what = ", ".join(f"{partition} at {offset}" for partition, offset in sorted(self.offsets.items()))
-        super().__init__(
-            f"the log does not have these positions: {what}. They were deleted or never written, and "
-            "auto.offset.reset is none: seek() to an offset between beginning_offsets() and end_offsets()"
-        )
+def out_of_range(offsets: Mapping[TopicPartition, int]) -> OffsetOutOfRangeError:
+    """For positions that the log does not have (any more), when `auto.offset.reset` is none."""
+    what = ", ".join(f"{partition} at {offset}" for partition, offset in sorted(offsets.items()))
+    return OffsetOutOfRangeError(
+        f"the log does not have these positions: {what}. They were deleted or never written, and "
+        "auto.offset.reset is none: seek() to an offset between beginning_offsets() and end_offsets()",
+        offsets,
+    )
 
 
-class LogTruncationError(OffsetsOutOfRangeError):
+class LogTruncationError(OffsetOutOfRangeError):
     """The log was cut back behind what was read (an unclean leader election), and `auto.offset.reset` is none.
 
     `divergent_offsets` says, where known, from which offset on the log may differ from what was read.
     """
 
     def __init__(self, offsets: Mapping[TopicPartition, int], divergent_offsets: Mapping[TopicPartition, int]) -> None:
-        super().__init__(offsets)
         self.divergent_offsets = dict(divergent_offsets)
         what = ", ".join(
             f"{partition} (read up to {offset}, the same up to {self.divergent_offsets.get(partition, 'somewhere')})"
-            for partition, offset in sorted(self.offsets.items())
+            for partition, offset in sorted(offsets.items())
         )
-        self.args = (f"the log was truncated behind the position of {what}: seek() to where to go on",)
+        super().__init__(f"the log was truncated behind the position of {what}: seek() to where to go on", offsets)
 
 
 class CommitFailedError(HeadraceError):

@@ -41,7 +41,7 @@ class ProducerRecord(NamedTuple):
     headers: HeaderList | None = None
 
 
-class Setup:
+class ProducerSetup:
     """A producer's configuration, read; and the objects that it names."""
 
     def __init__(self, config: Mapping[str, Any] | None, keywords: Mapping[str, Any]) -> None:
@@ -183,7 +183,7 @@ def _numbers(given: Any, count: int, largest: int, what: str) -> list[int | None
 
 
 def rows_of(
-    setup: Setup,
+    setup: ProducerSetup,
     delivery: BatchDelivery,
     topic: str,
     values: Sequence[Any],
@@ -238,7 +238,7 @@ def _total(rows: Sequence[bytes | None]) -> int:
 
 
 def batch_rows(
-    setup: Setup,
+    setup: ProducerSetup,
     delivery: BatchDelivery,
     topic: str,
     values: Sequence[Any],
@@ -257,7 +257,7 @@ def batch_rows(
 
 
 def _columns_of(
-    setup: Setup,
+    setup: ProducerSetup,
     delivery: BatchDelivery,
     topic: str,
     values: Sequence[Any],

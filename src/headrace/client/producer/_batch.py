@@ -48,7 +48,7 @@ _CALLBACK_OF = itemgetter(CALLBACK)
 _new_metadata = tuple.__new__
 
 
-class Run:
+class RowRun:
     """Neighbouring rows of a batch that were sent by the same kind of call."""
 
     __slots__ = ("count", "handles")
@@ -108,7 +108,7 @@ class ProducerBatch:
         self.timestamps: Sequence[int] = []
         self.headers: list[HeaderList] | None = None
         self.columns: Columns | Unpacked | None = None
-        self.runs: list[Run] = []
+        self.runs: list[RowRun] = []
         self.is_closed = False
         self.encoded: Built | None = None
         self.producer_id = -1
@@ -158,7 +158,7 @@ class ProducerBatch:
         self.values.extend(values)
         assert isinstance(self.timestamps, list)
         self.timestamps.extend(timestamps)
-        self.runs.append(Run(handles, added))
+        self.runs.append(RowRun(handles, added))
         self.count += added
         self.size += size
 
@@ -166,7 +166,7 @@ class ProducerBatch:
         """Be a batch of this record, and of no other."""
         delivery[OWNER], delivery[PLACE] = self, 0
         self.keys, self.values, self.timestamps = [key], [value], [timestamp]
-        self.runs = [Run([delivery], 1)]
+        self.runs = [RowRun([delivery], 1)]
         self.count = 1
         self.size += size
         self.is_closed = True
@@ -177,7 +177,7 @@ class ProducerBatch:
         self.timestamps = columns.timestamps
         self.count = len(columns)
         self.size += size
-        self.runs.append(Run(delivery, self.count))
+        self.runs.append(RowRun(delivery, self.count))
 
     # --- sending ------------------------------------------------------------------------------------------------------
 
@@ -249,7 +249,7 @@ class ProducerBatch:
 
     def _take(self, whole: ProducerBatch, handles: Handles, start: int, end: int) -> None:
         if whole.columns is not None:
-            self.runs.append(Run(handles, end - start))
+            self.runs.append(RowRun(handles, end - start))
             self.count += end - start
             return
         headers = None if whole.headers is None else whole.headers[start:end]

@@ -8,7 +8,7 @@ from typing import Any
 from headrace.client.compiled import count_rows
 from headrace.client.producer._base import (
     ProducerRecord,
-    Setup,
+    ProducerSetup,
     as_bytes,
     as_headers,
     batch_rows,
@@ -27,7 +27,7 @@ class ProducerCalls:
 
     _sender: Sender
 
-    def __init__(self, setup: Setup, clock: Clock) -> None:
+    def __init__(self, setup: ProducerSetup, clock: Clock) -> None:
         self._setup = setup
         self._settings = setup.settings
         self._clock = clock
@@ -55,8 +55,8 @@ class ProducerCalls:
         """Send a record, and return at once with its `Delivery`: ask that for `result()`, or await it with asyncio.
 
         When `buffer.memory` is full, the blocking producer waits for up to `max.block.ms`, and the asyncio one raises
-        `BufferExhausted`. Without a partition, the key decides; without a key, Kafka's sticky way. Without a timestamp
-        (milliseconds), the time it is put into a batch. `headers` are pairs (or a mapping) of name and bytes.
+        `BufferExhaustedError`. Without a partition, the key decides; without a key, Kafka's sticky way. Without a
+        timestamp (milliseconds), the time it is put into a batch. `headers` are pairs (or a mapping) of name and bytes.
         `on_delivery(error, metadata)` is called once, `error` None when all went well.
         """
         # Everything here is paid per record: one list, one append, two comparisons (docs/design/client-speed.md).

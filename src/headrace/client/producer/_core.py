@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 from headrace.client.cluster.core import ClientCore
-from headrace.client.errors import ClientClosed
+from headrace.client.errors import ClientClosedError
 from headrace.client.producer._accumulator import Accumulator
 from headrace.client.producer._answers import STALE_METADATA, read_answers
 from headrace.client.producer._batch import NO_SEQUENCE, ProducerBatch
@@ -22,11 +22,11 @@ from headrace.client.producer._flushes import Flushes, FlushWait, leave
 from headrace.client.producer._identity import IdentityKeeper
 from headrace.client.producer._metrics import ProducerMetrics
 from headrace.client.producer._queues import PartitionQueue
-from headrace.client.producer._sequences import NEVER_WRITTEN, Identity
+from headrace.client.producer._sequences import NEVER_WRITTEN, CurrentIdentity
 from headrace.client.producer._transactions import TransactionDriver
 from headrace.client.producer.config import ProducerSettings
 from headrace.client.producer.partitioners import Partitioner
-from headrace.client.transactions._core import TransactionCore, TransactionState
+from headrace.client.transactions._core import ProducerTransactionState, TransactionCore
 from headrace.errors import (
     ErrorCode,
     HeadraceError,
@@ -67,7 +67,7 @@ class ProducerCore:
         self.accumulator.wants_topic = core.add_topic
         self.accumulator.wants_metadata = core.refresh_metadata
         self.accumulator.trouble = lambda: core.trouble
-        self.identity = Identity()
+        self.identity = CurrentIdentity()
         self.numbers = IdentityKeeper(core, settings, self.accumulator, self.identity)
         self.transactions: TransactionDriver | None = None
         if settings.transactional_id is not None:
@@ -171,7 +171,7 @@ class ProducerCore:
         if not transaction.takes_records and self.has_work:
             self._drop_unsent(transaction)
         due = driver.take_steps(now, lambda: self.has_work)
-        if transaction.state is TransactionState.FATAL_ERROR and self.fatal is None:
+        if transaction.state is ProducerTransactionState.FATAL_ERROR and self.fatal is None:
             assert transaction.error is not None
             self.fatal = transaction.error
             self._fail_all(self.fatal)
@@ -572,12 +572,12 @@ class ProducerCore:
 
     def abort(self, reason: str) -> None:
         """The end: whatever is not delivered has failed, and nothing is taken any more."""
-        error = ClientClosed(f"the record was not delivered: {reason}")
+        error = ClientClosedError(f"the record was not delivered: {reason}")
         now = self.core.clock.monotonic()
         self.accumulator.refusal = error
         self.accumulator.drain(now, self.core.clock.now_ms(), now)
         if self.transactions is not None:
-            self.transactions.transaction.close(ClientClosed(f"the outcome is not known: {reason}"))
+            self.transactions.transaction.close(ClientClosedError(f"the outcome is not known: {reason}"))
         self._fail_all(error)
 
     def recover(self) -> None:

@@ -14,7 +14,7 @@ from headrace.client.producer._core import ProducerCore
 from headrace.client.producer._one_record import OneRecord
 from headrace.client.producer.delivery import CALLBACK, OWNER, TOPIC, Delivery
 from headrace.errors import KafkaError
-from headrace.net.blocking import Events, Watch
+from headrace.net.blocking import Events, LoneConnection
 from headrace.net.connection import Call
 
 if TYPE_CHECKING:
@@ -142,7 +142,7 @@ class DirectSends:
                 sender.changed.notify_all()
         return clock.monotonic() - begun
 
-    def _watch(self, client: BlockingClient) -> Watch | None:
+    def _watch(self, client: BlockingClient) -> LoneConnection | None:
         """What to wait for, if the thread rests and nobody else waits. With the lock."""
         call, self.call = self.call, None
         # Resting, the thread has nothing under way; so all there is is this call, and it has no callbacks.
@@ -152,7 +152,7 @@ class DirectSends:
         self._is_watched, self.was_called_off = watch is not None, False
         return watch
 
-    def _read(self, client: BlockingClient, watch: Watch, has_come: bool) -> None:
+    def _read(self, client: BlockingClient, watch: LoneConnection, has_come: bool) -> None:
         """The wait is over. With the lock."""
         self._is_watched = False
         if self.was_called_off:

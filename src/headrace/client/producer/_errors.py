@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from headrace.client.cluster.core import ClientCore
 from headrace.client.cluster.view import TopicView
-from headrace.client.errors import DeliveryTimeout
+from headrace.client.errors import DeliveryTimeoutError
 from headrace.client.producer._batch import ProducerBatch
 from headrace.errors import HeadraceError, KafkaError, RequestTimedOutError, error_for
 from headrace.words import plural
@@ -14,7 +14,7 @@ def last_error(batch: ProducerBatch, error: HeadraceError, expired_ms: int | Non
     """The last attempt failed so, and there is no other; `expired_ms`: because the time for it is over."""
     what = f"{plural(batch.count, 'record')} for {batch.topic}-{batch.partition} not delivered"
     if expired_ms is not None:
-        return DeliveryTimeout(
+        return DeliveryTimeoutError(
             f"{what} within {expired_ms} ms (delivery.timeout.ms), after {plural(batch.attempts, 'attempt')}; "
             f"last: {error}"
         )
@@ -28,13 +28,13 @@ def refused_error(error: HeadraceError, what: str) -> HeadraceError:
     return type(error)(f"{what}: {error}")
 
 
-def expired_error(batch: ProducerBatch, timeout_ms: int, core: ClientCore, has_id: bool) -> DeliveryTimeout:
+def expired_error(batch: ProducerBatch, timeout_ms: int, core: ClientCore, has_id: bool) -> DeliveryTimeoutError:
     """Its time was over while it waited, or was in flight."""
     leader = core.view.leader_of(batch.topic, batch.partition)
     where = "its partition has no leader" if leader is None else f"its leader is {leader}"
     if not has_id:
         where = "the producer has no producer id yet"
-    return DeliveryTimeout(
+    return DeliveryTimeoutError(
         f"{plural(batch.count, 'record')} for {batch.topic}-{batch.partition} not delivered within {timeout_ms} ms "
         f"(delivery.timeout.ms) in {plural(batch.attempts, 'attempt')}; {where}; last trouble: {core.trouble or 'none'}"
     )
@@ -42,15 +42,15 @@ def expired_error(batch: ProducerBatch, timeout_ms: int, core: ClientCore, has_i
 
 def unknown_topic(
     topic: str, view: TopicView | None, timeout_ms: int, trouble: HeadraceError | None
-) -> DeliveryTimeout:
+) -> DeliveryTimeoutError:
     """Its topic was not known in time: because the brokers do not know it, or because none could be asked."""
     if trouble is not None:
-        return DeliveryTimeout(
+        return DeliveryTimeoutError(
             f"nothing could be sent to topic {topic} within {timeout_ms} ms (max.block.ms): {trouble}. Check "
             "bootstrap.servers and that the brokers run"
         )
     told = f" (the brokers say {error_for(view.error_code).code.name})" if view is not None and view.error_code else ""
-    return DeliveryTimeout(
+    return DeliveryTimeoutError(
         f"topic {topic} was not known within {timeout_ms} ms (max.block.ms){told}: create it, or allow "
         "auto.create.topics.enable on the brokers"
     )

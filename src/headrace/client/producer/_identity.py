@@ -10,7 +10,7 @@ import logging
 from headrace.client.cluster.core import ANY_NODE, ClientCore
 from headrace.client.producer._accumulator import Accumulator
 from headrace.client.producer._queues import PartitionQueue
-from headrace.client.producer._sequences import Identity
+from headrace.client.producer._sequences import CurrentIdentity
 from headrace.client.producer.config import ProducerSettings
 from headrace.errors import HeadraceError, RetriableError, error_for
 from headrace.net.connection import Call
@@ -25,7 +25,7 @@ class IdentityKeeper:
     """See the module. `error` is why there will be no producer id, if the brokers refuse to give one."""
 
     def __init__(
-        self, core: ClientCore, settings: ProducerSettings, accumulator: Accumulator, identity: Identity
+        self, core: ClientCore, settings: ProducerSettings, accumulator: Accumulator, identity: CurrentIdentity
     ) -> None:
         self.core = core
         self.settings = settings

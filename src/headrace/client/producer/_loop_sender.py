@@ -8,8 +8,8 @@ from typing import Any
 
 from headrace.client.cluster.drivers import AsyncClient
 from headrace.client.compiled import count_rows
-from headrace.client.errors import BufferExhausted
-from headrace.client.producer._base import Setup
+from headrace.client.errors import BufferExhaustedError
+from headrace.client.producer._base import ProducerSetup
 from headrace.client.producer._batch import ProducerBatch
 from headrace.client.producer._core import ProducerCore
 from headrace.client.producer._flushes import FlushWait
@@ -29,7 +29,7 @@ class LoopSender(Sender):
 
     core: ProducerCore
 
-    def __init__(self, setup: Setup, runtime: Runtime, producer: Any) -> None:
+    def __init__(self, setup: ProducerSetup, runtime: Runtime, producer: Any) -> None:
         super().__init__(setup.settings, SenderState.OPEN)
         self.client = AsyncClient(setup.connection, runtime)
         self.core = ProducerCore(self.client.core, setup.settings, setup.partitioner, producer)
@@ -52,7 +52,7 @@ class LoopSender(Sender):
                 core.transaction.check_send()
             used = self.used_bytes(core)
             if used > self.settings.buffer_memory and used > size:
-                raise BufferExhausted(
+                raise BufferExhaustedError(
                     f"buffer.memory={self.settings.buffer_memory} is full; `await producer.room()` before sending "
                     "more. The record was not sent"
                 )

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from enum import IntEnum
 from typing import Any, Final
 
-from headrace.client.errors import ClientClosed
+from headrace.client.errors import ClientClosedError
 from headrace.client.producer._core import ProducerCore
 from headrace.client.producer.config import ProducerSettings
 from headrace.client.producer.delivery import Delivery
@@ -84,9 +84,9 @@ class Sender(ABC):
     def open_core(self) -> ProducerCore:
         """The core, of a sender that still takes something."""
         if self.error is not None:
-            raise ClientClosed(f"the producer failed, and can only be closed: {self.error!r}") from self.error
+            raise ClientClosedError(f"the producer failed, and can only be closed: {self.error!r}") from self.error
         if self.core is None or self.state >= SenderState.CLOSING:
-            raise ClientClosed("the producer is closed: make a new one")
+            raise ClientClosedError("the producer is closed: make a new one")
         return self.core
 
     def why_closed(self) -> str:

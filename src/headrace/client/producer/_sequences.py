@@ -49,7 +49,7 @@ leader answers so too when it was replaced, or its followers were slow, while it
 
 
 @dataclass(slots=True)
-class Identity:
+class CurrentIdentity:
     """Who the producer is to the brokers. With a transactional id, the same after a restart, one epoch later."""
 
     producer_id: int = -1
@@ -82,7 +82,7 @@ class Sequences:
     """The broker waits for another number than that of the first of `assigned`: it has none of them."""
     assigned: list[ProducerBatch] = field(default_factory=list)
 
-    def may_send(self, batch: ProducerBatch, identity: Identity) -> bool:
+    def may_send(self, batch: ProducerBatch, identity: CurrentIdentity) -> bool:
         """Whether it is this batch's turn."""
         if self.is_refused:
             return False
@@ -98,10 +98,10 @@ class Sequences:
         # moved) and the second taken, their order would be lost, and the first be out of order for ever.
         return self._is_of(identity) and self.last_acked >= 0
 
-    def _is_of(self, identity: Identity) -> bool:
+    def _is_of(self, identity: CurrentIdentity) -> bool:
         return (self.producer_id, self.epoch) == (identity.producer_id, identity.epoch)
 
-    def following(self, identity: Identity) -> tuple[int, int, int]:
+    def following(self, identity: CurrentIdentity) -> tuple[int, int, int]:
         """Producer id, epoch and number of the next batch that is sent for the first time. None of it is taken yet."""
         if not self._is_of(identity):
             self.producer_id, self.epoch = identity.producer_id, identity.epoch
@@ -140,7 +140,7 @@ class Sequences:
         """Whether the broker has acknowledged the last number that was given."""
         return not self.assigned and self.next == (0 if self.last_acked < 0 else increment_sequence(self.last_acked, 1))
 
-    def restart(self, identity: Identity) -> None:
+    def restart(self, identity: CurrentIdentity) -> None:
         """Begin at 0 under a new epoch. What is assigned still was not written, and is renumbered in its order."""
         self.producer_id, self.epoch = identity.producer_id, identity.epoch
         self.next, self.last_acked, self.has_gap, self.is_refused = 0, -1, False, False

@@ -15,8 +15,8 @@ from typing import Any
 
 from headrace.client.cluster.drivers import BlockingClient
 from headrace.client.compiled import is_load_due, load_if_due, note_rows
-from headrace.client.errors import BufferExhausted, ClientClosed
-from headrace.client.producer._base import Setup, preload
+from headrace.client.errors import BufferExhaustedError, ClientClosedError
+from headrace.client.producer._base import ProducerSetup, preload
 from headrace.client.producer._core import ProducerCore
 from headrace.client.producer._core_lock import CoreLock
 from headrace.client.producer._direct_sends import DirectSends
@@ -64,7 +64,7 @@ class ThreadSender(Sender):
         "waiting",
     )
 
-    def __init__(self, setup: Setup, clock: Clock, producer: Any, state: SenderState = SenderState.NEW) -> None:
+    def __init__(self, setup: ProducerSetup, clock: Clock, producer: Any, state: SenderState = SenderState.NEW) -> None:
         super().__init__(setup.settings, state)
         self._setup = setup
         self.clock = clock
@@ -202,7 +202,7 @@ class ThreadSender(Sender):
 
     def _wait_for_room(self, core: ProducerCore, size: int) -> None:
         if self.is_on_thread:
-            raise BufferExhausted(
+            raise BufferExhaustedError(
                 "buffer.memory is full, and send() was called from a delivery callback, which cannot wait for room: "
                 "hand the record to another thread, or raise buffer.memory"
             )
@@ -216,7 +216,7 @@ class ThreadSender(Sender):
                 if left <= 0:
                     if self.used_bytes(core) <= self.settings.buffer_memory:
                         return
-                    raise BufferExhausted(
+                    raise BufferExhaustedError(
                         f"buffer.memory={self.settings.buffer_memory} stayed full for max.block.ms="
                         f"{self.settings.max_block_ms}: the brokers take less than is sent, or cannot be reached. "
                         "The record was not sent"
@@ -245,7 +245,7 @@ class ThreadSender(Sender):
                 while not condition():
                     if self.state >= SenderState.CLOSED:
                         self.open_core()
-                        raise ClientClosed(f"the producer was closed while {what} was waited for")
+                        raise ClientClosedError(f"the producer was closed while {what} was waited for")
                     left = _WAIT_LOOK_S if deadline is None else deadline - self.clock.monotonic()
                     if left <= 0:
                         raise TimeoutError(f"{what} did not end within {timeout} s")

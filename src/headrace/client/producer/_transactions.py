@@ -7,14 +7,14 @@ from typing import Any, Final
 
 from headrace.client.cluster.core import ANY_NODE, ClientCore, coordinator_key
 from headrace.client.consumer.records import ConsumerGroupMetadata
-from headrace.client.errors import TransactionStateError, TransactionTimeout
+from headrace.client.errors import TransactionStateError, TransactionTimeoutError
 from headrace.client.offsets import OffsetAndMetadata
 from headrace.client.producer._base import check_record
 from headrace.client.producer._rows import is_text
-from headrace.client.producer._sequences import Identity
+from headrace.client.producer._sequences import CurrentIdentity
 from headrace.client.producer.config import ProducerSettings
-from headrace.client.transactions._core import VERSION_2, Operation, TransactionCore, copy_of
-from headrace.client.transactions._requests import Step
+from headrace.client.transactions._core import VERSION_2, TransactionCore, TransactionOperation, copy_of
+from headrace.client.transactions._requests import TransactionRequest
 from headrace.net.connection import Call
 from headrace.topics import TopicPartition
 
@@ -30,7 +30,11 @@ class TransactionDriver:
     """The core with its connections. `on_new_identity` is called when producer id or epoch have changed."""
 
     def __init__(
-        self, core: ClientCore, settings: ProducerSettings, identity: Identity, on_new_identity: Callable[[], None]
+        self,
+        core: ClientCore,
+        settings: ProducerSettings,
+        identity: CurrentIdentity,
+        on_new_identity: Callable[[], None],
     ) -> None:
         assert settings.transactional_id is not None
         self.core = core
@@ -54,7 +58,7 @@ class TransactionDriver:
             self._send(step)
         return self.transaction.due(now)
 
-    def _send(self, step: Step) -> None:
+    def _send(self, step: TransactionRequest) -> None:
         node_id = ANY_NODE
         if step.node is not None:
             self.core.learn_node(step.node)
@@ -62,7 +66,7 @@ class TransactionDriver:
             node_id = coordinator_key(step.node.id)
         self.core.submit(node_id, step.request, lambda call: self._done(step, call), version_max=step.version_max)
 
-    def _done(self, step: Step, call: Call) -> None:
+    def _done(self, step: TransactionRequest, call: Call) -> None:
         before = (self._identity.producer_id, self._identity.epoch)
         version = 0
         if call.node_id is not None and call.error is None:
@@ -101,16 +105,16 @@ def read_offsets(
     return made, metadata
 
 
-def outcome(operation: Operation) -> None:
+def outcome(operation: TransactionOperation) -> None:
     """Raise what an operation that is done ended with, if anything."""
-    error = operation.hear()
+    error = operation.take_outcome()
     if error is not None:
         raise copy_of(error)
 
 
-def timed_out(operation: Operation, seconds: float, trouble: object) -> TransactionTimeout:
+def timed_out(operation: TransactionOperation, seconds: float, trouble: object) -> TransactionTimeoutError:
     name = operation.kind.value
-    return TransactionTimeout(
+    return TransactionTimeoutError(
         f"{name}() did not end within {seconds} s, and its outcome is not known: call {name}() again to go on waiting, "
         f"or close the producer. Last trouble: {trouble or 'none'}"
     )

@@ -10,8 +10,8 @@ from typing import Any, Self
 
 from headrace.client.cluster.view import PartitionView
 from headrace.client.consumer.records import ConsumerGroupMetadata
-from headrace.client.errors import BufferExhausted
-from headrace.client.producer._base import Setup, check_record
+from headrace.client.errors import BufferExhaustedError
+from headrace.client.producer._base import ProducerSetup, check_record
 from headrace.client.producer._calls import ProducerCalls
 from headrace.client.producer._loop_sender import LoopSender, set_done
 from headrace.client.producer._sender import SenderState
@@ -23,7 +23,7 @@ from headrace.client.producer._transactions import (
     read_offsets,
     timed_out,
 )
-from headrace.client.transactions._core import Operation, TransactionCore
+from headrace.client.transactions._core import TransactionCore, TransactionOperation
 from headrace.errors import HeadraceError
 from headrace.runtime import Runtime, real_runtime
 
@@ -37,8 +37,8 @@ class Producer(ProducerCalls):
             metadata = await producer.send("orders", b"value", key=b"key")
 
     `send` returns at once with a `Delivery`; awaiting it waits for the acknowledgement, and need not be done. When
-    `buffer.memory` is full `send` raises `BufferExhausted`: a loop that never awaits should `await producer.room()`.
-    Delivery callbacks run on the loop.
+    `buffer.memory` is full `send` raises `BufferExhaustedError`: a loop that never awaits should `await
+    producer.room()`. Delivery callbacks run on the loop.
     """
 
     _sender: LoopSender
@@ -48,7 +48,7 @@ class Producer(ProducerCalls):
     ) -> None:
         self._own_runtime = runtime is None
         self._runtime = runtime or real_runtime()
-        super().__init__(Setup(config, keywords), self._runtime.clock)
+        super().__init__(ProducerSetup(config, keywords), self._runtime.clock)
         self._sender = LoopSender(self._setup, self._runtime, self)
 
     # --- waiting ------------------------------------------------------------------------------------------------------
@@ -61,14 +61,14 @@ class Producer(ProducerCalls):
         raise RuntimeError("result() would block the event loop: await the delivery instead")
 
     async def room(self) -> None:
-        """Wait until a quarter of `buffer.memory` is free; `BufferExhausted` after `max.block.ms`."""
+        """Wait until a quarter of `buffer.memory` is free; `BufferExhaustedError` after `max.block.ms`."""
         sender, enough = self._sender, self._settings.buffer_memory * 3 // 4
         try:
             async with asyncio.timeout(self._settings.max_block_ms / 1000):
                 while sender.used_bytes(sender.core) > enough:
                     await sender.room()
         except TimeoutError:
-            raise BufferExhausted(
+            raise BufferExhaustedError(
                 f"buffer.memory={self._settings.buffer_memory} stayed full for max.block.ms="
                 f"{self._settings.max_block_ms}: the brokers take less than is sent, or cannot be reached"
             ) from None
@@ -193,7 +193,7 @@ class Producer(ProducerCalls):
     def _transaction(self) -> TransactionCore:
         return need_transactions(self._sender.core.transaction)
 
-    async def _finish_operation(self, operation: Operation, timeout: float | None) -> None:
+    async def _finish_operation(self, operation: TransactionOperation, timeout: float | None) -> None:
         sender, seconds = self._sender, self._seconds(timeout)
         sender.open_core()
         sender.client.schedule()

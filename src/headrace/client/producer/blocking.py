@@ -11,7 +11,7 @@ from typing import Any, Self, TypeVar
 from headrace.client.cluster.view import PartitionView
 from headrace.client.consumer.records import ConsumerGroupMetadata
 from headrace.client.forks import watch_forks
-from headrace.client.producer._base import Setup, check_record
+from headrace.client.producer._base import ProducerSetup, check_record
 from headrace.client.producer._calls import ProducerCalls
 from headrace.client.producer._core import ProducerCore
 from headrace.client.producer._sender import SenderState
@@ -25,7 +25,7 @@ from headrace.client.producer._transactions import (
     timed_out,
 )
 from headrace.client.producer.delivery import BatchDelivery, Delivery
-from headrace.client.transactions._core import Operation, TransactionCore
+from headrace.client.transactions._core import TransactionCore, TransactionOperation
 from headrace.errors import HeadraceError
 from headrace.runtime import Clock
 from headrace.runtime.real import RealClock
@@ -53,7 +53,7 @@ class Producer(ProducerCalls):
     def __init__(
         self, config: Mapping[str, Any] | None = None, /, *, clock: Clock | None = None, **keywords: Any
     ) -> None:
-        super().__init__(Setup(config, keywords), clock or RealClock())
+        super().__init__(ProducerSetup(config, keywords), clock or RealClock())
         self._sender = ThreadSender(self._setup, self._clock, self)
         watch_forks(self)
 
@@ -135,7 +135,7 @@ class Producer(ProducerCalls):
 
     def init_transactions(self, timeout: float | None = None) -> None:
         """Once, before the first transaction: fences older producers of the same `transactional.id` and ends what they
-        left open. Waits `max.block.ms` (or `timeout` s); `TransactionTimeout` may be answered by calling it again."""
+        left open. Waits `max.block.ms` (or `timeout` s); `TransactionTimeoutError` means: call it again."""
         self._finish_operation(self._on_transaction(lambda transaction: transaction.init()), timeout)
 
     def begin_transaction(self) -> None:
@@ -155,7 +155,7 @@ class Producer(ProducerCalls):
 
     def commit_transaction(self, timeout: float | None = None) -> None:
         """Deliver what was sent and commit. `AbortableTransactionError`: abort and begin again; a
-        `FatalTransactionError` needs a new producer; after a `TransactionTimeout` call it again."""
+        `FatalTransactionError` needs a new producer; after a `TransactionTimeoutError` call it again."""
         self._finish_operation(self._end_transaction(TransactionCore.commit), timeout)
 
     def abort_transaction(self, timeout: float | None = None) -> None:
@@ -180,10 +180,10 @@ class Producer(ProducerCalls):
                 self.abort_transaction(timeout)
             raise
 
-    def _end_transaction(self, end: Callable[[TransactionCore], Operation]) -> Operation:
+    def _end_transaction(self, end: Callable[[TransactionCore], TransactionOperation]) -> TransactionOperation:
         self._sender.refuse_records()
 
-        def run(transaction: TransactionCore, core: ProducerCore) -> Operation:
+        def run(transaction: TransactionCore, core: ProducerCore) -> TransactionOperation:
             core.flush()
             return end(transaction)
 
@@ -213,7 +213,7 @@ class Producer(ProducerCalls):
             raise errors[0]
         return answers[0]
 
-    def _finish_operation(self, operation: Operation, timeout: float | None) -> None:
+    def _finish_operation(self, operation: TransactionOperation, timeout: float | None) -> None:
         seconds = self._seconds(timeout)
         try:
             self._sender.wait(lambda: operation.is_done, seconds, operation.kind.value)

@@ -8,8 +8,8 @@ from typing import Any
 
 from headrace.client.cluster import ANY_NODE, BlockingClient, coordinator_key
 from headrace.client.cluster.coordinator import NOT_THE_COORDINATOR, found_coordinator
-from headrace.client.errors import ProducerFenced
-from headrace.client.transactions._requests import Step, find_coordinator, read_codes
+from headrace.client.errors import ProducerFencedError
+from headrace.client.transactions._requests import TransactionRequest, find_coordinator, read_codes
 from headrace.errors import ErrorCode, HeadraceError, KafkaError, RequestTimedOutError, RetriableError, error_for
 from headrace.net.backoff import Backoff
 from headrace.net.node import Node
@@ -31,8 +31,8 @@ class CoordinatorCalls:
         self._nodes: dict[str | None, Node] = {}
         """By group; None is the transaction's."""
 
-    def take(self, step: Step) -> Any:
-        """The answer to a step. Raises `ProducerFenced`, the error that does not pass, or `RequestTimedOutError`."""
+    def take(self, step: TransactionRequest) -> Any:
+        """The answer to a step. Raises `ProducerFencedError`, another final error, or `RequestTimedOutError`."""
         core = self._client.core
         concurrent = Backoff(_CONCURRENT_FIRST_MS, core.config.retry_backoff.max_ms)
         deadline = core.clock.monotonic() + self._timeout_ms / 1000
@@ -53,7 +53,7 @@ class CoordinatorCalls:
             f"{self._about(step)} was not done within {self._timeout_ms} ms; the last answer was: {last}"
         ) from last
 
-    def _answer(self, step: Step) -> Any:
+    def _answer(self, step: TransactionRequest) -> Any:
         """One attempt; raises whatever its outcome is but success."""
         group_id = step.group_id
         try:
@@ -69,7 +69,7 @@ class CoordinatorCalls:
             self._nodes.pop(group_id, None)
         error = error_for(code)
         if code in FENCED:
-            raise ProducerFenced(f"{self._about(step)}: {error}") from error
+            raise ProducerFencedError(f"{self._about(step)}: {error}") from error
         raise error
 
     def _coordinator(self, group_id: str | None) -> Node:
@@ -85,7 +85,7 @@ class CoordinatorCalls:
         self._nodes[group_id] = found
         return found
 
-    def _about(self, step: Step) -> str:
+    def _about(self, step: TransactionRequest) -> str:
         return f"{step.kind.value} of {self._transactional_id if step.group_id is None else step.group_id}"
 
 

@@ -1,8 +1,8 @@
 """A transactional producer's state, without I/O: what to ask of coordinators next, and what their answers mean.
 
 `next_step` names the one request that is to go out now, `answered` takes how it went; the user's calls (`init`,
-`begin`, `send_offsets`, `commit`, `abort`) give an `Operation` that is done some steps later. One request is under way
-at a time, and each is repeated until its outcome is known, because nothing may be sent on the strength of a guess.
+`begin`, `send_offsets`, `commit`, `abort`) give a `TransactionOperation` that is done some steps later. One request is
+under way at a time, and each is repeated until its outcome is known, because nothing may be sent on a guess.
 
 Protocol 1 tells the coordinator of partitions and groups before they are written to. Protocol 2 (KIP-890, used where
 the cluster has finalized `transaction.version` 2) leaves that to the brokers, and gets a new epoch with every end.
@@ -22,14 +22,14 @@ from headrace.client.cluster.coordinator import NOT_THE_COORDINATOR, found_coord
 from headrace.client.errors import (
     AbortableTransactionError,
     FatalTransactionError,
-    ProducerFenced,
+    ProducerFencedError,
     TransactionStateError,
 )
 from headrace.client.offsets import OffsetAndMetadata
 from headrace.client.transactions._requests import (
-    Kind,
     ProducerIdentity,
-    Step,
+    RequestKind,
+    TransactionRequest,
     add_offsets,
     add_partitions,
     commit_offsets,
@@ -45,7 +45,7 @@ from headrace.topics import TopicPartition
 
 if TYPE_CHECKING:
     from headrace.client.consumer.records import ConsumerGroupMetadata
-    from headrace.client.producer._sequences import Identity
+    from headrace.client.producer._sequences import CurrentIdentity
 
 log = logging.getLogger("headrace.client.producer")
 
@@ -78,11 +78,11 @@ _FATAL_FOR_RECORDS = frozenset(
         ErrorCode.INVALID_PRODUCER_ID_MAPPING,
     }
 )
-_UNCERTAIN_WHILE_ENDING = frozenset({Kind.ADD_PARTITIONS, Kind.ADD_OFFSETS})
+_UNCERTAIN_WHILE_ENDING = frozenset({RequestKind.ADD_PARTITIONS, RequestKind.ADD_OFFSETS})
 """Asked, and perhaps not heard: an abort has to know whether the coordinator began the transaction."""
 
 
-class TransactionState(Enum):
+class ProducerTransactionState(Enum):
     """Java's states. An error is kept until an abort ends it, or for good."""
 
     UNINITIALIZED = "uninitialized"
@@ -103,12 +103,12 @@ class OperationKind(Enum):
 
 
 @dataclass(slots=True, eq=False)
-class Operation:
-    """One call of the user's, on its way. Done, it has an error or none; `was_heard` once the user knows."""
+class TransactionOperation:
+    """One call of the user's, on its way. Done, it has an error or none; `is_reported` once the user knows."""
 
     kind: OperationKind
     is_done: bool = False
-    was_heard: bool = False
+    is_reported: bool = False
     error: HeadraceError | None = None
     waiters: list[Callable[[], None]] = field(default_factory=list)
 
@@ -120,35 +120,35 @@ class Operation:
         for waiter in waiters:
             waiter()
 
-    def hear(self) -> HeadraceError | None:
+    def take_outcome(self) -> HeadraceError | None:
         """The outcome, for the user."""
         assert self.is_done
-        self.was_heard = True
+        self.is_reported = True
         return self.error
 
     @property
     def is_pending(self) -> bool:
         """Whether the user has to ask for the outcome before anything else: it took longer than they waited."""
-        return not self.was_heard and self.error is None
+        return not self.is_reported and self.error is None
 
 
 @dataclass(slots=True, eq=False)
 class _OffsetsJob:
     group: ConsumerGroupMetadata
     left: dict[TopicPartition, OffsetAndMetadata]
-    operation: Operation
+    operation: TransactionOperation
 
 
 class TransactionCore:
     """See the module. `identity` is shared with the producer, which numbers its batches by it."""
 
     def __init__(
-        self, transactional_id: str, timeout_ms: int, identity: Identity, backoff: Backoff, rng: random.Random
+        self, transactional_id: str, timeout_ms: int, identity: CurrentIdentity, backoff: Backoff, rng: random.Random
     ) -> None:
         self.transactional_id = transactional_id
         self.timeout_ms = timeout_ms
         self.identity = identity
-        self.state = TransactionState.UNINITIALIZED
+        self.state = ProducerTransactionState.UNINITIALIZED
         self.error: HeadraceError | None = None
         self.protocol = 1
         self.partitions: set[TopicPartition] = set()
@@ -161,11 +161,11 @@ class TransactionCore:
         self._bumping = False
         self._commit_is_doubtful = False
         """The coordinator was asked to commit, and did not say that it has not: a refusal says nothing any more."""
-        self._operation: Operation | None = None
+        self._operation: TransactionOperation | None = None
         self._coordinator: Node | None = None
         self._group_coordinators: dict[str, Node] = {}
-        self._under_way: Step | None = None
-        self._uncertain: Step | None = None
+        self._under_way: TransactionRequest | None = None
+        self._uncertain: TransactionRequest | None = None
         self._retry_at = 0.0
         self._failures = 0
         self._backoff = backoff
@@ -173,30 +173,30 @@ class TransactionCore:
 
     # --- the user's calls ---------------------------------------------------------------------------------------------
 
-    def init(self) -> Operation:
-        again = self._again(OperationKind.INIT)
+    def init(self) -> TransactionOperation:
+        again = self._pending_operation(OperationKind.INIT)
         if again is not None:
             return again
-        if self.state is not TransactionState.UNINITIALIZED:
+        if self.state is not ProducerTransactionState.UNINITIALIZED:
             self._raise_if_failed()
             raise TransactionStateError("init_transactions() was called before: once per producer is enough")
-        self.state = TransactionState.INITIALIZING
+        self.state = ProducerTransactionState.INITIALIZING
         return self._begin_operation(OperationKind.INIT)
 
     def begin(self) -> None:
         self._raise_if_failed()
         self._raise_if_pending("begin_transaction")
-        if self.state is TransactionState.UNINITIALIZED:
+        if self.state is ProducerTransactionState.UNINITIALIZED:
             raise TransactionStateError("call init_transactions() once before the first begin_transaction()")
-        if self.state is not TransactionState.READY:
+        if self.state is not ProducerTransactionState.READY:
             raise TransactionStateError("a transaction is open already: commit or abort it before beginning another")
-        self.state = TransactionState.IN_TRANSACTION
+        self.state = ProducerTransactionState.IN_TRANSACTION
 
     def send_offsets(
         self, offsets: Mapping[TopicPartition, OffsetAndMetadata], group: ConsumerGroupMetadata
-    ) -> Operation:
+    ) -> TransactionOperation:
         self._need_open("send_offsets_to_transaction")
-        operation = Operation(OperationKind.OFFSETS)
+        operation = TransactionOperation(OperationKind.OFFSETS)
         if not offsets:
             operation.finish()
             return operation
@@ -205,23 +205,23 @@ class TransactionCore:
         self._jobs.append(_OffsetsJob(group, dict(offsets), operation))
         return operation
 
-    def commit(self) -> Operation:
-        again = self._again(OperationKind.COMMIT)
+    def commit(self) -> TransactionOperation:
+        again = self._pending_operation(OperationKind.COMMIT)
         if again is not None:
             return again
         self._need_open("commit_transaction")
-        self.state = TransactionState.COMMITTING
+        self.state = ProducerTransactionState.COMMITTING
         return self._begin_operation(OperationKind.COMMIT)
 
-    def abort(self) -> Operation:
-        again = self._again(OperationKind.ABORT)
+    def abort(self) -> TransactionOperation:
+        again = self._pending_operation(OperationKind.ABORT)
         if again is not None:
             return again
-        if self.state is TransactionState.FATAL_ERROR:
+        if self.state is ProducerTransactionState.FATAL_ERROR:
             self._raise_if_failed()
-        if self.state is not TransactionState.ABORTABLE_ERROR:
+        if self.state is not ProducerTransactionState.ABORTABLE_ERROR:
             self._need_open("abort_transaction")
-        self.state = TransactionState.ABORTING
+        self.state = ProducerTransactionState.ABORTING
         self._wanted.clear()
         cause = self.error
         while self._jobs:
@@ -230,40 +230,40 @@ class TransactionCore:
 
     def check_send(self) -> None:
         """Raise when a record cannot be sent now."""
-        if self.state is not TransactionState.IN_TRANSACTION:
+        if self.state is not ProducerTransactionState.IN_TRANSACTION:
             self._need_open("send")
 
     @property
     def accepts_records(self) -> bool:
         """Whether new ones may be sent."""
-        return self.state is TransactionState.IN_TRANSACTION
+        return self.state is ProducerTransactionState.IN_TRANSACTION
 
     @property
     def takes_records(self) -> bool:
         """Whether records that are there may go out: a commit waits for them."""
-        return self.state in (TransactionState.IN_TRANSACTION, TransactionState.COMMITTING)
+        return self.state in (ProducerTransactionState.IN_TRANSACTION, ProducerTransactionState.COMMITTING)
 
     @property
-    def operation(self) -> Operation | None:
+    def operation(self) -> TransactionOperation | None:
         """The last call that began, committed or aborted something, done or not."""
         return self._operation
 
     @property
     def is_open(self) -> bool:
         """Whether there is a transaction that closing the producer would leave behind."""
-        return self.state in (TransactionState.IN_TRANSACTION, TransactionState.ABORTABLE_ERROR)
+        return self.state in (ProducerTransactionState.IN_TRANSACTION, ProducerTransactionState.ABORTABLE_ERROR)
 
     def why_not(self) -> HeadraceError:
         """The error for records that are not sent any more."""
         if self.error is not None:
             return self.error
-        if self.state is TransactionState.ABORTING:
+        if self.state is ProducerTransactionState.ABORTING:
             return AbortableTransactionError("the record was not sent: its transaction was aborted")
-        if self.state is TransactionState.COMMITTING:
+        if self.state is ProducerTransactionState.COMMITTING:
             return TransactionStateError("the record was not sent: it came after commit_transaction() was called")
         return TransactionStateError("the record was not sent: no transaction was open; begin_transaction() first")
 
-    def _again(self, kind: OperationKind) -> Operation | None:
+    def _pending_operation(self, kind: OperationKind) -> TransactionOperation | None:
         """The operation that nobody has heard the outcome of, when the same is asked again (after a time-out)."""
         operation = self._operation
         if operation is not None and operation.is_pending and operation.kind is kind:
@@ -271,8 +271,8 @@ class TransactionCore:
         self._raise_if_pending(kind.value)
         return None
 
-    def _begin_operation(self, kind: OperationKind) -> Operation:
-        self._operation = Operation(kind)
+    def _begin_operation(self, kind: OperationKind) -> TransactionOperation:
+        self._operation = TransactionOperation(kind)
         return self._operation
 
     def _raise_if_pending(self, what: str) -> None:
@@ -284,15 +284,15 @@ class TransactionCore:
             )
 
     def _raise_if_failed(self) -> None:
-        if self.state in (TransactionState.FATAL_ERROR, TransactionState.ABORTABLE_ERROR):
+        if self.state in (ProducerTransactionState.FATAL_ERROR, ProducerTransactionState.ABORTABLE_ERROR):
             assert self.error is not None
             raise copy_of(self.error)
 
     def _need_open(self, what: str) -> None:
         self._raise_if_failed()
         self._raise_if_pending(what)
-        if self.state is not TransactionState.IN_TRANSACTION:
-            first = "init_transactions() and " if self.state is TransactionState.UNINITIALIZED else ""
+        if self.state is not ProducerTransactionState.IN_TRANSACTION:
+            first = "init_transactions() and " if self.state is ProducerTransactionState.UNINITIALIZED else ""
             raise TransactionStateError(f"{what}() needs an open transaction: call {first}begin_transaction() first")
 
     # --- records ------------------------------------------------------------------------------------------------------
@@ -313,7 +313,7 @@ class TransactionCore:
     def record_failed(self, error: HeadraceError, *, was_numbered: bool) -> None:
         """Records of this transaction are lost: it cannot be committed. Lost numbers need a new epoch."""
         self._needs_bump = self._needs_bump or was_numbered
-        if self.state not in (TransactionState.IN_TRANSACTION, TransactionState.COMMITTING):
+        if self.state not in (ProducerTransactionState.IN_TRANSACTION, ProducerTransactionState.COMMITTING):
             return
         code = getattr(error, "code", None)
         if code in _FATAL_FOR_RECORDS:
@@ -323,12 +323,12 @@ class TransactionCore:
 
     # --- what to ask next ---------------------------------------------------------------------------------------------
 
-    def next_step(self, now: float, *, records_left: bool) -> Step | None:
+    def next_step(self, now: float, *, records_left: bool) -> TransactionRequest | None:
         """The request to send now, if any. `records_left`: some have no acknowledgement yet, so an end has to wait."""
         if self._under_way is not None or now < self._retry_at:
             return None
-        if self._uncertain is not None and self.state is TransactionState.ABORTING:
-            wanted: Step | None = self._uncertain
+        if self._uncertain is not None and self.state is ProducerTransactionState.ABORTING:
+            wanted: TransactionRequest | None = self._uncertain
         else:
             wanted = self._goal(records_left)
         if wanted is None:
@@ -341,31 +341,31 @@ class TransactionCore:
         """When `next_step` is worth asking again by itself."""
         return self._retry_at if self._under_way is None and now < self._retry_at else _FOREVER
 
-    def _goal(self, records_left: bool) -> Step | None:
+    def _goal(self, records_left: bool) -> TransactionRequest | None:
         state = self.state
-        if state is TransactionState.INITIALIZING:
+        if state is ProducerTransactionState.INITIALIZING:
             return init_producer(self.transactional_id, self.timeout_ms, ProducerIdentity())
-        if state in (TransactionState.IN_TRANSACTION, TransactionState.COMMITTING):
+        if state in (ProducerTransactionState.IN_TRANSACTION, ProducerTransactionState.COMMITTING):
             if self._wanted:
                 return add_partitions(self.transactional_id, self.identity, list(self._wanted))
             if self._jobs:
                 return self._offsets_step(self._jobs[0])
-        if state not in (TransactionState.COMMITTING, TransactionState.ABORTING) or records_left:
+        if state not in (ProducerTransactionState.COMMITTING, ProducerTransactionState.ABORTING) or records_left:
             return None
         if self._bumping:
             return init_producer(self.transactional_id, self.timeout_ms, self.identity)
         if not self._started:
             self._ended()
             return self._goal(records_left) if self._bumping else None
-        is_commit = state is TransactionState.COMMITTING
+        is_commit = state is ProducerTransactionState.COMMITTING
         return end_transaction(self.transactional_id, self.identity, is_commit, self.protocol)
 
-    def _offsets_step(self, job: _OffsetsJob) -> Step:
+    def _offsets_step(self, job: _OffsetsJob) -> TransactionRequest:
         if self.protocol < VERSION_2 and job.group.group_id not in self._groups:
             return add_offsets(self.transactional_id, self.identity, job.group.group_id)
         return commit_offsets(self.transactional_id, self.identity, job.group, job.left, self.protocol)
 
-    def _routed(self, step: Step) -> Step:
+    def _routed(self, step: TransactionRequest) -> TransactionRequest:
         """To the coordinator it is for; while that is not known, the question who it is."""
         group_id = step.group_id
         if group_id is None:
@@ -380,13 +380,19 @@ class TransactionCore:
     # --- answers ------------------------------------------------------------------------------------------------------
 
     def answered(
-        self, step: Step, response: Any, error: HeadraceError | None, now: float, *, transaction_version: int = 0
+        self,
+        step: TransactionRequest,
+        response: Any,
+        error: HeadraceError | None,
+        now: float,
+        *,
+        transaction_version: int = 0,
     ) -> None:
         """How a step went. `transaction_version` is what the cluster of the answering broker has finalized."""
         if step is not self._under_way:
             return
         self._under_way = None
-        if self.state is TransactionState.FATAL_ERROR:
+        if self.state is ProducerTransactionState.FATAL_ERROR:
             return
         if error is not None:
             self._unanswered(step, error, now)
@@ -401,7 +407,7 @@ class TransactionCore:
             self._uncertain = None
         self._succeeded(step, response, transaction_version)
 
-    def _unanswered(self, step: Step, error: HeadraceError, now: float) -> None:
+    def _unanswered(self, step: TransactionRequest, error: HeadraceError, now: float) -> None:
         """No answer: the coordinator may have moved, and may have heard us."""
         if not isinstance(error, RetriableError):
             self._fail(error)
@@ -412,26 +418,26 @@ class TransactionCore:
         self._forget_coordinator(step)
         self._retry(step, error, now)
 
-    def _doubt(self, step: Step) -> None:
+    def _doubt(self, step: TransactionRequest) -> None:
         """This attempt may have been heard all the same."""
-        if step.kind is Kind.END and step.request.committed:
+        if step.kind is RequestKind.END and step.request.committed:
             self._commit_is_doubtful = True
 
-    def _forget_coordinator(self, step: Step) -> None:
-        if step.kind is Kind.FIND_COORDINATOR:
+    def _forget_coordinator(self, step: TransactionRequest) -> None:
+        if step.kind is RequestKind.FIND_COORDINATOR:
             return
         if step.group_id is None:
             self._coordinator = None
         else:
             self._group_coordinators.pop(step.group_id, None)
 
-    def _retry(self, step: Step, error: HeadraceError, now: float, wait_ms: float | None = None) -> None:
+    def _retry(self, step: TransactionRequest, error: HeadraceError, now: float, wait_ms: float | None = None) -> None:
         log.debug("transactional id %s: %s will be tried again: %s", self.transactional_id, step.kind.value, error)
         grown_ms = self._backoff.wait_ms(self._failures, self._rng)
         self._failures += 1
         self._retry_at = now + (grown_ms if wait_ms is None else min(wait_ms, grown_ms)) / 1000
 
-    def _refused(self, step: Step, codes: dict[TopicPartition | None, int], now: float) -> None:
+    def _refused(self, step: TransactionRequest, codes: dict[TopicPartition | None, int], now: float) -> None:
         """One code stands for all: the worst one."""
         ordered = sorted(codes.items(), key=lambda item: self._gravity(item[1]), reverse=True)
         where, code = ordered[0]
@@ -441,8 +447,8 @@ class TransactionCore:
             self._doubt(step)
             if code in NOT_THE_COORDINATOR:
                 self._forget_coordinator(step)
-            soon = code == ErrorCode.CONCURRENT_TRANSACTIONS and step.kind is not Kind.INIT
-            if step.kind is Kind.COMMIT_OFFSETS and self._jobs:
+            soon = code == ErrorCode.CONCURRENT_TRANSACTIONS and step.kind is not RequestKind.INIT
+            if step.kind is RequestKind.COMMIT_OFFSETS and self._jobs:
                 # What was taken need not be sent again.
                 job = self._jobs[0]
                 job.left = {partition: job.left[partition] for partition in job.left if codes.get(partition)}
@@ -451,16 +457,16 @@ class TransactionCore:
         if self._uncertain is not None and step.kind in _UNCERTAIN_WHILE_ENDING:
             # This attempt was refused, but an earlier one may have begun the transaction: then it has to be ended.
             self._uncertain, self._started = None, True
-        if code in _FENCED or (step.kind is Kind.END and self._commit_is_doubtful):
+        if code in _FENCED or (step.kind is RequestKind.END and self._commit_is_doubtful):
             self._fail(error)
-        elif code in _ABORTABLE and step.kind is not Kind.INIT and step.kind is not Kind.FIND_COORDINATOR:
+        elif code in _ABORTABLE and step.kind is not RequestKind.INIT and step.kind is not RequestKind.FIND_COORDINATOR:
             if code in (ErrorCode.UNKNOWN_PRODUCER_ID, ErrorCode.INVALID_PRODUCER_ID_MAPPING):
                 self._needs_bump = True
-                if step.kind is Kind.END:
+                if step.kind is RequestKind.END:
                     # The coordinator has forgotten the transaction together with us; only a fresh start is left.
                     self._started = False
             self._spoil(error)
-        elif step.kind is Kind.FIND_COORDINATOR and step.group_id is not None:
+        elif step.kind is RequestKind.FIND_COORDINATOR and step.group_id is not None:
             self._spoil(error)
         else:
             self._fail(error)
@@ -475,11 +481,11 @@ class TransactionCore:
             return 1
         return 0 if code in _KNOWN and ErrorCode(code).retriable else 2
 
-    def _succeeded(self, step: Step, response: Any, transaction_version: int) -> None:
+    def _succeeded(self, step: TransactionRequest, response: Any, transaction_version: int) -> None:
         kind = step.kind
-        if kind is Kind.FIND_COORDINATOR:
+        if kind is RequestKind.FIND_COORDINATOR:
             self._found(step, response)
-        elif kind is Kind.INIT:
+        elif kind is RequestKind.INIT:
             self.identity.producer_id, self.identity.epoch = response.producer_id, response.producer_epoch
             self.protocol = VERSION_2 if transaction_version >= VERSION_2 else 1
             self._needs_bump = self._bumping = False
@@ -491,16 +497,16 @@ class TransactionCore:
                 self.protocol,
             )
             self._ready()
-        elif kind is Kind.ADD_PARTITIONS:
+        elif kind is RequestKind.ADD_PARTITIONS:
             self._started = True
             self.partitions.update(step.partitions)
             for partition in step.partitions:
                 self._wanted.pop(partition, None)
-        elif kind is Kind.ADD_OFFSETS:
+        elif kind is RequestKind.ADD_OFFSETS:
             self._started = True
             assert step.added_group is not None
             self._groups.add(step.added_group)
-        elif kind is Kind.COMMIT_OFFSETS:
+        elif kind is RequestKind.COMMIT_OFFSETS:
             if self._jobs:
                 self._jobs.popleft().operation.finish()
         else:
@@ -509,7 +515,7 @@ class TransactionCore:
                 self._needs_bump = False
             self._ended()
 
-    def _found(self, step: Step, response: Any) -> None:
+    def _found(self, step: TransactionRequest, response: Any) -> None:
         node = found_coordinator(response)
         assert isinstance(node, Node)
         if step.group_id is None:
@@ -520,13 +526,13 @@ class TransactionCore:
     def _ended(self) -> None:
         """The transaction is over. Numbers that were lost in it are made up for by a new epoch."""
         self._started = self._commit_is_doubtful = False
-        if self._needs_bump and self.state is TransactionState.ABORTING:
+        if self._needs_bump and self.state is ProducerTransactionState.ABORTING:
             self._bumping = True
             return
         self._ready()
 
     def _ready(self) -> None:
-        self.state = TransactionState.READY
+        self.state = ProducerTransactionState.READY
         self.error = None
         self.partitions.clear()
         self._wanted.clear()
@@ -539,18 +545,18 @@ class TransactionCore:
 
     def _spoil(self, cause: HeadraceError) -> None:
         """The transaction can only be aborted."""
-        if self.state is TransactionState.ABORTING:
+        if self.state is ProducerTransactionState.ABORTING:
             # The abort goes on; what failed on the way does not matter any more.
             return
         self.error = _abortable("the transaction cannot be committed", cause)
-        self.state = TransactionState.ABORTABLE_ERROR
+        self.state = ProducerTransactionState.ABORTABLE_ERROR
         log.info("transactional id %s: %s", self.transactional_id, self.error)
         self._fail_operations(self.error)
 
     def _fail(self, cause: HeadraceError) -> None:
         code = getattr(cause, "code", None)
         if code in _FENCED:
-            self.error = ProducerFenced(
+            self.error = ProducerFencedError(
                 f"the producer with transactional id {self.transactional_id!r} was fenced: another producer with this "
                 f"id has called init_transactions(), or the transaction was open for longer than transaction.timeout."
                 f"ms={self.timeout_ms} and was aborted. Close this producer; if it should be the one, make a new one"
@@ -561,7 +567,7 @@ class TransactionCore:
                 "a new one; what it left open is aborted when the new one calls init_transactions()"
             )
         self.error.__cause__ = cause
-        self.state = TransactionState.FATAL_ERROR
+        self.state = ProducerTransactionState.FATAL_ERROR
         log.warning("%s", self.error)
         self._fail_operations(self.error)
 

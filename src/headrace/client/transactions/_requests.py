@@ -38,7 +38,7 @@ class ProducerIdentity:
     epoch: int = -1
 
 
-class Identity(Protocol):
+class HasProducerIdentity(Protocol):
     """Who a request is from: such a value, or what a producer keeps of itself, which changes."""
 
     @property
@@ -48,7 +48,7 @@ class Identity(Protocol):
     def epoch(self) -> int: ...
 
 
-class Kind(Enum):
+class RequestKind(Enum):
     FIND_COORDINATOR = "FindCoordinator"
     INIT = "InitProducerId"
     ADD_PARTITIONS = "AddPartitionsToTxn"
@@ -58,10 +58,10 @@ class Kind(Enum):
 
 
 @dataclass(slots=True, eq=False)
-class Step:
+class TransactionRequest:
     """One request. `node` None: any broker. `group_id`: it is about that group's coordinator, not the transaction's."""
 
-    kind: Kind
+    kind: RequestKind
     request: Any
     node: Node | None = None
     group_id: str | None = None
@@ -70,12 +70,12 @@ class Step:
     added_group: str | None = None
 
 
-def find_coordinator(key: str, *, is_group: bool) -> Step:
+def find_coordinator(key: str, *, is_group: bool) -> TransactionRequest:
     request = coordinator_question(CoordinatorKind.GROUP if is_group else CoordinatorKind.TRANSACTION, key)
-    return Step(Kind.FIND_COORDINATOR, request, group_id=key if is_group else None)
+    return TransactionRequest(RequestKind.FIND_COORDINATOR, request, group_id=key if is_group else None)
 
 
-def init_producer(transactional_id: str, timeout_ms: int, identity: Identity) -> Step:
+def init_producer(transactional_id: str, timeout_ms: int, identity: HasProducerIdentity) -> TransactionRequest:
     """A first id, or (with the current one) the next epoch of it."""
     request = InitProducerIdRequest(
         transactional_id=transactional_id,
@@ -83,10 +83,12 @@ def init_producer(transactional_id: str, timeout_ms: int, identity: Identity) ->
         producer_id=identity.producer_id,
         producer_epoch=identity.epoch,
     )
-    return Step(Kind.INIT, request)
+    return TransactionRequest(RequestKind.INIT, request)
 
 
-def add_partitions(transactional_id: str, identity: Identity, partitions: list[TopicPartition]) -> Step:
+def add_partitions(
+    transactional_id: str, identity: HasProducerIdentity, partitions: list[TopicPartition]
+) -> TransactionRequest:
     by_topic: dict[str, list[int]] = {}
     for partition in partitions:
         by_topic.setdefault(partition.topic, []).append(partition.partition)
@@ -96,26 +98,28 @@ def add_partitions(transactional_id: str, identity: Identity, partitions: list[T
         v3_and_below_producer_epoch=identity.epoch,
         v3_and_below_topics=[AddPartitionsToTxnTopic(name=t, partitions=p) for t, p in by_topic.items()],
     )
-    return Step(Kind.ADD_PARTITIONS, request, version_max=_ADD_PARTITIONS_MAX, partitions=tuple(partitions))
+    return TransactionRequest(
+        RequestKind.ADD_PARTITIONS, request, version_max=_ADD_PARTITIONS_MAX, partitions=tuple(partitions)
+    )
 
 
-def add_offsets(transactional_id: str, identity: Identity, group_id: str) -> Step:
+def add_offsets(transactional_id: str, identity: HasProducerIdentity, group_id: str) -> TransactionRequest:
     request = AddOffsetsToTxnRequest(
         transactional_id=transactional_id,
         producer_id=identity.producer_id,
         producer_epoch=identity.epoch,
         group_id=group_id,
     )
-    return Step(Kind.ADD_OFFSETS, request, added_group=group_id)
+    return TransactionRequest(RequestKind.ADD_OFFSETS, request, added_group=group_id)
 
 
 def commit_offsets(
     transactional_id: str,
-    identity: Identity,
+    identity: HasProducerIdentity,
     group: ConsumerGroupMetadata,
     offsets: Mapping[TopicPartition, OffsetAndMetadata],
     protocol: int,
-) -> Step:
+) -> TransactionRequest:
     by_topic: dict[str, list[TxnOffsetCommitRequestPartition]] = {}
     for partition, offset in offsets.items():
         by_topic.setdefault(partition.topic, []).append(
@@ -137,32 +141,34 @@ def commit_offsets(
         topics=[TxnOffsetCommitRequestTopic(name=t, partitions=p) for t, p in by_topic.items()],
     )
     version_max = _OFFSETS_MAX_1 if protocol == 1 else None
-    return Step(Kind.COMMIT_OFFSETS, request, group_id=group.group_id, version_max=version_max)
+    return TransactionRequest(RequestKind.COMMIT_OFFSETS, request, group_id=group.group_id, version_max=version_max)
 
 
-def end_transaction(transactional_id: str, identity: Identity, is_commit: bool, protocol: int) -> Step:
+def end_transaction(
+    transactional_id: str, identity: HasProducerIdentity, is_commit: bool, protocol: int
+) -> TransactionRequest:
     request = EndTxnRequest(
         transactional_id=transactional_id,
         producer_id=identity.producer_id,
         producer_epoch=identity.epoch,
         committed=is_commit,
     )
-    return Step(Kind.END, request, version_max=_END_MAX_1 if protocol == 1 else None)
+    return TransactionRequest(RequestKind.END, request, version_max=_END_MAX_1 if protocol == 1 else None)
 
 
-def read_codes(step: Step, response: Any) -> dict[TopicPartition | None, int]:
+def read_codes(step: TransactionRequest, response: Any) -> dict[TopicPartition | None, int]:
     """The errors of an answer, by partition (None: of the whole); empty when all is well."""
-    if step.kind is Kind.FIND_COORDINATOR:
+    if step.kind is RequestKind.FIND_COORDINATOR:
         found = found_coordinator(response)
         return {None: found.code} if isinstance(found, KafkaError) else {}
-    if step.kind is Kind.ADD_PARTITIONS:
+    if step.kind is RequestKind.ADD_PARTITIONS:
         return {
             TopicPartition(topic.name, result.partition_index): result.partition_error_code
             for topic in response.results_by_topic_v3_and_below
             for result in topic.results_by_partition
             if result.partition_error_code
         }
-    if step.kind is Kind.COMMIT_OFFSETS:
+    if step.kind is RequestKind.COMMIT_OFFSETS:
         return {
             TopicPartition(topic.name, result.partition_index): result.error_code
             for topic in response.topics

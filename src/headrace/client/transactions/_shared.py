@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 
 from headrace.client.cluster import BlockingClient
 from headrace.client.consumer.records import ConsumerGroupMetadata
-from headrace.client.errors import OutcomeUnknown, ProducerFenced
+from headrace.client.errors import ProducerFencedError, TransactionOutcomeUnknownError
 from headrace.client.offsets import OffsetAndMetadata
 from headrace.client.transactions._coordinator_calls import CoordinatorCalls
 from headrace.client.transactions._requests import (
@@ -35,7 +35,7 @@ _PROTOCOL = 1
 class SharedTransaction:
     """One transactional id over many transactions, one at a time: `fence`, then `enlist`, writers and `mark`, `end`.
 
-    Whatever fails in between, the way on is to fence again. `ProducerFenced` says that somebody else did.
+    Whatever fails in between, the way on is to fence again. `ProducerFencedError` says that somebody else did.
     """
 
     def __init__(
@@ -44,15 +44,15 @@ class SharedTransaction:
         transactional_id: str,
         settings: WriteSettings,
         *,
-        transaction_timeout_ms: int,
-        api_timeout_ms: int = 60_000,
+        transaction_timeout_s: float,
+        api_timeout_s: float = 60,
     ) -> None:
-        """`transaction_timeout_ms`: after that the coordinator ends the transaction; `api_timeout_ms`: for one verb."""
+        """`transaction_timeout_s`: after that the coordinator ends the transaction; `api_timeout_s`: for one verb."""
         self.transactional_id = transactional_id
         self._client = client
         self._settings = settings
-        self._timeout_ms = transaction_timeout_ms
-        self._calls = CoordinatorCalls(client, transactional_id, api_timeout_ms)
+        self._timeout_ms = round(transaction_timeout_s * 1000)
+        self._calls = CoordinatorCalls(client, transactional_id, round(api_timeout_s * 1000))
         self._marks: TransactionalWriter | None = None
 
     def fence(self) -> ProducerIdentity:
@@ -63,7 +63,7 @@ class SharedTransaction:
         except InvalidTransactionTimeoutError as error:
             raise InvalidTransactionTimeoutError(
                 f"the brokers allow no transaction time-out of {self._timeout_ms} ms (transaction.max.timeout.ms): "
-                "give a smaller transaction_timeout_ms, or raise it there"
+                "give a smaller transaction_timeout_s, or raise it there"
             ) from error
         return ProducerIdentity(answer.producer_id, answer.producer_epoch)
 
@@ -93,13 +93,15 @@ class SharedTransaction:
         """Commit or abort; what was asked for is certain when it returns. Asking again is harmless, and is done while
         no answer comes.
 
-        Raises `ProducerFenced`, after which a commit may have been the last thing before the fence, and
-        `OutcomeUnknown` for everything else: an attempt before the last may have been heard.
+        Raises `ProducerFencedError`, after which a commit may have been the last thing before the fence, and
+        `TransactionOutcomeUnknownError` for everything else: an attempt before the last may have been heard.
         """
         try:
             self._calls.take(end_transaction(self.transactional_id, identity, commit, _PROTOCOL))
-        except ProducerFenced:
+        except ProducerFencedError:
             raise
         except HeadraceError as error:
             wanted = "committed" if commit else "aborted"
-            raise OutcomeUnknown(f"whether the transaction was {wanted} is not known: {error}") from error
+            raise TransactionOutcomeUnknownError(
+                f"whether the transaction was {wanted} is not known: {error}"
+            ) from error

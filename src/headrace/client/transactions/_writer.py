@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from headrace.client.cluster import BlockingClient
-from headrace.client.errors import ProducerFenced, TransactionStateError
+from headrace.client.errors import ProducerFencedError, TransactionStateError
 from headrace.client.producer._sequences import NEVER_WRITTEN
 from headrace.client.producer.config import PRODUCER_CONFIGS
 from headrace.client.transactions._coordinator_calls import FENCED
@@ -196,7 +196,7 @@ class TransactionalWriter:
         """Have the oldest batch of a lane acknowledged."""
         error = self._outcome(lane, lane.unanswered[0])
         if error is not None:
-            self._again(lane, error)
+            self._resend(lane, error)
             return
         self._taken(lane)
 
@@ -223,7 +223,7 @@ class TransactionalWriter:
             sent.is_doubtful = True
         error = error_for(code, answer.error_message)
         if code in FENCED:
-            raise ProducerFenced(f"writing to {lane.partition}: {error}") from error
+            raise ProducerFencedError(f"writing to {lane.partition}: {error}") from error
         if isinstance(error, RetriableError) or (isinstance(error, MessageTooLargeError) and not sent.is_doubtful):
             return error
         raise _about(error, lane.partition)
@@ -245,7 +245,7 @@ class TransactionalWriter:
         lane.unanswered.extendleft(reversed(halves))
         lane.batch_bytes = max(1, min(lane.batch_bytes, len(oldest.records) // 2))
 
-    def _again(self, lane: _Lane, error: HeadraceError) -> None:
+    def _resend(self, lane: _Lane, error: HeadraceError) -> None:
         """Everything from the oldest on once more, one after the other, until it is acknowledged or time is over."""
         self._wait_for_rest(lane)
         failures, began = 0, self._clock.monotonic()

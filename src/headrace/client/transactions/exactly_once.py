@@ -19,7 +19,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from headrace.client.consumer.records import ConsumerRecords, OffsetAndMetadata
 from headrace.client.errors import AbortableTransactionError, FatalTransactionError, TransactionStateError
-from headrace.client.transactions._core import Operation, OperationKind, TransactionCore, TransactionState
+from headrace.client.transactions._core import (
+    OperationKind,
+    ProducerTransactionState,
+    TransactionCore,
+    TransactionOperation,
+)
 from headrace.config import ConfigError
 from headrace.errors import ErrorCode, HeadraceError, RetriableError
 from headrace.topics import TopicPartition
@@ -114,7 +119,7 @@ class _Batch:
         self.is_asked = False
         """The commit was asked for: from then on only its outcome says whether the records are to come again."""
         self.before = _transaction_of(producer).operation
-        self.commit: Operation | None = None
+        self.commit: TransactionOperation | None = None
         """The commit, where nobody knows its outcome yet."""
 
     def outcome(self) -> bool | None:
@@ -169,14 +174,14 @@ def _must_abort(producer: Any) -> bool:
     operation = transaction.operation
     if operation is not None and operation.is_pending:
         return operation.kind is OperationKind.ABORT
-    if transaction.state is TransactionState.IN_TRANSACTION:
+    if transaction.state is ProducerTransactionState.IN_TRANSACTION:
         return producer in _opened
-    return transaction.state is TransactionState.ABORTABLE_ERROR
+    return transaction.state is ProducerTransactionState.ABORTABLE_ERROR
 
 
 def _is_fresh(producer: Any) -> bool:
     core = producer._core
-    if core is None or core.transaction.state is TransactionState.UNINITIALIZED:
+    if core is None or core.transaction.state is ProducerTransactionState.UNINITIALIZED:
         return True
     operation = core.transaction.operation
     return operation is not None and operation.is_pending and operation.kind is OperationKind.INIT
@@ -293,7 +298,7 @@ class ExactlyOnce:
             _go_to_committed(self._consumer, batch, self._consumer.committed(list(batch.starts)))
         elif batch is not None:
             with contextlib.suppress(AbortableTransactionError):
-                if batch.outcome() is not False and batch.commit is not None and not batch.commit.was_heard:
+                if batch.outcome() is not False and batch.commit is not None and not batch.commit.is_reported:
                     self._producer.commit_transaction()
             if batch.outcome() is None:
                 raise FatalTransactionError(_LOST)
@@ -405,7 +410,7 @@ class AsyncExactlyOnce:
             _go_to_committed(self._consumer, batch, await self._consumer.committed(list(batch.starts)))
         elif batch is not None:
             with contextlib.suppress(AbortableTransactionError):
-                if batch.outcome() is not False and batch.commit is not None and not batch.commit.was_heard:
+                if batch.outcome() is not False and batch.commit is not None and not batch.commit.is_reported:
                     await self._producer.commit_transaction()
             if batch.outcome() is None:
                 raise FatalTransactionError(_LOST)

@@ -50,7 +50,7 @@ class DecisionTooLargeError(StoreError):
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
+class StoreMember:
     """A broker as the store knows it: one life of it, and where other brokers reach it."""
 
     node_id: int
@@ -64,7 +64,7 @@ class Seat:
     """Who is the controller, and in which epoch."""
 
     epoch: int
-    member: Member
+    member: StoreMember
 
 
 @dataclass(slots=True)
@@ -98,14 +98,14 @@ class Store(Protocol):
 
     # --- who is alive
 
-    async def register(self, member: Member) -> None:
+    async def register(self, member: StoreMember) -> None:
         """Let others know of this broker, until its session ends. The same incarnation may register again.
 
         A `DuplicateBrokerRegistrationError` says that another life of that broker has a session.
         """
         ...
 
-    async def members(self, known: Mapping[int, Member] | None = None) -> dict[int, Member]:
+    async def members(self, known: Mapping[int, StoreMember] | None = None) -> dict[int, StoreMember]:
         """The registered brokers, by number; with `known`, once they are others than those."""
         ...
 
@@ -120,7 +120,7 @@ class Store(Protocol):
 
     # --- who is the controller
 
-    async def elect(self, member: Member) -> int | None:
+    async def elect(self, member: StoreMember) -> int | None:
         """Make this broker the controller, unless one is alive; the epoch won. The one before can append no more."""
         ...
 

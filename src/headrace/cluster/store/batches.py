@@ -7,8 +7,17 @@ from typing import Final
 
 from headrace.cluster.image import InconsistentMetadataError
 from headrace.cluster.records import MetadataRecord, Unknown, decode_record, encode_record
-from headrace.protocol.wire import MalformedMessage
-from headrace.records import Batch, Buffer, CorruptBatch, InvalidRecord, build_batch_of, check, read_records, split
+from headrace.protocol.wire import MalformedMessageError
+from headrace.records import (
+    Batch,
+    Buffer,
+    CorruptBatchError,
+    MalformedRecordError,
+    build_batch_of,
+    check,
+    read_records,
+    split,
+)
 
 _SNAPSHOT_BATCH_RECORDS: Final = 1000
 # More than what a batch's header and the lengths, times and offsets of a record ever take.
@@ -57,7 +66,7 @@ def checked_batches(data: Buffer, path: str) -> Iterator[Batch]:
             check(batch)
             size += len(batch.buffer)
             yield batch
-    except CorruptBatch as error:
+    except CorruptBatchError as error:
         raise InconsistentMetadataError(f"{path}: the snapshot is damaged ({error})") from error
     if size != len(data):
         raise InconsistentMetadataError(f"{path}: the snapshot is cut after {size} of {len(data)} bytes")
@@ -74,5 +83,5 @@ def records_of(batch: Batch, where: str) -> Iterator[tuple[int, MetadataRecord]]
                     f"Headrace does not know; start a newer one"
                 )
             yield stored.offset, record
-    except (InvalidRecord, MalformedMessage) as error:
+    except (MalformedRecordError, MalformedMessageError) as error:
         raise InconsistentMetadataError(f"{where}: a metadata record is damaged ({error})") from error

@@ -22,18 +22,18 @@ from headrace.cluster.image import InconsistentMetadataError
 from headrace.cluster.store.node_tree import NodeTree, Touched, TreeNode, Watches
 from headrace.cluster.store.session import (
     Check,
-    ConnectionBroken,
+    ConnectionBrokenError,
     Create,
     Delete,
-    Node,
     NodeError,
     Operation,
-    SessionExpired,
+    SessionExpiredError,
     SessionState,
+    StoreNode,
     Watch,
     Write,
 )
-from headrace.runtime import DirectoryLocked, Disk, DiskError, FileMissing, Lock, Overloaded, Runtime
+from headrace.runtime import DirectoryLockedError, Disk, DiskError, FileMissingError, Lock, OverloadedError, Runtime
 
 logger = logging.getLogger("headrace.cluster.store")
 
@@ -75,7 +75,7 @@ class SharedTree:
         return os.path.join(self._directory, "current")
 
     def lock(self) -> Lock:
-        """Nobody else changes anything while this is held; `DirectoryLocked` while another does."""
+        """Nobody else changes anything while this is held; `DirectoryLockedError` while another does."""
         return self._disk.lock(os.path.join(self._directory, "lock"))
 
     # --- reading
@@ -92,7 +92,7 @@ class SharedTree:
         for _ in range(_TRIES_MAX):
             try:
                 return self._refresh()
-            except FileMissing:
+            except FileMissingError:
                 continue  # it was rewritten meanwhile, so another one is current by now
         raise InconsistentMetadataError(f"{self._directory}: {self._current_path} names a file that is not there")
 
@@ -107,7 +107,7 @@ class SharedTree:
         size = self._disk.size(path) if self._disk.exists(path) else 0
         self._size_seen = size
         if generation > 0 and size == 0:
-            raise FileMissing("read", path, None)
+            raise FileMissingError("read", path, None)
         if size > self._position:
             file = self._disk.open(path)
             try:
@@ -124,7 +124,7 @@ class SharedTree:
     def _current(self) -> int:
         try:
             return int(self._disk.read_file(self._current_path))
-        except FileMissing:
+        except FileMissingError:
             return 0
 
     def _replay(self, meta: dict[str, Any], blobs: Iterator[bytes]) -> Touched:
@@ -198,7 +198,7 @@ class SharedTree:
         """Whether the process of a session is gone: its lock is free."""
         try:
             self._disk.lock(self.session_path(session)).release()
-        except DirectoryLocked:
+        except DirectoryLockedError:
             return False
         return True
 
@@ -206,7 +206,7 @@ class SharedTree:
         """What changes for as long as the session's process goes on."""
         try:
             return self._disk.mtime_ms(self.session_path(session))
-        except FileMissing:
+        except FileMissingError:
             return -1
 
 
@@ -260,7 +260,7 @@ def _operation(row: list[Any], blobs: Iterator[bytes]) -> Operation:
     return Delete(path, extra) if kind == "delete" else Check(path, extra)
 
 
-class _Busy(Exception):
+class _BusyError(Exception):
     """Another process changes the directory right now."""
 
 
@@ -309,7 +309,7 @@ class DirectorySession:
         try:
             await self._pool.submit(self._open)
         except DiskError as error:
-            raise ConnectionBroken(str(error)) from error
+            raise ConnectionBrokenError(str(error)) from error
         self._become(SessionState.CONNECTED)
         self._polling = asyncio.get_running_loop().create_task(self._poll())
 
@@ -329,7 +329,7 @@ class DirectorySession:
             polling.cancel()
             await asyncio.gather(polling, return_exceptions=True)
             if self._state is not SessionState.EXPIRED:
-                with contextlib.suppress(ConnectionBroken, SessionExpired):
+                with contextlib.suppress(ConnectionBrokenError, SessionExpiredError):
                     await self._locked(functools.partial(self._tree.expire, self.name))
         self._end()
         lock, self._lock = self._lock, None
@@ -361,9 +361,9 @@ class DirectorySession:
                 for name in dead:
                     logger.warning("%s: a session has expired: its process ended, or stood still", self._directory)
                     await self._locked(functools.partial(self._tree.expire, name))
-            except SessionExpired:
+            except SessionExpiredError:
                 return
-            except ConnectionBroken as error:
+            except ConnectionBrokenError as error:
                 logger.error("%s", error)
                 if self._state is SessionState.CONNECTED:
                     self._become(SessionState.SUSPENDED)
@@ -415,9 +415,9 @@ class DirectorySession:
             try:
                 await self._do(self._tree.refresh, lambda: (None, change()), with_lock=True)
                 return
-            except _Busy as error:
+            except _BusyError as error:
                 if self._runtime.clock.monotonic() > deadline:
-                    raise ConnectionBroken(str(error)) from error
+                    raise ConnectionBrokenError(str(error)) from error
                 await asyncio.sleep(_LOCK_RETRY_S * (1 + self._runtime.rng.random()))
 
     async def _do(
@@ -432,13 +432,13 @@ class DirectorySession:
         def attempt() -> tuple[list[Touched | None], T | None, Exception | None]:
             try:
                 lock = self._tree.lock() if with_lock else None
-            except DirectoryLocked as error:
-                return [], None, _Busy(str(error))
+            except DirectoryLockedError as error:
+                return [], None, _BusyError(str(error))
             seen: list[Touched | None] = []
             try:
                 seen.append(refresh())
                 if self.name in self._tree.expired:
-                    return seen, None, SessionExpired(f"the session {self.name} is over")
+                    return seen, None, SessionExpiredError(f"the session {self.name} is over")
                 found, touched = work()
                 return [*seen, touched], found, None
             except (NodeError, DiskError) as error:
@@ -449,20 +449,20 @@ class DirectorySession:
 
         try:
             seen, found, error = await self._pool.submit(attempt)
-        except Overloaded as overloaded:
-            raise ConnectionBroken(f"{self._directory} cannot be used: {overloaded}") from overloaded
+        except OverloadedError as overloaded:
+            raise ConnectionBrokenError(f"{self._directory} cannot be used: {overloaded}") from overloaded
         for touched in seen:
             self._fire(self._watches.take_all() if touched is None else self._watches.take(touched))
-        if isinstance(error, SessionExpired) or self._state is SessionState.EXPIRED:
+        if isinstance(error, SessionExpiredError) or self._state is SessionState.EXPIRED:
             self._end()
-            raise SessionExpired(f"the session {self.name} is over")
+            raise SessionExpiredError(f"the session {self.name} is over")
         if isinstance(error, DiskError):
-            raise ConnectionBroken(f"{self._directory} cannot be used: {error}") from error
+            raise ConnectionBrokenError(f"{self._directory} cannot be used: {error}") from error
         if error is not None:
             raise error
         return found  # type: ignore[return-value]  # None only with an error
 
-    async def get(self, path: str, watch: Watch | None = None) -> Node | None:
+    async def get(self, path: str, watch: Watch | None = None) -> StoreNode | None:
         # Before it is read, so that no change in between is missed. One that came before makes it fire once too often.
         if watch is not None:
             self._watches.on_node(path, watch)

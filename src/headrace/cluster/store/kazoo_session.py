@@ -16,18 +16,18 @@ from typing import Any, Final
 from headrace.cluster.store import StoreError
 from headrace.cluster.store.session import (
     Check,
-    ConnectionBroken,
+    ConnectionBrokenError,
     Create,
     Delete,
-    Node,
-    NodeChanged,
+    NodeChangedError,
     NodeError,
-    NodeExists,
-    NodeMissing,
-    NodeNotEmpty,
+    NodeExistsError,
+    NodeMissingError,
+    NodeNotEmptyError,
     Operation,
-    SessionExpired,
+    SessionExpiredError,
     SessionState,
+    StoreNode,
     Watch,
     Write,
 )
@@ -73,7 +73,7 @@ class KazooSession:
     async def start(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._client = await self._runtime.offload(self._make_client)
-        self._client.add_listener(self._heard)
+        self._client.add_listener(self._on_state)
         errors = _kazoo_errors()
         try:
             await self._runtime.offload(self._client.start, self._timeout_s)
@@ -81,7 +81,9 @@ class KazooSession:
                 await self._runtime.offload(self._client.ensure_path, self._root)
         except errors.START as error:
             await self._stop()
-            raise ConnectionBroken(f"no ZooKeeper answers at {self._hosts} within {self._timeout_s:g} s") from error
+            raise ConnectionBrokenError(
+                f"no ZooKeeper answers at {self._hosts} within {self._timeout_s:g} s"
+            ) from error
         self._become(SessionState.CONNECTED)
 
     def _make_client(self) -> Any:
@@ -101,7 +103,7 @@ class KazooSession:
 
     # --- the state, of which kazoo tells on a thread of its own
 
-    def _heard(self, state: str) -> None:
+    def _on_state(self, state: str) -> None:
         assert self._loop is not None
         from kazoo.protocol.states import KazooState
 
@@ -161,7 +163,7 @@ class KazooSession:
 
     async def _ask(self, method: str, path: str, *args: Any) -> Any:
         if self._state is SessionState.EXPIRED:
-            raise SessionExpired("the session with ZooKeeper is over")
+            raise SessionExpiredError("the session with ZooKeeper is over")
         return await self._sent(getattr(self._client, f"{method}_async")(self._root + path, *args))
 
     def _watched(self, watch: Watch) -> Callable[[Any], None]:
@@ -176,7 +178,7 @@ class KazooSession:
         self._watches[fire] = None
         return lambda event: self._on_loop(fire)
 
-    async def get(self, path: str, watch: Watch | None = None) -> Node | None:
+    async def get(self, path: str, watch: Watch | None = None) -> StoreNode | None:
         errors = _kazoo_errors()
         try:
             if watch is not None and await self._ask("exists", path, self._watched(watch)) is None:
@@ -186,7 +188,7 @@ class KazooSession:
             return None
         except errors.ALL as error:
             raise errors.translated(error, path) from error
-        return Node(data, stat.version)
+        return StoreNode(data, stat.version)
 
     async def children(self, path: str, watch: Watch | None = None) -> list[str]:
         errors = _kazoo_errors()
@@ -209,7 +211,7 @@ class KazooSession:
             # A server would close the connection, as often as it is tried.
             raise ValueError(f"a change of {size} bytes is too large for ZooKeeper (at most {REQUEST_BYTES_MAX})")
         if self._state is SessionState.EXPIRED:
-            raise SessionExpired("the session with ZooKeeper is over")
+            raise SessionExpiredError("the session with ZooKeeper is over")
         transaction, root = self._client.transaction(), self._root
         for operation in operations:
             match operation:
@@ -254,10 +256,10 @@ class _Errors:
         self.ROLLED_BACK = (exceptions.RolledBackError, exceptions.RuntimeInconsistency)
         self._expired = (exceptions.SessionExpiredError, exceptions.AuthFailedError)
         self._nodes: tuple[tuple[type[Exception], type[NodeError]], ...] = (
-            (exceptions.NoNodeError, NodeMissing),
-            (exceptions.NodeExistsError, NodeExists),
-            (exceptions.BadVersionError, NodeChanged),
-            (exceptions.NotEmptyError, NodeNotEmpty),
+            (exceptions.NoNodeError, NodeMissingError),
+            (exceptions.NodeExistsError, NodeExistsError),
+            (exceptions.BadVersionError, NodeChangedError),
+            (exceptions.NotEmptyError, NodeNotEmptyError),
         )
 
     def translated(self, error: Exception, path: str) -> Exception:
@@ -265,9 +267,9 @@ class _Errors:
             if isinstance(error, kind):
                 return ours(path)  # type: ignore[call-arg]  # each of them takes the path alone
         if isinstance(error, self._expired):
-            return SessionExpired("ZooKeeper says that the session is over")
+            return SessionExpiredError("ZooKeeper says that the session is over")
         # Connection lost or closed, session moved, operation timed out: it was done, or not.
-        return ConnectionBroken(f"the connection to ZooKeeper was lost ({type(error).__name__})")
+        return ConnectionBrokenError(f"the connection to ZooKeeper was lost ({type(error).__name__})")
 
 
 @functools.cache

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from headrace.cluster.image import Image
 from headrace.cluster.records import MetadataRecord
-from headrace.cluster.store import Member, Reading, Seat
+from headrace.cluster.store import Reading, Seat, StoreMember
 from headrace.cluster.store.metadata_log import MetadataLog
 from headrace.log.partition_metadata import encode_id
 from headrace.runtime import Runtime
@@ -20,7 +20,7 @@ class LocalStore:
         self._runtime = runtime
         self._log = log
         self._since = runtime.clock.monotonic()
-        self._members: dict[int, Member] = {}
+        self._members: dict[int, StoreMember] = {}
         self._seat: Seat | None = None
         self._changed = asyncio.Event()
         self._is_closed = False
@@ -34,11 +34,11 @@ class LocalStore:
             self._is_closed = True
             await self._runtime.offload(self._log.close)
 
-    async def register(self, member: Member) -> None:
+    async def register(self, member: StoreMember) -> None:
         self._members = {member.node_id: member}
         self._tell()
 
-    async def members(self, known: Mapping[int, Member] | None = None) -> dict[int, Member]:
+    async def members(self, known: Mapping[int, StoreMember] | None = None) -> dict[int, StoreMember]:
         while known is not None and self._members == known:
             await self._changed.wait()
         return dict(self._members)
@@ -50,7 +50,7 @@ class LocalStore:
     def connected_since(self) -> float | None:
         return self._since
 
-    async def elect(self, member: Member) -> int | None:
+    async def elect(self, member: StoreMember) -> int | None:
         epoch = await self._runtime.offload(self._log.elect, member.node_id)
         self._seat = Seat(epoch, member)
         self._tell()

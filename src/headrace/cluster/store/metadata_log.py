@@ -29,7 +29,7 @@ from headrace.config import INT64_MAX
 from headrace.errors import KafkaStorageError, StaleControllerEpochError
 from headrace.log import Log, LogConfig, Origin
 from headrace.records import split
-from headrace.runtime import Disk, DiskError, FileMissing, Runtime
+from headrace.runtime import Disk, DiskError, FileMissingError, Runtime
 from headrace.topics import TopicPartition
 
 logger = logging.getLogger("headrace.cluster.store")
@@ -51,7 +51,7 @@ _CONFIG: Final = LogConfig(
 )
 
 
-class Snapshot(NamedTuple):
+class MetadataSnapshot(NamedTuple):
     """A snapshot on disk: it stands for every record before `end_offset`."""
 
     end_offset: int
@@ -59,13 +59,13 @@ class Snapshot(NamedTuple):
     path: str
 
 
-_NO_SNAPSHOT: Final = Snapshot(0, -1, "")
+_NO_SNAPSHOT: Final = MetadataSnapshot(0, -1, "")
 
 
 class MetadataLog:
     """The records, and the snapshot before them. Blocking; one thread at a time."""
 
-    def __init__(self, runtime: Runtime, log: Log, snapshot: Snapshot, snapshot_after_bytes: int) -> None:
+    def __init__(self, runtime: Runtime, log: Log, snapshot: MetadataSnapshot, snapshot_after_bytes: int) -> None:
         """Use `MetadataLog.open`."""
         self._disk = runtime.disk
         self._clock = runtime.clock
@@ -196,7 +196,7 @@ class MetadataLog:
             raise ValueError(
                 f"the image is that of offset {image.offset}, but the log ends at {self._log.end_offset}: fold it first"
             )
-        taken = Snapshot(image.offset, self._epoch, "")
+        taken = MetadataSnapshot(image.offset, self._epoch, "")
         name = f"{taken.end_offset:020d}-{max(taken.epoch, 0):010d}.checkpoint"
         taken = taken._replace(path=os.path.join(self._log.directory, name))
         now_ms = self._clock.now_ms()
@@ -227,12 +227,12 @@ def _noted_end(disk: Disk, directory: str) -> int:
     """Where the log ended at its last stop in order; 0 when that is not known."""
     try:
         text = disk.read_file(os.path.join(directory, END_FILE_NAME)).strip()
-    except FileMissing:
+    except FileMissingError:
         return 0
     return int(text) if text.isdigit() else 0
 
 
-def _latest_snapshot(disk: Disk, directory: str) -> Snapshot:
+def _latest_snapshot(disk: Disk, directory: str) -> MetadataSnapshot:
     """The newest snapshot. Older ones, which a crash kept from being removed, go with the next one that is taken."""
     if not disk.is_dir(directory):
         return _NO_SNAPSHOT
@@ -242,16 +242,16 @@ def _latest_snapshot(disk: Disk, directory: str) -> Snapshot:
     return max(_snapshots(disk, directory), default=_NO_SNAPSHOT)
 
 
-def _snapshots(disk: Disk, directory: str) -> list[Snapshot]:
+def _snapshots(disk: Disk, directory: str) -> list[MetadataSnapshot]:
     found = []
     for name in disk.listdir(directory):
         match = _SNAPSHOT_NAME.fullmatch(name)
         if match is not None:
-            found.append(Snapshot(int(match[1]), int(match[2]), os.path.join(directory, name)))
+            found.append(MetadataSnapshot(int(match[1]), int(match[2]), os.path.join(directory, name)))
     return found
 
 
-def _check_snapshot(disk: Disk, snapshot: Snapshot) -> None:
+def _check_snapshot(disk: Disk, snapshot: MetadataSnapshot) -> None:
     if snapshot.path:
         for _ in checked_batches(disk.read_file(snapshot.path), snapshot.path):
             pass

@@ -16,12 +16,12 @@ from typing import Final
 
 from headrace.cluster.store.node_tree import NodeTree, Touched, Watches
 from headrace.cluster.store.session import (
-    ConnectionBroken,
+    ConnectionBrokenError,
     Create,
-    Node,
     Operation,
-    SessionExpired,
+    SessionExpiredError,
     SessionState,
+    StoreNode,
     Watch,
     Write,
 )
@@ -96,7 +96,7 @@ class ZooKeeperModel:
         """The servers answer again. Sessions have their whole time-out, or are all over."""
         self.is_away = False
         for session in self.sessions:
-            session.heard_at = asyncio.get_running_loop().time()
+            session.last_contact_at = asyncio.get_running_loop().time()
             if expire_all:
                 self.expire(session)
 
@@ -117,8 +117,8 @@ class ZooKeeperModel:
             self._sessions[session.name] = session
             self._look_after(session)
         elif session.name not in self._sessions:
-            raise SessionExpired(f"{session.name} has expired")
-        session.heard_at = asyncio.get_running_loop().time()
+            raise SessionExpiredError(f"{session.name} has expired")
+        session.last_contact_at = asyncio.get_running_loop().time()
         server = self.rng.choice(self._servers)
         self.catch_up(server, session.seen)
         server.sessions[session] = None
@@ -127,7 +127,7 @@ class ZooKeeperModel:
     def commit(self, session: ModelSession, operations: Sequence[Operation]) -> None:
         """Make a change for all; raises what is wrong with it."""
         if session.name not in self._sessions:
-            raise SessionExpired(f"{session.name} has expired")
+            raise SessionExpiredError(f"{session.name} has expired")
         self.tree.apply(session.name, operations)
         self._changed(session.name, tuple(operations))
 
@@ -153,7 +153,7 @@ class ZooKeeperModel:
         loop = asyncio.get_running_loop()
         if session.name not in self._sessions:
             return
-        if not self.is_away and loop.time() - session.heard_at > self.session_timeout_s:
+        if not self.is_away and loop.time() - session.last_contact_at > self.session_timeout_s:
             self.expire(session)
         else:
             loop.call_later(self.session_timeout_s / 10, self._look_after, session, context=self._context)
@@ -164,7 +164,7 @@ class ModelSession:
 
     def __init__(self, model: ZooKeeperModel, name: str, clock: Clock, reaches: Callable[[], bool]) -> None:
         self.name = name
-        self.heard_at = asyncio.get_running_loop().time()
+        self.last_contact_at = asyncio.get_running_loop().time()
         #: How many of all changes it has seen.
         self.seen = 0
         self._model = model
@@ -196,7 +196,7 @@ class ModelSession:
         deadline = self._clock.monotonic() + self._model.session_timeout_s
         while not self._is_reached:
             if self._clock.monotonic() > deadline:
-                raise ConnectionBroken("no server answers")
+                raise ConnectionBrokenError("no server answers")
             await asyncio.sleep(_RECONNECT_S_MAX)
         await asyncio.sleep(self._delay())
         self._connect(is_new=True)
@@ -254,7 +254,7 @@ class ModelSession:
             return
         try:
             self._connect(is_new=False)
-        except SessionExpired:
+        except SessionExpiredError:
             self.end()
 
     def _ping(self) -> None:
@@ -264,7 +264,7 @@ class ModelSession:
         loop = asyncio.get_running_loop()
         if self._state is SessionState.CONNECTED:
             if self._is_reached:
-                self.heard_at = loop.time()
+                self.last_contact_at = loop.time()
             else:
                 self.break_off()
         loop.call_later(self._model.session_timeout_s / 4, self._ping, context=self._context)
@@ -282,7 +282,7 @@ class ModelSession:
     async def _reach(self) -> tuple[_Server, int]:
         """Take a request to the server: those of a session arrive in the order in which they were sent."""
         if self._state is SessionState.EXPIRED or self._is_closed:
-            raise SessionExpired(f"{self.name} has expired")
+            raise SessionExpiredError(f"{self.name} has expired")
         connection = self._connection
         loop = asyncio.get_running_loop()
         self._arrival = max(self._arrival + _APART_S, loop.time() + self._delay())
@@ -301,15 +301,15 @@ class ModelSession:
         if connection != self._connection:
             raise self._lost()
 
-    def _lost(self) -> ConnectionBroken | SessionExpired:
+    def _lost(self) -> ConnectionBrokenError | SessionExpiredError:
         if self._state is SessionState.EXPIRED:
-            return SessionExpired(f"{self.name} has expired")
-        return ConnectionBroken("the connection was lost")
+            return SessionExpiredError(f"{self.name} has expired")
+        return ConnectionBrokenError("the connection was lost")
 
     def _happens(self, probability: float) -> bool:
         return probability > 0 and self._model.rng.random() < probability
 
-    async def get(self, path: str, watch: Watch | None = None) -> Node | None:
+    async def get(self, path: str, watch: Watch | None = None) -> StoreNode | None:
         server, connection = await self._reach()
         if self._happens(self._model.faults.loss_reading):
             self.break_off()

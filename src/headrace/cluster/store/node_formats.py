@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from headrace.cluster.image import InconsistentMetadataError
-from headrace.cluster.store import Member, Seat
+from headrace.cluster.store import Seat, StoreMember
 from headrace.cluster.store.batches import checked_batches
 from headrace.records import Batch
 
@@ -83,7 +83,7 @@ class SnapshotPointer:
         return cls(str(found["name"]), int(found["chunks"]), int(found["end"]), int(found["next"]))
 
 
-class Election(NamedTuple):
+class ElectionData(NamedTuple):
     """The latest election; the nonce says whose it was, where its outcome was not heard."""
 
     epoch: int
@@ -91,20 +91,20 @@ class Election(NamedTuple):
     nonce: bytes
 
 
-def encode_election(election: Election) -> bytes:
+def encode_election(election: ElectionData) -> bytes:
     return _json({"epoch": election.epoch, "node": election.node_id, "nonce": election.nonce.hex()})
 
 
-def decode_election(data: bytes) -> Election:
+def decode_election(data: bytes) -> ElectionData:
     found = _values(EPOCH, data)
-    return Election(int(found["epoch"]), int(found["node"]), bytes.fromhex(found["nonce"]))
+    return ElectionData(int(found["epoch"]), int(found["node"]), bytes.fromhex(found["nonce"]))
 
 
-def encode_member(member: Member) -> bytes:
+def encode_member(member: StoreMember) -> bytes:
     return _json(_of_member(member))
 
 
-def decode_member(path: str, data: bytes) -> Member:
+def decode_member(path: str, data: bytes) -> StoreMember:
     return _member(_values(path, data))
 
 
@@ -117,7 +117,7 @@ def decode_seat(data: bytes) -> Seat:
     return Seat(int(found["epoch"]), _member(found))
 
 
-def _of_member(member: Member) -> dict[str, Any]:
+def _of_member(member: StoreMember) -> dict[str, Any]:
     return {
         "node": member.node_id,
         "incarnation": member.incarnation.hex(),
@@ -126,8 +126,8 @@ def _of_member(member: Member) -> dict[str, Any]:
     }
 
 
-def _member(found: dict[str, Any]) -> Member:
-    return Member(int(found["node"]), bytes.fromhex(found["incarnation"]), str(found["host"]), int(found["port"]))
+def _member(found: dict[str, Any]) -> StoreMember:
+    return StoreMember(int(found["node"]), bytes.fromhex(found["incarnation"]), str(found["host"]), int(found["port"]))
 
 
 def _json(values: dict[str, Any]) -> bytes:

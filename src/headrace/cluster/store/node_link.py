@@ -8,7 +8,14 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
 from headrace.cluster.store import SessionLostError, StoreUnavailableError
-from headrace.cluster.store.session import ConnectionBroken, Operation, Session, SessionExpired, SessionState, Watch
+from headrace.cluster.store.session import (
+    ConnectionBrokenError,
+    Operation,
+    SessionExpiredError,
+    SessionState,
+    StoreSession,
+    Watch,
+)
 from headrace.runtime import Clock
 
 T = TypeVar("T")
@@ -23,16 +30,16 @@ class NodeLink:
     by the monotonic clock.
     """
 
-    def __init__(self, clock: Clock, make_session: Callable[[], Session], timeout_s: float, where: str) -> None:
+    def __init__(self, clock: Clock, make_session: Callable[[], StoreSession], timeout_s: float, where: str) -> None:
         self._clock = clock
         self._make_session = make_session
         self._timeout_s = timeout_s
         self.where = where
-        self._session: Session | None = None
+        self._session: StoreSession | None = None
         self._changed = asyncio.Event()
 
     @property
-    def session(self) -> Session | None:
+    def session(self) -> StoreSession | None:
         return self._session
 
     @property
@@ -48,7 +55,7 @@ class NodeLink:
         session.on_change(self._tell)
         try:
             await session.start()
-        except ConnectionBroken as error:
+        except ConnectionBrokenError as error:
             await session.close()
             raise StoreUnavailableError(f"{self.where} cannot be reached: {error}") from error
         self._session = session
@@ -69,7 +76,7 @@ class NodeLink:
         while self._session is not None and self._session.state is not SessionState.EXPIRED:
             await self._changed.wait()
 
-    async def _connected(self, deadline: float | None) -> Session:
+    async def _connected(self, deadline: float | None) -> StoreSession:
         """The session once it is connected."""
         while True:
             session = self._session
@@ -90,7 +97,7 @@ class NodeLink:
     def _unavailable(self) -> StoreUnavailableError:
         return StoreUnavailableError(f"{self.where} has not answered for {self._timeout_s:g} s; it is tried again")
 
-    async def read(self, ask: Callable[[Session], Awaitable[T]], *, patiently: bool = False) -> T:
+    async def read(self, ask: Callable[[StoreSession], Awaitable[T]], *, patiently: bool = False) -> T:
         """Ask something that changes nothing; again, when the connection breaks. `patiently`: however long it takes."""
         deadline = None if patiently else self._clock.monotonic() + self._timeout_s
         while True:
@@ -98,29 +105,29 @@ class NodeLink:
             try:
                 async with asyncio.timeout(self._timeout_s if deadline is None else self._left(deadline)):
                     return await ask(session)
-            except SessionExpired as error:
+            except SessionExpiredError as error:
                 raise SessionLostError(f"the session with {self.where} is over: {error}") from error
             except TimeoutError:
                 if deadline is not None:
                     raise self._unavailable() from None
-            except ConnectionBroken:
+            except ConnectionBrokenError:
                 # The state may lag behind what has just happened to this question.
                 await asyncio.sleep(_PAUSE_S)
 
     async def change(self, operations: Sequence[Operation]) -> None:
-        """Make a change, once. A `ConnectionBroken` says that it was made or not; any other error, that it was not."""
+        """Make a change, once. A `ConnectionBrokenError` leaves open whether it was made; any other: it was not."""
         deadline = self._clock.monotonic() + self._timeout_s
         session = await self._connected(deadline)
         try:
             async with asyncio.timeout(self._timeout_s):
                 await session.apply(operations)
         except TimeoutError:
-            raise ConnectionBroken(f"{self.where} did not answer within {self._timeout_s:g} s") from None
-        except SessionExpired as error:
+            raise ConnectionBrokenError(f"{self.where} did not answer within {self._timeout_s:g} s") from None
+        except SessionExpiredError as error:
             # It may have been made in the session's last moments.
-            raise ConnectionBroken(f"the session with {self.where} is over: {error}") from error
+            raise ConnectionBrokenError(f"the session with {self.where} is over: {error}") from error
 
-    async def other_than(self, known: Sequence[T], look: Callable[[Session, Watch | None], Awaitable[T]]) -> T:
+    async def other_than(self, known: Sequence[T], look: Callable[[StoreSession, Watch | None], Awaitable[T]]) -> T:
         """What `look` finds; where something is `known`, as soon as it is not that."""
         if not known:
             return await self.read(lambda session: look(session, None))
@@ -132,5 +139,7 @@ class NodeLink:
             await changed.wait()
 
 
-def _look(look: Callable[[Session, Watch | None], Awaitable[T]], watch: Watch, session: Session) -> Awaitable[T]:
+def _look(
+    look: Callable[[StoreSession, Watch | None], Awaitable[T]], watch: Watch, session: StoreSession
+) -> Awaitable[T]:
     return look(session, watch)

@@ -37,14 +37,14 @@ from headrace.cluster.store.node_link import NodeLink
 from headrace.cluster.store.session import (
     NODE_BYTES_MAX,
     Check,
-    ConnectionBroken,
+    ConnectionBrokenError,
     Create,
     Delete,
     NodeError,
-    NodeExists,
-    NodeMissing,
+    NodeExistsError,
+    NodeMissingError,
     Operation,
-    Session,
+    StoreSession,
     Watch,
     Write,
 )
@@ -66,7 +66,7 @@ class Won(NamedTuple):
 
     epoch: int
     version: int
-    session: Session | None
+    session: StoreSession | None
 
 
 class _Place(NamedTuple):
@@ -84,7 +84,7 @@ class _Group:
     records: list[tuple[int, MetadataRecord]] = field(default_factory=list)
 
 
-class _Replaced(Exception):
+class _ReplacedError(Exception):
     """A snapshot took the place of what was being read."""
 
 
@@ -108,7 +108,7 @@ class NodeLog:
         while True:
             try:
                 return await self._read(offset, await self._pointer())
-            except _Replaced:
+            except _ReplacedError:
                 continue
 
     async def _pointer(self) -> SnapshotPointer:
@@ -137,7 +137,7 @@ class NodeLog:
             at_once = _READ_AT_ONCE
         latest = await self._pointer()
         if latest.next_number > number:
-            raise _Replaced
+            raise _ReplacedError
         return reading
 
     def _take(self, node: LogNode, next_number: int, group: _Group, reading: Reading) -> None:
@@ -148,7 +148,7 @@ class NodeLog:
             return
         if group.records and node.nonce != group.nonce:
             # The group was not finished, and the next controller wrote others in its place: look again.
-            raise _Replaced
+            raise _ReplacedError
         expected = group.records[-1][0] + 1 if group.records else reading.end_offset
         if header.base_offset > expected:
             where = log_path(next_number - 1)
@@ -167,7 +167,7 @@ class NodeLog:
         """Some nodes from this one on; None for the first that is not there (yet)."""
         paths = [log_path(number + index) for index in range(count)]
 
-        async def ask(session: Session) -> list[LogNode | None]:
+        async def ask(session: StoreSession) -> list[LogNode | None]:
             found = []
             for path, node in zip(paths, await asyncio.gather(*(session.get(path) for path in paths))):
                 found.append(None if node is None else decode_log_node(path, node.data))
@@ -184,7 +184,7 @@ class NodeLog:
             node = await self._link.read(lambda session, path=path: session.get(path))  # type: ignore[misc]  # the default binds this turn's path
             if node is None:
                 if await self._pointer() != pointer:
-                    raise _Replaced
+                    raise _ReplacedError
                 raise InconsistentMetadataError(f"{self._link.where}{path}: this part of the snapshot is missing")
             for batch in checked_batches(node.data, path):
                 records += [record for _, record in records_of(batch, path)]
@@ -196,7 +196,7 @@ class NodeLog:
             return
         number = self._seen.number
 
-        async def look(session: Session, watch: Watch | None) -> bool:
+        async def look(session: StoreSession, watch: Watch | None) -> bool:
             if await session.get(log_path(number), watch) is not None:
                 return True
             node = await session.get(SNAPSHOT)
@@ -224,7 +224,7 @@ class NodeLog:
             if nodes[-1] is None:
                 break
         for unfinished in range(number - 1, place.number - 1, -1):
-            await self._insist(won, [Delete(log_path(unfinished))], done=NodeMissing)
+            await self._insist(won, [Delete(log_path(unfinished))], done=NodeMissingError)
         self._end = place
 
     async def append(self, won: Won, records: Sequence[MetadataRecord]) -> int:
@@ -275,9 +275,9 @@ class NodeLog:
             try:
                 await self._link.change(operations)
                 return
-            except ConnectionBroken as error:
+            except ConnectionBrokenError as error:
                 reason: Exception = error
-            except NodeExists as error:
+            except NodeExistsError as error:
                 reason = error
             except NodeError as error:
                 raise _deposed(won) from error
@@ -300,7 +300,7 @@ class NodeLog:
             try:
                 await self._link.change([Check(EPOCH, won.version), *operations])
                 return
-            except ConnectionBroken:
+            except ConnectionBrokenError:
                 continue
             except SessionLostError as error:
                 raise StaleControllerEpochError(f"The controller of epoch {won.epoch} lost its session.") from error
@@ -331,14 +331,14 @@ class NodeLog:
         pointer = SnapshotPointer(f"{end.offset:020d}-{won.epoch:010d}", 0, end.offset, end.number)
         top = f"{SNAPSHOTS}/{pointer.name}"
         await self._remove_snapshot(won, pointer.name)
-        await self._insist(won, [Create(top, b"")], done=NodeExists)
+        await self._insist(won, [Create(top, b"")], done=NodeExistsError)
         chunks = 0
         for batch in batches_within(records, self._runtime.clock.now_ms(), _CHUNK_BYTES):
-            await self._insist(won, [Create(f"{top}/{chunks:06d}", bytes(batch))], done=NodeExists)
+            await self._insist(won, [Create(f"{top}/{chunks:06d}", bytes(batch))], done=NodeExistsError)
             chunks += 1
         data = SnapshotPointer(pointer.name, chunks, pointer.end_offset, pointer.next_number).encode()
         if await self._link.read(lambda session: session.get(SNAPSHOT)) is None:
-            await self._insist(won, [Create(SNAPSHOT, data)], done=NodeExists)
+            await self._insist(won, [Create(SNAPSHOT, data)], done=NodeExistsError)
         else:
             await self._insist(won, [Write(SNAPSHOT, data)])
         self._nodes = self._bytes = 0
@@ -351,7 +351,7 @@ class NodeLog:
         # From the oldest on: a crash in between leaves no hole.
         for start in range(0, len(gone), _DELETED_AT_ONCE):
             chunk = [Delete(path) for path in gone[start : start + _DELETED_AT_ONCE]]
-            await self._insist(won, chunk, done=NodeMissing)
+            await self._insist(won, chunk, done=NodeMissingError)
         for name in await self._link.read(lambda session: session.children(SNAPSHOTS)):
             if name != pointer.name:
                 await self._remove_snapshot(won, name)
@@ -361,8 +361,8 @@ class NodeLog:
         if await self._link.read(lambda session: session.get(top)) is None:
             return
         for chunk in await self._link.read(lambda session: session.children(top)):
-            await self._insist(won, [Delete(f"{top}/{chunk}")], done=NodeMissing)
-        await self._insist(won, [Delete(top)], done=NodeMissing)
+            await self._insist(won, [Delete(f"{top}/{chunk}")], done=NodeMissingError)
+        await self._insist(won, [Delete(top)], done=NodeMissingError)
 
 
 def _deposed(won: Won) -> StaleControllerEpochError:

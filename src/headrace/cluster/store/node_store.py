@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from headrace.cluster.image import Image
 from headrace.cluster.records import MetadataRecord
-from headrace.cluster.store import Member, OutcomeUnknownError, Reading, Seat, WrongClusterError
+from headrace.cluster.store import OutcomeUnknownError, Reading, Seat, StoreMember, WrongClusterError
 from headrace.cluster.store.node_formats import (
     BROKERS,
     CONTROLLER,
@@ -18,7 +18,7 @@ from headrace.cluster.store.node_formats import (
     ID,
     LOG,
     SNAPSHOTS,
-    Election,
+    ElectionData,
     decode_election,
     decode_member,
     decode_seat,
@@ -29,13 +29,13 @@ from headrace.cluster.store.node_formats import (
 from headrace.cluster.store.node_link import NodeLink
 from headrace.cluster.store.node_log import SNAPSHOT_AFTER_BYTES, SNAPSHOT_AFTER_NODES, NodeLog, Won
 from headrace.cluster.store.session import (
-    ConnectionBroken,
+    ConnectionBrokenError,
     Create,
     Delete,
     NodeError,
-    NodeExists,
+    NodeExistsError,
     Operation,
-    Session,
+    StoreSession,
     Watch,
     Write,
 )
@@ -50,7 +50,7 @@ class NodeStore:
     def __init__(
         self,
         runtime: Runtime,
-        make_session: Callable[[], Session],
+        make_session: Callable[[], StoreSession],
         *,
         timeout_s: float,
         where: str,
@@ -62,11 +62,11 @@ class NodeStore:
         self._link = NodeLink(runtime.clock, make_session, timeout_s, where)
         self._log = NodeLog(runtime, self._link, snapshot_after_nodes, snapshot_after_bytes)
         self._won: Won | None = None
-        self._registered_in: Session | None = None
+        self._registered_in: StoreSession | None = None
 
     async def open(self, cluster_id: str | None) -> str:
         await self._link.begin()
-        nobody = encode_election(Election(0, -1, b""))
+        nobody = encode_election(ElectionData(0, -1, b""))
         for path, data in ((BROKERS, b""), (LOG, b""), (SNAPSHOTS, b""), (EPOCH, nobody)):
             await self._ensure(path, data)
         proposed = cluster_id or encode_id(self._runtime.uuid())
@@ -86,7 +86,7 @@ class NodeStore:
                 return node.data
             try:
                 await self._link.change([Create(path, data)])
-            except (NodeExists, ConnectionBroken):
+            except (NodeExistsError, ConnectionBrokenError):
                 continue
 
     async def close(self) -> None:
@@ -95,7 +95,7 @@ class NodeStore:
 
     # --- who is alive
 
-    async def register(self, member: Member) -> None:
+    async def register(self, member: StoreMember) -> None:
         await self._link.begin()
         path = f"{BROKERS}/{member.node_id}"
         data = encode_member(member)
@@ -115,13 +115,13 @@ class NodeStore:
                 operations.insert(0, Delete(path, node.version))
             try:
                 await self._link.change(operations)
-            except (NodeError, ConnectionBroken):
+            except (NodeError, ConnectionBrokenError):
                 continue
             self._registered_in = self._link.session
             return
 
-    async def members(self, known: Mapping[int, Member] | None = None) -> dict[int, Member]:
-        async def look(session: Session, watch: Watch | None) -> dict[int, Member]:
+    async def members(self, known: Mapping[int, StoreMember] | None = None) -> dict[int, StoreMember]:
+        async def look(session: StoreSession, watch: Watch | None) -> dict[int, StoreMember]:
             found = {}
             for name in await session.children(BROKERS, watch):
                 node = await session.get(f"{BROKERS}/{name}")
@@ -142,13 +142,13 @@ class NodeStore:
     # --- who is the controller
 
     async def seat(self, *other_than: Seat | None) -> Seat | None:
-        async def look(session: Session, watch: Watch | None) -> Seat | None:
+        async def look(session: StoreSession, watch: Watch | None) -> Seat | None:
             node = await session.get(CONTROLLER, watch)
             return None if node is None else decode_seat(node.data)
 
         return await self._link.other_than(other_than, look)
 
-    async def elect(self, member: Member) -> int | None:
+    async def elect(self, member: StoreMember) -> int | None:
         self._won = None
         while True:
             won = await self._stand(member)
@@ -159,7 +159,7 @@ class NodeStore:
                 self._won = won
                 return won.epoch
 
-    async def _stand(self, member: Member) -> Won | None:
+    async def _stand(self, member: StoreMember) -> Won | None:
         """One try to be elected. None: another is the controller. Without a session: to be tried again."""
         seated = await self._link.read(lambda session: session.get(CONTROLLER))
         node = await self._link.read(lambda session: session.get(EPOCH))
@@ -175,7 +175,7 @@ class NodeStore:
         epoch = decode_election(node.data).epoch + 1
         operations += [
             Create(CONTROLLER, encode_seat(Seat(epoch, member)), is_ephemeral=True),
-            Write(EPOCH, encode_election(Election(epoch, member.node_id, nonce)), node.version),
+            Write(EPOCH, encode_election(ElectionData(epoch, member.node_id, nonce)), node.version),
         ]
         again = Won(epoch, node.version + 1, None)
         session = self._link.session
@@ -183,7 +183,7 @@ class NodeStore:
             await self._link.change(operations)
         except NodeError:
             return again
-        except ConnectionBroken:
+        except ConnectionBrokenError:
             await self._link.read(lambda session: session.sync())
             node = await self._link.read(lambda session: session.get(EPOCH))
             if node is None or decode_election(node.data).nonce != nonce:

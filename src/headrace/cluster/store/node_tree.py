@@ -11,12 +11,12 @@ from headrace.cluster.store.session import (
     Check,
     Create,
     Delete,
-    Node,
-    NodeChanged,
-    NodeExists,
-    NodeMissing,
-    NodeNotEmpty,
+    NodeChangedError,
+    NodeExistsError,
+    NodeMissingError,
+    NodeNotEmptyError,
     Operation,
+    StoreNode,
     Watch,
 )
 
@@ -47,13 +47,13 @@ class NodeTree:
         self.nodes: dict[str, TreeNode] = {"/": TreeNode(b"", 0, None)}
         self._names: dict[str, set[str]] = {"/": set()}
 
-    def get(self, path: str) -> Node | None:
+    def get(self, path: str) -> StoreNode | None:
         found = self.nodes.get(path)
-        return None if found is None else Node(found.data, found.version)
+        return None if found is None else StoreNode(found.data, found.version)
 
     def children(self, path: str) -> list[str]:
         if path not in self.nodes:
-            raise NodeMissing(path)
+            raise NodeMissingError(path)
         return sorted(self._names[path])
 
     def owners(self) -> set[str]:
@@ -77,20 +77,20 @@ class NodeTree:
             parent = parent_of(path)
             above = changes[parent] if parent in changes else self.nodes.get(parent)
             if above is None or above.owner is not None:
-                raise NodeMissing(parent)
+                raise NodeMissingError(parent)
             if found is not None:
-                raise NodeExists(path)
+                raise NodeExistsError(path)
             changes[path] = TreeNode(operation.data, 0, session if operation.is_ephemeral else None)
             return
         if found is None:
-            raise NodeMissing(path)
+            raise NodeMissingError(path)
         if operation.version not in (ANY_VERSION, found.version):
-            raise NodeChanged(path)
+            raise NodeChangedError(path)
         if isinstance(operation, Check):
             return
         if isinstance(operation, Delete):
             if any(True for _ in self._below(path, changes)):
-                raise NodeNotEmpty(path)
+                raise NodeNotEmptyError(path)
             changes[path] = None
         else:
             changes[path] = TreeNode(operation.data, found.version + 1, found.owner)

@@ -39,39 +39,39 @@ class NodeError(HeadraceError):
         super().__init__(f"{path}: {what}")
 
 
-class NodeMissing(NodeError):
+class NodeMissingError(NodeError):
     """There is no such node (or, for a new one, no parent)."""
 
     def __init__(self, path: str) -> None:
         super().__init__(path, "there is no such node")
 
 
-class NodeExists(NodeError):
+class NodeExistsError(NodeError):
     def __init__(self, path: str) -> None:
         super().__init__(path, "the node is there already")
 
 
-class NodeChanged(NodeError):
+class NodeChangedError(NodeError):
     """The node has another version than was expected."""
 
     def __init__(self, path: str) -> None:
         super().__init__(path, "the node was changed by another")
 
 
-class NodeNotEmpty(NodeError):
+class NodeNotEmptyError(NodeError):
     def __init__(self, path: str) -> None:
         super().__init__(path, "the node has others below it")
 
 
-class ConnectionBroken(HeadraceError):
+class ConnectionBrokenError(HeadraceError):
     """The connection was lost before an answer came: what was asked for has been done, or not."""
 
 
-class SessionExpired(HeadraceError):
+class SessionExpiredError(HeadraceError):
     """The session is over, and with it whatever it had."""
 
 
-class Node(NamedTuple):
+class StoreNode(NamedTuple):
     data: bytes
     version: int
 
@@ -111,7 +111,7 @@ class Delete:
 Operation: TypeAlias = Check | Create | Write | Delete
 
 
-class Session(Protocol):
+class StoreSession(Protocol):
     """One session. Its methods run on the event loop that it was started on."""
 
     @property
@@ -127,10 +127,10 @@ class Session(Protocol):
         ...
 
     async def start(self) -> None:
-        """Connect. A `ConnectionBroken` says that no server answered in time."""
+        """Connect. A `ConnectionBrokenError` says that no server answered in time."""
         ...
 
-    async def get(self, path: str, watch: Watch | None = None) -> Node | None:
+    async def get(self, path: str, watch: Watch | None = None) -> StoreNode | None:
         """The node, or None when it is missing. The watch is for its next change, or for when it is made."""
         ...
 

@@ -10,7 +10,7 @@ from headrace.errors import SaslAuthenticationFailedError
 from headrace.net.authentication import Authenticate
 from headrace.net.sasl import oauthbearer
 from headrace.net.sasl.exchange import authenticate_by
-from headrace.net.sasl.jaas import InvalidJaas, parse_jaas
+from headrace.net.sasl.jaas import InvalidJaasError, parse_jaas
 from headrace.net.sasl.oauthbearer import ClientCredentials, Token, TokenSource, token_of
 from headrace.net.sasl.plain import plain
 from headrace.net.sasl.scram import DIGESTS, scram
@@ -47,7 +47,7 @@ def _jaas_options(values: Mapping[str, Any], mechanism: str) -> dict[str, str]:
     try:
         entry = parse_jaas(_secret(given))
         entry.check_mechanism(mechanism)
-    except InvalidJaas as error:
+    except InvalidJaasError as error:
         raise ConfigError({"sasl.jaas.config": f"sasl.jaas.config cannot be used: {error}"}) from None
     return entry.options
 

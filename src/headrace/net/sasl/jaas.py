@@ -14,7 +14,7 @@ _FLAGS = ("required", "requisite", "sufficient", "optional")
 _TOKEN = re.compile(r'\s*(?:"((?:[^"\\]|\\.)*)"|([^\s="\';]+)|(=)|(;))')
 
 
-class InvalidJaas(ValueError):
+class InvalidJaasError(ValueError):
     """The line cannot be read; the text says why, and never what secrets were in it."""
 
 
@@ -28,24 +28,24 @@ class JaasEntry:
     def check_mechanism(self, mechanism: str) -> None:
         known = _MODULES.get(self.module)
         if known is None:
-            raise InvalidJaas(f"the login module {self.module} is not known; there are {', '.join(_MODULES)}")
+            raise InvalidJaasError(f"the login module {self.module} is not known; there are {', '.join(_MODULES)}")
         if mechanism not in known:
-            raise InvalidJaas(f"{self.module} is for {' and '.join(known)}, but sasl.mechanism is {mechanism}")
+            raise InvalidJaasError(f"{self.module} is for {' and '.join(known)}, but sasl.mechanism is {mechanism}")
 
 
 def parse_jaas(text: str) -> JaasEntry:
     """`Module flag name="value" …;`"""
     tokens = list(_tokens(text))
     if len(tokens) < 3 or tokens[-1] != ";" or ";" in tokens[:-1]:
-        raise InvalidJaas('it must be one entry and end with a semicolon: Module required name="value";')
+        raise InvalidJaasError('it must be one entry and end with a semicolon: Module required name="value";')
     module, flag, *rest = tokens[:-1]
     if flag.lower() not in _FLAGS:
-        raise InvalidJaas(f"after the login module comes one of {', '.join(_FLAGS)}")
+        raise InvalidJaasError(f"after the login module comes one of {', '.join(_FLAGS)}")
     options: dict[str, str] = {}
     for at in range(0, len(rest), 3):
         part = rest[at : at + 3]
         if len(part) != 3 or part[1] != "=":
-            raise InvalidJaas('options are written name="value"')
+            raise InvalidJaasError('options are written name="value"')
         options[part[0]] = part[2]
     return JaasEntry(module, options)
 
@@ -56,7 +56,9 @@ def _tokens(text: str) -> list[str]:
     while at < len(text):
         match = _TOKEN.match(text, at)
         if match is None:
-            raise InvalidJaas('a quote is not closed, or a sign stands where none may: values go in double quotes (")')
+            raise InvalidJaasError(
+                'a quote is not closed, or a sign stands where none may: values go in double quotes (")'
+            )
         quoted, bare, equals, end = match.groups()
         found.append(re.sub(r"\\(.)", r"\1", quoted) if quoted is not None else bare or equals or end)
         at = match.end()

@@ -1,7 +1,7 @@
 """How coordinators frame their records: a key is an int16 type and a body, a value an int16 version and a body.
 
 A log may hold records of types and versions that were written by a newer broker, or for features not spoken here.
-They come back as `Unknown`, for a loader to skip; damaged bytes are a `MalformedMessage`.
+They come back as `Unknown`, for a loader to skip; damaged bytes are a `MalformedMessageError`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 from headrace.protocol.codec import decode, encode
 from headrace.protocol.schema import Buffer, Schema
-from headrace.protocol.wire import MalformedMessage, pack_int16, read_int16
+from headrace.protocol.wire import MalformedMessageError, pack_int16, read_int16
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class Unknown:
 
 
 @dataclass(frozen=True, slots=True)
-class StoredRecord:
+class KeyAndValue:
     """A key and its value; the value is None when the record is a tombstone."""
 
     key: Any
@@ -53,23 +53,23 @@ class RecordTypes:
             raise ValueError(f"{value.SCHEMA.name} has no version {version}")
         return key_bytes, pack_int16(version) + encode(value, version)
 
-    def decode(self, key: Buffer, value: Buffer | None) -> StoredRecord | Unknown:
+    def decode(self, key: Buffer, value: Buffer | None) -> KeyAndValue | Unknown:
         record_type = _int16(key, "key")
         if record_type not in self.classes:
             return Unknown(record_type, name=self.names.get(record_type))
         key_class, value_class = self.classes[record_type]
         key_message = decode(key_class, 0, key, 2)
         if value is None:
-            return StoredRecord(key_message, None)
+            return KeyAndValue(key_message, None)
         version = _int16(value, "value")
         schema: Schema = value_class.SCHEMA
         if version not in schema.versions:
             return Unknown(record_type, version, self.names.get(record_type))
-        return StoredRecord(key_message, decode(value_class, version, value, 2))
+        return KeyAndValue(key_message, decode(value_class, version, value, 2))
 
 
 def _int16(buffer: Buffer, what: str) -> int:
     if len(buffer) < 2:
-        raise MalformedMessage(f"a stored {what} of {len(buffer)} bytes has no room for its first two")
+        raise MalformedMessageError(f"a stored {what} of {len(buffer)} bytes has no room for its first two")
     number: int = read_int16(buffer, 0)[0]
     return number

@@ -30,7 +30,7 @@ from headrace.protocol.schema import (
     struct,
 )
 from headrace.protocol.stored.coordinator import Unknown
-from headrace.protocol.wire import MalformedMessage, read_uvarint, uvarint
+from headrace.protocol.wire import MalformedMessageError, read_uvarint, uvarint
 
 
 @struct
@@ -237,9 +237,9 @@ def decode_record(buffer: Buffer) -> MetadataRecord | Unknown:
         record_type, position = read_uvarint(buffer, position)
         version, position = read_uvarint(buffer, position)
     except IndexError as error:
-        raise MalformedMessage("the frame of a metadata record is cut") from error
+        raise MalformedMessageError("the frame of a metadata record is cut") from error
     if frame_version != _FRAME_VERSION:
-        raise MalformedMessage(f"metadata records have frame version {_FRAME_VERSION}, not {frame_version}")
+        raise MalformedMessageError(f"metadata records have frame version {_FRAME_VERSION}, not {frame_version}")
     cls = _CLASSES.get(record_type)
     if cls is None:
         return Unknown(record_type)
@@ -249,5 +249,5 @@ def decode_record(buffer: Buffer) -> MetadataRecord | Unknown:
     record: MetadataRecord
     record, position = decode_from(cls, version, buffer, position)
     if position != len(buffer):
-        raise MalformedMessage(f"{len(buffer) - position} bytes after a {schema.name}")
+        raise MalformedMessageError(f"{len(buffer) - position} bytes after a {schema.name}")
     return record

@@ -21,8 +21,8 @@ iteration over sets of strings or of objects, decisions by `id()` or `hash()`.
 """
 
 from headrace.runtime.simulated.clock import EPOCH_MS, SimulatedClock
-from headrace.runtime.simulated.disk import Fault, SimulatedDisk, SimulatedFile
-from headrace.runtime.simulated.errors import HostDied, SimulatedCrash, SimulationFailed, SimulationStuck
+from headrace.runtime.simulated.disk import DiskFault, SimulatedDisk, SimulatedFile
+from headrace.runtime.simulated.errors import HostDiedError, SimulatedCrash, SimulationFailedError, SimulationStuckError
 from headrace.runtime.simulated.interleaving import Interleaver, Interleaving
 from headrace.runtime.simulated.loop import SimulatedLoop
 from headrace.runtime.simulated.network import Fabric, NetworkModel, SimulatedNetwork
@@ -44,10 +44,10 @@ __all__ = [
     "DATA_DIRECTORY",
     "EPOCH_MS",
     "CrashModel",
+    "DiskFault",
     "Fabric",
-    "Fault",
     "Host",
-    "HostDied",
+    "HostDiedError",
     "Interleaver",
     "Interleaving",
     "NetworkModel",
@@ -58,9 +58,9 @@ __all__ = [
     "SimulatedLoop",
     "SimulatedNetwork",
     "Simulation",
-    "SimulationFailed",
+    "SimulationFailedError",
     "SimulationResult",
-    "SimulationStuck",
+    "SimulationStuckError",
     "Trace",
     "WorkModel",
     "run_simulation",

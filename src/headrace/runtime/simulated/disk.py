@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from headrace.runtime.descriptors import Room
-from headrace.runtime.errors import DirectoryLocked, DiskError, FileMissing
+from headrace.runtime.errors import DirectoryLockedError, DiskError, FileMissingError
 from headrace.runtime.interface import Buffer
 from headrace.runtime.simulated.errors import SimulatedCrash
 from headrace.runtime.simulated.storage import CrashModel, DirectoryNode, FileNode, Node, Renaming, Storage
@@ -19,7 +19,7 @@ _COLD_PROBABILITY = 0.02
 
 
 @dataclass(slots=True)
-class Fault:
+class DiskFault:
     """`operation` fails with `errno` below the directory `under`: not the first `skip` times, then `times` times.
 
     Operations are named as the methods are (append, pwrite, read, truncate, sync, open, rename, remove, sync_dir, ...);
@@ -194,7 +194,7 @@ class SimulatedDisk:
         self.now_ms = now_ms
         self.pid = pid
         self.locks: set[str] = set()
-        self.faults: list[Fault] = []
+        self.faults: list[DiskFault] = []
         self.alive = True
         #: How many files are open, and how many may be.
         self.open_count = 0
@@ -209,7 +209,7 @@ class SimulatedDisk:
 
     # What a test does to the disk.
 
-    def inject(self, fault: Fault) -> Fault:
+    def inject(self, fault: DiskFault) -> DiskFault:
         self.faults.append(fault)
         return fault
 
@@ -284,7 +284,7 @@ class SimulatedDisk:
             node = FileNode(mtime_ms=self.now_ms())
             self.storage.change_name(Renaming(node, None, (directory, name)))
         if node is None:
-            raise FileMissing("open", path, errno.ENOENT)
+            raise FileMissingError("open", path, errno.ENOENT)
         if isinstance(node, DirectoryNode):
             raise DiskError("open", path, errno.EISDIR)
         return SimulatedFile(self, path, node)
@@ -392,7 +392,7 @@ class SimulatedDisk:
         path = _absolute(path)
         self.begin("lock", path)
         if path in self.locks:
-            raise DirectoryLocked(path, self.pid)
+            raise DirectoryLockedError(path, self.pid)
         self.open(path, create=True).close()
         self.locks.add(path)
         return SimulatedLock(self, path)
@@ -409,7 +409,7 @@ class SimulatedDisk:
     def _existing(self, operation: str, path: str) -> Node:
         node = self._find(path)
         if node is None:
-            raise FileMissing(operation, path, errno.ENOENT)
+            raise FileMissingError(operation, path, errno.ENOENT)
         return node
 
     def _file(self, operation: str, path: str) -> FileNode:
@@ -432,7 +432,7 @@ class SimulatedDisk:
         head, name = posixpath.split(path)
         directory = self._find(head)
         if not isinstance(directory, DirectoryNode) or not name:
-            raise FileMissing(operation, path, errno.ENOENT)
+            raise FileMissingError(operation, path, errno.ENOENT)
         return directory, name
 
     def _unlink(self, operation: str, path: str, node: Node) -> None:

@@ -9,13 +9,13 @@ class SimulatedCrash(BaseException):
     """The machine died in the middle of this operation. Not an Exception: no code may handle it and go on."""
 
 
-class HostDied(HeadraceError):
+class HostDiedError(HeadraceError):
     """The simulated host on which this ran was killed."""
 
 
-class SimulationFailed(HeadraceError):
+class SimulationFailedError(HeadraceError):
     """Something in the simulation raised and nobody waited for it, or two runs of one seed differed."""
 
 
-class SimulationStuck(HeadraceError):
+class SimulationStuckError(HeadraceError):
     """Nothing is left that could ever finish the simulation's main task, or a bound on steps or time was passed."""

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from types import CodeType, FrameType
 from typing import Any, Protocol
 
-from headrace.runtime.simulated.errors import SimulatedCrash, SimulationStuck
+from headrace.runtime.simulated.errors import SimulatedCrash, SimulationStuckError
 
 _STEPS_TO_END_MAX = 100_000
 
@@ -185,7 +185,7 @@ class Interleaver:
             self._left = 0
             self._paused[0][0].step()
         else:
-            raise SimulationStuck("disk work does not end")
+            raise SimulationStuckError("disk work does not end")
         for thread in self._idle:
             thread.join()
         self._idle.clear()

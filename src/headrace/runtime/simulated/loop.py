@@ -12,7 +12,7 @@ from contextvars import Context, ContextVar, copy_context
 from typing import Any, NoReturn
 
 from headrace.runtime.interface import Ts
-from headrace.runtime.simulated.errors import SimulatedCrash, SimulationStuck
+from headrace.runtime.simulated.errors import SimulatedCrash, SimulationStuckError
 from headrace.runtime.simulated.trace import Trace
 
 _TIMERS_CANCELLED_MIN = 100
@@ -128,7 +128,9 @@ class SimulatedLoop(asyncio.BaseEventLoop):
                 continue  # the host that would have done this is dead
             self.steps += 1
             if self.steps > self._steps_max:
-                raise SimulationStuck(f"over {self._steps_max} steps, at {self._now:.6f} s\n{self.describe_tasks()}")
+                raise SimulationStuckError(
+                    f"over {self._steps_max} steps, at {self._now:.6f} s\n{self.describe_tasks()}"
+                )
             self.trace.record("step", _name_of(handle._callback))
             handle._run()
 
@@ -138,10 +140,10 @@ class SimulatedLoop(asyncio.BaseEventLoop):
             heapq.heappop(self._timers)
             self._timers_cancelled -= 1
         if not self._timers:
-            raise SimulationStuck(f"nothing is scheduled, at {self._now:.6f} s\n{self.describe_tasks()}")
+            raise SimulationStuckError(f"nothing is scheduled, at {self._now:.6f} s\n{self.describe_tasks()}")
         self._now = max(self._now, self._timers[0][0])
         if self._now > self._time_max_s:
-            raise SimulationStuck(f"over {self._time_max_s} s of virtual time\n{self.describe_tasks()}")
+            raise SimulationStuckError(f"over {self._time_max_s} s of virtual time\n{self.describe_tasks()}")
 
     def _collect_due(self) -> None:
         while self._timers and self._timers[0][0] <= self._now:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from contextvars import Context, copy_context
 from dataclasses import dataclass
 
-from headrace.runtime.errors import ConnectFailed, ListenFailed
+from headrace.runtime.errors import ConnectFailedError, ListenFailedError
 from headrace.runtime.interface import ProtocolT
 from headrace.runtime.simulated.loop import SimulatedLoop
 from headrace.runtime.simulated.transport import Pipe, Presence, SimulatedTransport
@@ -191,10 +191,10 @@ class SimulatedNetwork:
     ) -> SimulatedListener:
         _refuse_tls(ssl)
         if host not in _OWN_NAMES and host != self._host:
-            raise ListenFailed(f"listening on {host}:{port} failed: this host is {self._host!r}", host, port)
+            raise ListenFailedError(f"listening on {host}:{port} failed: this host is {self._host!r}", host, port)
         port = port or self._fabric.free_port()
         if (self._host, port) in self._fabric.listeners:
-            raise ListenFailed(f"listening on {host or '*'}:{port} failed: Address already in use", host, port)
+            raise ListenFailedError(f"listening on {host or '*'}:{port} failed: Address already in use", host, port)
         listener = SimulatedListener(self._fabric, self._host, port, protocol_factory, copy_context())
         self._fabric.listeners[self._host, port] = listener
         return listener
@@ -212,12 +212,12 @@ class SimulatedNetwork:
         _refuse_tls(ssl)
         target = self._host if host in _OWN_NAMES else host
         if not self._fabric.is_known(target):
-            raise ConnectFailed(f"connecting to {host}:{port} failed: Name or service not known", host, port)
+            raise ConnectFailedError(f"connecting to {host}:{port} failed: Name or service not known", host, port)
         try:
             async with asyncio.timeout(timeout_s):
                 return await self._handshake(protocol_factory, target, port)
         except TimeoutError as error:
-            raise ConnectFailed(f"connecting to {host}:{port} took over {timeout_s} s", host, port) from error
+            raise ConnectFailedError(f"connecting to {host}:{port} took over {timeout_s} s", host, port) from error
 
     async def _handshake(
         self, protocol_factory: Callable[[], ProtocolT], target: str, port: int
@@ -230,7 +230,7 @@ class SimulatedNetwork:
         listener = fabric.listeners.get((target, port))
         if listener is None:
             await asyncio.sleep(fabric.draw_delay())
-            raise ConnectFailed(f"connecting to {target}:{port} failed: Connection refused", target, port)
+            raise ConnectFailedError(f"connecting to {target}:{port} failed: Connection refused", target, port)
         client, server = fabric.wire(self._host, copy_context(), (target, port), listener.context)
         fabric.trace.record("net-accept", client.name, server.name)
         fabric.loop.call_soon(_accept, server, listener, context=listener.context)
@@ -240,7 +240,7 @@ class SimulatedNetwork:
             client.abort()
             raise
         if client.is_closing():
-            raise ConnectFailed(f"connecting to {target}:{port} failed: Connection reset by peer", target, port)
+            raise ConnectFailedError(f"connecting to {target}:{port} failed: Connection reset by peer", target, port)
         protocol = protocol_factory()
         client.begin(protocol)
         return client, protocol

@@ -14,7 +14,7 @@ from typing import Any, Generic, TypeVar
 from headrace.runtime.interface import Runtime
 from headrace.runtime.simulated.clock import SimulatedClock
 from headrace.runtime.simulated.disk import SimulatedDisk
-from headrace.runtime.simulated.errors import HostDied, SimulationFailed, SimulationStuck
+from headrace.runtime.simulated.errors import HostDiedError, SimulationFailedError, SimulationStuckError
 from headrace.runtime.simulated.interleaving import Interleaver, Interleaving
 from headrace.runtime.simulated.loop import Incarnation, SimulatedLoop, incarnation
 from headrace.runtime.simulated.network import Fabric, NetworkModel, SimulatedNetwork
@@ -75,10 +75,10 @@ class Host:
         return self.life.alive
 
     def start(self, work: Coroutine[Any, Any, T], *, name: str | None = None) -> asyncio.Future[T]:
-        """Run `work` as this host's. The future raises `HostDied` if the host is killed before it is done."""
+        """Run `work` as this host's. The future raises `HostDiedError` if the host is killed before it is done."""
         if not self.alive:
             work.close()
-            raise HostDied(f"host {self.name!r} is dead: restart it first")
+            raise HostDiedError(f"host {self.name!r} is dead: restart it first")
         loop = self._simulation.loop
         future: asyncio.Future[T] = loop.create_future()
         task = loop.create_task(work, name=name, context=self.context.copy())
@@ -101,7 +101,7 @@ class Host:
         running, self._running = self._running, {}
         for future in running.values():
             if not future.done():
-                future.set_exception(HostDied(f"host {self.name!r} was killed"))
+                future.set_exception(HostDiedError(f"host {self.name!r} was killed"))
                 future.exception()  # a test that does not wait for a killed host is no mistake
 
     def restart(self) -> Runtime:
@@ -169,14 +169,14 @@ class Simulation:
             try:
                 with contextlib.nullcontext() if self.interleaver is None else self.interleaver.tracing():
                     value = self.loop.run_until_complete(main)
-            except SimulationStuck:
+            except SimulationStuckError:
                 raise
             except BaseException:
                 self._cancel_rest()
                 raise
             self._cancel_rest()
             return value
-        except SimulationStuck:
+        except SimulationStuckError:
             self.loop.abandon()  # what cannot go on cannot be cancelled either
             raise
         finally:
@@ -192,7 +192,7 @@ class Simulation:
         if messages:
             first = next((error for error in errors if error is not None), None)
             text = f"seed {self.seed}: {len(messages)} unhandled: {messages[0]}: {first!r}"
-            raise SimulationFailed(text) from first
+            raise SimulationFailedError(text) from first
 
     def _cancel_rest(self) -> None:
         for _ in range(_SHUTDOWN_ROUNDS_MAX):
@@ -204,7 +204,7 @@ class Simulation:
             for task in left:
                 task.cancel()
             self.loop.run_until_complete(asyncio.wait(left, timeout=60.0))
-        raise SimulationStuck(f"tasks do not end when they are cancelled\n{self.loop.describe_tasks()}")
+        raise SimulationStuckError(f"tasks do not end when they are cancelled\n{self.loop.describe_tasks()}")
 
 
 @dataclass(slots=True, frozen=True)
@@ -243,7 +243,7 @@ def run_twice(main: Callable[[Simulation], Coroutine[Any, Any, T]], seed: int, *
     if first.trace_hash != second.trace_hash:
         pairs = zip(first.latest, second.latest)
         parted = next((f"{one!r} and {other!r}" for one, other in pairs if one != other), "before the kept events")
-        raise SimulationFailed(f"seed {seed} is not deterministic; the two runs part at {parted}")
+        raise SimulationFailedError(f"seed {seed} is not deterministic; the two runs part at {parted}")
     return first
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from headrace.runtime.errors import Overloaded
+from headrace.runtime.errors import OverloadedError
 from headrace.runtime.interface import T, Ts
 from headrace.runtime.simulated.interleaving import Interleaver, Strand
 from headrace.runtime.simulated.loop import SimulatedLoop, incarnation

@@ -18,11 +18,11 @@ from headrace.spark.pipelines.declaring import (
     Option,
     Pipeline,
     PipelineError,
-    PipelineStopped,
+    PipelineProgress,
+    PipelineStoppedError,
     Result,
-    Snapshot,
     Watch,
-    WrongOption,
+    WrongOptionError,
     nearest,
     parsed,
 )
@@ -42,11 +42,11 @@ __all__ = [
     "Option",
     "Pipeline",
     "PipelineError",
-    "PipelineStopped",
+    "PipelineProgress",
+    "PipelineStoppedError",
     "Result",
-    "Snapshot",
     "Watch",
-    "WrongOption",
+    "WrongOptionError",
     "load",
     "nearest",
     "parsed",
@@ -56,5 +56,5 @@ __all__ = [
 def load(name: str) -> Pipeline:
     """The pipeline of that name."""
     if name not in PIPELINES:
-        raise WrongOption(f"there is no pipeline {name!r}{nearest(name, PIPELINES)}")
+        raise WrongOptionError(f"there is no pipeline {name!r}{nearest(name, PIPELINES)}")
     return cast("Pipeline", importlib.import_module(f"{__name__}.{name}"))

@@ -11,10 +11,10 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from headrace.spark.pipelines.cleaning import DEFAULT_SCHEMA, PROBLEM, ROW, cleaned, schema_of
-from headrace.spark.pipelines.declaring import HERE, STREAMING, Option, Result, Watch, WrongOption, parsed
+from headrace.spark.pipelines.declaring import HERE, STREAMING, Option, Result, Watch, WrongOptionError, parsed
 from headrace.spark.pipelines.letters import letter_headers
 from headrace.spark.pipelines.moments import utc_text
-from headrace.spark.pipelines.running import ROWS_OUT, TOO_LATE, Run
+from headrace.spark.pipelines.running import ROWS_OUT, TOO_LATE, PipelineRun
 from headrace.spark.pipelines.topics import ensure_topics
 from headrace.words import plural
 
@@ -53,8 +53,8 @@ def run(options: Mapping[str, Any], session: SparkSession | None = None, *, watc
     counts = options["counts"] or f"{first}-counts"
     topics = [target, dead] + ([] if counts == NO_COUNTS else [counts])
     if len({*topics, *options["source"]}) < len(topics) + len(options["source"]):
-        raise WrongOption("--source, --target, --dead-letters and --counts have to be different topics")
-    with Run("activity", OPTIONS, options, session=session, watch=watch) as run:
+        raise WrongOptionError("--source, --target, --dead-letters and --counts have to be different topics")
+    with PipelineRun("activity", OPTIONS, options, session=session, watch=watch) as run:
         schema = _checked_schema(run, counts=counts != NO_COUNTS)
         ensure_topics(
             run.kafka,
@@ -70,7 +70,7 @@ def run(options: Mapping[str, Any], session: SparkSession | None = None, *, watc
         return _result(run, target, dead, counts)
 
 
-def _checked_schema(run: Run, *, counts: bool) -> StructType:
+def _checked_schema(run: PipelineRun, *, counts: bool) -> StructType:
     options = run.values
     schema = schema_of(options["schema"], run.session)
     types = {field.name: field.dataType.simpleString() for field in schema.fields}
@@ -80,13 +80,13 @@ def _checked_schema(run: Run, *, counts: bool) -> StructType:
     for flag, names in wanted.items():
         for name in names:
             if name not in types:
-                raise WrongOption(f"{flag} names {name}, but --schema has {', '.join(types)}")
+                raise WrongOptionError(f"{flag} names {name}, but --schema has {', '.join(types)}")
     if counts and options["time"] != "timestamp" and types[options["time"]] != "timestamp":
-        raise WrongOption(f"--time names {options['time']}, which is {types[options['time']]}, not timestamp")
+        raise WrongOptionError(f"--time names {options['time']}, which is {types[options['time']]}, not timestamp")
     return schema
 
 
-def _clean(run: Run, schema: StructType, target: str, dead: str) -> Any:
+def _clean(run: PipelineRun, schema: StructType, target: str, dead: str) -> Any:
     from pyspark.sql import functions as F
 
     from headrace.spark.foreach_batch import exactly_once
@@ -111,7 +111,7 @@ def _clean(run: Run, schema: StructType, target: str, dead: str) -> Any:
     return run.started(records.writeStream.foreachBatch(run.gate.wrap(write)), "clean")
 
 
-def _count(run: Run, schema: StructType, counts: str) -> Any:
+def _count(run: PipelineRun, schema: StructType, counts: str) -> Any:
     from pyspark.sql import functions as F
 
     from headrace.spark.foreach_batch import exactly_once
@@ -142,7 +142,7 @@ def _count(run: Run, schema: StructType, counts: str) -> Any:
     return run.started(writer, "counts")
 
 
-def _result(run: Run, target: str, dead: str, counts: str) -> Result:
+def _result(run: PipelineRun, target: str, dead: str, counts: str) -> Result:
     said, seen = run.snapshot, run.observed
     wrong = seen.get("dead", 0)
     good = seen.get(ROWS_OUT, 0) - wrong

@@ -23,12 +23,12 @@ from headrace.spark.pipelines.declaring import (
     Option,
     Result,
     Watch,
-    WrongOption,
+    WrongOptionError,
     parsed,
 )
-from headrace.spark.pipelines.running import Run, kafka_config
+from headrace.spark.pipelines.running import PipelineRun, kafka_config
 from headrace.spark.pipelines.scanning import Scan, scan
-from headrace.spark.planning import Offsets, Range
+from headrace.spark.planning import OffsetRange, Offsets
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -66,8 +66,8 @@ def audit(*, session: SparkSession | None = None, watch: Watch | None = None, **
 def run(options: Mapping[str, Any], session: SparkSession | None = None, *, watch: Watch | None = None) -> Result:
     """The audit with checked options. Its result has findings if anything is wrong."""
     if set(options["source"]) & set(options["against"]) and not options["against_servers"]:
-        raise WrongOption("--source and --against name the same topic: leave --against out to check one by itself")
-    run = Run("audit", OPTIONS, options, session=session, watch=watch)
+        raise WrongOptionError("--source and --against name the same topic: leave --against out to check one by itself")
+    run = PipelineRun("audit", OPTIONS, options, session=session, watch=watch)
     run.tell(note="starting Spark" if session is None else "looking")
     here = kafka_config(options["servers"], options["client_config"])
     there = here
@@ -113,8 +113,8 @@ class _Side:
         # What retention deletes while it is read is no loss on the pipeline's part, and would show as lost anyway.
         return reader.option("includeHeaders", str(headers).lower()).option("failOnDataLoss", "true").load()
 
-    def ranges(self) -> list[Range]:
-        return [Range(one, self.starts[one], self.ends[one]) for one in sorted(self.ends)]
+    def ranges(self) -> list[OffsetRange]:
+        return [OffsetRange(one, self.starts[one], self.ends[one]) for one in sorted(self.ends)]
 
 
 def _scanned(session: SparkSession, inside: _Side, outside: _Side | None) -> dict[str, list[Scan]]:
@@ -161,7 +161,7 @@ def identity(match: str) -> Column:
 def _check_match(match: str) -> None:
     kind, _, name = match.partition(":")
     if match not in ("value", "key", "key+value", "offset") and not (kind in ("json", "header") and name):
-        raise WrongOption(f"--match is {_WAYS}, not {match!r}")
+        raise WrongOptionError(f"--match is {_WAYS}, not {match!r}")
 
 
 class _Places:
@@ -170,7 +170,9 @@ class _Places:
     def __init__(self, *sides: _Side | None) -> None:
         self.partitions = sorted({one for side in sides if side is not None for one in side.ends})
         if len(self.partitions) >= 1 << (63 - _OFFSET_BITS):
-            raise WrongOption(f"{len(self.partitions)} partitions are too many for one audit: audit topics one by one")
+            raise WrongOptionError(
+                f"{len(self.partitions)} partitions are too many for one audit: audit topics one by one"
+            )
 
     def column(self) -> Column:
         from pyspark.sql import functions as F
@@ -203,7 +205,7 @@ def _hashed(rows: DataFrame, match: str, places: _Places, *, is_input: bool) -> 
     )
 
 
-def _summed(run: Run, inside: _Side, outside: _Side | None) -> Sums:
+def _summed(run: PipelineRun, inside: _Side, outside: _Side | None) -> Sums:
     from pyspark.sql import functions as F
 
     match, show = run.values["match"], run.values["show"]
@@ -318,7 +320,7 @@ def _went_back(rows: DataFrame, sequence: str) -> int:
     elif kind == "json" and name:
         number = F.get_json_object(F.col("value").cast("string"), f"$.{name}").try_cast("double")
     else:
-        raise WrongOption(f"--sequence is json:FIELD or timestamp, not {sequence!r}")
+        raise WrongOptionError(f"--sequence is json:FIELD or timestamp, not {sequence!r}")
     numbered = rows.select("topic", "partition", "offset", F.xxhash64("key").alias("k"), number.alias("s"))
     way = Window.partitionBy("topic", "partition", "k").orderBy("offset")
     return numbered.withColumn("before", F.lag("s").over(way)).where("before > s").count()

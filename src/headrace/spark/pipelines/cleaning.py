@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from headrace.spark.pipelines.declaring import WrongOption
+from headrace.spark.pipelines.declaring import WrongOptionError
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -37,12 +37,12 @@ def schema_of(ddl: str, session: SparkSession) -> StructType:
     try:
         schema = session.createDataFrame([], ddl).schema
     except PySparkException as error:
-        raise WrongOption(f"--schema {ddl!r} is not Spark's `name TYPE [NOT NULL], …`: {error}") from error
+        raise WrongOptionError(f"--schema {ddl!r} is not Spark's `name TYPE [NOT NULL], …`: {error}") from error
     if not isinstance(schema, StructType) or not schema.fields:
-        raise WrongOption(f"--schema {ddl!r} has no columns")
+        raise WrongOptionError(f"--schema {ddl!r} has no columns")
     for field in schema.fields:
         if field.name == _BROKEN:
-            raise WrongOption(f"--schema has a column {_BROKEN}, which is used here: name it otherwise")
+            raise WrongOptionError(f"--schema has a column {_BROKEN}, which is used here: name it otherwise")
     return schema
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _TRUE, _FALSE = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
 
 
-class WrongOption(HeadraceError):
+class WrongOptionError(HeadraceError):
     """An option that a pipeline does not have, or a value that it cannot take."""
 
 
@@ -25,7 +25,7 @@ class PipelineError(HeadraceError):
     """A pipeline that could not go on; the text has the first cause."""
 
 
-class PipelineStopped(HeadraceError):
+class PipelineStoppedError(HeadraceError):
     """Raised inside a query that is being stopped, so that a batch is not begun; never seen by users."""
 
 
@@ -67,7 +67,7 @@ STREAMING = (SERVERS, CLIENT_CONFIG, CHECKPOINT, CONTINUOUS, MAX_PER_BATCH, MAST
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
+class PipelineProgress:
     """How far a pipeline is."""
 
     pipeline: str
@@ -86,7 +86,7 @@ class Snapshot:
         return None if self.lag is None else self.rows_in + self.lag
 
 
-Watch = Callable[[Snapshot], None]
+Watch = Callable[[PipelineProgress], None]
 
 
 @dataclass(slots=True)
@@ -145,7 +145,7 @@ def parsed(declared: Sequence[Option], given: Mapping[str, Any]) -> dict[str, An
     if missing:
         errors.append(f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} needed")
     if errors:
-        raise WrongOption("\n".join(errors))
+        raise WrongOptionError("\n".join(errors))
     return {option.name: values.get(option.name, option.default) for option in declared}
 
 

@@ -23,7 +23,7 @@ _LISTED_MAX = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class File:
+class TableFile:
     """A file's path below the table's, and its size."""
 
     path: str
@@ -53,17 +53,17 @@ class Files:
     def exists(self, path: str) -> bool:
         return bool(self._fs.exists(self._at(path)))
 
-    def listed(self, path: str, suffix: str = ".parquet") -> list[File]:
+    def listed(self, path: str, suffix: str = ".parquet") -> list[TableFile]:
         """The files below a directory, in order; none when it is not there."""
         if not self.exists(path):
             return []
-        found: list[File] = []
+        found: list[TableFile] = []
         files = self._fs.listFiles(self._at(path), True)
         while files.hasNext():
             status = files.next()
             name = str(status.getPath().toString()).removeprefix(self.root).lstrip("/")
             if name.endswith(suffix):
-                found.append(File(name, int(status.getLen()), int(status.getModificationTime())))
+                found.append(TableFile(name, int(status.getLen()), int(status.getModificationTime())))
             if len(found) > _LISTED_MAX:
                 raise PipelineError(f"{self.url(path)} has more than {_LISTED_MAX:,} files")
         return sorted(found, key=lambda one: one.path)

@@ -18,12 +18,12 @@ from headrace.spark.pipelines.declaring import (
     PipelineError,
     Result,
     Watch,
-    WrongOption,
+    WrongOptionError,
     parsed,
 )
 from headrace.spark.pipelines.land_parquet import Compacted, ParquetTable
 from headrace.spark.pipelines.moments import utc_date
-from headrace.spark.pipelines.running import Run
+from headrace.spark.pipelines.running import PipelineRun
 from headrace.words import plural
 
 if TYPE_CHECKING:
@@ -67,12 +67,12 @@ def land(path: str, *, session: SparkSession | None = None, watch: Watch | None 
 
 def run(options: Mapping[str, Any], session: SparkSession | None = None, *, watch: Watch | None = None) -> Result:
     if not options["topics"] and not options["compact"]:
-        raise WrongOption("say what to land: --topics a,b (or only --compact)")
+        raise WrongOptionError("say what to land: --topics a,b (or only --compact)")
     for name in ("small_mb", "small_files", "compact_every", "max_per_batch"):
         if options[name] < (0 if name in ("compact_every", "max_per_batch") else 1):
-            raise WrongOption(f"--{name.replace('_', '-')} is too small: {options[name]}")
+            raise WrongOptionError(f"--{name.replace('_', '-')} is too small: {options[name]}")
     check_packages(options["format"])
-    with Run("land", OPTIONS, options, session=session, watch=watch) as running:
+    with PipelineRun("land", OPTIONS, options, session=session, watch=watch) as running:
         table = open_table(running.session, options)
         compacted = Compacted()
         if not options["compact"]:
@@ -103,7 +103,7 @@ def open_table(session: SparkSession, options: Mapping[str, Any]) -> Table:
     return ParquetTable(session, options["path"])
 
 
-def _land(running: Run, table: Table, options: Mapping[str, Any]) -> Compacted:
+def _land(running: PipelineRun, table: Table, options: Mapping[str, Any]) -> Compacted:
     compacted = Compacted()
 
     def write(rows: DataFrame, batch: int) -> int | None:
@@ -144,7 +144,7 @@ def shaped(rows: DataFrame, *, text: bool) -> DataFrame:
     )
 
 
-def _result(running: Run, options: Mapping[str, Any], compacted: Compacted) -> Result:
+def _result(running: PipelineRun, options: Mapping[str, Any], compacted: Compacted) -> Result:
     landed = 0 if options["compact"] else running.snapshot.rows_in
     document = {
         "path": options["path"],

@@ -16,9 +16,9 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from headrace.spark.history import digest_of
-from headrace.spark.once import WrongHistory
-from headrace.spark.pipelines.declaring import PipelineError, WrongOption
-from headrace.spark.pipelines.files import File, Files
+from headrace.spark.once import WrongHistoryError
+from headrace.spark.pipelines.declaring import PipelineError, WrongOptionError
+from headrace.spark.pipelines.files import Files, TableFile
 from headrace.spark.pipelines.land_parquet import Compacted, check_source, older_than_table
 
 if TYPE_CHECKING:
@@ -36,12 +36,12 @@ def needed(module: str, package: str) -> Any:
     try:
         return importlib.import_module(module)
     except ImportError as error:
-        raise WrongOption(
+        raise WrongOptionError(
             f"this needs the package {package}: pip install 'headrace[lake]' (or pip install '{package}'; {error})"
         ) from None
 
 
-def _stage(files: Files, rows: DataFrame, query: str, batch: int) -> list[File]:
+def _stage(files: Files, rows: DataFrame, query: str, batch: int) -> list[TableFile]:
     """Have the tasks write a batch's files; `_date` names their directories, so that `date` stays in them too."""
     from pyspark.sql import functions as F
 
@@ -53,7 +53,7 @@ def _stage(files: Files, rows: DataFrame, query: str, batch: int) -> list[File]:
     return staged
 
 
-def _tidy(files: Files, query: str, batch: int, kept: list[File]) -> None:
+def _tidy(files: Files, query: str, batch: int, kept: list[TableFile]) -> None:
     """Remove what other attempts of a batch have left, now that it is committed with the files of this one."""
     place = f"{_DATA}/{query}"
     used = {one.path.removeprefix(f"{place}/").partition("/")[0] for one in kept}
@@ -67,7 +67,7 @@ def _is_in(last: int | None, theirs: str, query: str, batch: int, source: str, w
     if last is None or last < batch:
         return False
     if source and last > batch:
-        raise WrongHistory(older_than_table(batch, last, where))
+        raise WrongHistoryError(older_than_table(batch, last, where))
     check_source(theirs, source, query, batch)
     return True
 
@@ -82,7 +82,7 @@ def _number_of(source: str) -> int:
     return int(digest_of([source])[:15], 16)
 
 
-def _date_of(one: File) -> str:
+def _date_of(one: TableFile) -> str:
     return one.path.rpartition("/")[0].rpartition("_date=")[2]
 
 
@@ -168,14 +168,14 @@ class IcebergTable:
     def __init__(self, session: SparkSession, path: str, table: str, catalog: str | None) -> None:
         catalogs = needed("pyiceberg.catalog", "pyiceberg[sql-sqlite]")
         if table.count(".") != 1 or not all(table.split(".")):
-            raise WrongOption(f"--table is namespace.name, not {table!r}")
+            raise WrongOptionError(f"--table is namespace.name, not {table!r}")
         self._name = table
         self._session = session
         self.files = Files(session, path)
         if catalog is not None:
             self._catalog = catalogs.load_catalog(catalog)
         elif self.files.local is None:
-            raise WrongOption(f"{self.files.root} is not on this machine: name a catalog of pyiceberg (--catalog)")
+            raise WrongOptionError(f"{self.files.root} is not on this machine: name a catalog of pyiceberg (--catalog)")
         else:
             self.files.make("")
             self._catalog = catalogs.load_catalog(

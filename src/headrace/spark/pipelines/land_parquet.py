@@ -14,9 +14,9 @@ import uuid
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING
 
-from headrace.spark.once import WrongHistory
+from headrace.spark.once import WrongHistoryError
 from headrace.spark.pipelines.declaring import PipelineError
-from headrace.spark.pipelines.files import File, Files
+from headrace.spark.pipelines.files import Files, TableFile
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -71,7 +71,7 @@ def older_than_table(batch: int, newest: int, where: str) -> str:
 def check_source(theirs: str, ours: str, query: str, batch: int) -> None:
     """Refuse a batch that is in from other offsets of the source: to skip it would lose rows."""
     if theirs and ours and theirs != ours:
-        raise WrongHistory(
+        raise WrongHistoryError(
             f"batch {batch} of query {query} is in, but from other offsets of the source: the checkpoint was restored "
             "from a backup, or is a copy. Start with the newest checkpoint, or land in another place"
         )
@@ -104,7 +104,7 @@ class ParquetTable:
     def _check_newest(self, place: str, name: str) -> None:
         newest = max((one[:9] for one in self.files.names(place) if one.endswith(".json")), default="")
         if newest > name:
-            raise WrongHistory(older_than_table(int(name), int(newest), self.files.root))
+            raise WrongHistoryError(older_than_table(int(name), int(newest), self.files.root))
 
     def _stage(self, rows: DataFrame, place: str, name: str, made: BatchList) -> BatchList:
         # Another attempt, dead or not, has a place of its own: neither takes the other's files away.
@@ -119,14 +119,14 @@ class ParquetTable:
             try:
                 # Lists of long ago are thrown away: whoever slept so long has made one that was there before.
                 self._check_newest(place, name)
-            except WrongHistory:
+            except WrongHistoryError:
                 self.files.delete(f"{place}/{name}.json")
                 self.files.delete(staging)
                 raise
             return made
         found = self._listed(place, name)
         if found is None:
-            raise WrongHistory(
+            raise WrongHistoryError(
                 f"the list of batch {made.batch} of query {made.query} came and went: another run is ahead"
             )
         return found
@@ -179,7 +179,7 @@ class ParquetTable:
                 done += self._join(date, small, [one for one in files if one.size >= small_bytes])
         return done
 
-    def _join(self, date: str, small: list[File], large: list[File]) -> Compacted:
+    def _join(self, date: str, small: list[TableFile], large: list[TableFile]) -> Compacted:
         """Make the date's directory anew beside it, then swap the two."""
         name = uuid.uuid4().hex
         place, raw = f"{_COMPACTING}/{name}/new", f"{_COMPACTING}/{name}/raw"

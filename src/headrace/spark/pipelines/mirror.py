@@ -27,15 +27,15 @@ from headrace.spark.pipelines.declaring import (
     PipelineError,
     Result,
     Watch,
-    WrongOption,
+    WrongOptionError,
     parsed,
 )
 from headrace.spark.pipelines.mirror_groups import HOP, GroupMirror
 from headrace.spark.pipelines.mirror_topics import Naming
 from headrace.spark.pipelines.ranges import read_ranges
-from headrace.spark.pipelines.running import Run, kafka_config, stop_on_signals
+from headrace.spark.pipelines.running import PipelineRun, kafka_config, stop_on_signals
 from headrace.spark.pipelines.transacted import Transacted
-from headrace.spark.planning import Offsets, Progress, Range, check_losses, limited, ranges_between, without
+from headrace.spark.planning import OffsetRange, Offsets, SourceOffsets, check_losses, limited, ranges_between, without
 from headrace.spark.transaction import PROGRESS_TOPIC
 from headrace.topics import TopicPartition
 from headrace.words import plural
@@ -78,7 +78,7 @@ def mirror(to: str, *, session: SparkSession | None = None, watch: Watch | None 
 
 def run(options: Mapping[str, Any], session: SparkSession | None = None, *, watch: Watch | None = None) -> Result:
     naming = _check(options)
-    with Run("mirror", OPTIONS, options, session=session, watch=watch) as running:
+    with PipelineRun("mirror", OPTIONS, options, session=session, watch=watch) as running:
         target_kafka = kafka_config(options["to"], options["to_config"])
         source, target = Cluster(running.kafka), Cluster(target_kafka)
         try:
@@ -95,22 +95,24 @@ def run(options: Mapping[str, Any], session: SparkSession | None = None, *, watc
 
 def _check(options: Mapping[str, Any]) -> Naming:
     if (options["topics"] is None) == (options["pattern"] is None):
-        raise WrongOption("say which topics: --topics a,b or --pattern 'orders.*', one of them")
+        raise WrongOptionError("say which topics: --topics a,b or --pattern 'orders.*', one of them")
     for name in ("pattern", "exclude", "groups"):
         try:
             re.compile(options[name] or "")
         except re.error as error:
-            raise WrongOption(f"--{name} {options[name]!r} is not a regular expression: {error}") from None
+            raise WrongOptionError(f"--{name} {options[name]!r} is not a regular expression: {error}") from None
     if options["max_per_batch"] < 0:
-        raise WrongOption(f"--max-per-batch is at least 0, not {options['max_per_batch']}")
+        raise WrongOptionError(f"--max-per-batch is at least 0, not {options['max_per_batch']}")
     return Naming(options["rename"])
 
 
 def _identity(source: Cluster, target: Cluster, naming: Naming) -> str:
     if source.id is None or target.id is None:
-        raise WrongOption("a cluster has no id (Kafka has them since 0.10.1): where records come from cannot be told")
+        raise WrongOptionError(
+            "a cluster has no id (Kafka has them since 0.10.1): where records come from cannot be told"
+        )
     if source.id == target.id and naming.is_same:
-        raise WrongOption(
+        raise WrongOptionError(
             f"--servers and --to are one cluster ({source.id}), where a topic would be mirrored to itself"
         )
     return source.id
@@ -119,7 +121,7 @@ def _identity(source: Cluster, target: Cluster, naming: Naming) -> str:
 class _Mirror:
     def __init__(
         self,
-        running: Run,
+        running: PipelineRun,
         source: Cluster,
         target: Cluster,
         writer: Transacted,
@@ -149,7 +151,7 @@ class _Mirror:
 
     def go(self) -> Result:
         self.running.tell(note="finding out where it was")
-        resumed = Progress.from_json(self.writer.resume().get("offsets", {}))
+        resumed = SourceOffsets.from_json(self.writer.resume().get("offsets", {}))
         if resumed.cluster is not None and resumed.cluster != self.source.id:
             raise PipelineError(
                 f"this mirror has read the cluster {resumed.cluster}, but --servers leads to {self.source.id}: its "
@@ -237,7 +239,7 @@ class _Mirror:
         used = {one: span for one, span in wanted.items() if one.topic in self.topics}
         ends = {**self.positions, **begins, **{one.partition: one.end for one in ranges}}
         written = 0
-        position = {"offsets": Progress(ends, self.source.id, topics=ids).to_json()}
+        position = {"offsets": SourceOffsets(ends, self.source.id, topics=ids).to_json()}
         if used:
             targets = [TopicPartition(self.naming.target(one.topic), one.partition) for one in used]
             written = self.writer.write(
@@ -267,7 +269,7 @@ class _Mirror:
     def _note(self, begins: Offsets, ids: dict[str, str]) -> None:
         """Write down where it is, without a record."""
         places = {**self.positions, **begins}
-        self.writer.write(self._rows({}), [], {"offsets": Progress(places, self.source.id, topics=ids).to_json()})
+        self.writer.write(self._rows({}), [], {"offsets": SourceOffsets(places, self.source.id, topics=ids).to_json()})
         self.positions, self.ids, self.is_first = places, ids, False
 
     def _starts_late(self, one: TopicPartition) -> bool:
@@ -278,12 +280,12 @@ class _Mirror:
         assert self._new is not None
         return self.is_first or one.topic in self._new
 
-    def _plan(self, latest: Offsets) -> tuple[Offsets, list[Range]]:
+    def _plan(self, latest: Offsets) -> tuple[Offsets, list[OffsetRange]]:
         """Where each partition is, and what is read next."""
         if self._new is None:
             known = {one.topic for one in self.positions}
             self._new = set(self.options["topics"] or ()) - known
-        anew = Progress(self.positions, topics=self.ids).made_anew(self.source_ids)
+        anew = SourceOffsets(self.positions, topics=self.ids).made_anew(self.source_ids)
         places = without(self.positions, anew)
         new = sorted(latest.keys() - places.keys())
         earliest = self.source.earliest(latest)
@@ -324,8 +326,10 @@ class _Mirror:
             ranges,
             fail_on_data_loss=self.options["fail_on_data_loss"],
         )
-        came = f"exists(headers, h -> h.key = '{HOP}' and startswith(cast(h.value as string), '{self.target.id}/'))"
-        rows = rows.where(F.expr(f"not coalesce({came}, false)"))
+        passed_target = (
+            f"exists(headers, h -> h.key = '{HOP}' and startswith(cast(h.value as string), '{self.target.id}/'))"
+        )
+        rows = rows.where(F.expr(f"not coalesce({passed_target}, false)"))
         place = F.concat_ws("/", F.lit(self.source.id), "topic", F.col("partition").cast("string"), F.col("offset"))
         hop = F.array(F.struct(F.lit(HOP).alias("key"), place.cast("binary").alias("value")))
         headers = F.concat(F.expr("coalesce(headers, array())"), hop).cast("array<struct<key:string,value:binary>>")
@@ -374,7 +378,7 @@ class _Mirror:
             "returned": self.returned,
             "topics": {name: self.naming.target(name) for name in sorted(self.topics)},
             "group_offsets": self.groups_moved,
-            "positions": Progress(self.positions).to_json(),
+            "positions": SourceOffsets(self.positions).to_json(),
         }
         lines = [
             f"{plural(self.mirrored, 'record')} of {plural(len(self.topics), 'topic')} mirrored to {self.options['to']}"

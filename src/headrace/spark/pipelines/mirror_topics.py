@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from headrace.client.admin import Admin, ConfigResource, ConfigSource, NewTopic, ResourceType
 from headrace.errors import HeadraceError, TopicAlreadyExistsError
-from headrace.spark.pipelines.declaring import WrongOption
+from headrace.spark.pipelines.declaring import WrongOptionError
 from headrace.words import plural
 
 TEMPLATE = "{topic}"
@@ -39,7 +39,7 @@ class Naming:
 
     def __post_init__(self) -> None:
         if self.template.count(TEMPLATE) != 1 or not _LEGAL.fullmatch(self.template.replace(TEMPLATE, "t")):
-            raise WrongOption(
+            raise WrongOptionError(
                 f"--rename is a name with {TEMPLATE} in it once, such as eu.{TEMPLATE}: {self.template!r}"
             )
 
@@ -60,7 +60,7 @@ class Topic:
 
 
 @dataclass(frozen=True, slots=True)
-class Changes:
+class TopicChanges:
     """What the target lacks."""
 
     create: dict[str, Topic] = field(default_factory=dict)
@@ -68,12 +68,12 @@ class Changes:
     configs: dict[str, dict[str, str | None]] = field(default_factory=dict)
 
 
-def compare(source: Mapping[str, Topic], target: Mapping[str, Topic], *, with_configs: bool = True) -> Changes:
+def compare(source: Mapping[str, Topic], target: Mapping[str, Topic], *, with_configs: bool = True) -> TopicChanges:
     """What to do so that the target's topics are like the source's (both by the target's names). Pure.
 
     Partitions are never taken away. A config that is not set at the source is taken back at the target.
     """
-    changes = Changes()
+    changes = TopicChanges()
     for name, wanted in source.items():
         there = target.get(name)
         if there is None:
@@ -112,7 +112,7 @@ def look(admin: Admin, names: Iterable[str], *, with_configs: bool = True) -> di
     return {name: Topic(len(described[name].partitions), configs.get(name, {})) for name in described}
 
 
-def apply(admin: Admin, changes: Changes, *, replication_factor: int = -1) -> list[str]:
+def apply(admin: Admin, changes: TopicChanges, *, replication_factor: int = -1) -> list[str]:
     """Make the changes; what was done, in words. Somebody else may have created a topic meanwhile."""
     done: list[str] = []
     if changes.create:
@@ -137,4 +137,4 @@ def apply(admin: Admin, changes: Changes, *, replication_factor: int = -1) -> li
 
 
 def _about(error: HeadraceError, what: str) -> HeadraceError:
-    return WrongOption(f"{what}: {error}") if not isinstance(error, WrongOption) else error
+    return WrongOptionError(f"{what}: {error}") if not isinstance(error, WrongOptionError) else error

@@ -8,7 +8,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from headrace.spark.pipelines.declaring import WrongOption
+from headrace.spark.pipelines.declaring import WrongOptionError
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
@@ -26,7 +26,7 @@ def moment_ms(text: str | None, what: str) -> int | None:
     try:
         found = datetime.fromisoformat(text.strip())
     except ValueError:
-        raise WrongOption(f"{what} is a time such as 2026-01-31T12:00, or milliseconds, not {text!r}") from None
+        raise WrongOptionError(f"{what} is a time such as 2026-01-31T12:00, or milliseconds, not {text!r}") from None
     if found.tzinfo is None:
         found = found.replace(tzinfo=UTC)
     return round(found.timestamp() * 1000)

@@ -35,12 +35,12 @@ from headrace.spark.pipelines.declaring import (
     PipelineError,
     Result,
     Watch,
-    WrongOption,
+    WrongOptionError,
     parsed,
 )
 from headrace.spark.pipelines.moments import moment_ms
 from headrace.spark.pipelines.ranges import read_ranges
-from headrace.spark.pipelines.running import Run
+from headrace.spark.pipelines.running import PipelineRun
 from headrace.spark.pipelines.transacted import Transacted
 from headrace.spark.planning import Offsets
 from headrace.topics import TopicPartition
@@ -86,7 +86,7 @@ def redrive(topic: str, *, session: SparkSession | None = None, watch: Watch | N
 
 def run(options: Mapping[str, Any], session: SparkSession | None = None, *, watch: Watch | None = None) -> Result:
     _check(options)
-    with Run("redrive", OPTIONS, options, session=session, watch=watch) as running:
+    with PipelineRun("redrive", OPTIONS, options, session=session, watch=watch) as running:
         running.state.groups = [group_of(options["topic"])]
         name = f"headrace-redrive-{options['topic']}"
         with Transacted(running.kafka, name, on_retry=lambda text: running.tell(note=f"again: {text[:80]}")) as writer:
@@ -101,19 +101,19 @@ def group_of(topic: str) -> str:
 def _check(options: Mapping[str, Any]) -> None:
     if not options["everything"] and not any(options[name] is not None for name in _CHOOSING):
         flags = ", ".join("--" + name.replace("_", "-") for name in _CHOOSING)
-        raise WrongOption(f"say which letters: {flags}; or --everything")
+        raise WrongOptionError(f"say which letters: {flags}; or --everything")
     for name in ("max_attempts", "max_letters", "per_step"):
         if options[name] is not None and options[name] < 1:
-            raise WrongOption(f"--{name.replace('_', '-')} is at least 1, not {options[name]}")
+            raise WrongOptionError(f"--{name.replace('_', '-')} is at least 1, not {options[name]}")
     for name in ("since", "until"):
         moment_ms(options[name], f"--{name}")
     if DAMAGED in (options["reason"] or ()):
-        raise WrongOption(
+        raise WrongOptionError(
             f"--reason {DAMAGED}: such a letter has the bytes of a batch that nobody could read, and no record to put "
             "back. `headrace deadletters show` gives them to whoever looks into it"
         )
     if options["to"] == options["topic"]:
-        raise WrongOption(f"--to {options['to']} is the dead-letter topic itself: the letters would never end")
+        raise WrongOptionError(f"--to {options['to']} is the dead-letter topic itself: the letters would never end")
 
 
 # --- what was put back: pure ------------------------------------------------------------------------------------------
@@ -198,7 +198,7 @@ def _settled(ledger: Ledger, there: Sequence[int], chosen: Sequence[int]) -> Led
 
 
 class _Redrive:
-    def __init__(self, running: Run, writer: Transacted, options: Mapping[str, Any]) -> None:
+    def __init__(self, running: PipelineRun, writer: Transacted, options: Mapping[str, Any]) -> None:
         self.running = running
         self.writer = writer
         self.options = options
@@ -210,7 +210,7 @@ class _Redrive:
         try:
             count = cluster.partition_counts([self.topic])[self.topic]
         except UnknownTopicOrPartitionError:
-            raise WrongOption(f"there is no topic {self.topic}") from None
+            raise WrongOptionError(f"there is no topic {self.topic}") from None
         if not self.options["dry_run"]:
             # Whatever an older run left open is decided before its notes are read.
             self.writer.resume()

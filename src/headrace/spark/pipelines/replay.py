@@ -23,14 +23,14 @@ from headrace.spark.pipelines.declaring import (
     PipelineError,
     Result,
     Watch,
-    WrongOption,
+    WrongOptionError,
     parsed,
 )
 from headrace.spark.pipelines.files import Files
 from headrace.spark.pipelines.land import check_packages
 from headrace.spark.pipelines.land_lake import needed
 from headrace.spark.pipelines.pacing import Portion, at_pace, at_rate, unpaced
-from headrace.spark.pipelines.running import Run, stop_on_signals
+from headrace.spark.pipelines.running import PipelineRun, stop_on_signals
 from headrace.spark.pipelines.transacted import Transacted
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def replay(
 def run(options: Mapping[str, Any], session: SparkSession | None = None, *, watch: Watch | None = None) -> Result:
     _check(options)
     with (
-        Run("replay", OPTIONS, options, session=session, watch=watch) as running,
+        PipelineRun("replay", OPTIONS, options, session=session, watch=watch) as running,
         Transacted(running.kafka, f"headrace-{running.name}") as writer,
     ):
         writer.cluster.partition_counts([options["topic"]])
@@ -88,12 +88,12 @@ def run(options: Mapping[str, Any], session: SparkSession | None = None, *, watc
 
 def _check(options: Mapping[str, Any]) -> None:
     if options["rate"] is not None and options["speed"] is not None:
-        raise WrongOption("--rate and --speed exclude each other")
+        raise WrongOptionError("--rate and --speed exclude each other")
     for name in ("rate", "speed", "max_gap", "tick", "max_per_batch"):
         if options[name] is not None and not options[name] > 0:
-            raise WrongOption(f"--{name.replace('_', '-')} is more than 0, not {options[name]}")
+            raise WrongOptionError(f"--{name.replace('_', '-')} is more than 0, not {options[name]}")
     if options["max_gap"] is not None and options["speed"] is None:
-        raise WrongOption("--max-gap is for --speed")
+        raise WrongOptionError("--max-gap is for --speed")
     check_packages(options["format"])
 
 
@@ -119,7 +119,7 @@ class Copy:
 
 
 class _Replay:
-    def __init__(self, running: Run, writer: Transacted, options: Mapping[str, Any]) -> None:
+    def __init__(self, running: PipelineRun, writer: Transacted, options: Mapping[str, Any]) -> None:
         self.running = running
         self.writer = writer
         self.options = options
@@ -210,18 +210,18 @@ class _Replay:
         given = self.options["order"]
         missing = [name for name in given or () if name not in rows.columns]
         if missing:
-            raise WrongOption(f"--order {missing[0]}: the table has {', '.join(rows.columns)}")
+            raise WrongOptionError(f"--order {missing[0]}: the table has {', '.join(rows.columns)}")
         if self.options["speed"] is not None or self.options["keep_timestamps"]:
             if self.options["time"] not in rows.columns:
-                raise WrongOption(f"--time {self.options['time']}: the table has {', '.join(rows.columns)}")
+                raise WrongOptionError(f"--time {self.options['time']}: the table has {', '.join(rows.columns)}")
             kind = dict(rows.dtypes)[self.options["time"]]
             if kind not in ("timestamp", "timestamp_ntz"):
-                raise WrongOption(f"--time {self.options['time']} is {kind}, not a timestamp")
+                raise WrongOptionError(f"--time {self.options['time']} is {kind}, not a timestamp")
         found = given or [name for name in _ORDER if name in rows.columns]
         if self.options["speed"] is not None:
             found = [self.options["time"], *[name for name in found if name != self.options["time"]]]
         if not found:
-            raise WrongOption(
+            raise WrongOptionError(
                 f"say by which columns rows are ordered (--order): the table has {', '.join(rows.columns)}"
             )
         return found
@@ -329,7 +329,7 @@ def _records(rows: DataFrame, options: Mapping[str, Any]) -> list[Column]:
         made.append(F.col("headers"))
     if options["keep_partitions"]:
         if kinds.get("partition") != "int":
-            raise WrongOption("--keep-partitions needs a column partition of type int")
+            raise WrongOptionError("--keep-partitions needs a column partition of type int")
         made.append(F.col("partition"))
     return made
 

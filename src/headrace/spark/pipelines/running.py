@@ -24,14 +24,14 @@ from headrace.spark.pipelines import state as states
 from headrace.spark.pipelines.declaring import (
     Option,
     PipelineError,
-    PipelineStopped,
-    Snapshot,
+    PipelineProgress,
+    PipelineStoppedError,
     Watch,
-    WrongOption,
+    WrongOptionError,
     run_name,
 )
-from headrace.spark.pipelines.state import Phase, State
-from headrace.spark.planning import Progress, is_ours
+from headrace.spark.pipelines.state import Phase, PipelineState
+from headrace.spark.planning import SourceOffsets, is_ours
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -72,7 +72,7 @@ class Gate:
         def through(rows: DataFrame, batch_id: int) -> None:
             with self._open:
                 if self._closed:
-                    raise PipelineStopped(f"batch {batch_id} is not begun: the pipeline is being stopped")
+                    raise PipelineStoppedError(f"batch {batch_id} is not begun: the pipeline is being stopped")
                 self._inside += 1
             wrote: int | None = None
             try:
@@ -93,7 +93,7 @@ class Gate:
                 self._open.wait(_POLL_S)
 
 
-class Run:
+class PipelineRun:
     """One run of a pipeline. As a context manager it also notes in the state how the run ended."""
 
     def __init__(
@@ -127,8 +127,8 @@ class Run:
         self._began = self._clock.monotonic()
         self._noted_at = self._began
         self._is_noted = False
-        self.snapshot = Snapshot(pipeline)
-        self.state = State(
+        self.snapshot = PipelineProgress(pipeline)
+        self.state = PipelineState(
             self.name,
             pipeline,
             servers=self.servers,
@@ -137,7 +137,7 @@ class Run:
             options=_without_secrets(values),
         )
 
-    def __enter__(self) -> Run:
+    def __enter__(self) -> PipelineRun:
         states.begin(self.checkpoint, self.state, self._clock.now_ms())
         self._is_noted = True
         self.tell(note="starting Spark" if self._session is None else "")
@@ -196,8 +196,8 @@ class Run:
     def tell(self, **changes: Any) -> None:
         """Say how far it is, to who watches and (not too often) to the state beside the checkpoint."""
         now = self._clock.monotonic()
-        values = {name: getattr(self.snapshot, name) for name in Snapshot.__slots__} | changes
-        self.snapshot = Snapshot(**values | {"elapsed_s": now - self._began})
+        values = {name: getattr(self.snapshot, name) for name in PipelineProgress.__slots__} | changes
+        self.snapshot = PipelineProgress(**values | {"elapsed_s": now - self._began})
         if self._watch is not None:
             self._watch(self.snapshot)
         # A run that is not entered (an audit) keeps nothing.
@@ -319,13 +319,13 @@ def _lag(sources: Sequence[Mapping[str, Any]]) -> int | None:
     return total
 
 
-def _offsets(given: Any) -> Progress | None:
+def _offsets(given: Any) -> SourceOffsets | None:
     if isinstance(given, str):
         try:
             given = json.loads(given)
         except json.JSONDecodeError:
             return None
-    return Progress.from_json(given) if is_ours(given) else None
+    return SourceOffsets.from_json(given) if is_ours(given) else None
 
 
 # --- stopping ---------------------------------------------------------------------------------------------------------
@@ -338,7 +338,7 @@ class _Stop:
         self._requests = StopRequests(RealClock().monotonic)
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
-        asked = self._requests.heard()
+        asked = self._requests.classify()
         if asked is not Asked.ECHO:
             (self.asked if asked is Asked.FIRST else self.asked_again).set()
 
@@ -378,7 +378,7 @@ def kafka_config(servers: str, properties: str | Mapping[str, str] | None) -> di
         try:
             config = dict(parse_properties(Path(properties).expanduser().read_text("utf-8")))
         except OSError as error:
-            raise WrongOption(f"--client-config {properties} cannot be read: {error.strerror}") from error
+            raise WrongOptionError(f"--client-config {properties} cannot be read: {error.strerror}") from error
     if servers:
         config["bootstrap.servers"] = servers
     return config

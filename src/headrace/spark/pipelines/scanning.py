@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.records import Batch, BatchHeader, read_control, read_records
 from headrace.spark.connections import forget, shared_client
-from headrace.spark.planning import Range
+from headrace.spark.planning import OffsetRange
 from headrace.spark.reading import RangeFetcher, ReadPlan
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ class _Tally:
             self.scan.commits += 1
 
 
-def scan_range(kafka: Mapping[str, str], wanted: Range) -> Scan:
+def scan_range(kafka: Mapping[str, str], wanted: OffsetRange) -> Scan:
     """Look at one partition's range, here."""
     tally = _Tally(Scan(*wanted.partition, wanted.start, wanted.end))
     if len(wanted):
@@ -109,7 +109,7 @@ def scan_range(kafka: Mapping[str, str], wanted: Range) -> Scan:
     return tally.end()
 
 
-def scan(session: SparkSession, kafka: Mapping[str, str], ranges: Sequence[Range]) -> list[Scan]:
+def scan(session: SparkSession, kafka: Mapping[str, str], ranges: Sequence[OffsetRange]) -> list[Scan]:
     """Look at partitions, a task of Spark for each."""
     if not ranges:
         return []

@@ -13,7 +13,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from headrace.spark.pipelines.declaring import Snapshot, WrongOption
+from headrace.spark.pipelines.declaring import PipelineProgress, WrongOptionError
 
 FILE = "pipeline.json"
 HIDDEN = "…"
@@ -33,7 +33,7 @@ class Phase(StrEnum):
 
 
 @dataclass(slots=True)
-class State:
+class PipelineState:
     """The file's content."""
 
     name: str
@@ -59,7 +59,7 @@ class State:
     pid: int = 0
     host: str = ""
 
-    def take(self, snapshot: Snapshot, now_ms: int) -> None:
+    def take(self, snapshot: PipelineProgress, now_ms: int) -> None:
         """Note how far it is."""
         rows_in, rows_out, batches = self.before
         self.rows_in, self.rows_out = rows_in + snapshot.rows_in, rows_out + snapshot.rows_out
@@ -82,7 +82,7 @@ def directory_of(checkpoint: str) -> Path:
     return Path(checkpoint).expanduser().absolute()
 
 
-def begin(checkpoint: str, state: State, now_ms: int) -> State:
+def begin(checkpoint: str, state: PipelineState, now_ms: int) -> PipelineState:
     """The state of a run that starts now, after those before it."""
     before = read(directory_of(checkpoint)) if is_local(checkpoint) else None
     state.started_ms = state.updated_ms = now_ms
@@ -96,7 +96,7 @@ def begin(checkpoint: str, state: State, now_ms: int) -> State:
     return state
 
 
-def write(checkpoint: str, state: State) -> None:
+def write(checkpoint: str, state: PipelineState) -> None:
     """Replace the file, whole."""
     if not is_local(checkpoint):
         return
@@ -108,7 +108,7 @@ def write(checkpoint: str, state: State) -> None:
     os.replace(aside, directory / FILE)
 
 
-def read(directory: Path) -> State | None:
+def read(directory: Path) -> PipelineState | None:
     """What is noted there; None when there is nothing that can be read."""
     try:
         given = json.loads((directory / FILE).read_text("utf-8"))
@@ -116,8 +116,8 @@ def read(directory: Path) -> State | None:
         return None
     if not isinstance(given, Mapping) or "pipeline" not in given:
         return None
-    known = {one.name for one in fields(State)}
-    state = State(**{name: value for name, value in given.items() if name in known})
+    known = {one.name for one in fields(PipelineState)}
+    state = PipelineState(**{name: value for name, value in given.items() if name in known})
     state.phase = Phase(state.phase)
     rows_in, rows_out, batches = state.before
     state.before = (rows_in, rows_out, batches)
@@ -140,13 +140,13 @@ def remove(directory: Path) -> None:
     """Forget a pipeline that does not run: its checkpoint, and what is noted of it."""
     state = read(directory)
     if state is None:
-        raise WrongOption(f"no pipeline has run with the checkpoint {directory}")
+        raise WrongOptionError(f"no pipeline has run with the checkpoint {directory}")
     if state.phase is Phase.RUNNING:
-        raise WrongOption(f"{state.name} is running (process {state.pid} on {state.host}): stop it first")
+        raise WrongOptionError(f"{state.name} is running (process {state.pid} on {state.host}): stop it first")
     shutil.rmtree(directory)
 
 
-def find(checkpoints: Iterable[str] = ()) -> list[tuple[Path, State]]:
+def find(checkpoints: Iterable[str] = ()) -> list[tuple[Path, PipelineState]]:
     """Pipelines that are known: those given, else all with a default checkpoint; the newest first."""
     given = [directory_of(one) for one in checkpoints]
     root = default_root()

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 from headrace.errors import HeadraceError
 from headrace.runtime.real import RealClock
 from headrace.spark.columns import Shape, shape_of
-from headrace.spark.foreach_batch import ATTEMPTS, TRANSACTION_TIMEOUT_MS, check_spark
+from headrace.spark.foreach_batch import ATTEMPTS, TRANSACTION_TIMEOUT_S, check_spark
 from headrace.spark.markers import Marker
-from headrace.spark.once import Found, TookOver, WrongHistory, run_batch
+from headrace.spark.once import MarkerFinding, TakenOverError, WrongHistoryError, run_batch
 from headrace.spark.options import read_sink_options
 from headrace.spark.steps import BatchSteps, Link, Work
 from headrace.spark.transaction import PROGRESS_TOPIC, CommittedOffsets
@@ -30,7 +30,7 @@ log = logging.getLogger("headrace.spark")
 
 
 @dataclass(frozen=True, slots=True)
-class Step(Marker):
+class StepMarker(Marker):
     """What is written with a step: a marker, and where the next one begins."""
 
     position: Mapping[str, Any] = field(default_factory=dict)
@@ -45,14 +45,14 @@ class Transacted:
         name: str,
         *,
         progress_topic: str = PROGRESS_TOPIC,
-        timeout_ms: int = TRANSACTION_TIMEOUT_MS,
+        timeout_ms: int = round(TRANSACTION_TIMEOUT_S * 1000),
         attempts: int = ATTEMPTS,
         on_retry: Callable[[str], None] = lambda text: None,
     ) -> None:
         self.kafka = read_sink_options({f"kafka.{key}": str(value) for key, value in kafka.items()}).kafka
         self.name = name
         self.run_id = uuid.uuid4().hex
-        self.last: Step | None = None
+        self.last: StepMarker | None = None
         self._timeout_ms = timeout_ms
         self._attempts = attempts
         self._on_retry = on_retry
@@ -73,16 +73,16 @@ class Transacted:
         self._link.transaction.fence()
         self.last = self.last_step()
         if self.last is not None and self.last.cluster and self.last.cluster != self.cluster.id:
-            raise WrongHistory(
+            raise WrongHistoryError(
                 f"where {self.name} is was written to the cluster {self.last.cluster}, but this is {self.cluster.id}: "
                 "the progress topic was copied from there. Give another --name, which begins anew"
             )
         return {} if self.last is None else self.last.position
 
-    def last_step(self) -> Step | None:
+    def last_step(self) -> StepMarker | None:
         """The last committed step. Only right after the transaction was fenced."""
         written = self._link.transaction.last_written()
-        return None if written is None else Step.from_bytes(written)
+        return None if written is None else StepMarker.from_bytes(written)
 
     def write(
         self,
@@ -101,7 +101,7 @@ class Transacted:
         `partitions`: those that rows go to, if that is known; else all of the topics take part in the transaction.
         """
         number = 0 if self.last is None else self.last.batch + 1
-        step = Step(
+        step = StepMarker(
             number,
             query=self.name,
             cluster=self.cluster.id or "",
@@ -130,11 +130,11 @@ class Transacted:
         log.warning("attempt %d of a step of %s failed, and is begun again: %s", attempt, self.name, error)
         self._on_retry(str(error))
 
-    def check_alone(self, found: Step | None) -> None:
+    def check_alone(self, found: StepMarker | None) -> None:
         """Raise when a step was committed by somebody else since this run began."""
         before = None if self.last is None else self.last.batch
         if found is not None and found.run != self.run_id and found.batch != before:
-            raise TookOver(f"another run of {self.name} has begun and written: only one may run at a time")
+            raise TakenOverError(f"another run of {self.name} has begun and written: only one may run at a time")
 
 
 class _OnlySteps(BatchSteps):
@@ -144,6 +144,6 @@ class _OnlySteps(BatchSteps):
         super().__init__(link, work)
         self._owner = owner
 
-    def look(self) -> Found:
+    def look(self) -> MarkerFinding:
         self._owner.check_alone(self._owner.last_step())
         return super().look()

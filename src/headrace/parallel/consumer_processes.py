@@ -21,7 +21,7 @@ _RESTARTS_MAX = 100
 _GRACE_S = 15.0
 
 
-class Herd:
+class ConsumerProcesses:
     """The parent's side."""
 
     def __init__(self, plan: Any, on_end: Callable[[BaseException | None], None]) -> None:
@@ -35,7 +35,7 @@ class Herd:
         self._stopping = False
         self._restarts = 0
         self._error: BaseException | None = None
-        self._thread = threading.Thread(target=self._watch, name=f"headrace-{plan.group}-herd", daemon=True)
+        self._thread = threading.Thread(target=self._watch, name=f"headrace-{plan.group}-processes", daemon=True)
 
     def start(self) -> None:
         try:

@@ -138,7 +138,7 @@ class Oracle:
             # Only markers between the cut and this: it is also what comes first behind the cut.
             behind = [cut for cut, _ in new if cut < expected and not self._is_gap(name, cut, offset)]
             if behind and name in self.has_epoch:
-                raise Broken(f"{name} goes on at {offset}, though the log was cut back to {min(new)[0]}")
+                raise BrokenInvariantError(f"{name} goes on at {offset}, though the log was cut back to {min(new)[0]}")
         elif not self._may_jump(name, offset):
             raise BrokenInvariantError(
                 f"{name}: {offset} was handed out where {expected} comes next (cut: {cluster.cuts[name]})"

@@ -118,7 +118,7 @@ def test_what_an_interrupted_poll_took_is_taken_back_once_however_often_that_is_
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("within", [FetchSession.build, _topics, Fetcher._send_to, FetchSession.told])
+@pytest.mark.parametrize("within", [FetchSessionHandler.build, _topics, Fetcher._send_to, FetchSessionHandler.told])
 def test_a_fetch_that_was_not_sent_is_asked_for_whole_the_next_time(within: Callable[..., Any]) -> None:
     """Otherwise the broker's half of the session keeps the old offset, and what it sends is taken for the new one's."""
 

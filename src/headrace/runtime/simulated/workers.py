@@ -73,7 +73,7 @@ class SimulatedPool:
         if self._closed:
             raise RuntimeError(f"pool {self._name!r} is closed")
         if self._outstanding >= self._queued_max:
-            raise Overloaded(f"{self._name}: {self._outstanding} pieces of disk work are waiting; try again later")
+            raise OverloadedError(f"{self._name}: {self._outstanding} pieces of disk work are waiting; try again later")
         future: _WorkResult[T] = _WorkResult(loop=self._loop)
         self._outstanding += 1
         self._idle.clear()

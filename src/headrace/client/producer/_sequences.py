@@ -18,6 +18,8 @@ from headrace.records.batch import increment_sequence
 EPOCH_MAX = 32_766
 """Java's limit: 32767 is kept for fencing by the coordinator."""
 _SEQUENCES = 1 << 31
+REMEMBERED_MAX = 5
+"""As many batches of a producer a broker remembers by partition, to tell one that comes again from one out of order."""
 NEVER_WRITTEN = frozenset(
     {
         ErrorCode.CORRUPT_MESSAGE,
@@ -81,6 +83,8 @@ class Sequences:
     is_refused: bool = False
     """The broker waits for another number than that of the first of `assigned`: it has none of them."""
     assigned: list[ProducerBatch] = field(default_factory=list)
+    remembered: list[ProducerBatch] = field(default_factory=list)
+    """The first of `assigned` and everything numbered since, settled or not: what a broker has to remember."""
 
     def may_send(self, batch: ProducerBatch, identity: CurrentIdentity) -> bool:
         """Whether it is this batch's turn."""
@@ -94,6 +98,10 @@ class Sequences:
             return False
         if not self.assigned:
             return identity.is_known
+        # An unanswered batch behind which a broker has forgotten it (others overtook it by the way of a new leader)
+        # would be called out of order when it is sent again, as if it had never been written.
+        if len(self.remembered) >= REMEMBERED_MAX:
+            return False
         # A broker takes any number from a producer that it does not know: were the first batch refused (its leader just
         # moved) and the second taken, their order would be lost, and the first be out of order for ever.
         return self._is_of(identity) and self.last_acked >= 0
@@ -112,24 +120,29 @@ class Sequences:
         """A batch that has the following number is on its way: nothing can keep it from being sent any more."""
         self.next = increment_sequence(self.next, batch.count)
         self.assigned.append(batch)
+        self.remembered.append(batch)
 
     def acked(self, batch: ProducerBatch) -> None:
         if batch in self.assigned:
-            self.assigned.remove(batch)
+            self.forget(batch)
             # An answer to an earlier batch may come after that to a later one, when it was sent again.
             if self.last_acked < 0 or (batch.last_sequence - self.last_acked) % _SEQUENCES < _SEQUENCES // 2:
                 self.last_acked = batch.last_sequence
 
     def forget(self, batch: ProducerBatch) -> None:
-        """It failed for good, or was given up."""
+        """It is settled: acknowledged, failed for good, or given up."""
         if batch in self.assigned:
             self.assigned.remove(batch)
+            while self.remembered and self.remembered[0] not in self.assigned:
+                del self.remembered[0]
 
     def replace(self, batch: ProducerBatch, parts: list[ProducerBatch]) -> None:
         """A batch was split; its parts have its numbers between them."""
         if batch in self.assigned:
             at = self.assigned.index(batch)
             self.assigned[at : at + 1] = parts
+            at = self.remembered.index(batch)
+            self.remembered[at : at + 1] = parts
 
     def is_first(self, batch: ProducerBatch) -> bool:
         """Whether nothing before this batch can still be written."""
@@ -144,6 +157,7 @@ class Sequences:
         """Begin at 0 under a new epoch. What is assigned still was not written, and is renumbered in its order."""
         self.producer_id, self.epoch = identity.producer_id, identity.epoch
         self.next, self.last_acked, self.has_gap, self.is_refused = 0, -1, False, False
+        self.remembered = list(self.assigned)
         for batch in self.assigned:
             batch.identify(self.producer_id, self.epoch, self.next)
             batch.doubt_until = 0.0

@@ -16,7 +16,7 @@ from tests.client.consumer.fake_group import FakeGroupCluster
 from tests.client.consumer.interrupts import Interruption, InterruptionError
 from tests.client.fake import VirtualClock
 
-from headrace.client.consumer._fetch_session import FetchSessionHandler, _topics
+from headrace.client.consumer._fetch_session import _topics
 from headrace.client.consumer._fetching import Fetcher
 from headrace.client.consumer._heartbeat_thread import HeartbeatThread
 from headrace.client.consumer._heartbeats import Heartbeats
@@ -107,7 +107,7 @@ def test_what_an_interrupted_poll_took_is_taken_back_once_however_often_that_is_
             chunks = list(state.chunks)
             assert len(chunks) == 2
             core = consumer._core
-            assert len(core.collect(500)) == 14
+            assert len(core.collector.collect(500)) == 14
             with interrupted_by(interruption):
                 core.fetcher.take_back()
             core.fetcher.take_back()

@@ -16,7 +16,7 @@ from tests.client.consumer.fake_group import FakeGroupCluster
 from tests.client.consumer.interrupts import Interruption, InterruptionError
 from tests.client.fake import VirtualClock
 
-from headrace.client.consumer._fetch_session import _topics
+from headrace.client.consumer._fetch_session import FetchSessionHandler, _topics
 from headrace.client.consumer._fetching import Fetcher
 from headrace.client.consumer._heartbeat_thread import HeartbeatThread
 from headrace.client.consumer._heartbeats import Heartbeats

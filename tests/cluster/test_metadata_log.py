@@ -13,9 +13,7 @@ from headrace.cluster.records import (
     ConfigRecord,
     MetadataRecord,
     NoOpRecord,
-    PartitionRecord,
     RemoveTopicRecord,
-    TopicRecord,
 )
 from headrace.cluster.store import fold
 from headrace.cluster.store.metadata_log import DIRECTORY_NAME, MetadataLog
@@ -23,28 +21,10 @@ from headrace.errors import StaleControllerEpochError
 from headrace.runtime import Runtime, real_runtime
 from headrace.runtime.simulated import CrashModel, SimulatedCrash, simulated_host
 
+from .store_homes import topic
 from .test_image import state
 
 PARENT = "/data"
-
-
-def topic(number: int, partitions: int = 2) -> list[MetadataRecord]:
-    topic_id = number.to_bytes(16, "big")
-    records: list[MetadataRecord] = [TopicRecord(name=f"topic-{number}", topic_id=topic_id)]
-    records += [
-        PartitionRecord(
-            partition_id=index,
-            topic_id=topic_id,
-            replicas=[1],
-            isr=[1],
-            leader=1,
-            leader_epoch=0,
-            partition_epoch=0,
-            directories=[bytes(16)],
-        )
-        for index in range(partitions)
-    ]
-    return records
 
 
 def opened(runtime: Runtime, *, snapshot_after_bytes: int = 10**9) -> tuple[MetadataLog, Image]:
@@ -236,7 +216,7 @@ def test_folding_tells_which_topics_were_deleted() -> None:
     runtime = simulated_host(3).runtime
     store = MetadataLog.open(runtime, PARENT)
     epoch = store.elect(1)
-    gone = (1).to_bytes(16, "big")
+    gone = (2).to_bytes(16, "big")
     store.append_if_epoch(epoch, topic(1))
     store.append_if_epoch(epoch, [RemoveTopicRecord(topic_id=gone), *topic(2)])
     image = Image()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import heapq
 import random
 import sys
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from typing import Any, Protocol, TypeVar
 
@@ -26,7 +27,7 @@ class Counted(Protocol):
     counts: dict[str, int]
 
 
-class Driver:
+class Driver(ABC):
     """Does with outcomes what a broker does; `hold` keeps writes back, to be let through or to fail later."""
 
     coordinator: Any
@@ -50,12 +51,12 @@ class Driver:
         self.is_quiet = False  # then nothing goes wrong any more
 
     @property
+    @abstractmethod
     def partition_count(self) -> int:
         """Of the coordinator's topic."""
-        raise NotImplementedError
 
-    def new_coordinator(self) -> Coordinator[Any, Any]:
-        raise NotImplementedError
+    @abstractmethod
+    def new_coordinator(self) -> Coordinator[Any, Any]: ...
 
     # --- outcomes
 
@@ -103,7 +104,7 @@ class Driver:
         """In whose transaction its records are written."""
         return -1
 
-    def note_put(self, partition: int, record: StoredRecord) -> None:
+    def note_put(self, partition: int, record: StoredRecord) -> None:  # noqa: B027 - a hook that need not do anything
         """A record is in the log now."""
 
     def release(self) -> None:
@@ -158,7 +159,7 @@ class Driver:
     def fire(self, timer: Timer) -> None:
         self.absorb(self.coordinator.on_timer(timer, self.now))
 
-    def check(self) -> None:
+    def check(self) -> None:  # noqa: B027 - a hook that need not do anything
         """What must hold after every step."""
 
     # --- chance

@@ -172,7 +172,7 @@ class Limit(Protocol):
         ...
 
 
-def _steps(task: Task[T], clock: Callable[[], float], limit: Limit) -> Generator[UserCode | float, None, T]:
+def _steps(task: Task[T], clock: Callable[[], float], limit: Limit) -> Generator[UserCode | float, None, None]:
     """What a driver has to do until the flow ends: run the user's code, or wait for so many seconds, or for news."""
     try:
         while True:
@@ -186,6 +186,9 @@ def _steps(task: Task[T], clock: Callable[[], float], limit: Limit) -> Generator
             yield max(0.0, min(limit.check(now), task.due() - now))
     finally:
         task.cancel()
+
+
+def _result(task: Task[T]) -> T:
     if task.error is not None:
         raise task.error
     return task.result  # type: ignore[return-value]  # done without an error: T, which may itself be None
@@ -201,16 +204,12 @@ def drive(
     """Run a flow to its end on this thread. `wait` moves bytes for so long at most, `run_code` runs the user's code."""
     task = Task(flow)
     with closing(_steps(task, clock, limit)) as steps:
-        while True:
-            try:
-                step = next(steps)
-            except StopIteration as end:
-                result: T = end.value
-                return result
+        for step in steps:
             if isinstance(step, UserCode):
                 run_code(task, step)
             else:
                 wait(step)
+    return _result(task)
 
 
 async def drive_async(
@@ -223,16 +222,12 @@ async def drive_async(
     """`drive`, on the loop."""
     task = Task(flow)
     with closing(_steps(task, clock, limit)) as steps:
-        while True:
-            try:
-                step = next(steps)
-            except StopIteration as end:
-                result: T = end.value
-                return result
+        for step in steps:
             if isinstance(step, UserCode):
                 await run_code(task, step)
             else:
                 await wait(step)
+    return _result(task)
 
 
 # --- operations -------------------------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ import logging
 import random
 import ssl
 import struct
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -67,7 +68,7 @@ class NodeState:
     last_error: HeadraceError | None = None
 
 
-class Connections:
+class Connections(ABC):
     """One connection per key: a node's id, or a number that `node` resolves to one for a second connection to it."""
 
     def __init__(
@@ -95,17 +96,17 @@ class Connections:
 
     # --- what whoever builds on it says -------------------------------------------------------------------------------
 
+    @abstractmethod
     def node(self, key: int) -> Node | None:
         """Where the broker of that key is; None when it is not known (any more)."""
-        raise NotImplementedError
 
-    def _became_ready(self, now: float) -> None:
+    def _became_ready(self, now: float) -> None:  # noqa: B027 - a hook that need not do anything
         """A connection can be used from now on, or has room again."""
 
-    def _was_dropped(self, key: int, error: HeadraceError, now: float) -> None:
+    def _was_dropped(self, key: int, error: HeadraceError, now: float) -> None:  # noqa: B027 - a hook that need not do anything
         """The connection of that key could not be made, or is gone."""
 
-    def _forget_waiting(self) -> None:
+    def _forget_waiting(self) -> None:  # noqa: B027 - a hook that need not do anything
         """Every call is about to end: none may be sent any more."""
 
     # --- calls --------------------------------------------------------------------------------------------------------

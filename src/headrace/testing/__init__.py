@@ -2,8 +2,9 @@
 to it (`FaultProxy`), and a ZooKeeper to share (`ZooKeeperProcess`)."""
 
 from headrace.testing.embedded import EmbeddedBroker, broker
-from headrace.testing.processes import BrokerDidNotStartError, BrokerProcess, free_port
+from headrace.testing.processes import BrokerDidNotStartError, BrokerProcess
 from headrace.testing.proxy import Cut, Direction, FaultProxy, Reorder
+from headrace.testing.server_process import free_port
 from headrace.testing.zookeeper import ZooKeeperNotFoundError, ZooKeeperProcess
 
 # The names that these had before, for programs that use them.

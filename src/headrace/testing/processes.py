@@ -8,18 +8,16 @@ with BrokerProcess(directory) as broker:
 
 from __future__ import annotations
 
-import contextlib
-import os
 import signal
-import socket
 import subprocess
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
+from typing import Self
 
-START_TIMEOUT_S = 60.0
+from headrace.testing.server_process import ServerProcess
+
 STOP_TIMEOUT_S = 60.0
 
 
@@ -27,15 +25,7 @@ class BrokerDidNotStartError(RuntimeError):
     """The broker's process ended, or did not listen in time. The text has what it printed."""
 
 
-def free_port() -> int:
-    """A port that was free a moment ago on the loopback interface."""
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        port: int = sock.getsockname()[1]
-        return port
-
-
-class BrokerProcess:
+class BrokerProcess(ServerProcess):
     """`headrace start` as a child process; `prefix` is a command that runs it (nice, taskset, a shell with limits)."""
 
     def __init__(
@@ -48,30 +38,11 @@ class BrokerProcess:
     ) -> None:
         self.prefix = tuple(prefix)
         self.directory = Path(directory)
+        super().__init__(port, self.directory.parent / f"{self.directory.name}.out")
         self.overrides = dict(overrides or {})
-        self.port = port or free_port()
-        self.output_path = self.directory.parent / f"{self.directory.name}.out"
-        self._process: subprocess.Popen[bytes] | None = None
 
-    @property
-    def address(self) -> str:
-        return f"127.0.0.1:{self.port}"
-
-    @property
-    def pid(self) -> int:
-        assert self._process is not None
-        return self._process.pid
-
-    @property
-    def is_running(self) -> bool:
-        """Started, and not ended by anybody: a paused one runs."""
-        return self._process is not None and self._process.poll() is None
-
-    def output(self) -> str:
-        return self.output_path.read_text(errors="replace") if self.output_path.exists() else ""
-
-    def start(self) -> BrokerProcess:
-        """Start it and return once it answers connections."""
+    def start(self) -> Self:
+        """Start it and return once it takes connections."""
         command = [
             *self.prefix,
             sys.executable,
@@ -85,24 +56,8 @@ class BrokerProcess:
         ]
         for key, value in self.overrides.items():
             command += ["--override", f"{key}={value}"]
-        self.directory.parent.mkdir(parents=True, exist_ok=True)
-        with self.output_path.open("ab") as output:
-            self._process = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                env={**os.environ, "NO_COLOR": "1"},
-            )
-        deadline = time.monotonic() + START_TIMEOUT_S
-        while time.monotonic() < deadline:
-            if self._process.poll() is not None:
-                raise BrokerDidNotStartError(f"the broker ended with {self._process.returncode}:\n{self.output()}")
-            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), timeout=1):
-                return self
-            time.sleep(0.01)
-        self.kill()
-        raise BrokerDidNotStartError(f"the broker did not listen within {START_TIMEOUT_S:.0f} s:\n{self.output()}")
+        self._start(command, "the broker", BrokerDidNotStartError, environment={"NO_COLOR": "1"})
+        return self
 
     def stop(self) -> int:
         """SIGTERM and wait: a clean shutdown. Gives the exit code."""
@@ -117,16 +72,6 @@ class BrokerProcess:
             process.kill()
             process.wait()
             raise
-
-    def kill(self) -> None:
-        """SIGKILL and wait: a crash."""
-        if self._process is not None:
-            process, self._process = self._process, None
-            process.kill()
-            process.wait()
-
-    def __enter__(self) -> BrokerProcess:
-        return self.start()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

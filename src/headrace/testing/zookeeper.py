@@ -12,16 +12,12 @@ import contextlib
 import importlib.util
 import os
 import shutil
-import signal
 import socket
-import subprocess
-import time
 from pathlib import Path
-from types import TracebackType
+from typing import Self
 
-from headrace.testing.processes import free_port
+from headrace.testing.server_process import ServerProcess
 
-START_TIMEOUT_S = 60.0
 # Without snappy it listens and answers nothing.
 _JARS = ("zookeeper-[0-9]*", "zookeeper-jute-*", "slf4j-api-*", "metrics-core-*", "snappy-java-*")
 
@@ -54,27 +50,16 @@ def find_jars() -> list[Path]:
     return [jar for jar in found if jar is not None]
 
 
-class ZooKeeperProcess:
+class ZooKeeperProcess(ServerProcess):
     """One server. `kill`, `pause` and `resume` do to it what a test wants."""
 
     def __init__(self, directory: str | Path, port: int | None = None, *, tick_s: float = 0.5) -> None:
         """Sessions may be as short as two ticks."""
         self.directory = Path(directory)
-        self.port = port or free_port()
+        super().__init__(port, self.directory / "output")
         self.tick_s = tick_s
-        self.output_path = self.directory / "output"
-        self._process: subprocess.Popen[bytes] | None = None
 
-    @property
-    def address(self) -> str:
-        return f"127.0.0.1:{self.port}"
-
-    @property
-    def pid(self) -> int:
-        assert self._process is not None
-        return self._process.pid
-
-    def start(self) -> ZooKeeperProcess:
+    def start(self) -> Self:
         """Start it and return once it serves."""
         (self.directory / "data").mkdir(parents=True, exist_ok=True)
         config = self.directory / "zoo.cfg"
@@ -85,45 +70,13 @@ class ZooKeeperProcess:
         command = [find_java(), "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
         command += ["-cp", os.pathsep.join(map(str, find_jars()))]
         command += ["org.apache.zookeeper.server.ZooKeeperServerMain", str(config)]
-        with self.output_path.open("ab") as output:
-            self._process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, cwd=self.directory
-            )
-        deadline = time.monotonic() + START_TIMEOUT_S
-        while time.monotonic() < deadline:
-            if self._process.poll() is not None:
-                break
-            if self.is_serving():
-                return self
-            time.sleep(0.05)
-        self.kill()
-        raise ZooKeeperNotFoundError(f"ZooKeeper did not start:\n{self.output_path.read_text(errors='replace')}")
+        self._start(command, "ZooKeeper", ZooKeeperNotFoundError, cwd=self.directory)
+        return self
 
     def is_serving(self) -> bool:
+        """Whether it answers: it listens before it does."""
         with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), timeout=1) as sock:
             sock.sendall(b"srvr")
             sock.settimeout(1)
             return sock.recv(1000).startswith(b"Zookeeper version")
         return False
-
-    def pause(self) -> None:
-        """It stands still, and its connections stay open."""
-        os.kill(self.pid, signal.SIGSTOP)
-
-    def resume(self) -> None:
-        os.kill(self.pid, signal.SIGCONT)
-
-    def kill(self) -> None:
-        """SIGKILL and wait."""
-        if self._process is not None:
-            process, self._process = self._process, None
-            process.kill()
-            process.wait()
-
-    def __enter__(self) -> ZooKeeperProcess:
-        return self.start()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.kill()

@@ -325,7 +325,7 @@ class ConsumerWorld:
                         task.resume(code.run())
                     except Exception as error:  # noqa: BLE001 - as the drivers do
                         task.resume(error=error)
-                self.records.extend(self.consumer.collect(500))
+                self.records.extend(self.consumer.collector.collect(500))
                 due = min(due, self.consumer.due_s())
             due = min(due, self._beat(), self.cluster.release() - self.clock.now)
             if not self.cluster.events:

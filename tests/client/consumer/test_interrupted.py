@@ -107,7 +107,7 @@ def test_what_an_interrupted_poll_took_is_taken_back_once_however_often_that_is_
             chunks = list(state.chunks)
             assert len(chunks) == 2
             core = consumer._core
-            assert len(core.collect(500)) == 14
+            assert len(core.collector.collect(500)) == 14
             with interrupted_by(interruption):
                 core.fetcher.take_back()
             core.fetcher.take_back()

@@ -365,7 +365,7 @@ def test_what_was_fetched_beyond_the_position_is_fetched_again_from_a_new_leader
         return bool(world.consumer.subscriptions.state(T0).chunks)
 
     world.run_until(is_fetched)
-    first = world.consumer.collect(2)
+    first = world.consumer.collector.collect(2)
     world.consumer.fetcher.marks = None
     assert [record.offset for record in first] == [0, 1]
     # An unclean election: what was fetched is not what the log has from offset 4 on.

@@ -12,9 +12,9 @@ from tests.client.consumer.fake_group import FakeGroupCluster, prefers_broker_2
 from tests.client.fake import VirtualClock
 from tests.records.legacy_messages import message, wrapper
 
-from headrace.client.consumer.errors import LogTruncationError, OffsetOutOfRangeError, RecordDeserializationError
+from headrace.client.consumer.errors import LogTruncationError, RecordDeserializationError
 from headrace.client.ranges import Loss, LostOffsetsError, RangeReader, pass_loss
-from headrace.errors import ErrorCode, RequestTimedOutError, UnsupportedForMessageFormatError
+from headrace.errors import ErrorCode, OffsetOutOfRangeError, RequestTimedOutError, UnsupportedForMessageFormatError
 from headrace.protocol.messages.fetch import FetchableTopicResponse, FetchResponse, PartitionData
 from headrace.protocol.messages.list_offsets import (
     ListOffsetsPartitionResponse,

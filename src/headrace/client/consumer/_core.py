@@ -9,14 +9,14 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Any, TypeAlias, TypeVar
+from typing import Any
 
 from headrace.assignors import Assignor
 from headrace.client.cluster.core import ClientCore
 from headrace.client.cluster.list_offsets import OffsetLookup
 from headrace.client.cluster.topics import TopicQuestions, about_topic
 from headrace.client.cluster.view import ClusterView
-from headrace.client.consumer._chunks import FetchedChunk
+from headrace.client.consumer._collecting import RecordCollector
 from headrace.client.consumer._commits import CommitCallback, OffsetCommits, Offsets
 from headrace.client.consumer._coordinator import CoordinatorLink
 from headrace.client.consumer._fetching import Fetcher
@@ -28,7 +28,6 @@ from headrace.client.consumer._subscription import (
     RebalanceListener,
     SubscriptionKind,
     Subscriptions,
-    TopicPartitionState,
 )
 from headrace.client.consumer.config import (
     EARLIEST,
@@ -37,16 +36,7 @@ from headrace.client.consumer.config import (
     ConsumerSettings,
 )
 from headrace.client.consumer.errors import IllegalStateError, NoOffsetForPartitionError
-from headrace.client.consumer.records import (
-    EMPTY,
-    ConsumerGroupMetadata,
-    ConsumerRecord,
-    ConsumerRecords,
-    Deserializers,
-    OffsetAndMetadata,
-    PartitionColumns,
-    make_records,
-)
+from headrace.client.consumer.records import ConsumerGroupMetadata, Deserializers, OffsetAndMetadata
 from headrace.client.flows import Flow, Pause, Task, UserCode, When
 from headrace.errors import (
     ErrorCode,
@@ -58,11 +48,7 @@ from headrace.topics import TopicPartition
 
 log = logging.getLogger("headrace.client.consumer")
 
-K = TypeVar("K")
-Piece: TypeAlias = tuple[TopicPartition, PartitionColumns | list[ConsumerRecord]]
-
 _FOREVER = float("inf")
-COLUMNS_ROWS_MAX = 2**31 - 1
 LEAVE_S_MAX = 5.0
 """How long a consumer that is closed tries to reach its coordinator again, if the time given to close is not over."""
 
@@ -83,6 +69,7 @@ class ConsumerCore:
         self.settings = settings
         self.subscriptions = Subscriptions()
         self.fetcher = Fetcher(core, self.subscriptions, settings, notify)
+        self.collector = RecordCollector(self.fetcher, deserializers, settings.max_poll_records)
         self.lookup = OffsetLookup(core, settings.isolation, notify)
         self.topics = TopicQuestions(core, settings, notify)
         self.heartbeats: Heartbeats | None = None
@@ -90,7 +77,6 @@ class ConsumerCore:
         self.commits: OffsetCommits | None = None
         self.link: CoordinatorLink | None = None
         self._notify = notify
-        self._deserializers = deserializers
         self._rebalance: Task[None] | None = None
         self._round: Task[None] | None = None
         self._finding: Task[int] | None = None
@@ -447,62 +433,6 @@ class ConsumerCore:
         end = state.last_stable_offset if self.settings.isolation == READ_COMMITTED else state.high_watermark
         return None if end is None or state.position is None or not state.has_position else max(0, end - state.position)
 
-    # --- records ----------------------------------------------------------------------------------------------------
-
-    def collect(self, rows_max: int) -> ConsumerRecords:
-        """Up to that many records, from as many partitions as it takes. The position moves behind them; whoever hands
-        them out tells the fetcher when that is done (see `Fetcher.marks`)."""
-        pieces = self._collect(rows_max, _keep_whole if self._deserializers.is_plain else self._convert)
-        return ConsumerRecords(pieces) if pieces else EMPTY
-
-    def collect_columns(self, rows_max: int) -> list[PartitionColumns]:
-        """What is there, as columns; handed out as those of `collect` are."""
-        return self._collect(rows_max, _keep_columns)
-
-    def _collect(self, rows_max: int, keep: Callable[[PartitionColumns, list[K]], int]) -> list[K]:
-        """`keep` puts what it makes of a piece into the list, and says of how many of its records that is."""
-        pieces: list[K] = []
-        left = rows_max
-        self.fetcher.marks = []
-        try:
-            self.fetcher.raise_errors()
-            while left > 0:
-                found = self.fetcher.next_piece(left)
-                if found is None:
-                    break
-                state, chunk, piece = found
-                taken = keep(piece, pieces)
-                self.fetcher.take(state, chunk, taken)
-                left -= taken
-        except HeadraceError:
-            # What came before the error is handed out first; the error comes again at the next poll.
-            if not pieces:
-                raise
-        return pieces
-
-    def _convert(self, piece: PartitionColumns, pieces: list[Piece]) -> int:
-        made, failure = self._deserializers.convert(make_records(piece))
-        if made:
-            pieces.append((piece.topic_partition, made))
-        elif failure is not None:
-            raise failure
-        return len(made)
-
-    def next_for_iteration(self) -> tuple[TopicPartitionState, FetchedChunk, list[ConsumerRecord]] | None:
-        """Records to be handed out one by one; each is taken when it is given to the application."""
-        self.fetcher.marks = None
-        self.fetcher.raise_errors()
-        found = self.fetcher.next_piece(self.settings.max_poll_records)
-        if found is None:
-            return None
-        state, chunk, piece = found
-        records = make_records(piece)
-        if not self._deserializers.is_plain:
-            records, failure = self._deserializers.convert(records)
-            if not records and failure is not None:
-                raise failure
-        return state, chunk, records
-
     # --- the end ----------------------------------------------------------------------------------------------------
 
     def group_metadata(self) -> ConsumerGroupMetadata:
@@ -591,16 +521,6 @@ class ConsumerCore:
             found["heartbeat-total"] = float(self.heartbeats.sent)
             found["commit-total"] = float(self.commits.commits)
         return found
-
-
-def _keep_whole(piece: PartitionColumns, pieces: list[Piece]) -> int:
-    pieces.append((piece.topic_partition, piece))
-    return len(piece)
-
-
-def _keep_columns(piece: PartitionColumns, pieces: list[PartitionColumns]) -> int:
-    pieces.append(piece)
-    return len(piece)
 
 
 def _can_move(task: Task[Any], now: float) -> bool:

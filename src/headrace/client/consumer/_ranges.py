@@ -19,13 +19,12 @@ from headrace.client.consumer._subscription import Subscriptions, TopicPartition
 from headrace.client.consumer.config import EARLIEST_TIMESTAMP, READ_UNCOMMITTED, ConsumerSettings
 from headrace.client.consumer.errors import (
     LogTruncationError,
-    OffsetOutOfRangeError,
     RecordDeserializationError,
     say,
 )
 from headrace.client.consumer.records import PartitionColumns, slice_columns
 from headrace.client.flows import Flow, Task
-from headrace.errors import HeadraceError, RequestTimedOutError, RetriableError, error_for
+from headrace.errors import HeadraceError, OffsetOutOfRangeError, RequestTimedOutError, RetriableError, error_for
 from headrace.net.connection import Call
 from headrace.records import Batch, BatchHeader
 from headrace.topics import TopicPartition

@@ -21,7 +21,8 @@ from headrace.client.consumer._base import (
     exclusive_async,
     to_arrow,
 )
-from headrace.client.consumer._core import COLUMNS_ROWS_MAX, ConsumerCore
+from headrace.client.consumer._collecting import COLUMNS_ROWS_MAX
+from headrace.client.consumer._core import ConsumerCore
 from headrace.client.consumer._heartbeats import GroupIdentity, Heartbeats
 from headrace.client.consumer._operations import ConsumerOperation
 from headrace.client.consumer.errors import CallbackInterruptedError, ConsumerForkedError
@@ -75,7 +76,7 @@ class Consumer(ConsumerBase):
     async def poll(self, timeout: float = 1.0, max_records: int | None = None) -> ConsumerRecords:
         rows_max = self._setup.settings.max_poll_records if max_records is None else max_records
         intercept = self._setup.on_consume if self._setup.interceptors else None
-        records = await self._polled(timeout, lambda core: core.collect(rows_max), EMPTY, intercept)
+        records = await self._polled(timeout, lambda core: core.collector.collect(rows_max), EMPTY, intercept)
         # Now they count as handed out: nothing that could raise, or wait, stands between this and the caller.
         self._fetcher.marks = None
         return records
@@ -94,7 +95,7 @@ class Consumer(ConsumerBase):
         # Who asks for columns wants many: the kernels are there when the first records are, or soon after.
         begin_loading()
         rows_max = COLUMNS_ROWS_MAX if max_records is None else max_records
-        return await self._polled(timeout, lambda core: core.collect_columns(rows_max), [])
+        return await self._polled(timeout, lambda core: core.collector.collect_columns(rows_max), [])
 
     async def _polled(
         self,
@@ -191,7 +192,7 @@ class Consumer(ConsumerBase):
     @exclusive_async
     async def _next_records(self) -> tuple[IterationProgress, list[ConsumerRecord], int] | None:
         core = self._enter_poll(self._user)
-        found = await self._poll(core, _ITERATION_POLL_S, lambda core: core.next_for_iteration(), None)
+        found = await self._poll(core, _ITERATION_POLL_S, lambda core: core.collector.next_for_iteration(), None)
         return None if found is None else self._begin_iteration(found)
 
     # --- flows --------------------------------------------------------------------------------------------------------

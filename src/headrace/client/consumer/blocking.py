@@ -22,7 +22,8 @@ from headrace.client.consumer._base import (
     exclusive,
     to_arrow,
 )
-from headrace.client.consumer._core import COLUMNS_ROWS_MAX, ConsumerCore
+from headrace.client.consumer._collecting import COLUMNS_ROWS_MAX
+from headrace.client.consumer._core import ConsumerCore
 from headrace.client.consumer._heartbeat_thread import HeartbeatThread
 from headrace.client.consumer._operations import ConsumerOperation
 from headrace.client.consumer.errors import CallbackInterruptedError, ConsumerForkedError
@@ -81,7 +82,7 @@ class Consumer(ConsumerBase):
     def poll(self, timeout: float = 1.0, max_records: int | None = None) -> ConsumerRecords:
         rows_max = self._setup.settings.max_poll_records if max_records is None else max_records
         intercept = self._setup.on_consume if self._setup.interceptors else None
-        records = self._polled(timeout, lambda core: core.collect(rows_max), EMPTY, intercept)
+        records = self._polled(timeout, lambda core: core.collector.collect(rows_max), EMPTY, intercept)
         # Now they count as handed out. No call stands between this and the caller, so nothing that could raise.
         self._fetcher.marks = None
         return records
@@ -100,7 +101,7 @@ class Consumer(ConsumerBase):
         # Who asks for columns wants many: the kernels are there when the first records are, or soon after.
         begin_loading()
         rows_max = COLUMNS_ROWS_MAX if max_records is None else max_records
-        return self._polled(timeout, lambda core: core.collect_columns(rows_max), [])
+        return self._polled(timeout, lambda core: core.collector.collect_columns(rows_max), [])
 
     def _polled(
         self,
@@ -219,7 +220,7 @@ class Consumer(ConsumerBase):
         is_quiet = self._is_quiet
         core = self._enter_poll(self._user)
         self._is_quiet = is_quiet
-        found = self._poll(core, _ITERATION_POLL_S, lambda core: core.next_for_iteration(), None)
+        found = self._poll(core, _ITERATION_POLL_S, lambda core: core.collector.next_for_iteration(), None)
         if found is None:
             return None
         return self._begin_iteration(found)

@@ -13,9 +13,9 @@ from __future__ import annotations
 import contextlib
 import logging
 import weakref
-from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator, Iterator, Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from headrace.client.consumer.records import ConsumerRecords, OffsetAndMetadata
 from headrace.client.errors import AbortableTransactionError, FatalTransactionError, TransactionStateError
@@ -30,12 +30,15 @@ from headrace.errors import ErrorCode, HeadraceError, RetriableError
 from headrace.topics import TopicPartition
 
 if TYPE_CHECKING:
-    from headrace.client.consumer import aio as aio_consumer
-    from headrace.client.consumer.blocking import Consumer
-    from headrace.client.producer import aio as aio_producer
-    from headrace.client.producer.blocking import Producer
+    from headrace.client.consumer import aio as aio_consumer  # noqa: F401 - named in a string below, as are these
+    from headrace.client.consumer.blocking import Consumer  # noqa: F401
+    from headrace.client.producer import aio as aio_producer  # noqa: F401
+    from headrace.client.producer.blocking import Producer  # noqa: F401
 
 log = logging.getLogger("headrace.client.transactions.exactly_once")
+
+ConsumerT = TypeVar("ConsumerT")
+ProducerT = TypeVar("ProducerT")
 
 MAX_RECORDS: Final = 10_000
 RETRIES: Final = 10
@@ -187,13 +190,51 @@ def _is_fresh(producer: Any) -> bool:
     return operation is not None and operation.is_pending and operation.kind is OperationKind.INIT
 
 
-class ExactlyOnce:
-    """See `exactly_once`. Iterate it; or enter it with `with`, which ends an unfinished batch at a known place."""
+async def _settle(consumer: Any, producer: Any, call: Callable[..., Awaitable[Any]]) -> None:
+    """Find out how the last commit ended, if that is not known, before anything else is read.
+
+    Both kinds of clients have the same methods: `call` calls one, and waits for what it gives where it has to.
+    """
+    batch = _unsettled.get(consumer)
+    if batch is not None and batch.producer is not producer:
+        _go_to_committed(consumer, batch, await call(consumer.committed, list(batch.starts)))
+    elif batch is not None:
+        with contextlib.suppress(AbortableTransactionError):
+            if batch.outcome() is not False and batch.commit is not None and not batch.commit.is_reported:
+                await call(producer.commit_transaction)
+        if batch.outcome() is None:
+            raise FatalTransactionError(_LOST)
+        if batch.outcome() is False:
+            _rewind(consumer, batch.starts)
+    _unsettled.pop(consumer, None)
+    if _must_abort(producer):
+        await call(producer.abort_transaction)
+
+
+async def _call_blocking(method: Callable[..., Any], *arguments: Any) -> Any:
+    return method(*arguments)
+
+
+async def _call_async(method: Callable[..., Awaitable[Any]], *arguments: Any) -> Any:
+    return await method(*arguments)
+
+
+def _run_blocking(work: Coroutine[Any, Any, None]) -> None:
+    """Run what never has to wait for a loop, as its calls block."""
+    try:
+        work.send(None)
+    except StopIteration:
+        return
+    raise AssertionError("a blocking call waited for a loop")
+
+
+class _Loop(Generic[ConsumerT, ProducerT]):
+    """What the loops of both kinds are given, and what they share."""
 
     def __init__(
         self,
-        consumer: Consumer,
-        producer: Producer,
+        consumer: ConsumerT,
+        producer: ProducerT,
         *,
         max_records: int = MAX_RECORDS,
         poll_timeout: float = 1.0,
@@ -203,12 +244,24 @@ class ExactlyOnce:
         self._consumer, self._producer = consumer, producer
         self._rules = _Rules(consumer, producer, retries, idle_timeout)
         self._max_records, self._poll_timeout = max_records, poll_timeout
-        # Weak, so that the loop alone holds it: leaving the loop ends it at once, not when garbage is collected.
-        self._batches: weakref.ref[Generator[ConsumerRecords, None, None]] | None = None
 
     def stop(self) -> None:
         """End after this batch: it is committed, and no other follows."""
         self._rules.is_stopping = True
+
+
+class ExactlyOnce(_Loop["Consumer", "Producer"]):
+    """Batches of records, each one transaction: what is sent meanwhile and the batch's offsets are committed together.
+
+    The consumer is subscribed (a group, `enable.auto.commit` false, `isolation.level` read_committed), the producer has
+    a `transactional.id` of its own. A batch is committed when the next one is asked for; leaving the loop aborts it,
+    and its records come again; `stop()` ends the loop after a commit. A batch that a rebalance took away, or that
+    failed for a passing reason, comes again up to `retries` times. `idle_timeout`: end after so many seconds without
+    records. Iterate it; or enter it with `with`, which ends an unfinished batch at a known place.
+    """
+
+    # Weak, so that the loop alone holds it: leaving the loop ends it at once, not when garbage is collected.
+    _batches: weakref.ref[Generator[ConsumerRecords, None, None]] | None = None
 
     def run(self, handle: Callable[[ConsumerRecords], Any]) -> None:
         """Call a function for every batch, also again for one that its transaction could not be committed with."""
@@ -232,7 +285,9 @@ class ExactlyOnce:
     def _run(self) -> Generator[ConsumerRecords, None, None]:
         if _is_fresh(self._producer):
             self._producer.init_transactions()
-        self._settle()
+        # Whatever was asked of the producer's thread before is begun by then, or refused.
+        self._producer._on_transaction(lambda transaction: transaction.state)
+        _run_blocking(_settle(self._consumer, self._producer, _call_blocking))
         while not self._rules.is_stopping:
             records = self._consumer.poll(self._poll_timeout, self._max_records)
             if self._rules.is_idle_too_long(records):
@@ -289,25 +344,6 @@ class ExactlyOnce:
             # What made it fail is on its way to the caller, or the next call to the producer says it again.
             log.warning("a transaction could not be aborted: %s", error)
 
-    def _settle(self) -> None:
-        """Find out how the last commit ended, if that is not known, before anything else is read."""
-        # Whatever was asked of the producer's thread before is begun by then, or refused.
-        self._producer._on_transaction(lambda transaction: transaction.state)
-        batch = _unsettled.get(self._consumer)
-        if batch is not None and batch.producer is not self._producer:
-            _go_to_committed(self._consumer, batch, self._consumer.committed(list(batch.starts)))
-        elif batch is not None:
-            with contextlib.suppress(AbortableTransactionError):
-                if batch.outcome() is not False and batch.commit is not None and not batch.commit.is_reported:
-                    self._producer.commit_transaction()
-            if batch.outcome() is None:
-                raise FatalTransactionError(_LOST)
-            if batch.outcome() is False:
-                _rewind(self._consumer, batch.starts)
-        _unsettled.pop(self._consumer, None)
-        if _must_abort(self._producer):
-            self._producer.abort_transaction()
-
     def close(self) -> None:
         """Abort a batch that was not finished; its records come again."""
         batches = None if self._batches is None else self._batches()
@@ -323,27 +359,13 @@ class ExactlyOnce:
         self.close()
 
 
-class AsyncExactlyOnce:
-    """`exactly_once` on asyncio. Enter it with `async with`: only that ends an unfinished batch at a known place."""
+class AsyncExactlyOnce(_Loop["aio_consumer.Consumer", "aio_producer.Producer"]):
+    """`exactly_once` for asyncio: `async with headrace.aio.exactly_once(…) as batches: async for batch in batches:`.
 
-    def __init__(
-        self,
-        consumer: aio_consumer.Consumer,
-        producer: aio_producer.Producer,
-        *,
-        max_records: int = MAX_RECORDS,
-        poll_timeout: float = 1.0,
-        idle_timeout: float | None = None,
-        retries: int = RETRIES,
-    ) -> None:
-        self._consumer, self._producer = consumer, producer
-        self._rules = _Rules(consumer, producer, retries, idle_timeout)
-        self._max_records, self._poll_timeout = max_records, poll_timeout
-        self._open: _Batch | None = None
+    Only `async with` ends an unfinished batch at a known place.
+    """
 
-    def stop(self) -> None:
-        """End after this batch: it is committed, and no other follows."""
-        self._rules.is_stopping = True
+    _open: _Batch | None = None
 
     async def run(self, handle: Callable[[ConsumerRecords], Awaitable[Any]]) -> None:
         """Await a function for every batch, also again for one that its transaction could not be committed with."""
@@ -368,7 +390,7 @@ class AsyncExactlyOnce:
             await self._finish(self._open)
         if _is_fresh(self._producer):
             await self._producer.init_transactions()
-        await self._settle()
+        await _settle(self._consumer, self._producer, _call_async)
         while not self._rules.is_stopping:
             records = await self._consumer.poll(self._poll_timeout, self._max_records)
             if self._rules.is_idle_too_long(records):
@@ -403,23 +425,6 @@ class AsyncExactlyOnce:
         self._open = None
         self._rules.committed()
 
-    async def _settle(self) -> None:
-        """Find out how the last commit ended, if that is not known, before anything else is read."""
-        batch = _unsettled.get(self._consumer)
-        if batch is not None and batch.producer is not self._producer:
-            _go_to_committed(self._consumer, batch, await self._consumer.committed(list(batch.starts)))
-        elif batch is not None:
-            with contextlib.suppress(AbortableTransactionError):
-                if batch.outcome() is not False and batch.commit is not None and not batch.commit.is_reported:
-                    await self._producer.commit_transaction()
-            if batch.outcome() is None:
-                raise FatalTransactionError(_LOST)
-            if batch.outcome() is False:
-                _rewind(self._consumer, batch.starts)
-        _unsettled.pop(self._consumer, None)
-        if _must_abort(self._producer):
-            await self._producer.abort_transaction()
-
     async def close(self) -> None:
         """Abort a batch that was not finished; its records come again."""
         batch, self._open = self._open, None
@@ -442,48 +447,5 @@ class AsyncExactlyOnce:
         await self.close()
 
 
-def exactly_once(
-    consumer: Consumer,
-    producer: Producer,
-    *,
-    max_records: int = MAX_RECORDS,
-    poll_timeout: float = 1.0,
-    idle_timeout: float | None = None,
-    retries: int = RETRIES,
-) -> ExactlyOnce:
-    """Batches of records, each one transaction: what is sent meanwhile and the batch's offsets are committed together.
-
-    The consumer is subscribed (a group, `enable.auto.commit` false, `isolation.level` read_committed), the producer has
-    a `transactional.id` of its own. A batch is committed when the next one is asked for; leaving the loop aborts it,
-    and its records come again; `stop()` ends the loop after a commit. A batch that a rebalance took away, or that
-    failed for a passing reason, comes again up to `retries` times. `idle_timeout`: end after so many seconds without
-    records.
-    """
-    return ExactlyOnce(
-        consumer,
-        producer,
-        max_records=max_records,
-        poll_timeout=poll_timeout,
-        idle_timeout=idle_timeout,
-        retries=retries,
-    )
-
-
-def exactly_once_async(
-    consumer: aio_consumer.Consumer,
-    producer: aio_producer.Producer,
-    *,
-    max_records: int = MAX_RECORDS,
-    poll_timeout: float = 1.0,
-    idle_timeout: float | None = None,
-    retries: int = RETRIES,
-) -> AsyncExactlyOnce:
-    """`exactly_once` for asyncio: `async with headrace.aio.exactly_once(…) as batches: async for batch in batches:`."""
-    return AsyncExactlyOnce(
-        consumer,
-        producer,
-        max_records=max_records,
-        poll_timeout=poll_timeout,
-        idle_timeout=idle_timeout,
-        retries=retries,
-    )
+exactly_once = ExactlyOnce
+exactly_once_async = AsyncExactlyOnce

@@ -27,6 +27,7 @@ from headrace.cluster.store.session import (
     Delete,
     NodeError,
     Operation,
+    SessionBase,
     SessionExpiredError,
     SessionState,
     StoreNode,
@@ -264,8 +265,8 @@ class _BusyError(Exception):
     """Another process changes the directory right now."""
 
 
-class DirectorySession:
-    """Implements `Session`."""
+class DirectorySession(SessionBase):
+    """Implements `StoreSession`."""
 
     def __init__(
         self,
@@ -276,15 +277,13 @@ class DirectorySession:
         poll_s: float = POLL_S,
         rewrite_after_bytes: int = REWRITE_AFTER_BYTES,
     ) -> None:
+        super().__init__(runtime.clock)
         self._runtime = runtime
         self._directory = os.path.abspath(directory)
         self._timeout_s = timeout_s
         self._poll_s = poll_s
         self._rewrite_after_bytes = rewrite_after_bytes
         self.name = runtime.uuid().hex()
-        self._state = SessionState.SUSPENDED
-        self._since: float | None = None
-        self._callbacks: list[Callable[[], None]] = []
         self._watches = Watches()
         self._pool = runtime.workers.pool("metadata-store", 1)
         self._shared: SharedTree | None = None
@@ -293,17 +292,6 @@ class DirectorySession:
         # When each other session's stamp was last seen to change.
         self._stamps: dict[str, tuple[int, float]] = {}
         self._stamped_at = 0.0
-
-    @property
-    def state(self) -> SessionState:
-        return self._state
-
-    @property
-    def connected_since(self) -> float | None:
-        return self._since
-
-    def on_change(self, callback: Callable[[], None]) -> None:
-        self._callbacks.append(callback)
 
     async def start(self) -> None:
         try:
@@ -340,8 +328,7 @@ class DirectorySession:
     def _become(self, state: SessionState) -> None:
         if state is self._state:
             return
-        self._state = state
-        self._since = self._runtime.clock.monotonic() if state is SessionState.CONNECTED else None
+        self._set_state(state)
         for callback in self._callbacks:
             callback()
 

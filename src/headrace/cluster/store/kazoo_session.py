@@ -25,6 +25,7 @@ from headrace.cluster.store.session import (
     NodeMissingError,
     NodeNotEmptyError,
     Operation,
+    SessionBase,
     SessionExpiredError,
     SessionState,
     StoreNode,
@@ -42,11 +43,12 @@ class ZooKeeperUnsupportedError(StoreError):
     """`zookeeper.connect` is set, but the package that talks to ZooKeeper is missing."""
 
 
-class KazooSession:
-    """Implements `Session`."""
+class KazooSession(SessionBase):
+    """Implements `StoreSession`."""
 
     def __init__(self, runtime: Runtime, connect: str, *, timeout_s: float) -> None:
         """`connect` is Kafka's `zookeeper.connect`: host:port pairs, and perhaps a path below which all nodes are."""
+        super().__init__(runtime.clock)
         self._runtime = runtime
         # Not kazoo's business: it warns where the path is not there yet.
         self._hosts, _, root = connect.partition("/")
@@ -54,21 +56,7 @@ class KazooSession:
         self._timeout_s = timeout_s
         self._client: Any = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._state = SessionState.SUSPENDED
-        self._since: float | None = None
-        self._callbacks: list[Callable[[], None]] = []
         self._watches: dict[Callable[[], None], None] = {}
-
-    @property
-    def state(self) -> SessionState:
-        return self._state
-
-    @property
-    def connected_since(self) -> float | None:
-        return self._since
-
-    def on_change(self, callback: Callable[[], None]) -> None:
-        self._callbacks.append(callback)
 
     async def start(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -124,8 +112,7 @@ class KazooSession:
     def _become(self, state: SessionState) -> None:
         if state is self._state or self._state is SessionState.EXPIRED:
             return
-        self._state = state
-        self._since = self._runtime.clock.monotonic() if state is SessionState.CONNECTED else None
+        self._set_state(state)
         if state is not SessionState.CONNECTED:
             for fire in list(self._watches):
                 fire()

@@ -19,6 +19,7 @@ from headrace.cluster.store.session import (
     ConnectionBrokenError,
     Create,
     Operation,
+    SessionBase,
     SessionExpiredError,
     SessionState,
     StoreNode,
@@ -159,38 +160,24 @@ class ZooKeeperModel:
             loop.call_later(self.session_timeout_s / 10, self._look_after, session, context=self._context)
 
 
-class ModelSession:
-    """Implements `Session`."""
+class ModelSession(SessionBase):
+    """Implements `StoreSession`."""
 
     def __init__(self, model: ZooKeeperModel, name: str, clock: Clock, reaches: Callable[[], bool]) -> None:
+        super().__init__(clock)
         self.name = name
         self.last_contact_at = asyncio.get_running_loop().time()
         #: How many of all changes it has seen.
         self.seen = 0
         self._model = model
-        self._clock = clock
         self._reaches = reaches
         self._context = copy_context()
         self._server: _Server | None = None
-        self._state = SessionState.SUSPENDED
-        self._since: float | None = None
         self._watches = Watches()
-        self._callbacks: list[Callable[[], None]] = []
         # Counts connections: an answer on one that is gone does not arrive.
         self._connection = 0
         self._arrival = 0.0
         self._is_closed = False
-
-    @property
-    def state(self) -> SessionState:
-        return self._state
-
-    @property
-    def connected_since(self) -> float | None:
-        return self._since
-
-    def on_change(self, callback: Callable[[], None]) -> None:
-        self._callbacks.append(callback)
 
     async def start(self) -> None:
         deadline = self._clock.monotonic() + self._model.session_timeout_s
@@ -217,8 +204,7 @@ class ModelSession:
         self._become(SessionState.CONNECTED)
 
     def _become(self, state: SessionState) -> None:
-        self._state = state
-        self._since = self._clock.monotonic() if state is SessionState.CONNECTED else None
+        self._set_state(state)
         loop = asyncio.get_running_loop()
         for callback in self._callbacks:
             loop.call_soon(callback, context=self._context)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol, TypeAlias
 
 from headrace.errors import HeadraceError
+from headrace.runtime import Clock
 
 ANY_VERSION: Final = -1
 NODE_BYTES_MAX: Final = 256 * 1024
@@ -149,3 +150,28 @@ class StoreSession(Protocol):
     async def close(self) -> None:
         """End the session at once, and with it its ephemeral nodes. Idempotent."""
         ...
+
+
+class SessionBase:
+    """What all sessions have: the state, since when there is a connection, and who is told of a change."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._state = SessionState.SUSPENDED
+        self._since: float | None = None
+        self._callbacks: list[Callable[[], None]] = []
+
+    @property
+    def state(self) -> SessionState:
+        return self._state
+
+    @property
+    def connected_since(self) -> float | None:
+        return self._since
+
+    def on_change(self, callback: Callable[[], None]) -> None:
+        self._callbacks.append(callback)
+
+    def _set_state(self, state: SessionState) -> None:
+        self._state = state
+        self._since = self._clock.monotonic() if state is SessionState.CONNECTED else None

@@ -91,7 +91,8 @@ class ServerConnection(asyncio.BufferedProtocol):
 
     def get_buffer(self, sizehint: int) -> memoryview:
         buffer = self._reader.buffer()
-        self._count_arriving()
+        if self._arriving_bytes:
+            self._count_arriving()
         return buffer
 
     def buffer_updated(self, nbytes: int) -> None:

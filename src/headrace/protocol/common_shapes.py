@@ -19,15 +19,16 @@ _REPLICA_IN_TAGS_SINCE_VERSION = 15
 _ONE = 2  # arrays, texts and bytes say their length plus one
 _SHORT = 0x80  # a length below this takes one byte
 _ID_BYTES = 16
-_PRODUCE_END = bytes(3)  # no tags of partition, topic and request
 _FETCH_END = b"\x00\x00\x01\x01\x00"  # no tags of partition and topic, nothing forgotten, no rack, no tags
-_CONSUMER = b"\xff\xff\xff\xff"  # in the place of a follower's id
+_CONSUMER = -1  # in the place of a follower's id
 _NO_SESSION_EPOCH = -1
 
 _PRODUCE_HEAD = struct.Struct(">BhiB")  # transactional id, acks, timeout, topics
 _PRODUCE_PARTITION = struct.Struct(">BiB")  # partitions; index, the first byte of the records' length
-_FETCH_HEAD = struct.Struct(">iiibiiB")  # wait, least and most bytes, isolation, session and its epoch, topics
-_FETCH_PARTITION = struct.Struct(">Biiqiqi")  # partitions; index, leader epoch, offset, last epoch, log start, bytes
+_FETCH_HEAD = struct.Struct(">iiiibiiB")  # who, wait, least and most bytes, isolation, session and epoch, topics
+# Partitions; index, leader epoch, offset, last epoch, log start, most bytes; all that is behind.
+_FETCH_PARTITION = struct.Struct(f">Biiqiqi{len(_FETCH_END)}s")
+_FETCH_PARTITION_BYTES = _FETCH_PARTITION.size
 
 # Length, correlation id, no tags of the header; topics.
 _PRODUCE_ANSWER_HEAD = struct.Struct(">iixB")
@@ -97,7 +98,8 @@ def read_small_produce(frame: memoryview, position: int, version: int) -> SmallP
                 if more >= _SHORT:
                     return None
         end = at + size - 1
-        if partitions != _ONE or size < _ONE or frame[end:] != _PRODUCE_END:
+        # No tags of partition, topic and request.
+        if partitions != _ONE or size < _ONE or end + 3 != len(frame) or frame[end] or frame[end + 1] or frame[end + 2]:
             return None
     except (struct.error, IndexError):
         return None
@@ -117,13 +119,15 @@ def small_produce_answer(
 def read_small_fetch(frame: memoryview, position: int, version: int) -> SmallFetch | None:
     try:
         if version < _REPLICA_IN_TAGS_SINCE_VERSION:
-            if frame[position : position + 4] != _CONSUMER:
-                return None
-            position += 4
-        wait_ms, bytes_min, bytes_max, isolation, session, epoch, topics = _unpack_fetch_head(frame, position)
-        if topics != _ONE or session or epoch != _NO_SESSION_EPOCH:
+            start = position + 26
+            who, wait_ms, bytes_min, bytes_max, isolation, session, epoch, topics = _unpack_fetch_head(frame, position)
+        else:
+            start, who = position + 22, _CONSUMER
+            _, wait_ms, bytes_min, bytes_max, isolation, session, epoch, topics = _unpack_fetch_head(
+                frame, position - 4
+            )
+        if topics != _ONE or session or epoch != _NO_SESSION_EPOCH or who != _CONSUMER:
             return None
-        start = position + 22
         if version < TOPIC_IDS_SINCE_VERSION:
             length = frame[start]
             if not _ONE <= length < _SHORT:
@@ -132,8 +136,10 @@ def read_small_fetch(frame: memoryview, position: int, version: int) -> SmallFet
         else:
             at = start + _ID_BYTES
         topic = bytes(frame[start:at])
-        partitions, index, leader_epoch, offset, last_epoch, _, partition_bytes_max = _unpack_fetch_partition(frame, at)
-        if partitions != _ONE or last_epoch >= 0 or frame[at + 33 :] != _FETCH_END:
+        partitions, index, leader_epoch, offset, last_epoch, _, partition_bytes_max, end = _unpack_fetch_partition(
+            frame, at
+        )
+        if partitions != _ONE or last_epoch >= 0 or end != _FETCH_END or at + _FETCH_PARTITION_BYTES != len(frame):
             return None
     except (struct.error, IndexError):
         return None

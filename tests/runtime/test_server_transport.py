@@ -116,7 +116,7 @@ def test_a_protocol_that_fails_loses_its_connection_and_no_other():
         def get_buffer(self, sizehint):
             if self.fails_in == "get_buffer":
                 raise ValueError("no buffer")
-            return memoryview(b"") if self.fails_in == "empty" else super().get_buffer(sizehint)
+            return memoryview(bytearray()) if self.fails_in == "empty" else super().get_buffer(sizehint)
 
         def buffer_updated(self, count):
             if self.fails_in == "buffer_updated":

@@ -107,7 +107,7 @@ class RealFile:
     def read_into_nowait(self, position: int, buffer: bytearray | memoryview) -> int | None:
         if not self._nowait:
             return None
-        descriptor = self._open("read")
+        descriptor = self._descriptor or self._open("read")
         try:
             count = os.preadv(descriptor.number, (buffer,), position, _RWF_NOWAIT)
             if count < len(buffer) and position + count < os.fstat(descriptor.number).st_size:

@@ -126,9 +126,9 @@ class ServerTransport(asyncio.Transport):
     def _read(self) -> None:
         try:
             buffer = self._protocol.get_buffer(-1)
-            if not len(buffer):
-                raise RuntimeError("get_buffer() returned an empty buffer")
             count = self._recv_into(buffer)
+            if not count and not memoryview(buffer).nbytes:
+                raise RuntimeError("get_buffer() returned an empty buffer")
         except (BlockingIOError, InterruptedError):
             return
         except (SystemExit, KeyboardInterrupt):

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from headrace.broker.dispatch import RequestContext
-from headrace.broker.pipeline import Pipeline
+from headrace.broker.pipeline import RequestPipeline
 from headrace.protocol import codec
 from headrace.protocol.api import ApiKey
 from headrace.protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
@@ -40,14 +40,14 @@ def room_for_the_first_record(monkeypatch: pytest.MonkeyPatch) -> None:
 def taken_the_long_way(monkeypatch: pytest.MonkeyPatch) -> list[ApiKey]:
     """Which requests went through all steps, in order."""
     seen: list[ApiKey] = []
-    begin = Pipeline.begin
+    begin = RequestPipeline.begin
 
-    def noting(self: Pipeline, *args: Any) -> RequestContext:
+    def noting(self: RequestPipeline, *args: Any) -> RequestContext:
         context = begin(self, *args)
         seen.append(context.api_key)
         return context
 
-    monkeypatch.setattr(Pipeline, "begin", noting)
+    monkeypatch.setattr(RequestPipeline, "begin", noting)
     return seen
 
 
@@ -123,7 +123,7 @@ def answers_to_all(monkeypatch: pytest.MonkeyPatch, *, at_once: bool) -> tuple[l
     found: list[bytes] = []
     counted: dict[Any, Any] = {}
     if not at_once:
-        monkeypatch.setattr(Pipeline, "at_once", lambda self, connection, frame: None)
+        monkeypatch.setattr(RequestPipeline, "at_once", lambda self, connection, frame: None)
 
     async def scenario(world: World) -> None:
         for message, version in [*produces(topic_id(world)), *fetches(topic_id(world))]:

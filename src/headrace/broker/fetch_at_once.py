@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 from headrace.broker.fetching import READ_AHEAD_BYTES
 from headrace.broker.partition import NO_LEADER_EPOCH, Isolation
 from headrace.errors import KafkaError
-from headrace.log import WouldBlock
+from headrace.log import WouldBlockError
 from headrace.protocol.common_shapes import (
     FETCH_SINCE_VERSION,
     TOPIC_IDS_SINCE_VERSION,
     read_small_fetch,
     small_fetch_answer,
 )
-from headrace.records import CorruptBatch
+from headrace.records import CorruptBatchError
 from headrace.runtime import DiskError
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def fetch_at_once(broker: Broker, frame: memoryview, position: int, version: int
         if isolation == _COMMITTED and log.aborted_transactions(offset, found, nowait=True):
             return None
         records = found.file.read_nowait(found.position, length) if length else b""
-    except (KafkaError, WouldBlock, DiskError, CorruptBatch):
+    except (KafkaError, WouldBlockError, DiskError, CorruptBatchError):
         return None
     if records is None:
         return None

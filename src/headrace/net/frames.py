@@ -127,7 +127,7 @@ class FrameReader:
             return None
         try:
             self._check_size(size)
-        except FrameRefused:
+        except FrameRefusedError:
             return None
         return self._chunk_view[4:nbytes]
 

@@ -65,8 +65,11 @@ class World:
         self.connection.connection_made(self.transport)
 
     def send_bytes(self, data: bytes) -> None:
-        self.connection.get_buffer(-1)[: len(data)] = data
-        self.connection.buffer_updated(len(data))
+        while data:
+            buffer = self.connection.get_buffer(-1)
+            piece, data = data[: len(buffer)], data[len(buffer) :]
+            buffer[: len(piece)] = piece
+            self.connection.buffer_updated(len(piece))
 
     def send(self, *messages: tuple[Any, int]) -> None:
         for message, version in messages:

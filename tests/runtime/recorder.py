@@ -48,3 +48,17 @@ class Recorder(asyncio.Protocol):
             while not condition():
                 self._changed.clear()
                 await self._changed.wait()
+
+
+class BufferedRecorder(Recorder, asyncio.BufferedProtocol):
+    """The same, with a buffer of its own for what comes: the broker's kind of protocol."""
+
+    def __init__(self, *, echo: bool = False):
+        super().__init__(echo=echo)
+        self.buffer = bytearray(3000)
+
+    def get_buffer(self, sizehint):
+        return memoryview(self.buffer)
+
+    def buffer_updated(self, count):
+        self.data_received(bytes(self.buffer[:count]))

@@ -9,7 +9,7 @@ from tests.waiting import becomes
 
 from headrace.runtime import ConnectFailedError, ListenFailedError
 
-from .recorder import Recorder
+from .recorder import BufferedRecorder, Recorder
 
 
 class Buffered(asyncio.BufferedProtocol):
@@ -35,7 +35,13 @@ class Buffered(asyncio.BufferedProtocol):
         self.lost.set_result(error)
 
 
-async def pair(world, factory=Recorder, client=Recorder):
+@pytest.fixture(params=[Recorder, BufferedRecorder])
+def server_class(request):
+    """Servers of both kinds of protocol: the real network has transports of its own for one of them."""
+    return request.param
+
+
+async def pair(world, factory, client=Recorder):
     """A listener, and the two ends of one connection."""
     accepted = asyncio.get_running_loop().create_future()
 
@@ -53,9 +59,9 @@ async def pair(world, factory=Recorder, client=Recorder):
     return listener, protocol, server
 
 
-def test_bytes_arrive_in_order_whatever_the_chunks(world):
+def test_bytes_arrive_in_order_whatever_the_chunks(world, server_class):
     async def main():
-        listener, client, server = await pair(world)
+        listener, client, server = await pair(world, server_class)
         sent = bytearray()
         for i in range(200):
             chunk = bytes([i]) * (i * 7)
@@ -89,9 +95,9 @@ def test_a_buffered_protocol_gets_its_bytes_in_its_own_buffer(world):
     world.run(main())
 
 
-def test_close_sends_what_was_written_first(world):
+def test_close_sends_what_was_written_first(world, server_class):
     async def main():
-        listener, client, server = await pair(world)
+        listener, client, server = await pair(world, server_class)
         client.transport.write(b"x" * 3_000_000)
         client.transport.close()
         assert client.transport.is_closing()
@@ -104,9 +110,9 @@ def test_close_sends_what_was_written_first(world):
     world.run(main())
 
 
-def test_writing_is_paused_while_the_peer_does_not_read_and_resumed_when_it_does(world):
+def test_writing_is_paused_while_the_peer_does_not_read_and_resumed_when_it_does(world, server_class):
     async def main():
-        listener, client, server = await pair(world)
+        listener, client, server = await pair(world, server_class)
         server.transport.pause_reading()
         client.transport.set_write_buffer_limits(high=10_000)
         total = 0
@@ -129,9 +135,9 @@ def test_writing_is_paused_while_the_peer_does_not_read_and_resumed_when_it_does
     world.run(main())
 
 
-def test_abort_is_a_reset_or_an_end_for_the_peer(world):
+def test_abort_is_a_reset_or_an_end_for_the_peer(world, server_class):
     async def main():
-        listener, client, server = await pair(world)
+        listener, client, server = await pair(world, server_class)
         client.transport.write(b"hello")
         await server.until(lambda: server.received)
         client.transport.abort()
@@ -144,8 +150,8 @@ def test_abort_is_a_reset_or_an_end_for_the_peer(world):
     world.run(main())
 
 
-def test_a_half_closed_connection_still_answers(world):
-    class Answers(Recorder):
+def test_a_half_closed_connection_still_answers(world, server_class):
+    class Answers(server_class):
         def eof_received(self):
             self.transport.write(b"got %d" % len(self.received))
             self.transport.close()
@@ -164,9 +170,9 @@ def test_a_half_closed_connection_still_answers(world):
     world.run(main())
 
 
-def test_both_ends_know_the_addresses(world):
+def test_both_ends_know_the_addresses(world, server_class):
     async def main():
-        listener, client, server = await pair(world)
+        listener, client, server = await pair(world, server_class)
         port = listener.addresses[0][1]
         assert client.transport.get_extra_info("peername")[1] == port
         assert server.transport.get_extra_info("sockname")[1] == port
@@ -179,9 +185,9 @@ def test_both_ends_know_the_addresses(world):
     world.run(main())
 
 
-def test_connecting_where_nobody_listens_is_refused(world):
+def test_connecting_where_nobody_listens_is_refused(world, server_class):
     async def main():
-        listener, client, server = await pair(world)
+        listener, client, server = await pair(world, server_class)
         port = listener.addresses[0][1]
         listener.close()
         await listener.wait_closed()
@@ -198,19 +204,19 @@ def test_connecting_where_nobody_listens_is_refused(world):
     world.run(main())
 
 
-def test_a_port_in_use_is_refused(world):
+def test_a_port_in_use_is_refused(world, server_class):
     async def main():
-        listener = await world.runtime.network.listen(Recorder, "localhost", 0)
+        listener = await world.runtime.network.listen(server_class, "localhost", 0)
         with pytest.raises(ListenFailedError, match="Address already in use"):
-            await world.runtime.network.listen(Recorder, "localhost", listener.addresses[0][1])
+            await world.runtime.network.listen(server_class, "localhost", listener.addresses[0][1])
         listener.close()
 
     world.run(main())
 
 
-def test_all_interfaces_share_one_port(world):
+def test_all_interfaces_share_one_port(world, server_class):
     async def main():
-        listener = await world.runtime.network.listen(Recorder, None, 0)
+        listener = await world.runtime.network.listen(server_class, None, 0)
         assert len({port for _, port in listener.addresses}) == 1
         transport, protocol = await world.runtime.network.connect(
             Recorder, "localhost", listener.addresses[0][1], timeout_s=60
@@ -223,9 +229,9 @@ def test_all_interfaces_share_one_port(world):
     world.run(main())
 
 
-def test_many_connections_at_once(world):
+def test_many_connections_at_once(world, server_class):
     async def main():
-        listener = await world.runtime.network.listen(lambda: Recorder(echo=True), "localhost", 0)
+        listener = await world.runtime.network.listen(lambda: server_class(echo=True), "localhost", 0)
         port = listener.addresses[0][1]
 
         async def talk(i):
@@ -244,11 +250,11 @@ def test_many_connections_at_once(world):
     world.run(main())
 
 
-def test_streams_work_on_top(world):
+def test_streams_work_on_top(world, server_class):
     async def main():
         reader = asyncio.StreamReader()
         loop = asyncio.get_running_loop()
-        listener = await world.runtime.network.listen(lambda: Recorder(echo=True), "localhost", 0)
+        listener = await world.runtime.network.listen(lambda: server_class(echo=True), "localhost", 0)
         transport, protocol = await world.runtime.network.connect(
             lambda: asyncio.StreamReaderProtocol(reader), "localhost", listener.addresses[0][1], timeout_s=60
         )

@@ -91,11 +91,19 @@ class ServerConnection(asyncio.BufferedProtocol):
 
     def get_buffer(self, sizehint: int) -> memoryview:
         buffer = self._reader.buffer()
-        self._count_arriving()
+        if self._arriving_bytes:
+            self._count_arriving()
         return buffer
 
     def buffer_updated(self, nbytes: int) -> None:
         now = self.last_progress = self.acceptor.now()
+        frame = None
+        if not self._frames and self._handling is None and not self._reading_paused and self._may_handle():
+            frame = self._reader.only_frame(nbytes)
+            if frame is not None:
+                self.frame_began = now
+                if self._answer_at_once(frame, now, now):
+                    return
         was_mid_frame = self._reader.is_mid_frame
         try:
             frames = self._reader.received(nbytes)
@@ -109,7 +117,7 @@ class ServerConnection(asyncio.BufferedProtocol):
             self._arrived = now
             self._frames.extend(frames)
             self.acceptor.hold(sum(map(len, frames)))
-        self._handle_next(now)
+        self._handle_next(now, was_tried=frame is not None)
 
     def eof_received(self) -> bool:
         return False
@@ -127,8 +135,11 @@ class ServerConnection(asyncio.BufferedProtocol):
 
     # --- handling
 
-    def _handle_next(self, now: float | None = None) -> None:
-        """Handle the frames that are there, until one has to wait, the client stops reading, or none is left."""
+    def _handle_next(self, now: float | None = None, *, was_tried: bool = False) -> None:
+        """Handle the frames that are there, until one has to wait, the client stops reading, or none is left.
+
+        `was_tried`: the first of them could not be answered at once.
+        """
         turns_left = REQUESTS_PER_TURN
         while self._frames and self._handling is None and self._may_handle():
             if turns_left == 0:
@@ -136,9 +147,15 @@ class ServerConnection(asyncio.BufferedProtocol):
                 break
             turns_left -= 1
             frame = self._handling = self._frames.popleft()
+            # The end of one request is the beginning of the next: the clock is not read for both.
+            began = self.acceptor.now() if now is None else now
+            if not was_tried and self._answer_at_once(frame, self._arrived, began):
+                self._forget_frame()
+                now = self.last_progress
+                continue
+            was_tried = False
             try:
-                # The end of one request is the beginning of the next: the clock is not read for both.
-                context = self.pipeline.begin(self, frame, self._arrived, self.acceptor.now() if now is None else now)
+                context = self.pipeline.begin(self, frame, self._arrived, began)
                 self.has_been_valid = True
                 if isinstance(context.result, Pending):
                     self._wait(context, context.result)
@@ -152,6 +169,30 @@ class ServerConnection(asyncio.BufferedProtocol):
                 return
         if self._frames or self._reading_paused or self._arriving_bytes:
             self._balance_reading()
+
+    def _answer_at_once(self, frame: memoryview, arrived: float, began: float) -> bool:
+        """Answer a request that needs no wait and has a common shape; False, having done nothing, for any other."""
+        outbox, now = self._outbox, self.acceptor.now
+        assert outbox is not None
+        try:
+            found = self.pipeline.at_once(self, frame)
+        except Exception as error:  # noqa: BLE001 - as in `_handle_next`
+            self._fail(error)
+            return True
+        if found is None:
+            return False
+        route, answer = found
+        self.has_been_valid = True
+        ran = now()
+        outbox.send_one(answer)
+        sent = self.last_progress = now()
+        if outbox.is_empty:
+            route.metrics.add_at_once(len(frame), len(answer), began - arrived, ran - began, sent - ran)
+        else:
+            self._sending = RequestContext(route, 0, None, self, len(frame), began, began - arrived)
+            self._sending.ran = self._sending.done = ran
+            route.metrics.response_bytes += len(answer)
+        return True
 
     def _wait(self, context: RequestContext, pending: Pending[Any]) -> None:
         self._only_waits = context.route.handler.only_waits
@@ -211,9 +252,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         parts = self.pipeline.encode(context, response, done)
         if parts:
             outbox.send(cast("Sequence[Part]", parts))
-        frame = self._release_frame()
-        if frame is not None:
-            self._reader.recycle(frame)
+        self._forget_frame()
         now = self.last_progress = self.acceptor.now()
         if outbox.is_empty:
             self.pipeline.sent(context, now)
@@ -231,6 +270,11 @@ class ServerConnection(asyncio.BufferedProtocol):
     def _has_rested(self) -> None:
         self._resting = None
         self._handle_next()
+
+    def _forget_frame(self) -> None:
+        frame = self._release_frame()
+        if frame is not None:
+            self._reader.recycle(frame)
 
     def _release_frame(self) -> memoryview | None:
         frame, self._handling = self._handling, None

@@ -30,6 +30,10 @@ R = TypeVar("R")
 # Gives a response, `NO_RESPONSE`, or `Pending`; an `async def` one gives a coroutine of the first two.
 HandlerFunction = Callable[["Broker", "RequestContext", Any], Any]
 F = TypeVar("F", bound=HandlerFunction)
+# For requests of the most common shape: given the frame, where its body begins, the version and the correlation id, the
+# whole answer, or a response that is still to be encoded; or None, having done nothing, when the request has another
+# shape or has to wait.
+AtOnce = Callable[["Broker", memoryview, int, int, int], Any]
 
 
 class NoResponse:
@@ -149,6 +153,8 @@ class Handler:
     #: Brokers send it to each other; others are not told of it.
     between_brokers: bool
     function: HandlerFunction
+    #: Tried first, and only where nobody is checked or throttled.
+    at_once: AtOnce | None
     request_class: type
     response_class: type
 
@@ -165,6 +171,7 @@ def handles(
     only_waits: bool = False,
     keeps_answers: bool = False,
     between_brokers: bool = False,
+    at_once: AtOnce | None = None,
 ) -> Callable[[F], F]:
     """Register a function for an API key and an inclusive range of versions."""
 
@@ -184,6 +191,7 @@ def handles(
             keeps_answers=keeps_answers,
             between_brokers=between_brokers,
             function=function,
+            at_once=at_once,
             request_class=declared.request,
             response_class=declared.response,
         )

@@ -31,6 +31,11 @@ class KeptAnswers:
             return None
         return self._answers.get((listener, request))
 
+    def expect(self, metadata_offset: int) -> None:
+        """An answer is about to be made of the metadata as it is at that offset; those of others are dropped."""
+        if metadata_offset != self._offset:
+            self._clear(metadata_offset)
+
     def keep(self, listener: str, request: bytes, answer: bytes, metadata_offset: int) -> None:
         """Keep a whole answer that was made of the metadata as it was at that offset."""
         if metadata_offset != self._offset or len(request) > REQUEST_BYTES_MAX:

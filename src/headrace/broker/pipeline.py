@@ -18,7 +18,7 @@ from headrace.broker.kept_answers import KeptAnswers, whole
 from headrace.broker.request_metrics import ApiMetrics
 from headrace.protocol import codec
 from headrace.protocol.api import ApiKey
-from headrace.protocol.codec import read_request_header
+from headrace.protocol.codec import REQUEST_HEADER_BYTES, read_request_header, unpack_request_header
 from headrace.protocol.codegen import decoder
 from headrace.protocol.error_finder import error_finder
 from headrace.protocol.wire import MalformedMessageError, skip_tags
@@ -35,20 +35,12 @@ Throttle: TypeAlias = Callable[[RequestContext, Any], float]
 THROTTLE_FIELD = "throttle_time_ms"
 
 
-class KeptAnswer:
-    """In the place of a response: the answer as it was encoded for an equal request."""
-
-    __slots__ = ("answer",)
-
-    def __init__(self, answer: bytes) -> None:
-        self.answer = answer
-
-
 class Route:
     """All that is the same for every request of one API key and version."""
 
     __slots__ = (
         "api_version",
+        "at_once",
         "decode",
         "encode",
         "function",
@@ -66,6 +58,7 @@ class Route:
         self.api_version = api_version
         self.metrics = metrics
         self.function = handler.function
+        self.at_once = handler.at_once
         self.is_async = handler.is_async
         self.kept = KeptAnswers() if handler.keeps_answers else None
         self.tells_error = error_finder(handler.response_class)
@@ -93,6 +86,41 @@ class RequestPipeline:
         self._routes: dict[int, Route] = {}
         self._now = broker.runtime.clock.monotonic
 
+    def at_once(self, connection: ServerConnection, frame: memoryview) -> tuple[Route, bytes] | None:
+        """The whole answer, where it is known already or the request is of a shape that is answered in one go.
+
+        None leaves the request to `begin`, nothing having been done. The frame is not used any more afterwards.
+        """
+        if not self._lets_all_through():
+            return None
+        try:
+            kind, correlation_id, name_bytes = unpack_request_header(frame)
+            route = self._routes.get(kind)
+            if route is None:
+                return None
+            position = REQUEST_HEADER_BYTES + name_bytes if name_bytes > 0 else REQUEST_HEADER_BYTES
+            if route.has_tags:
+                if frame[position]:
+                    return None
+                position += 1
+        except (struct.error, IndexError):
+            return None
+        at_once = route.at_once
+        if at_once is not None:
+            answer = at_once(self.broker, frame, position, route.api_version, correlation_id)
+            if type(answer) is bytes:
+                return route, answer
+            return None if answer is None else (route, self._encode_refusal(route, answer, correlation_id))
+        if route.kept is None or position > len(frame):
+            return None
+        kept = route.kept.find(connection.listener, bytes(frame[position:]), self.broker.image.offset)
+        return None if kept is None else (route, whole(kept, correlation_id))
+
+    def _encode_refusal(self, route: Route, response: Any, correlation_id: int) -> bytes:
+        if route.tells_error(response):
+            route.metrics.errors += 1
+        return b"".join(route.encode(response, correlation_id))
+
     def begin(self, connection: ServerConnection, frame: memoryview, arrived: float, began: float) -> RequestContext:
         """Take a request as far as it goes without waiting; `context.result` is what came of it. It is `began` now.
 
@@ -106,9 +134,9 @@ class RequestPipeline:
             if route.has_tags:
                 # Nobody sends any; a count of 0 is one byte.
                 position = skip_tags(frame, position) if frame[position] else position + 1
-            if route.kept is not None and self._find_kept(context, route.kept, frame, position):
-                context.ran = self._now()
-                return context
+            if route.kept is not None and self._lets_all_through():
+                context.to_keep = bytes(frame[position:])
+                route.kept.expect(self.broker.image.offset)
             request = route.handler.request_class() if route.decode is None else route.decode(frame, position)[0]
         except (struct.error, IndexError) as error:
             self.malformed += 1
@@ -136,17 +164,9 @@ class RequestPipeline:
         context.ran = self._now()
         return context
 
-    def _find_kept(self, context: RequestContext, kept: KeptAnswers, frame: memoryview, position: int) -> bool:
-        """Whether the answer is known already. Not where anyone is checked: then it depends on who asks."""
-        if self.who is not None or self.may is not None or self.throttled is not None:
-            return False
-        body = bytes(frame[position:])
-        found = kept.find(context.connection.listener, body, self.broker.image.offset)
-        if found is None:
-            context.to_keep = body
-            return False
-        context.result = KeptAnswer(found)
-        return True
+    def _lets_all_through(self) -> bool:
+        """Whether nobody is checked or throttled: then an answer does not depend on who asks."""
+        return self.who is None and self.may is None and self.throttled is None
 
     def forget_kept(self) -> None:
         """Make all answers anew: who is the controller has changed, which is not in the metadata."""
@@ -177,10 +197,6 @@ class RequestPipeline:
         metrics = route.metrics
         if response is NO_RESPONSE:
             return ()
-        if isinstance(response, KeptAnswer):
-            kept = whole(response.answer, context.correlation_id)
-            metrics.response_bytes += len(kept)
-            return (kept,)
         if context.throttle_s > 0:
             metrics.throttled += 1
             if route.tells_throttle:

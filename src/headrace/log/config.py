@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
 from headrace.config import (
@@ -191,6 +191,17 @@ class LogConfig:
     segment_index_bytes: int = 10 * _MIB
     segment_jitter_ms: int = 0
     segment_ms: int = 7 * _DAY_MS
+    #: Whether an uncompressed batch that is consistent in itself is taken as it is: no rule here is about its records.
+    takes_as_is: bool = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        takes_as_is = (
+            not self.compact
+            and self.codec in (None, Codec.NONE)
+            and self.timestamp_type is TimestampType.CREATE_TIME
+            and self.timestamp_before_max_ms == INT64_MAX
+        )
+        object.__setattr__(self, "takes_as_is", takes_as_is)
 
     @property
     def segment_age_max_ms(self) -> int:

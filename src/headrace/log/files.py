@@ -148,6 +148,14 @@ class LogFile:
         return self._with_handle(lambda handle: handle.read(position, length))
 
     def read_nowait(self, position: int, length: int) -> bytearray | None:
+        handle = self.handle
+        if handle is not None:
+            self.used = True
+            try:
+                return handle.read_nowait(position, length)
+            except DiskError as error:
+                if error.errno != errno.EBADF or self.handle is handle:
+                    raise
         return self._with_handle(lambda handle: handle.read_nowait(position, length))
 
     def read_into_nowait(self, position: int, buffer: bytearray | memoryview) -> int | None:

@@ -64,6 +64,7 @@ _ATTRIBUTES = struct.Struct(">h")
 _LENGTH = struct.Struct(">i")
 _ERRORS_SHOWN_MAX = 3
 _new_tuple = tuple.__new__
+_CLIENT = Origin.CLIENT
 
 
 class RecordError(NamedTuple):
@@ -109,6 +110,8 @@ def validate(view: memoryview, config: LogConfig, origin: Origin, partition: Top
     if len(view) < HEADER_BYTES:
         raise _no_batch(view, partition)
     header: BatchHeader = _new_tuple(BatchHeader, HEADER.unpack_from(view))
+    if origin is _CLIENT and config.takes_as_is and _is_one_plain_record(view, header, config, now_ms):
+        return _new_tuple(Checked, (view, header, header.max_timestamp, _NO_TIMESTAMP))
     size = header.batch_length + PREFIX_BYTES
     if size != len(view) or header.magic != _MAGIC:
         view = _only_batch(view, header, partition)
@@ -141,6 +144,40 @@ def validate(view: memoryview, config: LogConfig, origin: Origin, partition: Top
     if max_timestamp_ms != header.max_timestamp or attributes & LOG_APPEND_TIME_BIT:
         set_max_timestamp(view, 0, max_timestamp_ms)
     return Checked(view, header, max_timestamp_ms, _NO_TIMESTAMP)
+
+
+def _is_one_plain_record(view: memoryview, header: BatchHeader, config: LogConfig, now_ms: int) -> bool:
+    """Whether nothing is wrong with a batch of one record, nor special about it: what small clients send, in one look.
+
+    All that `validate` checks of any batch is known of it then; of one that is not, `validate` says what it is.
+    """
+    base_offset, length, _, magic, crc, attributes, last_delta, base_ms, newest_ms, producer, _, sequence, count = (
+        header
+    )
+    size = len(view)
+    if (
+        count != 1
+        or attributes
+        or last_delta
+        or base_offset
+        or magic != _MAGIC
+        or length + PREFIX_BYTES != size
+        or size > config.max_message_bytes
+        or base_ms != newest_ms
+        or not 0 <= newest_ms <= now_ms + config.timestamp_after_max_ms
+        or (producer >= 0 and sequence < 0)
+        or crc32c(view[ATTRIBUTES_AT:]) != crc
+    ):
+        return False
+    record_bytes, at = view[HEADER_BYTES], HEADER_BYTES + 1
+    if record_bytes >= 0x80:
+        more = view[at]
+        if more >= 0x80:
+            return False
+        record_bytes, at = record_bytes + (more << 7) - 0x80, at + 1
+    # An odd number is a negative length; behind the attributes is how much later than the batch's its time is.
+    record_bytes = record_bytes >> 1 if not record_bytes & 1 else 0
+    return record_bytes >= _MIN_RECORD_BYTES - 1 and at + record_bytes == size and view[at + 1] == 0
 
 
 def _too_large(size: int, config: LogConfig, partition: TopicPartition) -> MessageTooLargeError:

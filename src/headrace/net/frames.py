@@ -115,6 +115,22 @@ class FrameReader:
         self._largest = max(self._largest, self._frame_size)
         return [view]
 
+    def only_frame(self, nbytes: int) -> memoryview | None:
+        """The one frame that these bytes are, where they lie: it is to be used before the next `buffer()`.
+
+        None when they are anything else, or are refused. Whoever does not take the frame calls `received`.
+        """
+        if self._filled or self._frame_view is not None or nbytes <= 4:
+            return None
+        size = nbytes - 4
+        if _LENGTH.unpack_from(self._chunk)[0] != size:
+            return None
+        try:
+            self._check_size(size)
+        except FrameRefusedError:
+            return None
+        return self._chunk_view[4:nbytes]
+
     def recycle(self, frame: memoryview) -> None:
         """The frame has been handled, and nobody keeps a view of it: its buffer may be filled again."""
         base = frame.obj

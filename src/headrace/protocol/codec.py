@@ -26,7 +26,9 @@ SMALL_PART_BYTES = 4096  # up to here a copy costs less than a buffer of its own
 _HEADER = struct.Struct(">hhih")
 # API key and version as one number, which says all about how to read the rest.
 _HEADER_BY_KIND = struct.Struct(">Iih")
-_HEADER_BYTES = _HEADER.size
+REQUEST_HEADER_BYTES = _HEADER.size  # up to the client's id
+# The kind of a request, its correlation id, and the length of the client's id that follows.
+unpack_request_header = _HEADER_BY_KIND.unpack_from
 
 
 @dataclass(slots=True)
@@ -171,13 +173,13 @@ def read_request_header(buffer: Buffer) -> tuple[int, int, str | None, int]:
 
     It raises `struct.error` when the header is cut. Tagged fields may follow, which depends on the kind.
     """
-    kind, correlation_id, n = _HEADER_BY_KIND.unpack_from(buffer)
+    kind, correlation_id, n = unpack_request_header(buffer)
     if n < 0:
-        return kind, correlation_id, None, _HEADER_BYTES
-    end = _HEADER_BYTES + n
+        return kind, correlation_id, None, REQUEST_HEADER_BYTES
+    end = REQUEST_HEADER_BYTES + n
     if end > len(buffer):
         raise MalformedMessageError("the client id reaches beyond the request")
-    return kind, correlation_id, str(buffer[_HEADER_BYTES:end], "utf-8", "replace"), end
+    return kind, correlation_id, str(buffer[REQUEST_HEADER_BYTES:end], "utf-8", "replace"), end
 
 
 def split_kind(kind: int) -> tuple[int, int]:

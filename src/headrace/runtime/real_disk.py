@@ -58,7 +58,7 @@ class RealFile:
         return self._end
 
     def append(self, parts: Sequence[Buffer]) -> int:
-        descriptor = self._open("append")
+        descriptor = self._descriptor or self._open("append")
         start = self._end
         try:
             written = _write_all(descriptor.number, start, parts)
@@ -107,7 +107,7 @@ class RealFile:
     def read_into_nowait(self, position: int, buffer: bytearray | memoryview) -> int | None:
         if not self._nowait:
             return None
-        descriptor = self._open("read")
+        descriptor = self._descriptor or self._open("read")
         try:
             count = os.preadv(descriptor.number, (buffer,), position, _RWF_NOWAIT)
             if count < len(buffer) and position + count < os.fstat(descriptor.number).st_size:
@@ -186,8 +186,11 @@ class RealFile:
 def _write_all(number: int, position: int, parts: Sequence[Buffer]) -> int:
     """Write every byte of `parts` from `position` on and return how many there were."""
     if len(parts) == 1:
-        total = len(parts[0])
-        written = os.pwrite(number, parts[0], position)
+        part = parts[0]
+        total = len(part)
+        written = os.pwrite(number, part, position)
+        if written == total:
+            return total
     else:
         total = sum(map(len, parts))
         written = os.pwritev(number, parts if len(parts) <= _IOV_MAX else parts[:_IOV_MAX], position) if parts else 0

@@ -1,4 +1,7 @@
-"""The real network: asyncio's own transports, with one port over all addresses and errors that say what failed."""
+"""The real network: one port over all addresses, and errors that say what failed.
+
+The transports are asyncio's own, but for plain connections that a server accepts (`server_transport.py`).
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,7 @@ from typing import Any
 from headrace.runtime.errors import ConnectFailedError, ListenFailedError
 from headrace.runtime.interface import ProtocolT
 from headrace.runtime.rarely import Rarely
+from headrace.runtime.server_transport import HAS_EPOLL, ReadyConnections, ServerTransport
 
 log = logging.getLogger("headrace.network")
 
@@ -44,6 +48,7 @@ class RealListener:
         self._ssl = ssl
         self._handshake_timeout_s = handshake_timeout_s if ssl is not None else None
         self._beginning: set[asyncio.Task[None]] = set()
+        self._ready = ReadyConnections(self._loop)
         self._shortages = Rarely(self._loop.time)
         for sock in sockets:
             self._loop.add_reader(sock.fileno(), self._accept, sock)
@@ -75,14 +80,22 @@ class RealListener:
                     return
                 continue  # that peer is gone again
             connection.setblocking(False)
-            task = self._loop.create_task(self._begin(connection))
+            try:
+                protocol = self._make()
+            except BaseException:
+                connection.close()
+                raise
+            if self._ssl is None and HAS_EPOLL and isinstance(protocol, asyncio.BufferedProtocol):
+                ServerTransport(self._loop, connection, protocol, self._ready)
+                continue
+            task = self._loop.create_task(self._begin(connection, protocol))
             self._beginning.add(task)
             task.add_done_callback(self._beginning.discard)
 
-    async def _begin(self, connection: socket.socket) -> None:
+    async def _begin(self, connection: socket.socket, protocol: asyncio.BaseProtocol) -> None:
         try:
             await self._loop.connect_accepted_socket(
-                self._make, connection, ssl=self._ssl, ssl_handshake_timeout=self._handshake_timeout_s
+                lambda: protocol, connection, ssl=self._ssl, ssl_handshake_timeout=self._handshake_timeout_s
             )
         except OSError as error:  # TLS's own errors are OSErrors too
             connection.close()

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from headrace.broker.dispatch import Pending, RequestContext, handles
+from headrace.broker.fetch_at_once import fetch_at_once
 from headrace.broker.fetching import TOPIC_IDS_SINCE_VERSION, open_fetch, replica_id
 from headrace.broker.rights import Operation, on_cluster, on_topics, when
 from headrace.errors import ErrorCode
@@ -38,6 +39,7 @@ def _is_follower(request: FetchRequest, version: int) -> bool:
         when(_is_follower, on_cluster(Operation.CLUSTER_ACTION)),
     ),
     only_waits=True,
+    at_once=fetch_at_once,
 )
 def fetch(broker: Broker, context: RequestContext, request: FetchRequest) -> FetchResponse | Pending[FetchResponse]:
     fetching = open_fetch(broker, context, request)

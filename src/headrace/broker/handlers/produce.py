@@ -41,6 +41,12 @@ from headrace.errors import (
 )
 from headrace.log import Appended, RecordsRejectedError, Verification
 from headrace.protocol.api import ApiKey
+from headrace.protocol.common_shapes import (
+    PRODUCE_SINCE_VERSION,
+    TOPIC_IDS_SINCE_VERSION,
+    read_small_produce,
+    small_produce_answer,
+)
 from headrace.protocol.messages.produce import (
     BatchIndexAndErrorMessage,
     LeaderIdAndEpoch,
@@ -72,6 +78,7 @@ ZSTD_SINCE_VERSION = 7
 LEADER_SINCE_VERSION = 10
 ADMIN_CLIENT_ID = "__admin_client"
 MAGIC_AT, MAGIC = 16, 2
+NO_TOPIC_ID = bytes(16)
 
 # Refusals that say nothing about the log; all others tell where it starts, as Kafka does.
 _WITHOUT_LOG_START = (
@@ -96,6 +103,40 @@ _Answer = ProduceResponse | NoResponse
 _Result = _Answer | Pending[_Answer]
 
 
+def produce_at_once(
+    broker: Broker, frame: memoryview, position: int, version: int, correlation_id: int
+) -> bytes | ProduceResponse | None:
+    """One client's batch in a request of the common shape, to a log that takes it (or refuses it) without a wait.
+
+    None, with nothing written, for whatever is not as simple.
+    """
+    if version < PRODUCE_SINCE_VERSION:
+        return None
+    found = read_small_produce(frame, position, version)
+    if found is None:
+        return None
+    topic, acks, index, records = found
+    if (acks != -1 and acks != 1) or len(records) < HEADER_BYTES or records[ATTRIBUTES_AT + 1] & TRANSACTIONAL_BIT:
+        return None
+    if version < TOPIC_IDS_SINCE_VERSION:
+        name, topic_id = str(topic[1:], "utf-8", "replace"), NO_TOPIC_ID
+    else:
+        name, topic_id = broker.topic_name(topic) or "", topic
+    partition = broker.replicas.partitions.get((name, index))
+    if partition is None or name in INTERNAL_TOPICS:
+        return None
+    try:
+        appended = partition.append_at_once(records, acks)
+    except KafkaError as error:
+        result = PartitionProduceResponse(index=index, base_offset=-1, current_leader=_NO_LEADER)
+        _fill_error(result, error, partition if _is_one_batch(records) else None)
+        refused = TopicProduceResponse(name=name, topic_id=topic_id, partition_responses=[result])
+        return ProduceResponse(responses=[refused])
+    if appended is None:
+        return None
+    return small_produce_answer(correlation_id, topic, index, appended[0], appended[2], appended[3])
+
+
 @handles(
     ApiKey.PRODUCE,
     versions=(3, 13),
@@ -104,6 +145,7 @@ _Result = _Answer | Pending[_Answer]
         on_transactional_ids(Operation.WRITE, "transactional_id"),
         on_topics(Operation.WRITE, "topic_data.name", "topic_data.topic_id"),
     ),
+    at_once=produce_at_once,
 )
 def produce(broker: Broker, context: RequestContext, request: ProduceRequest) -> _Result:
     if request.transactional_id is not None:

@@ -1,0 +1,301 @@
+"""The server's ends of plain connections, read with one call of the event loop for all of them.
+
+asyncio makes an object and some ten calls of each event of each connection. Here the loop waits for one descriptor,
+behind which are all connections of a listener (epoll's own descriptor can be waited for in turn), and what has come is
+read straight into the buffers of their protocols. Everything else is as in asyncio's own transport: what a protocol is
+told, and when. Only where there is epoll, and for `BufferedProtocol`s.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import select
+import socket
+from asyncio.trsock import TransportSocket
+from collections.abc import Callable
+from typing import Any
+
+HAS_EPOLL = hasattr(select, "epoll")
+
+# So many before others on the loop have their turn.
+_READ_PER_TURN = 256
+_HIGH_BYTES = 64 * 1024
+
+
+class ReadyConnections:
+    """Finds out which of a listener's connections can be read, and lets them."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._epoll: select.epoll | None = None
+        self._open = 0
+        self._reads: dict[int, Callable[[], None]] = {}
+
+    def opened(self) -> None:
+        self._open += 1
+        if self._epoll is None:
+            self._epoll = select.epoll()
+            self._loop.add_reader(self._epoll.fileno(), self._read_all)
+
+    def closed(self) -> None:
+        self._open -= 1
+        if not self._open and self._epoll is not None:
+            if not self._loop.is_closed():
+                self._loop.remove_reader(self._epoll.fileno())
+            self._epoll.close()
+            self._epoll = None
+
+    def add(self, number: int, read: Callable[[], None]) -> None:
+        """Call `read` whenever there is something to be read from this descriptor, an end or an error included."""
+        assert self._epoll is not None
+        self._reads[number] = read
+        self._epoll.register(number, select.EPOLLIN)
+
+    def discard(self, number: int) -> None:
+        if self._reads.pop(number, None) is not None and self._epoll is not None:
+            self._epoll.unregister(number)
+
+    def _read_all(self) -> None:
+        assert self._epoll is not None
+        reads = self._reads
+        for number, _ in self._epoll.poll(0, _READ_PER_TURN):
+            read = reads.get(number)
+            if read is not None:  # one before it may have closed it
+                read()
+
+
+class ServerTransport(asyncio.Transport):
+    """One connection that was accepted."""
+
+    __slots__ = (
+        "_closing",
+        "_eof",
+        "_high",
+        "_loop",
+        "_lost",
+        "_low",
+        "_number",
+        "_paused",
+        "_protocol",
+        "_protocol_paused",
+        "_ready",
+        "_recv_into",
+        "_send",
+        "_socket",
+        "_unsent",
+    )
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        sock: socket.socket,
+        protocol: asyncio.BufferedProtocol,
+        ready: ReadyConnections,
+    ) -> None:
+        extra: dict[str, Any] = {"socket": TransportSocket(sock)}
+        for name, ask in (("sockname", sock.getsockname), ("peername", sock.getpeername)):
+            try:
+                extra[name] = ask()
+            except OSError:
+                extra[name] = None  # the peer is gone already
+        super().__init__(extra)
+        self._loop = loop
+        self._socket = sock
+        self._number = sock.fileno()
+        self._recv_into, self._send = sock.recv_into, sock.send
+        self._protocol = protocol
+        self._ready = ready
+        self._unsent = bytearray()
+        self._high, self._low = _HIGH_BYTES, _HIGH_BYTES // 4
+        self._protocol_paused = False
+        self._paused = False
+        self._eof = False
+        self._closing = False
+        #: The protocol has been told that the connection is lost, or is about to be.
+        self._lost = False
+        ready.opened()
+        loop.call_soon(self._begin)
+
+    def _begin(self) -> None:
+        self._protocol.connection_made(self)
+        if not self._closing and not self._paused:
+            self._ready.add(self._number, self._read)
+
+    # --- reading
+
+    def _read(self) -> None:
+        try:
+            buffer = self._protocol.get_buffer(-1)
+            count = self._recv_into(buffer)
+            if not count and not memoryview(buffer).nbytes:
+                raise RuntimeError("get_buffer() returned an empty buffer")
+        except (BlockingIOError, InterruptedError):
+            return
+        except (SystemExit, KeyboardInterrupt):
+            raise
+        except BaseException as error:  # noqa: BLE001 - as in asyncio: whatever it is, it is this connection's end
+            self._fail(error, "a connection could not be read")
+            return
+        if not count:
+            self._ended()
+            return
+        try:
+            self._protocol.buffer_updated(count)
+        except (SystemExit, KeyboardInterrupt):
+            raise
+        except BaseException as error:  # noqa: BLE001 - as above
+            self._fail(error, "buffer_updated() failed")
+
+    def _ended(self) -> None:
+        """The peer sends no more."""
+        try:
+            keeps_open = self._protocol.eof_received()
+        except (SystemExit, KeyboardInterrupt):
+            raise
+        except BaseException as error:  # noqa: BLE001 - as above
+            self._fail(error, "eof_received() failed")
+            return
+        if keeps_open:
+            self._ready.discard(self._number)
+        else:
+            self.close()
+
+    def is_reading(self) -> bool:
+        return not self._paused and not self._closing
+
+    def pause_reading(self) -> None:
+        if not self._closing and not self._paused:
+            self._paused = True
+            self._ready.discard(self._number)
+
+    def resume_reading(self) -> None:
+        if not self._closing and self._paused:
+            self._paused = False
+            self._ready.add(self._number, self._read)
+
+    # --- writing
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        if self._eof:
+            raise RuntimeError("Cannot call write() after write_eof()")
+        if self._lost or not data:
+            return
+        if not self._unsent:
+            try:
+                count = self._send(data)
+            except (BlockingIOError, InterruptedError):
+                count = 0
+            except (SystemExit, KeyboardInterrupt):
+                raise
+            except BaseException as error:  # noqa: BLE001 - as above
+                self._fail(error, "a connection could not be written to")
+                return
+            if count == len(data):
+                return
+            data = memoryview(data)[count:]
+            self._loop.add_writer(self._number, self._send_rest)
+        self._unsent += data
+        self._pause_protocol()
+
+    def _send_rest(self) -> None:
+        if self._lost:
+            return
+        try:
+            count = self._send(self._unsent)
+        except (BlockingIOError, InterruptedError):
+            return
+        except (SystemExit, KeyboardInterrupt):
+            raise
+        except BaseException as error:  # noqa: BLE001 - as above
+            self._fail(error, "a connection could not be written to")
+            return
+        del self._unsent[:count]
+        if self._protocol_paused and len(self._unsent) <= self._low:
+            self._protocol_paused = False
+            self._protocol.resume_writing()
+        if self._unsent:
+            return
+        self._loop.remove_writer(self._number)
+        if self._closing:
+            self._lose(None)
+        elif self._eof:
+            self._socket.shutdown(socket.SHUT_WR)
+
+    def _pause_protocol(self) -> None:
+        if len(self._unsent) > self._high and not self._protocol_paused:
+            self._protocol_paused = True
+            self._protocol.pause_writing()
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        if high is None:
+            high = _HIGH_BYTES if low is None else 4 * low
+        if low is None:
+            low = high // 4
+        if not high >= low >= 0:
+            raise ValueError(f"high ({high!r}) must be >= low ({low!r}) must be >= 0")
+        self._high, self._low = high, low
+        self._pause_protocol()
+
+    def get_write_buffer_size(self) -> int:
+        return len(self._unsent)
+
+    def get_write_buffer_limits(self) -> tuple[int, int]:
+        return self._low, self._high
+
+    def can_write_eof(self) -> bool:
+        return True
+
+    def write_eof(self) -> None:
+        if self._closing or self._eof:
+            return
+        self._eof = True
+        if not self._unsent:
+            self._socket.shutdown(socket.SHUT_WR)
+
+    # --- ending
+
+    def get_protocol(self) -> asyncio.BaseProtocol:
+        return self._protocol
+
+    def is_closing(self) -> bool:
+        return self._closing
+
+    def close(self) -> None:
+        if self._closing:
+            return
+        self._closing = True
+        self._ready.discard(self._number)
+        if not self._unsent:
+            self._lose(None)
+
+    def abort(self) -> None:
+        self._force_close(None)
+
+    def _fail(self, error: BaseException, message: str) -> None:
+        if not isinstance(error, OSError):
+            self._loop.call_exception_handler(
+                {"message": message, "exception": error, "transport": self, "protocol": self._protocol}
+            )
+        self._force_close(error)
+
+    def _force_close(self, error: BaseException | None) -> None:
+        if self._lost:
+            return
+        if self._unsent:
+            self._unsent.clear()
+            self._loop.remove_writer(self._number)
+        self._closing = True
+        self._ready.discard(self._number)
+        self._lose(error)
+
+    def _lose(self, error: BaseException | None) -> None:
+        if not self._lost:
+            self._lost = True
+            self._loop.call_soon(self._tell_lost, error)
+
+    def _tell_lost(self, error: BaseException | None) -> None:
+        try:
+            self._protocol.connection_lost(error if error is None or isinstance(error, Exception) else None)
+        finally:
+            self._ready.closed()
+            self._socket.close()

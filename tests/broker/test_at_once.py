@@ -1,0 +1,262 @@
+"""Requests of the common shapes are answered in one go, with the very bytes that the long way gives."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from headrace.broker.dispatch import RequestContext
+from headrace.broker.pipeline import RequestPipeline
+from headrace.protocol import codec
+from headrace.protocol.api import ApiKey
+from headrace.protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
+from headrace.protocol.messages.metadata import MetadataRequest
+from headrace.protocol.messages.produce import (
+    PartitionProduceData,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+)
+from headrace.runtime import DiskError
+
+from . import raw
+from .played import World, run
+from .sim import SmallSegmentsBroker
+
+NO_ID = bytes(16)
+Messages = list[tuple[Any, int]]
+
+
+@pytest.fixture(autouse=True)
+def room_for_the_first_record(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SmallSegmentsBroker, "segment_bytes", 1 << 20)
+
+
+@pytest.fixture
+def taken_the_long_way(monkeypatch: pytest.MonkeyPatch) -> list[ApiKey]:
+    """Which requests went through all steps, in order."""
+    seen: list[ApiKey] = []
+    begin = RequestPipeline.begin
+
+    def noting(self: RequestPipeline, *args: Any) -> RequestContext:
+        context = begin(self, *args)
+        seen.append(context.api_key)
+        return context
+
+    monkeypatch.setattr(RequestPipeline, "begin", noting)
+    return seen
+
+
+def topic_id(world: World) -> bytes:
+    found = world.broker.topic_id("t")
+    assert found is not None
+    return found
+
+
+def produce(
+    records: Any, *, topic: str = "t", topic_id: bytes = NO_ID, index: int = 0, **fields: Any
+) -> ProduceRequest:
+    data = PartitionProduceData(index=index, records=records)
+    topics = [TopicProduceData(name=topic, topic_id=topic_id, partition_data=[data])]
+    return ProduceRequest(**{"acks": -1, "timeout_ms": 30_000, "topic_data": topics, **fields})
+
+
+def fetch(offset: int, *, topic: str = "t", topic_id: bytes = NO_ID, index: int = 0, **fields: Any) -> FetchRequest:
+    most, epoch = fields.pop("partition_max_bytes", 1 << 20), fields.pop("current_leader_epoch", -1)
+    part = FetchPartition(partition=index, fetch_offset=offset, partition_max_bytes=most, current_leader_epoch=epoch)
+    topics = [FetchTopic(topic=topic, topic_id=topic_id, partitions=[part])]
+    return FetchRequest(**{"max_wait_ms": 0, "session_epoch": -1, "topics": topics, **fields})
+
+
+def damaged() -> bytearray:
+    records = raw.batch([b"damaged"])
+    records[-1] ^= 1
+    return records
+
+
+def produces(topic_id: bytes) -> Iterator[tuple[ProduceRequest, int]]:
+    for version in (8, 9, 12, 13):
+        yield produce(raw.batch([b"one"]), topic_id=topic_id), version
+        yield produce(raw.batch([b"two"]), topic_id=topic_id, acks=1), version
+        yield produce(raw.batch([b"three", b"four"]), topic_id=topic_id), version
+        yield produce(raw.batch([bytes(3_000)]), topic_id=topic_id), version
+        yield produce(damaged(), topic_id=topic_id), version
+        yield produce(raw.batch([b"acks"]), topic_id=topic_id, acks=7), version
+        yield produce(raw.batch([b"nowhere"]), topic="u", topic_id=bytes(15) + b"u"), version
+        yield produce(raw.batch([b"no such"]), topic_id=topic_id, index=5), version
+        yield produce(b"no batch", topic_id=topic_id), version
+        yield (
+            produce(raw.batch([b"numbered"], producer_id=7, producer_epoch=0, base_sequence=0), topic_id=topic_id),
+            version,
+        )
+        yield produce(raw.batch([b"gap"], producer_id=7, producer_epoch=0, base_sequence=9), topic_id=topic_id), version
+        yield (
+            produce(
+                raw.batch([b"lost"], producer_id=8, producer_epoch=0, base_sequence=0, transactional=True),
+                topic_id=topic_id,
+            ),
+            version,
+        )
+
+
+def fetches(topic_id: bytes) -> Iterator[tuple[FetchRequest, int]]:
+    for version in (11, 12, 13, 16, 18):
+        for isolation in (0, 1, 2):
+            yield fetch(0, topic_id=topic_id, isolation_level=isolation), version
+            yield fetch(1, topic_id=topic_id, isolation_level=isolation), version
+            yield fetch(1, topic_id=topic_id, isolation_level=isolation, max_wait_ms=100), version
+            yield fetch(1, topic_id=topic_id, isolation_level=isolation, partition_max_bytes=1), version
+            yield fetch(2, topic_id=topic_id, isolation_level=isolation, max_bytes=-1), version
+        yield fetch(10_000, topic_id=topic_id), version
+        yield fetch(-1, topic_id=topic_id), version
+        yield fetch(1, topic_id=topic_id, current_leader_epoch=99), version
+        yield fetch(1, topic_id=topic_id, current_leader_epoch=-7), version
+        yield fetch(1, topic="u", topic_id=bytes(15) + b"u"), version
+        yield fetch(1, topic_id=topic_id, index=9), version
+
+
+def answers_to_all(monkeypatch: pytest.MonkeyPatch, *, at_once: bool) -> tuple[list[bytes], dict[Any, Any]]:
+    found: list[bytes] = []
+    counted: dict[Any, Any] = {}
+    if not at_once:
+        monkeypatch.setattr(RequestPipeline, "at_once", lambda self, connection, frame: None)
+
+    async def scenario(world: World) -> None:
+        for message, version in [*produces(topic_id(world)), *fetches(topic_id(world))]:
+            world.transport.written.clear()
+            world.send((message, version))
+            for _ in range(1000):
+                if world.transport.written or world.transport.closed:
+                    break
+                await asyncio.sleep(0.01)
+            found.append(bytes(world.transport.written))
+        for key in (ApiKey.PRODUCE, ApiKey.FETCH):
+            one = world.broker.pipeline.metrics[key]
+            counted[key] = (one.count, one.errors, one.request_bytes, one.response_bytes)
+
+    run(scenario)
+    return found, counted
+
+
+def test_every_answer_has_the_bytes_of_the_long_way(
+    monkeypatch: pytest.MonkeyPatch, taken_the_long_way: list[ApiKey]
+) -> None:
+    quick = answers_to_all(monkeypatch, at_once=True)
+    left = len(taken_the_long_way)
+    assert all(quick[0])
+    slow = answers_to_all(monkeypatch, at_once=False)
+    assert quick == slow
+    assert left < len(taken_the_long_way) - left - 20, "most of what can be answered in one go is"
+
+
+def test_the_common_shapes_are_answered_in_one_go(taken_the_long_way: list[ApiKey]) -> None:
+    async def scenario(world: World) -> None:
+        identity = topic_id(world)
+        everyday: Messages = [(MetadataRequest(topics=None), 12)]
+        for version in (9, 12, 13):
+            everyday.append((produce(raw.batch([b"x"]), topic_id=identity), version))
+        for version in (12, 13, 16, 18):
+            everyday += [
+                (fetch(1, topic_id=identity, max_wait_ms=500, isolation_level=level), version) for level in (0, 1)
+            ]
+        world.send(*everyday)  # the first of its kind makes the route
+        taken_the_long_way.clear()
+        world.send(*everyday)
+        assert taken_the_long_way == []
+        # Also where several come with one read.
+        world.send_bytes(b"".join(raw.frame(message, version) for message, version in everyday[:3]))
+        assert taken_the_long_way == []
+
+    run(scenario)
+
+
+def test_nothing_is_answered_in_one_go_where_anyone_is_checked(taken_the_long_way: list[ApiKey]) -> None:
+    async def scenario(world: World) -> None:
+        message = (fetch(1), 12)
+        world.send(message, message)
+        taken_the_long_way.clear()
+        steps: tuple[tuple[str, Any], ...] = (
+            ("who", lambda context, request: None),
+            ("may", lambda context, request: None),
+            ("throttled", lambda context, request: 0.0),
+        )
+        for step, function in steps:
+            setattr(world.broker.pipeline, step, function)
+            world.send(message)
+            setattr(world.broker.pipeline, step, None)
+        assert taken_the_long_way == [ApiKey.FETCH] * 3
+
+    run(scenario)
+
+
+def test_a_batch_that_waits_for_the_disk_is_not_changed_by_what_comes_after_it() -> None:
+    """It lay in the connection's buffer, which is filled again while the disk is busy."""
+
+    async def scenario(world: World) -> None:
+        world.send((produce(raw.batch([b"a" * 90])), 12))
+        partition = world.broker.partition("t", 0)
+        syncing = partition.writer.sync((partition.log,))
+        world.send((produce(raw.batch([b"b" * 90])), 12))
+        assert partition.log.end_offset == 2, "it waits its turn"
+        world.connection.get_buffer(-1)[:400] = b"z" * 400
+        await syncing
+        await asyncio.sleep(1)
+        world.transport.written.clear()
+        world.send((fetch(1), 12))
+        (answer,) = answers(world, FetchResponse, 12)
+        values = [value for _, value in raw.values_of(raw.fetched(answer).records)]
+        assert values == [b"a" * 90, b"b" * 90]
+
+    run(scenario)
+
+
+def test_a_disk_that_fails_is_told_and_takes_the_partition_offline(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(world: World) -> None:
+        message = (produce(raw.batch([b"x"])), 12)
+        world.send(message)
+        partition = world.broker.partition("t", 0)
+
+        def failing(parts: Any) -> int:
+            raise DiskError("append", "t-0", 5)
+
+        monkeypatch.setattr(type(partition.log.files.active.file), "append", lambda self, parts: failing(parts))
+        world.transport.written.clear()
+        world.send(message)
+        (answer,) = answers(world, ProduceResponse, 12)
+        assert raw.produced(answer).error_code == 56
+        assert partition.is_offline
+
+    run(scenario)
+
+
+def test_a_client_that_does_not_read_is_not_served_further(taken_the_long_way: list[ApiKey]) -> None:
+    async def scenario(world: World) -> None:
+        message = (fetch(1, max_wait_ms=0), 12)
+        world.send(message)
+        world.transport.written.clear()
+        before = world.broker.pipeline.metrics[ApiKey.FETCH].count
+        world.transport.is_full = True
+        world.send(message, message, message)
+        assert len(answers(world, FetchResponse, 12)) == 1
+        assert world.connection.is_backed_up
+        assert world.broker.pipeline.metrics[ApiKey.FETCH].count == before
+        world.transport.is_full = False
+        world.connection.resume_writing()
+        assert len(answers(world, FetchResponse, 12)) == 3
+        assert world.broker.pipeline.metrics[ApiKey.FETCH].count == before + 3
+
+    run(scenario)
+
+
+def answers(world: World, cls: type, version: int) -> list[Any]:
+    found = []
+    data = bytes(world.transport.written)
+    while data:
+        size = struct.unpack_from(">i", data)[0]
+        found.append(codec.decode_response(cls, version, data[4 : 4 + size])[1])
+        data = data[4 + size :]
+    return found

@@ -1,0 +1,79 @@
+"""A batch of one plain record is looked at once, and what comes of it is what comes of the long look."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+from headrace.errors import KafkaError
+from headrace.log import LogConfig, Origin, validation
+from headrace.records import Codec, TimestampType, build_batch
+from headrace.records.batch import HEADER_BYTES, seal
+from headrace.topics import TopicPartition
+
+NOW_MS = 1_700_000_000_000
+PARTITION = TopicPartition("t", 0)
+CONFIGS = (
+    LogConfig(),
+    LogConfig(codec=Codec.NONE),
+    LogConfig(codec=Codec.GZIP),
+    LogConfig(compact=True),
+    LogConfig(max_message_bytes=100),
+    LogConfig(timestamp_type=TimestampType.LOG_APPEND_TIME),
+    LogConfig(timestamp_before_max_ms=1000),
+)
+
+
+def outcome(batch: bytes, config: LogConfig, origin: Origin) -> tuple[Any, ...]:
+    view = memoryview(bytearray(batch))
+    try:
+        checked = validation.validate(view, config, origin, PARTITION, NOW_MS)
+    except KafkaError as error:
+        return type(error), str(error)
+    return bytes(checked.view), checked.header, checked.max_timestamp_ms, checked.append_time_ms
+
+
+def batches(rng: random.Random) -> list[bytes]:
+    """One record of all lengths that matter, each as it is and with something about it changed."""
+    found = []
+    for size in (0, 1, 50, 54, 55, 56, 57, 58, 59, 60, 100, 8_000, 8_190, 8_200, 20_000):
+        for timestamp_ms in (NOW_MS, NOW_MS - 5, -1, NOW_MS + 10**9):
+            batch = build_batch([(timestamp_ms, rng.choice((None, b"k")), bytes(size), ())])
+            found.append(bytes(batch))
+            for _ in range(40):
+                changed = bytearray(batch)
+                at = rng.randrange(min(len(changed), HEADER_BYTES + 8))
+                changed[at] = rng.choice((0, 1, 2, 0x7F, 0x80, 0xFF, changed[at] ^ 1 << rng.randrange(8)))
+                if rng.random() < 0.8:
+                    seal(changed)
+                found.append(bytes(changed))
+            found.append(bytes(batch[:-1]))
+            found.append(bytes(batch) + b"\x00")
+    found.append(bytes(build_batch([(NOW_MS, None, b"a", ()), (NOW_MS + 1, None, b"b", ())])))
+    found.append(bytes(build_batch([(NOW_MS, None, b"a", ())], producer_id=5, producer_epoch=0, base_sequence=0)))
+    return found
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_short_look_finds_what_the_long_one_finds(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    cases = batches(random.Random(seed))
+    looks = [(batch, CONFIGS[0] if number % 3 else config) for number, batch in enumerate(cases) for config in CONFIGS]
+    short = [outcome(batch, config, Origin.CLIENT) for batch, config in looks]
+    short += [outcome(batch, CONFIGS[0], Origin.COORDINATOR) for batch in cases]
+    monkeypatch.setattr(validation, "_is_one_plain_record", lambda *_: False)
+    long = [outcome(batch, config, Origin.CLIENT) for batch, config in looks]
+    long += [outcome(batch, CONFIGS[0], Origin.COORDINATOR) for batch in cases]
+    assert short == long
+
+
+def test_what_small_clients_send_takes_the_short_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    def never(*_: Any) -> int:
+        raise AssertionError("the records were looked at")
+
+    monkeypatch.setattr(validation, "_check_records", never)
+    for size in (0, 50, 57, 58, 8_000):
+        for options in ({}, {"producer_id": 5, "producer_epoch": 0, "base_sequence": 0}):
+            batch = build_batch([(NOW_MS, None, bytes(size), ())], **options)
+            assert outcome(bytes(batch), LogConfig(), Origin.CLIENT)[2] == NOW_MS

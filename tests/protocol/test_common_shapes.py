@@ -1,0 +1,170 @@
+"""The codecs for the common shapes of Produce and Fetch say what the generated ones say, or nothing."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+from headrace.protocol import codec
+from headrace.protocol.common_shapes import (
+    FETCH_SINCE_VERSION,
+    PRODUCE_SINCE_VERSION,
+    TOPIC_IDS_SINCE_VERSION,
+    read_small_fetch,
+    read_small_produce,
+    small_fetch_answer,
+    small_produce_answer,
+)
+from headrace.protocol.messages.fetch import (
+    FetchableTopicResponse,
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+    ForgottenTopic,
+    PartitionData,
+)
+from headrace.protocol.messages.produce import (
+    PartitionProduceData,
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+    TopicProduceResponse,
+)
+
+PRODUCE_VERSIONS = range(PRODUCE_SINCE_VERSION, 14)
+FETCH_VERSIONS = range(FETCH_SINCE_VERSION, 19)
+ID = bytes(range(16))
+
+
+def topic_bytes(name: str, version: int) -> bytes:
+    return ID if version >= TOPIC_IDS_SINCE_VERSION else bytes((len(name.encode()) + 1,)) + name.encode()
+
+
+def produce(*parts: PartitionProduceData, name: str = "t", **fields: Any) -> ProduceRequest:
+    topics = [TopicProduceData(name=name, topic_id=ID, partition_data=list(parts))]
+    return ProduceRequest(**{"acks": -1, "timeout_ms": 5, "topic_data": topics, **fields})
+
+
+def fetch(*parts: FetchPartition, name: str = "t", **fields: Any) -> FetchRequest:
+    topics = [FetchTopic(topic=name, topic_id=ID, partitions=list(parts))]
+    return FetchRequest(**{"session_epoch": -1, "topics": topics, **fields})
+
+
+def body(message: Any, version: int) -> memoryview:
+    """As it lies in a frame: something before it."""
+    return memoryview(bytearray(b"head" + codec.encode(message, version)))
+
+
+@pytest.mark.parametrize("version", PRODUCE_VERSIONS)
+@pytest.mark.parametrize("size", [1, 126, 127, 128, 16_382, 16_383, 16_384, 100_000, 2_097_150])
+def test_a_small_produce_is_read(version: int, size: int) -> None:
+    records = random.Random(size).randbytes(size)
+    for name, acks, index in (("t", -1, 0), ("a-name." * 18, 1, 7), ("ö", 0, 2**31 - 1)):
+        request = produce(PartitionProduceData(index=index, records=records), name=name, acks=acks)
+        found = read_small_produce(body(request, version), 4, version)
+        if len(name.encode()) >= 127 and version < TOPIC_IDS_SINCE_VERSION:
+            assert found is None
+            continue
+        assert found is not None
+        assert found == (topic_bytes(name, version), acks, index, records)
+
+
+@pytest.mark.parametrize("version", PRODUCE_VERSIONS)
+def test_any_other_produce_is_not(version: int) -> None:
+    one = PartitionProduceData(index=1, records=b"records")
+    others = [
+        produce(one, transactional_id="x"),
+        produce(one, transactional_id=""),
+        produce(one, one),
+        produce(),
+        produce(PartitionProduceData(index=1, records=None)),
+        produce(PartitionProduceData(index=1, records=b"")),
+        produce(topic_data=[]),
+        produce(topic_data=[TopicProduceData(name="t", topic_id=ID, partition_data=[one])] * 2),
+    ]
+    if version < TOPIC_IDS_SINCE_VERSION:
+        others += [produce(one, name=""), produce(one, name="n" * 127)]
+    for request in others:
+        assert read_small_produce(body(request, version), 4, version) is None
+    whole = body(produce(one), version)
+    assert read_small_produce(whole, 4, version) is not None
+    for end in range(len(whole)):
+        assert read_small_produce(whole[:end], 4, version) is None
+    assert read_small_produce(memoryview(bytes(whole) + b"\x00"), 4, version) is None
+    with_tags = memoryview(bytes(whole[:-1]) + b"\x01\x63\x00")
+    assert read_small_produce(with_tags, 4, version) is None
+
+
+@pytest.mark.parametrize("version", PRODUCE_VERSIONS)
+def test_what_is_answered_to_a_small_produce_has_the_generated_bytes(version: int) -> None:
+    for index, offset, time_ms, start in ((0, 0, -1, 0), (7, 2**40, 1_700_000_000_000, 5)):
+        result = PartitionProduceResponse(
+            index=index, base_offset=offset, log_append_time_ms=time_ms, log_start_offset=start
+        )
+        answer = ProduceResponse(responses=[TopicProduceResponse(name="t", topic_id=ID, partition_responses=[result])])
+        packed = small_produce_answer(99, topic_bytes("t", version), index, offset, time_ms, start)
+        assert packed == b"".join(codec.encode_response(answer, version, 99))
+
+
+@pytest.mark.parametrize("version", FETCH_VERSIONS)
+def test_a_small_fetch_is_read(version: int) -> None:
+    part = FetchPartition(partition=3, current_leader_epoch=2, fetch_offset=2**40, partition_max_bytes=77)
+    request = fetch(part, max_wait_ms=500, min_bytes=2, max_bytes=1 << 20, isolation_level=1)
+    found = read_small_fetch(body(request, version), 4, version)
+    assert found == (topic_bytes("t", version), 500, 2, 1 << 20, 1, 3, 2, 2**40, 77)
+
+
+@pytest.mark.parametrize("version", FETCH_VERSIONS)
+def test_any_other_fetch_is_not(version: int) -> None:
+    one = FetchPartition(partition=3)
+    forgotten = [ForgottenTopic(topic="t", topic_id=ID, partitions=[1])]
+    others = [
+        fetch(one, one),
+        fetch(),
+        fetch(topics=[]),
+        fetch(one, session_id=5),
+        fetch(one, session_epoch=0),
+        fetch(one, session_id=5, session_epoch=1),
+        fetch(one, forgotten_topics_data=forgotten),
+        fetch(one, rack_id="r"),
+        fetch(one, cluster_id="c"),
+        fetch(FetchPartition(partition=3, last_fetched_epoch=0)),
+    ]
+    if version < 15:
+        others.append(fetch(one, replica_id=1))
+    else:
+        follower = fetch(one)
+        follower.replica_state.replica_id = 1
+        others.append(follower)
+    if version < TOPIC_IDS_SINCE_VERSION:
+        others += [fetch(one, name=""), fetch(one, name="n" * 127)]
+    for request in others:
+        assert read_small_fetch(body(request, version), 4, version) is None
+    whole = body(fetch(one), version)
+    assert read_small_fetch(whole, 4, version) is not None
+    for end in range(len(whole)):
+        assert read_small_fetch(whole[:end], 4, version) is None
+
+
+@pytest.mark.parametrize("version", FETCH_VERSIONS)
+@pytest.mark.parametrize("size", [0, 1, 126, 127, 16_382, 16_383, 40_000])
+def test_what_is_answered_to_a_small_fetch_has_the_generated_bytes(version: int, size: int) -> None:
+    for tells_aborted in (False, True):
+        data = PartitionData(
+            partition_index=3,
+            high_watermark=2**40,
+            last_stable_offset=9,
+            log_start_offset=2,
+            aborted_transactions=[] if tells_aborted else None,
+            records=bytes(size),
+        )
+        topic = FetchableTopicResponse(topic="t", topic_id=ID, partitions=[data])
+        answer = FetchResponse(responses=[topic])
+        packed = small_fetch_answer(
+            99, topic_bytes("t", version), 3, 2**40, 9, 2, tells_aborted=tells_aborted, records=bytes(size)
+        )
+        assert packed == b"".join(codec.encode_response(answer, version, 99))

@@ -1,0 +1,218 @@
+"""The server's own transport does what asyncio's does, and one connection's trouble is no other's."""
+
+from __future__ import annotations
+
+import asyncio
+import select
+import socket
+
+import pytest
+from tests.waiting import becomes
+
+from headrace.runtime import real_runtime
+from headrace.runtime.server_transport import HAS_EPOLL, ServerTransport
+
+from .recorder import BufferedRecorder, Recorder
+
+pytestmark = pytest.mark.skipif(not HAS_EPOLL, reason="the transport needs epoll")
+
+
+async def connected(count=1, factory=BufferedRecorder):
+    """A listener, the clients and the server's ends of their connections, in the same order."""
+    servers = []
+
+    def make():
+        servers.append(factory())
+        return servers[-1]
+
+    runtime = real_runtime(io_threads=1, seed=1)
+    listener = await runtime.network.listen(make, "127.0.0.1", 0)
+    clients = []
+    for number in range(count):
+        _, client = await runtime.network.connect(Recorder, "127.0.0.1", listener.addresses[0][1], timeout_s=60)
+        clients.append(client)
+        await becomes(
+            lambda number=number: len(servers) > number and hasattr(servers[number], "transport"), "the server's end"
+        )
+        assert isinstance(servers[number].transport, ServerTransport)
+    return listener, clients, servers
+
+
+async def end(listener, clients, servers):
+    for client in clients:
+        client.transport.abort()
+    for protocol in (*clients, *servers):
+        await protocol.lost
+        assert protocol.events.count("lost") == 1
+    listener.close()
+    await asyncio.sleep(0)
+    assert listener._ready._epoll is None, "nothing is left behind when the last connection is gone"
+
+
+def test_what_does_not_fit_the_socket_is_sent_when_there_is_room():
+    async def main():
+        _, (client,), (server,) = made = await connected()
+        client.transport.pause_reading()
+        server.transport.set_write_buffer_limits(high=0)
+        data = bytes(range(256)) * 40_000
+        server.transport.write(data)
+        server.transport.write(b"the end")
+        assert server.events[-1] == "pause"
+        assert 0 < server.transport.get_write_buffer_size() <= len(data) + 7
+        client.transport.resume_reading()
+        await client.until(lambda: len(client.received) == len(data) + 7)
+        assert client.received == data + b"the end"
+        await server.until(lambda: server.events[-1] == "resume")
+        assert server.transport.get_write_buffer_size() == 0
+        await end(*made)
+
+    asyncio.run(main())
+
+
+def test_closing_sends_what_was_written_first_and_aborting_does_not():
+    async def main():
+        for how in ("close", "abort"):
+            _, (client,), (server,) = made = await connected()
+            client.transport.pause_reading()
+            server.transport.write(bytes(10_000_000))
+            getattr(server.transport, how)()
+            assert server.transport.is_closing()
+            server.transport.close()  # again does nothing
+            client.transport.resume_reading()
+            await client.lost
+            assert (len(client.received) == 10_000_000) is (how == "close")
+            assert await server.lost is None
+            server.transport.write(b"into the void")
+            await end(*made)
+
+    asyncio.run(main())
+
+
+def test_a_reset_is_told_and_so_is_one_that_a_write_finds():
+    async def main():
+        made = await connected(2)
+        _, clients, servers = made
+        servers[1].transport.pause_reading()
+        for client in clients:
+            client.transport.get_extra_info("socket").setsockopt(
+                socket.SOL_SOCKET, socket.SO_LINGER, b"\x01\x00\x00\x00\x00\x00\x00\x00"
+            )
+            client.transport.abort()
+            await client.lost
+        assert isinstance(await servers[0].lost, ConnectionResetError)
+        await asyncio.sleep(0.01)
+        assert not servers[1].lost.done(), "it is not read"
+        servers[1].transport.write(b"x")
+        assert isinstance(await servers[1].lost, ConnectionError)
+        await end(*made)
+
+    asyncio.run(main())
+
+
+def test_a_protocol_that_fails_loses_its_connection_and_no_other():
+    class Failing(BufferedRecorder):
+        fails_in = ""
+
+        def get_buffer(self, sizehint):
+            if self.fails_in == "get_buffer":
+                raise ValueError("no buffer")
+            return memoryview(bytearray()) if self.fails_in == "empty" else super().get_buffer(sizehint)
+
+        def buffer_updated(self, count):
+            if self.fails_in == "buffer_updated":
+                raise ValueError("not today")
+            super().buffer_updated(count)
+
+        def eof_received(self):
+            if self.fails_in == "eof_received":
+                raise ValueError("no end")
+
+    async def main():
+        said = []
+        asyncio.get_running_loop().set_exception_handler(lambda loop, context: said.append(context["exception"]))
+        for place in ("get_buffer", "empty", "buffer_updated", "eof_received"):
+            made = await connected(2, Failing)
+            _, clients, servers = made
+            servers[0].fails_in = place
+            clients[0].transport.write(b"x")
+            clients[1].transport.write(b"y")
+            if place == "eof_received":
+                clients[0].transport.write_eof()
+            assert isinstance(await servers[0].lost, (ValueError, RuntimeError))
+            other = servers[1]
+            await other.until(lambda other=other: other.received == b"y")
+            assert said.pop() is servers[0].lost.result()
+            assert not said
+            await end(*made)
+
+    asyncio.run(main())
+
+
+def test_one_that_is_closed_by_another_of_the_same_turn_is_not_read():
+    class Closing(BufferedRecorder):
+        others = ()
+
+        def buffer_updated(self, count):
+            super().buffer_updated(count)
+            for other in self.others:
+                other.transport.abort()
+
+    async def main():
+        made = await connected(2, Closing)
+        _, clients, servers = made
+        servers[0].others, servers[1].others = servers[1:], servers[:1]
+        clients[0].transport.write(b"x")
+        clients[1].transport.write(b"y")
+        numbers = [server.transport.get_extra_info("socket").fileno() for server in servers]
+        for number in numbers:
+            assert select.select([number], [], [], 60)[0], "both have come before either is looked at"
+        made[0]._ready._read_all()
+        assert sorted(len(server.received) for server in servers) == [0, 1]
+        await end(*made)
+
+    asyncio.run(main())
+
+
+def test_reading_can_be_paused_and_an_end_of_the_peer_outlasted():
+    class Outlasting(BufferedRecorder):
+        def eof_received(self):
+            super().eof_received()
+            return True
+
+    async def main():
+        made = await connected(1, Outlasting)
+        _, (client,), (server,) = made
+        server.transport.pause_reading()
+        server.transport.pause_reading()
+        assert not server.transport.is_reading()
+        client.transport.write(b"waits")
+        await asyncio.sleep(0.02)
+        assert not server.received
+        server.transport.resume_reading()
+        server.transport.resume_reading()
+        await server.until(lambda: server.received == b"waits")
+        client.transport.write_eof()
+        await server.until(lambda: "eof" in server.events)
+        server.transport.write(b"still")
+        server.transport.write_eof()
+        with pytest.raises(RuntimeError, match="after write_eof"):
+            server.transport.write(b"no more")
+        await client.until(lambda: "eof" in client.events)
+        assert client.received == b"still"
+        server.transport.close()
+        await end(*made)
+
+    asyncio.run(main())
+
+
+def test_a_listener_that_is_closed_leaves_its_connections():
+    async def main():
+        made = await connected(1)
+        listener, (client,), (server,) = made
+        listener.close()
+        await listener.wait_closed()
+        client.transport.write(b"still here")
+        await server.until(lambda: server.received == b"still here")
+        await end(*made)
+
+    asyncio.run(main())

@@ -41,7 +41,7 @@ def test_what_a_worker_raised_begins_with_it_too(monkeypatch: pytest.MonkeyPatch
     said = {"msg": "An exception was thrown from the Python worker", "traceback": OF_SPARK}
     monkeypatch.setattr(captured.PythonException, "getMessageParameters", lambda self: said)
     error = captured.PythonException.__new__(captured.PythonException)
-    assert str(error).splitlines()[0] == "another query took over (TookOver)"
+    assert str(error).splitlines()[0] == "another query took over (TakenOverError)"
 
 
 def test_an_exactly_once_sink_asks_for_its_topics_when_it_is_made() -> None:

@@ -1,10 +1,48 @@
-"""What clients hear of a fork, when one of them fails to deal with it."""
+"""Clients and forks: who hears of one, what a child may close, and a fork at any moment of other threads."""
 
 from __future__ import annotations
 
 import os
+import random
+import select
+import signal
+import threading
+import time
+import traceback
+from collections.abc import Callable
 
+import pytest
+
+from headrace import Admin, Consumer, NewTopic, Producer
+from headrace.client.consumer.errors import ConsumerForkedError
 from headrace.client.forks import ignore_forks, watch_forks
+from headrace.net.sasl.oauthbearer import Token, TokenSource
+from headrace.testing import broker
+
+CHILD_S = 120.0
+
+
+def in_a_child(work: Callable[[], None]) -> str:
+    """What went wrong there; empty if nothing did. A child that hangs is ended, and said to hang."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        words = ""
+        try:
+            work()
+        except BaseException:  # noqa: BLE001  # told to the parent, whose assertion shows it
+            words = traceback.format_exc()
+        finally:
+            os.write(writer, words.encode())
+            os._exit(0)
+    os.close(writer)
+    with os.fdopen(reader, "rb") as pipe:
+        ended, _, _ = select.select([pipe], [], [], CHILD_S)
+        if not ended:
+            os.kill(child, signal.SIGKILL)
+        words = pipe.read().decode() if ended else "the child hangs"
+    os.waitpid(child, 0)
+    return words
 
 
 class Failing:
@@ -37,3 +75,109 @@ def test_a_client_that_fails_in_the_child_does_not_keep_the_fork_from_the_others
     os.waitpid(child, 0)
     for client in [*failing, *told]:
         ignore_forks(client)
+
+
+def test_an_admin_that_is_closed_in_a_child_goes_on_in_its_parent() -> None:
+    with broker() as kafka, Admin(bootstrap_servers=kafka.address) as admin:
+        for _ in range(3):
+            admin.list_topics()
+        assert in_a_child(admin.close) == ""
+        for _ in range(3):
+            admin.within(20_000).list_topics()
+
+
+def test_an_admin_is_of_use_in_a_child_whatever_its_parent_was_doing() -> None:
+    with broker() as kafka, Admin(bootstrap_servers=kafka.address) as admin:
+        admin.list_topics()
+        with admin._runner._lock:
+
+            def work() -> None:
+                admin.list_topics()
+                admin.close()
+
+            assert in_a_child(work) == ""
+            assert in_a_child(admin.close) == ""
+
+
+def test_a_token_is_fetched_in_a_child_while_the_parent_fetches_one() -> None:
+    is_fetching, may_end = threading.Event(), threading.Event()
+
+    def slowly() -> Token:
+        if threading.current_thread() is thread:
+            is_fetching.set()
+            may_end.wait(CHILD_S)
+        return Token("token")
+
+    source = TokenSource(slowly)
+    thread = threading.Thread(target=source.refresh)
+    thread.start()
+    assert is_fetching.wait(CHILD_S)
+    assert in_a_child(source.refresh) == ""
+    may_end.set()
+    thread.join()
+
+
+@pytest.mark.slow
+def test_a_fork_at_any_moment_of_other_threads(often_switching: None) -> None:
+    """Threads produce, consume and ask; children that are forked meanwhile do the same with what is theirs to use."""
+    seed = int(os.environ.get("SEED", "7"))
+    rng = random.Random(seed)
+    stop = threading.Event()
+    with broker() as kafka:
+        servers = kafka.address
+        with Admin(bootstrap_servers=servers) as admin:
+            admin.create_topics([NewTopic("t", 2)]).all()
+        producer, admin = Producer(bootstrap_servers=servers), Admin(bootstrap_servers=servers)
+        consumer = Consumer({"bootstrap.servers": servers, "group.id": "g", "auto.offset.reset": "earliest"})
+        consumer.subscribe(["t"])
+        failures: list[BaseException] = []
+
+        def again(work: Callable[[], object]) -> None:
+            try:
+                while not stop.is_set():
+                    work()
+            except BaseException as error:  # noqa: BLE001  # shown by the assertion
+                failures.append(error)
+
+        def come_and_go() -> None:
+            """Clients that are made and closed while others fork."""
+            with Producer(bootstrap_servers=servers) as one:
+                one.send("t", b"x").result(CHILD_S)
+            with Consumer(bootstrap_servers=servers, group_id="other", auto_offset_reset="earliest") as two:
+                two.subscribe(["t"])
+                two.poll(0.05)
+
+        works: list[Callable[[], object]] = [
+            lambda: producer.send("t", b"x").result(CHILD_S),
+            lambda: consumer.poll(0.01),
+            admin.list_topics,
+            come_and_go,
+        ]
+        threads = [threading.Thread(target=again, args=(work,)) for work in works]
+        for thread in threads:
+            thread.start()
+        deadline = time.monotonic() + CHILD_S
+        while not consumer._closed and consumer._heartbeat_thread is None and time.monotonic() < deadline:
+            time.sleep(0.01)
+
+        def work() -> None:
+            producer.send("t", b"from a child").result(CHILD_S / 4)
+            producer.close()
+            with pytest.raises(ConsumerForkedError):
+                consumer.poll(0)
+            consumer.close()
+            admin.within(30_000).list_topics()
+            admin.close()
+
+        said = []
+        for _ in range(int(os.environ.get("FORKS", "6"))):
+            time.sleep(rng.random() * 0.02)
+            said.append(in_a_child(work))
+        stop.set()
+        for thread in threads:
+            thread.join(CHILD_S)
+        assert [words for words in said if words] == []
+        assert failures == []
+        producer.close()
+        consumer.close()
+        admin.close()

@@ -220,6 +220,33 @@ def test_a_callback_that_raises_is_a_refusal_that_says_so() -> None:
         prepare()
 
 
+def token_by_name() -> tuple[str, float]:
+    return "named", 4e9
+
+
+def test_a_callback_is_found_by_its_dotted_name() -> None:
+    name = f"{__name__}.token_by_name"
+    _, prepare = sasl_security(settings(sasl_mechanism="OAUTHBEARER", sasl_oauthbearer_token_callback=name))
+    assert prepare is not None
+    prepare()
+
+
+@pytest.mark.parametrize("name", ["token", "no.such.module", f"{__name__}.nothing", "os.path"])
+def test_a_name_that_is_no_callback_is_refused_when_the_client_is_made(name: str) -> None:
+    with pytest.raises(ConfigError, match="callback"):
+        sasl_security(settings(sasl_mechanism="OAUTHBEARER", sasl_oauthbearer_token_callback=name))
+
+
+def test_a_secret_in_the_address_of_an_oauth_server_is_not_shown() -> None:
+    provider = ClientCredentials(
+        url="http://me:hush@127.0.0.1:1/token", client_id="me", client_secret="hush", attempts=1
+    )
+    with pytest.raises(NetworkError) as failed:
+        provider()
+    assert "hush" not in str(failed.value) + repr(provider)
+    assert "http://127.0.0.1:1/token" in str(failed.value)
+
+
 @pytest.fixture
 def oauth_server() -> Any:
     """Answers with what `script` says, one after the other, and keeps what it was asked."""

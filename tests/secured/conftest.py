@@ -6,6 +6,7 @@ import base64
 import json
 import socket
 import time
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,6 +22,9 @@ SCRAM_MODULE = MODULES + "scram.ScramLoginModule"
 USER, PASSWORD = "alice", "alice's secret, = and ;"
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
 KEY_PASSWORD = "of the key"
+SHORT_SESSIONS = ("SCRAM-SHA-256", "OAUTHBEARER")
+"""Mechanisms after which the brokers want to be told again who it is, on SASL_PLAINTEXT."""
+SESSION_MS = 1500
 
 
 def token(seconds: float = 3600) -> tuple[str, float]:
@@ -71,6 +75,9 @@ class SecuredKafka:
             }
             for mechanism, module in modules.items():
                 self.kafka.extra[f"listener.name.{name}.{mechanism}.sasl.jaas.config"] = module
+        for mechanism in SHORT_SESSIONS:
+            key = f"listener.name.sasl_plaintext.{mechanism.lower()}.connections.max.reauth.ms"
+            self.kafka.extra[key] = str(SESSION_MS)
 
     def at(self, listener: str) -> str:
         return f"127.0.0.1:{self.ports[listener]}"
@@ -98,6 +105,12 @@ class SecuredKafka:
             "ssl.truststore.location": str(self.truststore),
             "ssl.keystore.location": str(self.keystore),
         }
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Spark leaves sockets to its Java open until the garbage collector finds them: in a test, or after the last."""
+    config.addinivalue_line("filterwarnings", "ignore:unclosed:ResourceWarning")
+    warnings.filterwarnings("ignore", "unclosed", ResourceWarning)
 
 
 def _free_ports(count: int) -> list[int]:

@@ -8,8 +8,9 @@ import pytest
 
 from headrace import testing
 from headrace.client.admin import Admin, NewTopic
+from headrace.config import Password
 from headrace.spark import connections
-from headrace.spark.connections import forget, lent_producer, shared_client
+from headrace.spark.connections import forget, lent_producer, make_client, shared_client
 
 
 @pytest.fixture
@@ -53,6 +54,22 @@ def test_a_producer_that_was_idle_for_long_is_made_anew(
     monkeypatch.setattr(connections, "PRODUCER_IDLE_MAX_S", -1.0)
     with lent_producer(config) as second:
         assert second is not first
+
+
+def test_a_password_that_has_changed_is_another_connection(config: dict[str, str]) -> None:
+    first = shared_client({**config, "sasl.password": Password("old")}, [])
+    second = shared_client({**config, "sasl.password": Password("new")}, [])
+    assert second is not first
+    assert shared_client({**config, "sasl.password": "new"}, []) is second
+    forget(first)
+    forget(second)
+
+
+def test_librdkafkas_names_reach_the_tasks() -> None:
+    client = make_client({"metadata.broker.list": "broker:1", "socket.timeout.ms": "1234", "no.clients": "setting"})
+    assert client.core.config.bootstrap == (("broker", 1),)
+    assert client.core.config.request_timeout_ms == 1234
+    client.close()
 
 
 def test_a_client_asks_for_what_its_task_needs_and_not_for_a_topic_that_is_gone(config: dict[str, str]) -> None:

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from headrace.errors import UnknownTopicOrPartitionError
-from headrace.spark.first_line import line_that_counts
+from headrace.spark.first_line import install, line_that_counts
 from headrace.testing import broker
 
 OF_SPARK = """[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: raised by the Python Proxy.
@@ -31,6 +31,17 @@ def test_the_line_that_counts_is_the_last_error_of_ours() -> None:
     assert line == "another query took over (TakenOverError)"
     assert line_that_counts(f"{line}\n\n{OF_SPARK}") is None, "it is put there once"
     assert line_that_counts("java.lang.IllegalStateException: nothing of ours") is None
+
+
+def test_what_a_worker_raised_begins_with_it_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    captured = pytest.importorskip("pyspark.errors.exceptions.captured")
+    monkeypatch.setattr(captured, "convert_exception", lambda error: error)
+    monkeypatch.setattr(captured.PythonException, "__str__", captured.PythonException.__str__)
+    install()
+    said = {"msg": "An exception was thrown from the Python worker", "traceback": OF_SPARK}
+    monkeypatch.setattr(captured.PythonException, "getMessageParameters", lambda self: said)
+    error = captured.PythonException.__new__(captured.PythonException)
+    assert str(error).splitlines()[0] == "another query took over (TakenOverError)"
 
 
 def test_an_exactly_once_sink_asks_for_its_topics_when_it_is_made() -> None:

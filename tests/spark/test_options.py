@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.config import ConfigError
+from headrace.config import ConfigError, Password
 from headrace.spark.options import (
     EARLIEST,
     LATEST,
     Mode,
     NoMatch,
     includes_headers,
+    read_producer_config,
     read_sink_options,
     read_source_options,
 )
@@ -161,3 +162,35 @@ def test_the_sink_takes_a_topic_and_refuses_transactions() -> None:
         read_sink_options({"kafka.bootstrap.servers": "h:1", "kafka.transactional.id": "t"})
     with pytest.raises(ConfigError, match="did you mean topic"):
         read_sink_options({"kafka.bootstrap.servers": "h:1", "topics": "t"})
+
+
+# --- secrets ----------------------------------------------------------------------------------------------------------
+
+
+def test_librdkafkas_names_are_understood() -> None:
+    given = {"kafka.metadata.broker.list": "b:1", "subscribe": "a", "kafka.sasl.mechanisms": "PLAIN"}
+    made = read_source_options({**given, "kafka.ssl.ca.location": "/ca.pem"}, Mode.BATCH)
+    assert made.kafka == {"bootstrap.servers": "b:1", "sasl.mechanism": "PLAIN", "ssl.truststore.location": "/ca.pem"}
+    assert "kafka.sasl.mechanism" in problems({**BASE, **given, "kafka.sasl.mechanism": "PLAIN"})
+
+
+def test_a_configuration_in_python_keeps_its_functions_and_secrets() -> None:
+    def callback() -> str:
+        return "token"
+
+    given = {"bootstrap.servers": ["a:1", "b:2"], "sasl.password": Password("hush"), "linger.ms": 5}
+    made = read_producer_config({**given, "sasl.oauthbearer.token.callback": callback})
+    assert made == {
+        "bootstrap.servers": "a:1,b:2",
+        "sasl.password": "hush",
+        "linger.ms": "5",
+        "sasl.oauthbearer.token.callback": callback,
+    }
+
+
+def test_options_do_not_show_secrets() -> None:
+    secret = {"kafka.sasl.password": "hush", "kafka.sasl.jaas.config": "hush", "kafka.ssl.keystore.key": "hush"}
+    assert "hush" not in repr(read_source_options({**BASE, **secret}, Mode.STREAM))
+    assert "hush" not in repr(read_sink_options({"kafka.bootstrap.servers": "b:1", "topic": "t", **secret}))
+    found = problems({**BASE, **secret, "kafka.fetch.min.bytes": "many", "kafka.sasl.pasword": "hush"})
+    assert "hush" not in str(found)

@@ -132,6 +132,8 @@ COMMON_KEYS = (
     *SASL_KEYS,
 )
 
+_COMMON = ConfigDefinition(COMMON_KEYS)
+
 # Keys that Kafka's Java clients know and that mean nothing here: accepted without a warning, without effect.
 _WITHOUT_EFFECT = frozenset(
     {
@@ -162,6 +164,11 @@ def merge(config: Mapping[str, Any] | None, keywords: Mapping[str, Any]) -> dict
             raise ConfigError({dotted: f"{dotted} is given twice: in the mapping and as the keyword {name}"})
         merged[dotted] = value
     return merged
+
+
+def common_config(given: Mapping[str, Any]) -> dict[str, Any]:
+    """What of one client's configuration any other client of the same cluster needs too, under Kafka's names."""
+    return {name: value for name, value in in_kafkas_words(given, _COMMON).items() if name in _COMMON}
 
 
 def read_config(

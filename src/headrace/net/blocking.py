@@ -84,6 +84,7 @@ class BlockingDriver(Generic[Core]):
         self._selector.register(self._wake_reader, selectors.EVENT_READ, None)
         self._reports: list[Callable[[], None]] = []
         self._closed = False
+        self._pid = os.getpid()
 
     # --- calls --------------------------------------------------------------------------------------------------------
 
@@ -237,6 +238,10 @@ class BlockingDriver(Generic[Core]):
         """Close every socket. Idempotent."""
         if self._closed:
             return
+        if self._pid != os.getpid():
+            # What epoll watches is one list for both processes: taking a socket off it here would deafen the parent.
+            self.abandon()
+            return
         self.core.close()
         self._release()
 
@@ -257,6 +262,9 @@ class BlockingDriver(Generic[Core]):
         for selected in list(self._selector.get_map().values()):
             if selected.data is not None:
                 selected.fileobj.close()  # type: ignore[union-attr]  # always a socket: we registered it
+        for connection in self._apart:
+            if connection.driver is not None:
+                connection.driver.sock.close()
         # An epoll descriptor is shared with the parent: closing ours leaves its registrations alone.
         self._wake_lock = threading.Lock()
         self._release()

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any
 
-from headrace.client.configs import COMMON_KEYS, merge
+from headrace.client.configs import common_config, merge
 from headrace.client.producer.blocking import Producer
 from headrace.config import ConfigError
 from headrace.parallel.core import ParallelCore
@@ -51,8 +51,9 @@ class Plan:
     handler: Callable[..., Any]
     topics: tuple[str, ...]
     group: str
-    config: dict[str, Any]
-    producer_config: dict[str, Any]
+    # Not shown: passwords are among them.
+    config: dict[str, Any] = field(repr=False)
+    producer_config: dict[str, Any] = field(repr=False)
     model: Model
     order: Order
     kind: Kind
@@ -416,8 +417,7 @@ def _check(plan: Plan, given: Mapping[str, Any]) -> None:
 
 def _producer_config(given: Mapping[str, Any], extra: Mapping[str, Any] | None) -> dict[str, Any]:
     """What a producer for the same cluster needs, and what the user adds."""
-    names = {key.name for key in COMMON_KEYS}
-    shared = {name: value for name, value in given.items() if name in names and name != "client.id"}
+    shared = {name: value for name, value in common_config(given).items() if name != "client.id"}
     return {**shared, "linger.ms": 0, **(extra or {})}
 
 

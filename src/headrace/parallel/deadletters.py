@@ -229,7 +229,6 @@ def _progress(found: OffsetAndMetadata) -> tuple[int, list[Interval]]:
 
 
 def _producer_config(config: Mapping[str, Any]) -> dict[str, Any]:
-    from headrace.client.configs import COMMON_KEYS
+    from headrace.client.configs import common_config
 
-    names = {key.name for key in COMMON_KEYS}
-    return {name: value for name, value in config.items() if name in names and name != "client.id"}
+    return {name: value for name, value in common_config(config).items() if name != "client.id"}

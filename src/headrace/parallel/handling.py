@@ -65,7 +65,7 @@ class Handling:
     is_batch: bool
     stops_at_failure: bool
     """Whether a run ends at its first failure: where order counts, what follows has to wait."""
-    config: Mapping[str, Any] = field(default_factory=dict)
+    config: Mapping[str, Any] = field(default_factory=dict, repr=False)
     _key: Deserializer | None = None
     _value: Deserializer | None = None
     _is_ready: bool = False

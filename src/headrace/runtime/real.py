@@ -20,12 +20,15 @@ class RealClock:
     monotonic = staticmethod(time.monotonic)
 
 
-def real_runtime(io_threads: int = 8, seed: int | None = None) -> Runtime:
-    """Reality. With a `seed` the random choices repeat, which is for tests only: ids and nonces become guessable."""
+def real_runtime(io_threads: int = 8, seed: int | None = None, *, syncs: bool = True) -> Runtime:
+    """Reality. With a `seed` the random choices repeat, which is for tests only: ids and nonces become guessable.
+
+    Without `syncs` nothing is waited for to be on disk, which is for data that is thrown away.
+    """
     return Runtime(
         clock=RealClock(),
         rng=random.SystemRandom() if seed is None else random.Random(seed),
-        disk=RealDisk(),
+        disk=RealDisk(syncs=syncs),
         network=RealNetwork(),
         workers=ThreadWorkers(io_threads),
         descriptors=free_count(),

@@ -259,9 +259,22 @@ def _as_disk_error(operation: str, path: str) -> Iterator[None]:
         raise DiskError.of(error, operation, path) from error
 
 
+class UnsyncedFile(RealFile):
+    """A file that nobody wants to find again after a crash."""
+
+    __slots__ = ()
+
+    def sync(self) -> None:
+        self._open("sync")
+
+
 class RealDisk:
-    def __init__(self) -> None:
+    """`syncs`: false for data that is thrown away at the end, as a test's."""
+
+    def __init__(self, *, syncs: bool = True) -> None:
         self._room = Room()
+        self._syncs = syncs
+        self._file = RealFile if syncs else UnsyncedFile
 
     def when_short(self, make_room: Callable[[], bool]) -> None:
         self._room.add(make_room)
@@ -274,12 +287,12 @@ class RealDisk:
     def open(self, path: str, *, create: bool = False) -> RealFile:
         flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
         try:
-            return RealFile(path, os.open(path, flags, 0o644))
+            return self._file(path, os.open(path, flags, 0o644))
         except OSError as error:
             if error.errno not in NONE_LEFT:
                 raise DiskError.of(error, "open", path) from error
         # Without a wait: whoever opens a file to keep it open has a lock that others need to close theirs.
-        return self._with_room("open", path, lambda: RealFile(path, os.open(path, flags, 0o644)), may_wait=False)
+        return self._with_room("open", path, lambda: self._file(path, os.open(path, flags, 0o644)), may_wait=False)
 
     def exists(self, path: str) -> bool:
         return _stat_or_none(path) is not None
@@ -329,13 +342,14 @@ class RealDisk:
             os.utime(path, ns=(mtime_ms * 1_000_000, mtime_ms * 1_000_000))
 
     def sync_dir(self, path: str) -> None:
-        self._with_room("sync_dir", path, lambda: _sync_directory(path))
+        if self._syncs:
+            self._with_room("sync_dir", path, lambda: _sync_directory(path))
 
     def read_file(self, path: str) -> bytes:
         return self._with_room("read", path, lambda: _read_whole(path))
 
     def replace_file(self, path: str, data: bytes) -> None:
-        self._with_room("replace_file", path, lambda: _replace(path, data))
+        self._with_room("replace_file", path, lambda: _replace(path, data, syncs=self._syncs))
         self.sync_dir(os.path.dirname(path) or ".")
 
     def lock(self, path: str) -> RealLock:
@@ -373,13 +387,14 @@ def _read_whole(path: str) -> bytes:
         return file.read()
 
 
-def _replace(path: str, data: bytes) -> None:
+def _replace(path: str, data: bytes, *, syncs: bool) -> None:
     temporary = path + ".tmp"
     try:
         with open(temporary, "wb") as file:
             file.write(data)
             file.flush()
-            os.fsync(file.fileno())
+            if syncs:
+                os.fsync(file.fileno())
         os.replace(temporary, path)
     except OSError:
         # On a full disk the half-written copy would take the room that its owner is about to free.

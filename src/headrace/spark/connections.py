@@ -7,27 +7,32 @@ task does. A client has no thread: bytes move while a task waits for them. A pro
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from headrace.client.cluster import BlockingClient
-from headrace.client.configs import COMMON_KEYS, ConnectionConfig, read_config
+from headrace.client.configs import COMMON_KEYS, ConnectionConfig, common_config, read_config
 from headrace.config import ConfigDefinition
 from headrace.records import use_fast
 from headrace.runtime.real import RealClock
+from headrace.spark.options import text_of
 
 if TYPE_CHECKING:
     from headrace.client.producer.blocking import Producer
 
 _COMMON = ConfigDefinition(COMMON_KEYS)
 _CLIENTS_MAX = 4
-_clients: dict[tuple[int, tuple[tuple[str, str], ...]], BlockingClient] = {}
+
+Key = tuple[int, tuple[tuple[str, Hashable], ...]]
+"""A process and a configuration."""
+
+_clients: dict[Key, BlockingClient] = {}
 
 PRODUCER_IDLE_MAX_S = 300.0
 """A producer that was not used for longer is made anew: brokers close idle connections, and forget producers."""
 
-_producers: dict[tuple[int, tuple[tuple[str, str], ...]], tuple[Producer, float]] = {}
+_producers: dict[Key, tuple[Producer, float]] = {}
 
 FAST_FROM_ROWS = 50_000
 """Once a worker has so many rows behind or before it, a second to load the compiled kernels is soon earned back."""
@@ -44,7 +49,7 @@ _TASK_DEFAULTS = {
 
 def make_client(kafka: Mapping[str, Any]) -> BlockingClient:
     """A client of one's own."""
-    given = {**_TASK_DEFAULTS, **{name: value for name, value in kafka.items() if name in _COMMON}}
+    given = {**_TASK_DEFAULTS, **common_config(kafka)}
     values = read_config(_COMMON, given)
     client = BlockingClient(ConnectionConfig.of(values))
     # Only topics that are asked about matter; a task never creates one.
@@ -57,7 +62,7 @@ def shared_client(kafka: Mapping[str, Any], topics: Collection[str]) -> Blocking
 
     What only earlier tasks needed it no longer asks for: a topic that is gone it would ask for again and again.
     """
-    key = (os.getpid(), tuple(sorted((name, str(value)) for name, value in kafka.items() if name in _COMMON)))
+    key = _key(common_config(kafka))
     client = _clients.get(key)
     if client is None:
         while len(_clients) >= _CLIENTS_MAX:
@@ -70,6 +75,13 @@ def shared_client(kafka: Mapping[str, Any], topics: Collection[str]) -> Blocking
     return client
 
 
+def _key(kafka: Mapping[str, Any]) -> Key:
+    """Secrets count as what they are: a password that has changed is another connection."""
+    return os.getpid(), tuple(
+        (name, kafka[name] if callable(kafka[name]) else text_of(kafka[name])) for name in sorted(kafka)
+    )
+
+
 @contextmanager
 def lent_producer(kafka: Mapping[str, Any]) -> Iterator[Producer]:
     """A producer for the length of one task, kept for the next one if all went well.
@@ -78,7 +90,7 @@ def lent_producer(kafka: Mapping[str, Any]) -> Iterator[Producer]:
     """
     from headrace.client.producer.blocking import Producer
 
-    key = (os.getpid(), tuple(sorted((name, str(value)) for name, value in kafka.items())))
+    key = _key(kafka)
     clock = RealClock()
     producer, used = _producers.pop(key, (None, 0.0))
     if producer is not None and clock.monotonic() - used > PRODUCER_IDLE_MAX_S:
@@ -118,7 +130,7 @@ def forget(client: BlockingClient) -> None:
     client.close()
 
 
-def _drop(key: tuple[int, tuple[tuple[str, str], ...]]) -> None:
+def _drop(key: Key) -> None:
     client = _clients.pop(key)
     if key[0] == os.getpid():
         client.close()

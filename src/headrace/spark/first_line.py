@@ -19,6 +19,11 @@ def line_that_counts(text: str) -> str | None:
     return None if text.startswith(line) else line
 
 
+def _with_line(text: str) -> str:
+    line = line_that_counts(text)
+    return text if line is None else f"{line}\n\n{text}"
+
+
 def install() -> None:
     """Let Spark's exceptions in this process begin with that line. PySpark makes them in one place."""
     from pyspark.errors.exceptions import captured
@@ -31,10 +36,13 @@ def install() -> None:
     def convert_exception(error: Any) -> Any:
         converted = convert(error)
         said = getattr(converted, "_desc", None)
-        line = line_that_counts(said) if isinstance(said, str) else None
-        if line is not None:
-            converted._desc = f"{line}\n\n{said}"
+        if isinstance(said, str):
+            converted._desc = _with_line(said)
         return converted
+
+    # What a worker raised has words of its own, whatever its description is.
+    of_worker = place.PythonException.__str__
+    place.PythonException.__str__ = lambda self: _with_line(of_worker(self))
 
     convert_exception.puts_ours_first = True  # type: ignore[attr-defined]  # how it is known to be ours
     place.convert_exception = convert_exception

@@ -23,7 +23,7 @@ from headrace.spark.columns import shape_of
 from headrace.spark.history import DEFAULT_SINK, SinkIdentity, digest_of
 from headrace.spark.markers import Marker
 from headrace.spark.once import BatchOutcome, ExactlyOnceError, run_batch
-from headrace.spark.options import read_sink_options
+from headrace.spark.options import read_producer_config
 from headrace.spark.planning import SourceOffsets, group_of
 from headrace.spark.steps import BatchSteps, Link, Work
 from headrace.spark.transaction import PROGRESS_TOPIC, CommittedOffsets
@@ -130,7 +130,7 @@ class ExactlyOnce:
         self._topics = (topic,) if isinstance(topic, str) else tuple(topic)
         self._topic = topic if isinstance(topic, str) else None
         # The same checks as for the sink's options, before anything runs.
-        self._kafka = read_sink_options({f"kafka.{name}": str(value) for name, value in kafka.items()}).kafka
+        self._kafka = read_producer_config(kafka)
         self._group_id = group_id
         self._progress_topic = progress_topic
         self._timeout_ms = round(transaction_timeout_s * 1000)
@@ -330,7 +330,7 @@ def abort_orphan(
 
     A query that is started again does so by itself. One that runs is stopped by this (`TakenOverError`).
     """
-    kafka = {**({"bootstrap.servers": servers} if servers else {}), **(config or {})}
+    kafka = read_producer_config({**({"bootstrap.servers": servers} if servers else {}), **(config or {})})
     identity = SinkIdentity(query_id, sink)
     topics = (topic,) if isinstance(topic, str) else tuple(topic)
     link = Link(kafka, identity.transactional_id, None, round(TRANSACTION_TIMEOUT_S * 1000))

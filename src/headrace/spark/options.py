@@ -12,10 +12,12 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from headrace.client.consumer.config import CONSUMER_CONFIGS
+from headrace.client.librdkafka import in_kafkas_words
 from headrace.client.producer.config import PRODUCER_CONFIGS
-from headrace.config import ConfigDefinition, ConfigError
+from headrace.config import ConfigDefinition, ConfigError, Password
 from headrace.topics import TopicPartition
 
 LATEST, EARLIEST = -1, -2
@@ -129,7 +131,8 @@ class SourceOptions:
     fail_on_data_loss: bool
     include_headers: bool
     poll_timeout_ms: int
-    kafka: Mapping[str, str]
+    kafka: Mapping[str, str] = field(repr=False)
+    """By Kafka's names. Not shown: secrets are among them."""
 
     @property
     def read_committed(self) -> bool:
@@ -147,7 +150,8 @@ class SinkOptions:
 
     topic: str | None
     include_timestamp: bool
-    kafka: Mapping[str, str]
+    kafka: Mapping[str, str] = field(repr=False)
+    """By Kafka's names. Not shown: secrets are among them."""
 
 
 class _Given:
@@ -207,6 +211,11 @@ class _Given:
                 if nearest is not None:
                     self.wrong(name, f"is not a setting of Kafka's; did you mean kafka.{nearest}?")
             found[plain] = value
+        try:
+            found = in_kafkas_words(found, definition)
+        except ConfigError as error:
+            for name, problem in error.problems.items():
+                self.wrong(f"kafka.{name}", problem)
         if not found.get("bootstrap.servers"):
             self.wrong("kafka.bootstrap.servers", "is missing: host:port of one or more brokers")
         try:
@@ -278,6 +287,23 @@ def read_sink_options(options: Mapping[str, str]) -> SinkOptions:
     made = SinkOptions(topic.strip() if topic else None, given.boolean("includeTimestamp", False), kafka)
     given.finish()
     return made
+
+
+def read_producer_config(kafka: Mapping[str, Any]) -> dict[str, Any]:
+    """A producer's configuration, by Kafka's names, with the checks of the sink's options.
+
+    Values become text, as options are; a function (a callback for tokens) stays one, and travels to the tasks.
+    """
+    functions = {name: value for name, value in kafka.items() if callable(value)}
+    texts = {f"kafka.{name}": text_of(value) for name, value in kafka.items() if name not in functions}
+    return {**read_sink_options(texts).kafka, **functions}
+
+
+def text_of(value: Any) -> str:
+    """A setting as an option of Spark's: a secret as it is, a list with commas."""
+    if isinstance(value, Password):
+        return value.value
+    return ",".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
 
 
 def includes_headers(options: Mapping[str, str]) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
@@ -34,7 +34,7 @@ _FETCH_DEFAULTS = {"max.partition.fetch.bytes": str(_FETCH_BYTES), "fetch.max.by
 class ReadPlan:
     """What every task of a read is told."""
 
-    kafka: Mapping[str, str]
+    kafka: Mapping[str, str] = field(repr=False)
     include_headers: bool
     fail_on_data_loss: bool
     timeout_ms: int

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -49,7 +49,7 @@ _TEXT_MAX = 4000
 class WriteJob:
     """What every task of a transactional write is told. `owners`: how many tasks share the lanes without a shuffle."""
 
-    kafka: Mapping[str, Any]
+    kafka: Mapping[str, Any] = field(repr=False)
     shape: Shape
     lanes: OutputPartitions
     transactional_id: str

@@ -55,8 +55,12 @@ class EmbeddedBroker:
 def broker(
     directory: str | None = None, overrides: Mapping[str, str] | None = None, *, port: int = 0
 ) -> Iterator[EmbeddedBroker]:
-    """Start a broker on a free port (data in `directory`, or a temporary one), and stop it cleanly at the end."""
+    """Start a broker on a free port, and stop it at the end.
+
+    Data in `directory` is kept, and the broker stops cleanly. Without one it is thrown away, so nothing is synced.
+    """
     with contextlib.ExitStack() as stack:
+        keeps = directory is not None
         if directory is None:
             directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="headrace-"))
         settings = {
@@ -68,7 +72,9 @@ def broker(
         started: list[EmbeddedBroker] = []
         failed: list[BaseException] = []
         ready, stop = threading.Event(), threading.Event()
-        thread = threading.Thread(target=_run, args=(settings, started, failed, ready, stop), name="headrace-broker")
+        thread = threading.Thread(
+            target=_run, args=(settings, keeps, started, failed, ready, stop), name="headrace-broker"
+        )
         thread.start()
         ready.wait()
         if failed:
@@ -86,13 +92,14 @@ def broker(
 
 def _run(
     settings: Mapping[str, str],
+    keeps: bool,
     started: list[EmbeddedBroker],
     failed: list[BaseException],
     ready: threading.Event,
     stop: threading.Event,
 ) -> None:
     async def main() -> None:
-        runtime = real_runtime()
+        runtime = real_runtime(syncs=keeps)
         broker = Broker.from_settings(runtime, settings)
         try:
             await broker.start()
@@ -100,7 +107,7 @@ def _run(
             ready.set()
             await asyncio.get_running_loop().run_in_executor(None, stop.wait)
         finally:
-            await broker.stop()
+            await broker.stop(clean=keeps)
             await runtime.close()
 
     try:

@@ -52,9 +52,7 @@ class BlockingRunner:
         return client
 
     def run(self, operation: Callable[[Context], Flow[R]], timeout_ms: float) -> R:
-        if os.getpid() != self._pid:
-            self._client.abandon()
-            self._lock = threading.Lock()
+        if self._is_forked() and not self._closed:
             self._client = self._connect()
         with self._lock:
             if self._closed:
@@ -66,7 +64,16 @@ class BlockingRunner:
         context = Context(client.core, timeout_ms)
         return drive(operation(context), client.core.clock.monotonic, context, client.poll, _no_code)
 
+    def _is_forked(self) -> bool:
+        """Whether this is a child: the connections are its parent's, and so may be who holds the lock."""
+        if os.getpid() == self._pid:
+            return False
+        self._lock = threading.Lock()
+        self._client.abandon()
+        return True
+
     def close(self) -> None:
+        self._is_forked()
         with self._lock:
             if not self._closed:
                 self._closed = True

@@ -47,6 +47,18 @@ RECORD_OVERHEAD_BYTES = 24
 """About what a record takes in a batch beside its key, value and headers."""
 
 
+_OF_WRITING = frozenset(
+    {
+        "batch.size",
+        "buffer.memory",
+        "compression.type",
+        "request.timeout.ms",
+        "delivery.timeout.ms",
+        *(f"compression.{codec.name.lower()}.level" for codec in Codec),
+    }
+) & set(PRODUCER_CONFIGS.names)
+
+
 @dataclass(frozen=True, slots=True)
 class WriteSettings:
     """How batches are made and sent; from a producer's configuration."""
@@ -61,7 +73,7 @@ class WriteSettings:
     @classmethod
     def of(cls, kafka: Mapping[str, Any]) -> WriteSettings:
         """From keys by Kafka's names; those that are no producer's are passed over."""
-        given = PRODUCER_CONFIGS.parse_given({name: kafka[name] for name in kafka if name in PRODUCER_CONFIGS})
+        given = PRODUCER_CONFIGS.parse_given({name: kafka[name] for name in kafka if name in _OF_WRITING})
         codec: Any = given.get("compression.type", "none")
         level: Any = given.get(f"compression.{codec}.level")
         numbers: dict[str, Any] = dict(given)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -17,6 +18,7 @@ from headrace.net.sasl.scram import DIGESTS, scram
 
 MECHANISMS = ("PLAIN", *DIGESTS, "OAUTHBEARER")
 _CLIENT = "sasl.oauthbearer.client.credentials.client."
+_CALLBACK = "sasl.oauthbearer.token.callback"
 
 
 def sasl_security(values: Mapping[str, Any]) -> tuple[Authenticate, Callable[[], None] | None]:
@@ -68,8 +70,9 @@ def _credentials(values: Mapping[str, Any], options: Mapping[str, str], mechanis
 
 
 def _provider(values: Mapping[str, Any], options: Mapping[str, str]) -> oauthbearer.Provider:
-    callback = values["sasl.oauthbearer.token.callback"]
-    if callback is not None:
+    given = values[_CALLBACK]
+    if given is not None:
+        callback = _loaded(given) if isinstance(given, str) else given
         return lambda: _called(callback)
     url = values["sasl.oauthbearer.token.endpoint.url"]
     client_id = values[_CLIENT + "id"] or options.get("clientId")
@@ -95,6 +98,19 @@ def _provider(values: Mapping[str, Any], options: Mapping[str, str]) -> oauthbea
         timeout_s=(values["sasl.login.read.timeout.ms"] or 10_000) / 1000,
         backoff_s=values["sasl.login.retry.backoff.ms"] / 1000,
     )
+
+
+def _loaded(dotted: str) -> Callable[[], object]:
+    """The function that a dotted name stands for: what a properties file, or an option of Spark's, can say."""
+    module, _, attribute = dotted.rpartition(".")
+    try:
+        found = getattr(importlib.import_module(module), attribute) if module else None
+    except (ImportError, AttributeError) as error:
+        raise ConfigError({_CALLBACK: f"{_CALLBACK}={dotted} cannot be loaded: {error}"}) from error
+    if not callable(found):
+        raise ConfigError({_CALLBACK: f"{_CALLBACK}={dotted} names no function: give module.function"})
+    called: Callable[[], object] = found
+    return called
 
 
 def _called(callback: Callable[[], object]) -> Token:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 import json
+import os
 import re
 import threading
 import time
@@ -53,11 +54,15 @@ class TokenSource:
         self._provider = provider
         self._now = now
         self._lock = threading.Lock()
+        self._pid = os.getpid()
         self._token: Token | None = None
         self._refresh_at = 0.0
 
     def refresh(self) -> None:
         """Have a token that is good for a while; may wait for whoever gives them."""
+        if self._pid != os.getpid():
+            # Who held it while this process was forked off is not here to give it back.
+            self._pid, self._lock = os.getpid(), threading.Lock()
         with self._lock:
             if self._token is not None and self._now() < self._refresh_at:
                 return
@@ -119,7 +124,7 @@ def _expiry_of(value: str) -> float | None:
 class ClientCredentials:
     """Fetches tokens from an OAuth server by a client's own id and secret (RFC 6749, 4.4)."""
 
-    url: str
+    url: str = field(repr=False)
     client_id: str
     client_secret: str = field(repr=False)
     scope: str | None = None
@@ -128,6 +133,12 @@ class ClientCredentials:
     attempts: int = 3
     backoff_s: float = 0.1
     sleep: Callable[[float], None] = time.sleep
+
+    @property
+    def _shown_url(self) -> str:
+        """Without a user name and password, which an address may hold."""
+        parts = urllib.parse.urlsplit(self.url)
+        return urllib.parse.urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
 
     def __call__(self) -> Token:
         for attempt in range(self.attempts):
@@ -158,15 +169,15 @@ class ClientCredentials:
             error.close()
             if error.code < 500:
                 raise SaslAuthenticationFailedError(
-                    f"{self.url} gives no token to client {self.client_id}: {error.code} {error.reason}. "
+                    f"{self._shown_url} gives no token to client {self.client_id}: {error.code} {error.reason}. "
                     "Check the client's id, secret and scope"
                 ) from None
-            raise NetworkError(f"{self.url} gives no token now: {error.code} {error.reason}") from error
+            raise NetworkError(f"{self._shown_url} gives no token now: {error.code} {error.reason}") from error
         except (OSError, ValueError) as error:
-            raise NetworkError(f"{self.url} gives no token now: {error}") from error
+            raise NetworkError(f"{self._shown_url} gives no token now: {error}") from error
         value = answer.get("access_token") if isinstance(answer, dict) else None
         if not isinstance(value, str):
-            raise SaslAuthenticationFailedError(f"{self.url} answered without an access_token")
+            raise SaslAuthenticationFailedError(f"{self._shown_url} answered without an access_token")
         lifetime_s = answer.get("expires_in")
         expires_at = _expiry_of(value) if lifetime_s is None else time.time() + float(lifetime_s)
         return Token(value, expires_at, self.extensions)

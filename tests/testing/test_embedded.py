@@ -1,0 +1,43 @@
+"""A broker inside the test's process: what it does to the disk at its end, and the page that explains it."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headrace import Producer
+from headrace.runtime import real_disk
+from headrace.testing import broker
+
+PAGE = Path(__file__).parents[2] / "docs" / "testing.md"
+EXAMPLES = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.S)
+
+
+@pytest.fixture
+def synced(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    calls: list[int] = []
+    for module, name in ((os, "fsync"), (real_disk, "_fdatasync")):
+        really = getattr(module, name)
+
+        def counted(descriptor: int, really: Any = really) -> None:
+            calls.append(descriptor)
+            really(descriptor)
+
+        monkeypatch.setattr(module, name, counted)
+    return calls
+
+
+@pytest.mark.parametrize("keeps", [False, True])
+def test_data_that_is_thrown_away_is_never_synced(tmp_path: Path, synced: list[int], keeps: bool) -> None:
+    with broker(str(tmp_path) if keeps else None) as kafka, Producer(bootstrap_servers=kafka.address) as producer:
+        producer.send("t", b"1").result()
+    assert bool(synced) == keeps
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda text: re.sub(r"\W+", "-", text.splitlines()[-1].strip()))
+def test_the_examples_of_the_page(example: str) -> None:
+    exec(compile(example, str(PAGE), "exec"), {"__name__": "example"})

@@ -4,13 +4,14 @@
                                 [--part steps|tasks|drivers|brokers|control|rotation …]
 
 `steps`: a driver without Spark, but with the sink's own code, is killed at every step, ten times as often. `tasks`:
-tasks fail at every step, by an error and by the end of their process; on the standalone cluster also with
-their executor, and workers are killed. `drivers`: the driver is killed (SIGKILL) at every step, and started again, N
-times. `brokers`: on three brokers of its own, those are killed that lead the output, coordinate its transactions or its
-group, or are the controller, in the middle of batches, N/10 times; the driver is not started again. `control`: the same with the at-least-once sink, which has to show duplicates: so the proof can fail. `rotation`:
-a producer id's epochs are used up. Rows are in another order every time they are computed. After every kill the output
-(confluent-kafka, read_committed) must hold nothing twice, and exactly what the group's offsets say. Exits with 1 when
-anything is lost or doubled.
+tasks fail at every step, by an error and by the end of their process; on the standalone cluster also with their
+executor, and workers are killed. `drivers`: the driver is killed (SIGKILL) at every step, and started again, N times.
+`brokers`: on three brokers of its own, those are killed that lead the output, coordinate its transactions or its group,
+or are the controller, in the middle of batches, N/10 times; the driver is not started again. `control`: the same with
+the at-least-once sink, which has to show duplicates: so the proof can fail. `rotation`: a producer id's epochs are used
+up. Rows are in another order every time they are computed. After every kill the output (confluent-kafka,
+read_committed) must hold nothing twice, and exactly what the group's offsets say. Exits with 1 when anything is lost or
+doubled.
 """
 
 from __future__ import annotations

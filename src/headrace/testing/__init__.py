@@ -4,7 +4,7 @@ to it (`FaultProxy`), and a ZooKeeper to share (`ZooKeeperProcess`)."""
 from headrace.testing.embedded import EmbeddedBroker, broker
 from headrace.testing.processes import BrokerDidNotStartError, BrokerProcess, free_port
 from headrace.testing.proxy import Cut, Direction, FaultProxy, Reorder
-from headrace.testing.zookeeper import ZooKeeperNotFoundError, ZooKeeperProcess
+from headrace.testing.zookeeper import ZooKeeperEnsemble, ZooKeeperNotFoundError, ZooKeeperProcess
 
 # The names that these had before, for programs that use them.
 BrokerDidNotStart = BrokerDidNotStartError
@@ -20,6 +20,7 @@ __all__ = [
     "FaultProxy",
     "NoZooKeeper",
     "Reorder",
+    "ZooKeeperEnsemble",
     "ZooKeeperNotFoundError",
     "ZooKeeperProcess",
     "broker",

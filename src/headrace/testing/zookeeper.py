@@ -16,6 +16,8 @@ import signal
 import socket
 import subprocess
 import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
 
@@ -57,8 +59,18 @@ def find_jars() -> list[Path]:
 class ZooKeeperProcess:
     """One server. `kill`, `pause` and `resume` do to it what a test wants."""
 
-    def __init__(self, directory: str | Path, port: int | None = None, *, tick_s: float = 0.5) -> None:
-        """Sessions may be as short as two ticks."""
+    def __init__(
+        self,
+        directory: str | Path,
+        port: int | None = None,
+        *,
+        tick_s: float = 0.5,
+        number: int = 1,
+        ensemble: Mapping[int, str] | None = None,
+    ) -> None:
+        """Sessions may be as short as two ticks. One of several has a number, and knows where all vote (`ensemble`)."""
+        self._number = number
+        self._ensemble = dict(ensemble or {})
         self.directory = Path(directory)
         self.port = port or free_port()
         self.tick_s = tick_s
@@ -81,10 +93,14 @@ class ZooKeeperProcess:
         config.write_text(
             f"tickTime={round(self.tick_s * 1000)}\ndataDir={self.directory / 'data'}\nclientPort={self.port}\n"
             "clientPortAddress=127.0.0.1\nadmin.enableServer=false\n4lw.commands.whitelist=srvr,ruok\n"
+            + "".join(f"server.{number}={where}\n" for number, where in self._ensemble.items())
+            + ("initLimit=20\nsyncLimit=10\n" if self._ensemble else "")
         )
+        (self.directory / "data" / "myid").write_text(f"{self._number}\n")
         command = [find_java(), "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
         command += ["-cp", os.pathsep.join(map(str, find_jars()))]
-        command += ["org.apache.zookeeper.server.ZooKeeperServerMain", str(config)]
+        main = "quorum.QuorumPeerMain" if self._ensemble else "ZooKeeperServerMain"
+        command += [f"org.apache.zookeeper.server.{main}", str(config)]
         with self.output_path.open("ab") as output:
             self._process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, cwd=self.directory
@@ -127,3 +143,28 @@ class ZooKeeperProcess:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.kill()
+
+
+class ZooKeeperEnsemble:
+    """Several servers, which serve as long as more than half of them are up."""
+
+    def __init__(self, directory: str | Path, size: int = 3, *, tick_s: float = 0.5) -> None:
+        voting = {number: f"127.0.0.1:{free_port()}:{free_port()}" for number in range(1, size + 1)}
+        self.servers = [
+            ZooKeeperProcess(Path(directory) / str(number), tick_s=tick_s, number=number, ensemble=voting)
+            for number in voting
+        ]
+
+    @property
+    def address(self) -> str:
+        return ",".join(server.address for server in self.servers)
+
+    def start(self, servers: Sequence[ZooKeeperProcess] | None = None) -> ZooKeeperEnsemble:
+        """Start all, or these, and return once they serve: each waits for the others."""
+        with ThreadPoolExecutor(len(self.servers)) as pool:
+            list(pool.map(ZooKeeperProcess.start, self.servers if servers is None else servers))
+        return self
+
+    def kill(self) -> None:
+        for server in self.servers:
+            server.kill()

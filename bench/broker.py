@@ -32,7 +32,7 @@ SIZES = (100, 1_000, 10_000)
 PARTITIONS = 4
 
 
-def _producer(address: str, topic: str, size: int, seconds: float, out: Any) -> None:
+def produce_for(address: str, topic: str, size: int, seconds: float, out: Any) -> None:
     from confluent_kafka import Producer
 
     producer = Producer(
@@ -95,7 +95,7 @@ def _consumer(address: str, topic: str, records: int, out: Any) -> None:
     consumer.close()
 
 
-def _round_trips(address: str, topic: str, count: int, out: Any) -> None:
+def time_round_trips(address: str, topic: str, count: int, out: Any) -> None:
     from confluent_kafka import Producer
 
     producer = Producer({"bootstrap.servers": address, "linger.ms": 0, "acks": "all"})
@@ -122,7 +122,7 @@ def in_process(target: Any, *arguments: Any) -> dict[str, float]:
     return result
 
 
-class _Watch:
+class Watch:
     """CPU seconds and memory of a broker's process."""
 
     def __init__(self, pid: int) -> None:
@@ -167,18 +167,18 @@ def _answers(address: str) -> None:
     AdminClient({"bootstrap.servers": address}).list_topics(timeout=60)
 
 
-def make_topic(address: str, topic: str) -> None:
+def make_topic(address: str, topic: str, partitions: int = PARTITIONS, replicas: int = 1) -> None:
     from confluent_kafka.admin import AdminClient, NewTopic
 
     admin = AdminClient({"bootstrap.servers": address})
-    admin.create_topics([NewTopic(topic, PARTITIONS, 1)])[topic].result(30)
+    admin.create_topics([NewTopic(topic, partitions, replicas)])[topic].result(30)
     deadline = time.monotonic() + 30
     while time.monotonic() < deadline:
         found = admin.list_topics(topic, timeout=10).topics[topic]
         if (
             found.error is None
-            and len(found.partitions) == PARTITIONS
-            and all(p.leader >= 0 for p in found.partitions.values())
+            and len(found.partitions) == partitions
+            and all(p.leader >= 0 and len(p.isrs) == replicas for p in found.partitions.values())
         ):
             return
         time.sleep(0.05)
@@ -195,7 +195,7 @@ class _Measured:
         self._records: dict[str, int] = {}
         self._note("start s", took)
         time.sleep(1.0)  # until it is idle
-        self._note("idle memory MB", _Watch(self._pid).memory_mb())
+        self._note("idle memory MB", Watch(self._pid).memory_mb())
 
     def _note(self, name: str, value: float) -> None:
         self._rounds.setdefault(name, []).append(value)
@@ -206,7 +206,7 @@ class _Measured:
     def round_trips(self) -> None:
         if "round-trip" not in self._records:
             self._make_topic("round-trip")
-        for name, value in in_process(_round_trips, self._address, "round-trip", 2000).items():
+        for name, value in in_process(time_round_trips, self._address, "round-trip", 2000).items():
             self._note(f"round trip {name} µs", value)
 
     def _make_topic(self, topic: str) -> None:
@@ -217,28 +217,28 @@ class _Measured:
         topic = f"bench-{size}"
         if topic not in self._records:
             self._make_topic(topic)
-            warm_up = in_process(_producer, self._address, topic, size, 1.0)  # for the Java side's sake
+            warm_up = in_process(produce_for, self._address, topic, size, 1.0)  # for the Java side's sake
             self._records[topic] += int(warm_up["records"])
         os.sync()  # what was written before is not this round's to bring to the disk
-        watch = _Watch(self._pid)
-        made = in_process(_producer, self._address, topic, size, seconds)
+        watch = Watch(self._pid)
+        made = in_process(produce_for, self._address, topic, size, seconds)
         self._records[topic] += int(made["records"])
         self._note_rates(f"produce {size} B", made, size, watch)
 
     def fetch(self, size: int) -> None:
         topic = f"bench-{size}"
-        watch = _Watch(self._pid)
+        watch = Watch(self._pid)
         read = in_process(_consumer, self._address, topic, self._records[topic])
         self._note_rates(f"fetch {size} B", read, size, watch)
 
-    def _note_rates(self, name: str, done: dict[str, float], size: int, watch: _Watch) -> None:
+    def _note_rates(self, name: str, done: dict[str, float], size: int, watch: Watch) -> None:
         megabytes = done["records"] * size / 1e6
         self._note(f"{name} k records/s", done["records"] / done["seconds"] / 1e3)
         self._note(f"{name} MB/s", megabytes / done["seconds"])
         self._note(f"{name} CPU s/GB", watch.cpu_seconds() / megabytes * 1e3)
 
     def loaded(self) -> None:
-        self._note("memory after load MB", _Watch(self._pid).memory_mb())
+        self._note("memory after load MB", Watch(self._pid).memory_mb())
 
 
 def measure(kinds: Sequence[str], seconds: float, rounds: int) -> list[dict[str, float]]:

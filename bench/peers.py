@@ -16,7 +16,8 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 KAFKA_VERSION = "4.3.1"
@@ -59,19 +60,19 @@ _ARTIFACT_ITEM = (
 )
 
 _PROPERTIES = """process.roles=broker,controller
-node.id=1
-controller.quorum.voters=1@127.0.0.1:{controller_port}
+node.id={node_id}
+controller.quorum.voters={voters}
 listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller_port}
 advertised.listeners=PLAINTEXT://127.0.0.1:{port}
 controller.listener.names=CONTROLLER
 inter.broker.listener.name=PLAINTEXT
 log.dirs={directory}/data
 num.partitions=4
-offsets.topic.replication.factor=1
-transaction.state.log.replication.factor=1
-transaction.state.log.min.isr=1
-share.coordinator.state.topic.replication.factor=1
-share.coordinator.state.topic.min.isr=1
+offsets.topic.replication.factor={copies}
+transaction.state.log.replication.factor={copies}
+transaction.state.log.min.isr={copies_min}
+share.coordinator.state.topic.replication.factor={copies}
+share.coordinator.state.topic.min.isr={copies_min}
 group.initial.rebalance.delay.ms=0
 """
 
@@ -206,13 +207,41 @@ def _free_port() -> int:
         return port
 
 
-class ApacheKafka:
-    """One KRaft node of Apache Kafka on the loopback interface."""
+@dataclass(frozen=True, slots=True)
+class Quorum:
+    """Which nodes make up a cluster: each is a broker, and one of the controllers."""
 
-    def __init__(self, directory: Path, extra: Mapping[str, str] | None = None) -> None:
+    cluster_id: str
+    controller_ports: Mapping[int, int]
+    """By node."""
+
+    @classmethod
+    def of(cls, nodes: Sequence[int]) -> Quorum:
+        run = tool_command("kafka.tools.StorageTool", "random-uuid")
+        cluster_id = subprocess.run(run, capture_output=True, text=True, check=True, timeout=60).stdout.split()[-1]
+        return cls(cluster_id, {node: _free_port() for node in nodes})
+
+    @property
+    def voters(self) -> str:
+        return ",".join(f"{node}@127.0.0.1:{port}" for node, port in self.controller_ports.items())
+
+
+class ApacheKafka:
+    """One KRaft node of Apache Kafka on the loopback interface: alone, or one of a quorum's."""
+
+    def __init__(
+        self,
+        directory: Path,
+        extra: Mapping[str, str] | None = None,
+        *,
+        node_id: int = 1,
+        quorum: Quorum | None = None,
+    ) -> None:
         self.directory = directory
         self.port = _free_port()
         self.extra = dict(extra or {})
+        self.node_id = node_id
+        self.quorum = quorum
         self.process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -226,12 +255,20 @@ class ApacheKafka:
 
     def prepare(self) -> None:
         self.directory.mkdir(parents=True, exist_ok=True)
-        properties = _PROPERTIES.format(port=self.port, controller_port=_free_port(), directory=self.directory)
+        quorum = self.quorum or Quorum.of([self.node_id])
+        copies = min(3, len(quorum.controller_ports))
+        properties = _PROPERTIES.format(
+            node_id=self.node_id,
+            voters=quorum.voters,
+            port=self.port,
+            controller_port=quorum.controller_ports[self.node_id],
+            directory=self.directory,
+            copies=copies,
+            copies_min=min(2, copies),
+        )
         properties += "".join(f"{key}={value}\n" for key, value in self.extra.items())
         (self.directory / "server.properties").write_text(properties)
-        run = tool_command("kafka.tools.StorageTool", "random-uuid")
-        cluster_id = subprocess.run(run, capture_output=True, text=True, check=True, timeout=60).stdout.split()[-1]
-        arguments = ("format", "-t", cluster_id, "-c", str(self.directory / "server.properties"))
+        arguments = ("format", "-t", quorum.cluster_id, "-c", str(self.directory / "server.properties"))
         subprocess.run(tool_command("kafka.tools.StorageTool", *arguments), capture_output=True, check=True, timeout=60)
 
     def start(self) -> None:
@@ -265,6 +302,12 @@ class ApacheKafka:
             except subprocess.TimeoutExpired:
                 self.process.kill()
                 self.process.wait()
+            self.process = None
+
+    def kill(self) -> None:
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
             self.process = None
 
     def __enter__(self) -> ApacheKafka:

@@ -122,7 +122,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.checker.cluster", description=__doc__)
     parser.add_argument("--seconds", type=float, default=120.0, help="under faults")
     parser.add_argument("--seed", type=int, default=None, help="of the faults; the clients' timing is their own")
-    parser.add_argument("--zookeeper", action="store_true", help="a real one, which is hurt too")
+    parser.add_argument("--zookeeper", action="store_true", help="an ensemble of three real ones, hurt too")
     parser.add_argument("--keep", type=Path, default=None, help="a directory for histories and logs, kept afterwards")
     options = parser.parse_args()
     seed = options.seed if options.seed is not None else time.time_ns() % 1_000_000

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import resource
 import signal
 import time
 from collections.abc import Callable, Sequence
@@ -14,7 +15,7 @@ from tests.waiting import eventually
 
 from headrace import Admin
 from headrace.errors import HeadraceError
-from headrace.testing import BrokerProcess, FaultProxy, ZooKeeperProcess
+from headrace.testing import BrokerProcess, FaultProxy, ZooKeeperEnsemble, ZooKeeperProcess
 
 Say = Callable[[str, str], None]
 """Told of every fault: its name, and to whom."""
@@ -113,11 +114,11 @@ class OneBroker:
 
 
 class ThreeBrokers:
-    """Each behind a proxy of its own, which clients and the other brokers connect to; with a ZooKeeper, or with the
-    store in a directory."""
+    """Each behind a proxy of its own, which clients and the other brokers connect to; with an ensemble of three
+    ZooKeepers, or with the store in a directory."""
 
     def __init__(self, directory: Path, *, with_zookeeper: bool) -> None:
-        self._zookeeper = ZooKeeperProcess(directory / "zookeeper") if with_zookeeper else None
+        self._zookeeper = ZooKeeperEnsemble(directory / "zookeeper") if with_zookeeper else None
         self._proxies = {node: FaultProxy() for node in BROKERS}
         store = (
             {"zookeeper.connect": self._zookeeper.address}
@@ -138,10 +139,11 @@ class ThreeBrokers:
 
     @property
     def faults(self) -> Sequence[Fault]:
+        of_disks = [self._fill_disk] * 2 if hasattr(resource, "prlimit") else []
         of_brokers = [self._kill] * 3 + [self._pause] * 3 + [self._restart] * 2 + [self._kill_two, self._pause_two]
         of_the_network = [self._cut] * 2 + [self._cut_off] * 2
         of_the_store = [self._kill_store, self._pause_store, self._kill_while_the_store_is_away]
-        return of_brokers + of_the_network + (of_the_store if self._zookeeper is not None else [])
+        return of_brokers + of_disks + of_the_network + (of_the_store if self._zookeeper is not None else [])
 
     def start(self) -> None:
         if self._zookeeper is not None:
@@ -258,30 +260,56 @@ class ThreeBrokers:
         self._proxies[node].resume()
         self._proxies[node].cut()
 
+    # --- faults of disks
+
+    def _fill_disk(self, rng: random.Random, say: Say) -> None:
+        """No file of the broker can grow. It comes back with room on its disk, as a new process: a log directory that
+        failed stays away until then."""
+        node, seconds = rng.choice(BROKERS), rng.choice([0.2, 2.0, 6.0])
+        say("disk full", f"broker {node} for {seconds} s")
+        broker = self._brokers[node]
+        _, hard = resource.prlimit(broker.pid, resource.RLIMIT_FSIZE)
+        resource.prlimit(broker.pid, resource.RLIMIT_FSIZE, (0, hard))
+        time.sleep(seconds)
+        broker.kill()
+        broker.start()
+
     # --- faults of the store
+
+    def _some_servers(self, rng: random.Random) -> list[ZooKeeperProcess]:
+        """One, which the others do without; or most, or all."""
+        assert self._zookeeper is not None
+        servers = self._zookeeper.servers
+        return rng.sample(servers, rng.choice([1, 1, 2, len(servers)]))
 
     def _kill_store(self, rng: random.Random, say: Say) -> None:
         assert self._zookeeper is not None
-        seconds = rng.choice([0.0, 2.0, 2 * SESSION_S])
-        say("ZooKeeper killed", f"for {seconds} s")
-        self._zookeeper.kill()
+        servers, seconds = self._some_servers(rng), rng.choice([0.0, 2.0, 2 * SESSION_S])
+        say(f"{len(servers)} of ZooKeeper killed", f"for {seconds} s")
+        for server in servers:
+            server.kill()
         time.sleep(seconds)
-        self._zookeeper.start()
+        self._zookeeper.start(servers)
 
     def _pause_store(self, rng: random.Random, say: Say) -> None:
-        assert self._zookeeper is not None
-        seconds = rng.choice([1.0, 2 * SESSION_S])
-        say("ZooKeeper paused", f"for {seconds} s")
-        pause(self._zookeeper.pid, seconds)
+        servers, seconds = self._some_servers(rng), rng.choice([1.0, 2 * SESSION_S])
+        say(f"{len(servers)} of ZooKeeper paused", f"for {seconds} s")
+        for server in servers:
+            server.pause()
+        time.sleep(seconds)
+        for server in servers:
+            server.resume()
 
     def _kill_while_the_store_is_away(self, rng: random.Random, say: Say) -> None:
         assert self._zookeeper is not None
         node = rng.choice(BROKERS)
         say("killed without ZooKeeper", f"broker {node}")
-        self._zookeeper.pause()
+        for server in self._zookeeper.servers:
+            server.pause()
         self._brokers[node].kill()
         time.sleep(rng.choice([1.0, 2 * SESSION_S]))
-        self._zookeeper.resume()
+        for server in self._zookeeper.servers:
+            server.resume()
         self._brokers[node].start()
 
 

@@ -203,6 +203,25 @@ def test_the_leader_is_found_again_when_it_moved(clock: VirtualClock) -> None:
     assert cluster.values("t") == [b"a", b"b"]
 
 
+def test_an_unanswered_batch_is_there_once_though_its_leader_moved_and_many_more_were_sent(clock: VirtualClock) -> None:
+    cluster = FakeCluster(clock, brokers=2, topics={"t": 1})
+    world = World(cluster, batch_size=1, linger_ms=0, request_timeout_ms=2000)
+    world.deliver([world.send("t", b"a")])
+    cluster.script = lambda node, name, request: SILENCE if name == "Produce" else None
+    sent = [world.send("t", b"b")]
+    world.run_until(lambda: cluster.values("t") == [b"a", b"b"])
+    # The way to the new leader is free: a broker remembers five batches, and "b" must not be the sixth from the end.
+    cluster.leaders[("t", 0)] = (2, 1)
+    cluster.script = lambda node, name, request: None
+    world.producer.core.refresh_metadata()
+    for i in range(20):
+        sent.append(world.send("t", b"%d" % i))
+        world.settle()
+        clock.now += 0.05
+    world.deliver(sent, 30)
+    assert cluster.values("t") == [b"a", b"b", *(b"%d" % i for i in range(20))]
+
+
 def test_delivery_timeout_ends_what_cannot_be_delivered(clock: VirtualClock) -> None:
     cluster = FakeCluster(clock, topics={"t": 1})
     world = World(cluster, delivery_timeout_ms=10_000, request_timeout_ms=2000)

@@ -1,15 +1,17 @@
 """The proof of exactly once: everything that can fail does, and an independent reader counts.
 
     python -m tests.spark.prove [--on headrace|kafka|HOST:PORT] [--master local|standalone] [--restarts N]
-                                [--part steps|tasks|drivers|control|rotation …]
+                                [--part steps|tasks|drivers|brokers|control|rotation …]
 
 `steps`: a driver without Spark, but with the sink's own code, is killed at every step, ten times as often. `tasks`:
-tasks fail at every step, by an error and by the end of their process; on the standalone cluster also with
-their executor, and workers are killed. `drivers`: the driver is killed (SIGKILL) at every step, and started again, N
-times. `control`: the same with the at-least-once sink, which has to show duplicates: so the proof can fail. `rotation`:
-a producer id's epochs are used up. Rows are in another order every time they are computed. After every kill the output
-(confluent-kafka, read_committed) must hold nothing twice, and exactly what the group's offsets say. Exits with 1 when
-anything is lost or doubled.
+tasks fail at every step, by an error and by the end of their process; on the standalone cluster also with their
+executor, and workers are killed. `drivers`: the driver is killed (SIGKILL) at every step, and started again, N times.
+`brokers`: on three brokers of its own, those are killed that lead the output, coordinate its transactions or its group,
+or are the controller, in the middle of batches, N/10 times; the driver is not started again. `control`: the same with
+the at-least-once sink, which has to show duplicates: so the proof can fail. `rotation`: a producer id's epochs are used
+up. Rows are in another order every time they are computed. After every kill the output (confluent-kafka,
+read_committed) must hold nothing twice, and exactly what the group's offsets say. Exits with 1 when anything is lost or
+doubled.
 """
 
 from __future__ import annotations
@@ -35,6 +37,7 @@ from tests.spark.exactly_once_job import AT_LEAST_ONCE, ONCE, Plan
 from tests.spark.faults import EXECUTOR_FAULTS, POINTS, TASK_FAULTS, WRITTEN
 from tests.spark.standalone import EXECUTOR, Standalone
 from tests.spark.topics import make_topic, numbers
+from tests.three import three_brokers
 from tests.waiting import eventually
 
 from headrace.client.admin import Admin
@@ -45,6 +48,7 @@ from headrace.topics import TopicPartition
 
 SOURCE_PARTITIONS, SINK_PARTITIONS = 2, 3
 RUN_TIMEOUT_S = 900.0
+PARTS = ("steps", "tasks", "drivers", "brokers", "control", "rotation")
 TOO_SLOW, TOO_SLOW_MAX = b"Python worker failed to connect back", 5
 QUICK_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData"
 """Most runs end after seconds: better compiled code would come too late."""
@@ -264,6 +268,43 @@ def prove_steps(place: Place, restarts: int, name: str = "steps") -> Count:
     return stage.conclude()
 
 
+def prove_brokers(
+    directory: Path, kills: int, name: str = "brokers", say: Callable[[str], None] = lambda text: None
+) -> Count:
+    """One driver that nobody starts again, while one broker after the other is killed and comes back."""
+    with three_brokers(directory / name) as cluster:
+        stage = Stage(cluster.address, name, directory, 200 * (2 * kills + 4))
+        roles: dict[str, Callable[[], int]] = {
+            "leads the output": lambda: cluster.leader(stage.sink),
+            "coordinates the transactions": lambda: cluster.leader("__transaction_state"),
+            "coordinates the group": lambda: cluster.leader("__consumer_offsets"),
+            "is the controller": cluster.controller,
+        }
+        process = stage.start()
+        try:
+            for number in range(kills):
+                wanted = 2 * number + 1
+                eventually(
+                    lambda wanted=wanted: process.poll() is not None or stage.batches_done() >= wanted,
+                    f"{wanted} batches",
+                    RUN_TIMEOUT_S,
+                )
+                assert process.poll() is None, "the driver was done before all brokers were killed"
+                role = list(roles)[number % len(roles)]
+                node = roles[role]()
+                cluster.kill(node)
+                say(f"{number + 1}/{kills} killed broker {node}, which {role}, after {stage.batches_done()} batches")
+                cluster.start(node)
+                cluster.await_whole()
+            assert not stage.finish(process)
+        finally:
+            if process.poll() is None:
+                process.kill()
+                process.wait()
+        stage.count.notes.append(f"brokers killed {kills}")
+        return stage.conclude()
+
+
 def prove_control(place: Place, restarts: int = 3, name: str = "control") -> Count:
     """The at-least-once sink, with its driver killed before Spark has noted a batch."""
     stage = Stage(place.servers, name, place.directory, 200 * (restarts + 2), mode=AT_LEAST_ONCE, **place.plan)
@@ -353,9 +394,9 @@ def main() -> int:
     parser.add_argument("--on", default="headrace")
     parser.add_argument("--master", choices=("local", "standalone"), default="local")
     parser.add_argument("--restarts", type=int, default=100)
-    parser.add_argument("--part", action="append", choices=("steps", "tasks", "drivers", "control", "rotation"))
+    parser.add_argument("--part", action="append", choices=PARTS)
     given = parser.parse_args()
-    parts = given.part or ["steps", "tasks", "drivers", "control", "rotation"]
+    parts = given.part or list(PARTS)
     with contextlib.ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="prove-", ignore_cleanup_errors=True)))
         servers = stack.enter_context(brokers(given.on, directory))
@@ -385,6 +426,9 @@ def run_parts(parts: list[str], place: Place, restarts: int, where: str) -> bool
             report(part, count, count.is_exact, started)
         elif part == "drivers":
             count = prove_drivers(place, restarts, say=lambda text: print(f"  {text}", flush=True))
+            report(part, count, count.is_exact, started)
+        elif part == "brokers":
+            count = prove_brokers(place.directory, restarts // 10, say=lambda text: print(f"  {text}", flush=True))
             report(part, count, count.is_exact, started)
         elif part == "control":
             count = prove_control(place)

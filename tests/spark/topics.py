@@ -13,7 +13,7 @@ def make_topic(servers: str, name: str, partitions: int = 3, **configs: str) -> 
     # Timestamps of tests are long ago: on a slow machine retention would come round before the test is done.
     configs = {"retention.ms": "-1", **configs}
     with Admin({"bootstrap.servers": servers}) as admin:
-        admin.create_topics([NewTopic(name, num_partitions=partitions, replication_factor=1, configs=configs)]).all()
+        admin.create_topics([NewTopic(name, num_partitions=partitions, configs=configs)]).all()
     return name
 
 

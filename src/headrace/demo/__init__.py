@@ -20,7 +20,7 @@ def command(
         int | None, typer.Option("--events", min=1000, max=5_000_000, help="How many to produce [100000; 1000000].")
     ] = None,
     spark: Annotated[
-        bool, typer.Option("--spark", help="The long one (a minute): Spark, exactly once, through a kill -9.")
+        bool, typer.Option("--spark", help="The long one: three brokers, Spark, exactly once, through kill -9.")
     ] = False,
 ) -> None:
     """See it all once: a broker, a topic, a producer, a group, a crash."""

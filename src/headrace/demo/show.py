@@ -1,4 +1,5 @@
-"""`headrace demo --spark`: a million clicks through Spark, exactly once, while members and the driver are killed.
+"""`headrace demo --spark`: a million clicks through Spark, exactly once, while a member of a group, the driver and a
+broker are killed.
 
 Everything that is said is measured in the run: the duplicates of the at-least-once sink too, which runs beside the
 exactly-once one in the same driver and dies of the same kill.
@@ -30,7 +31,7 @@ from headrace.cli.output import CommandError, count, size
 from headrace.client.admin import Admin, NewTopic, OffsetSpec
 from headrace.client.consumer.blocking import Consumer
 from headrace.client.producer.blocking import Producer
-from headrace.demo.broker import DemoBroker
+from headrace.demo.brokers import BROKERS, Brokers, is_whole, leaders
 from headrace.demo.show_driver import CLEAN, DEAD, PLAIN, PLAIN_PARTITIONS, SOURCE
 from headrace.demo.tour import Tour, bars
 from headrace.spark.pipelines.auditing import headline
@@ -51,7 +52,8 @@ _PAGES = (b"/", b"/shop", b"/cart", b"/help", b"/sale", b"/news")
 _PICTURE_WIDTH = 60
 _BESIDE_PICTURE = len("  at least once  " + "  1,000,000/s at most")
 _GO_ON = (
-    ("headrace start", "a broker; then, in another terminal"),
+    ("headrace cluster start", "three brokers, in the background"),
+    ("headrace cluster status --watch", "who leads; try `headrace cluster kill 2`"),
     ("headrace pipeline list", "pipelines that are ready to run"),
     ("headrace pipeline run activity --help", "what this one takes"),
     ("headrace pipeline run audit --help", "check topics of any Kafka"),
@@ -158,22 +160,25 @@ class Show(Tour):
         super().__init__(console)
         self._directory = directory
         self._events = events
-        # Short time-outs, so that a dead member is missed soon.
-        self._broker = DemoBroker(directory / "data", ["group.min.session.timeout.ms=1000"])
+        self._brokers = Brokers(directory / "cluster")
         self._drivers: list[Driver] = []
         self._members: dict[str, subprocess.Popen[bytes]] = {}
         self._samples = Samples()
         self._plain_events = 0
+        self._killed_at: list[float] = []
+        self._left = 0
 
     def run(self) -> None:
         self._title(f"{count(self._events)} clicks, exactly once.")
         try:
             self._start()
-            with Admin(bootstrap_servers=self._broker.address, default_api_timeout_ms=60_000) as admin:
+            with self._brokers.admin() as admin:
                 self._produce(admin)
                 self._drivers[-1].go()
                 self._rebalance(admin)
                 self._kill_driver(admin)
+                self._kill_broker(admin)
+                self._catch_up(admin)
                 self._audit(admin)
         finally:
             for member in self._members.values():
@@ -181,7 +186,7 @@ class Show(Tour):
                 member.wait()
             for driver in self._drivers:
                 driver.kill()
-            self._broker.kill()
+            self._brokers.kill()
         self._farewell(_GO_ON)
 
     def _wait_for(self, condition: Callable[[], bool], what: str, poll_s: float = _POLL_S) -> None:
@@ -193,16 +198,23 @@ class Show(Tour):
                 raise CommandError(f"the show waited {_DEADLINE_S:.0f} s for {what}, and gave up")
             time.sleep(poll_s)
 
-    # --- 1: a broker, and clicks
+    # --- 1, 2: brokers, and clicks
 
     def _start(self) -> None:
-        self._step("1  A broker, and Spark")
-        took = self._broker.start()
-        self._say(f"A broker on {self._broker.address} after {took:.1f} s. Spark is starting beside it.")
-        with Admin(bootstrap_servers=self._broker.address, default_api_timeout_ms=60_000) as admin:
+        self._step("1  Three brokers, and Spark")
+        took = self._brokers.start()
+        ports = ", ".join(map(str, self._brokers.ports))
+        self._say(f"Three brokers, ports {ports}, after {took:.1f} s. Spark is starting beside.")
+        with self._brokers.admin() as admin:
             admin.create_topics([NewTopic(name, PARTITIONS) for name in (SOURCE, CLEAN, PLAIN)]).all()
             admin.create_topics([NewTopic(DEAD, 1)]).all()
-        self._drivers.append(Driver(self._broker.address, self._directory, self._events, "--wait"))
+            shown = _who_leads(leaders(admin, CLEAN))
+        self._say("Each partition is led by one broker, and copied by the two others.")
+        self._say(f"  {CLEAN}: {shown}")
+        self._drivers.append(self._driver("--wait"))
+
+    def _driver(self, *flags: str) -> Driver:
+        return Driver(self._brokers.addresses, self._directory, self._events, *flags)
 
     def _produce(self, admin: Admin) -> None:
         self._step(f"2  {count(self._events)} clicks")
@@ -214,7 +226,7 @@ class Show(Tour):
         at_ms = int(time.time() * 1000) - self._events
         began = time.monotonic()
         with Producer(
-            {"bootstrap.servers": self._broker.address, "compression.type": "lz4", "linger.ms": 5}
+            {"bootstrap.servers": self._brokers.addresses, "compression.type": "lz4", "linger.ms": 5}
         ) as producer:
             waiting = []
             for start in range(0, self._events, _SEND_ROWS):
@@ -243,7 +255,7 @@ class Show(Tour):
     def _rebalance(self, admin: Admin) -> None:
         self._step(f"3  The group {GROUP}: a member is killed")
         for name in MEMBERS:
-            command = [sys.executable, "-m", "headrace.demo.show_member", self._broker.address, GROUP, SOURCE, name]
+            command = [sys.executable, "-m", "headrace.demo.show_member", self._brokers.addresses, GROUP, SOURCE, name]
             self._members[name] = subprocess.Popen([*command, str(SESSION_TIMEOUT_MS)], stderr=subprocess.DEVNULL)
         self._wait_for(lambda: len(self._owners(admin)) == len(MEMBERS), "the group's members")
         before = self._owners(admin)
@@ -293,18 +305,49 @@ class Show(Tour):
                    else "and nothing more is written yet."),
             )
         )  # fmt: skip
-        second = Driver(self._broker.address, self._directory, self._events)
-        self._drivers.append(second)
+        self._drivers.append(self._driver())
+        self._killed_at.append(killed_at)
+        self._left = left
+
+    # --- 5: a broker dies
+
+    def _kill_broker(self, admin: Admin) -> None:
+        self._step("5  Spark goes on from its checkpoint: a broker is killed")
+        driver = self._drivers[-1]
+        before = self._sample(admin)[0]
+        # In the middle of a transaction that is not the first one's remainder.
+        self._wait_for(
+            lambda: bool(driver.events_at("done")) or self._writes_beyond(admin, before), "a transaction", _POLL_FAST_S
+        )
+        if driver.events_at("done"):
+            raise CommandError("the pipeline was done before a broker could be killed: try again with more --events")
+        if self._left:
+            self._say(f"The transaction that was left open is fenced: its {count(self._left)} rows are aborted.")
+        self._killed_at.append(time.monotonic())
+        done = self._brokers.kill_leader(admin, CLEAN)
+        led = f"it led {done.led} of {PARTITIONS} partitions of {CLEAN}"
+        self._say(Text.assemble(("kill -9 ", "red"), f"{done.pid}: broker {done.killed}, {led}."))
+        self._say(f"{done.leaders_s:.2f} s later others lead: {_who_leads(done.leaders)}.")
+        back_s = self._brokers.restart(done.killed)
+        self._say(f"Broker {done.killed} is started again, after {back_s:.1f} s it is there. Spark goes on writing.")
+
+    def _writes_beyond(self, admin: Admin, before: int) -> bool:
+        committed, _ = self._sample(admin)
+        return committed > before and sum(self._ends(admin, CLEAN, committed=False).values()) > committed + 100
+
+    def _catch_up(self, admin: Admin) -> None:
+        driver = self._drivers[-1]
 
         def is_done() -> bool:
             self._sample(admin)
-            return bool(second.events_at("done"))
+            return bool(driver.events_at("done"))
 
         self._wait_for(is_done, "the pipeline to catch up")
-        took = time.monotonic() - killed_at
-        fenced = "that transaction is fenced, and " if left else ""
-        self._say(f"Started again from its checkpoint: {fenced}{took:.0f} s later all is done.")
-        self._picture(killed_at)
+        took = time.monotonic() - self._killed_at[0]
+        self._say(f"{took:.0f} s after the first kill all is done; the second needed no hand on Spark.")
+        self._wait_for(lambda: all(is_whole(admin, name) for name in (SOURCE, CLEAN, PLAIN)), "all replicas in sync")
+        self._say(f"All {BROKERS} copies of everything are in sync again.")
+        self._picture()
 
     def _is_in_the_middle(self, admin: Admin) -> bool:
         committed, plain = self._sample(admin)
@@ -330,7 +373,7 @@ class Show(Tour):
         self._samples.plain.append(plain)
         return committed, plain
 
-    def _picture(self, killed_at: float) -> None:
+    def _picture(self) -> None:
         samples, width = self._samples, min(_PICTURE_WIDTH, self._console.width - _BESIDE_PICTURE)
         seconds = samples.times[-1] - samples.times[0]
         self._say("")
@@ -344,14 +387,15 @@ class Show(Tour):
                     f"  {name}  ", (bars(rates, width, floor=0), style), f"  {count(round(max(rates)))}/s at most"
                 )
             )
-        mark = samples.column(killed_at, width)
-        axis = "─" * mark + "✗" + "─" * (width - mark - 1)
-        self._say(Text.assemble("  records/s      ", (axis, "dim"), f"  {seconds:.0f} s, ✗ kill -9"))
+        axis = ["─"] * width
+        for moment in self._killed_at:
+            axis[samples.column(moment, width)] = "✗"
+        self._say(Text.assemble("  records/s      ", ("".join(axis), "dim"), f"  {seconds:.0f} s, ✗ kill -9"))
 
-    # --- 5: the audit
+    # --- 6: the audit
 
     def _audit(self, admin: Admin) -> None:
-        self._step("5  The audit: every click, in and out")
+        self._step("6  The audit: every click, in and out")
         driver = self._drivers[-1]
         out, again = self._count_plain(admin)
         self._wait_for(lambda: bool(driver.events_at("audit")), "the audit")
@@ -363,7 +407,7 @@ class Show(Tour):
         self._say(Text.assemble("  at least once ", (other, "yellow")))
         log = once["logs"]["against"]
         self._say(
-            f"The {count(again)} duplicates are what that kill cost the at-least-once sink.\n"
+            f"The {count(again)} duplicates are what the driver's death cost the at-least-once sink.\n"
             f"The other's {count(log['aborted_records'])} unfinished records were aborted, and no reader sees them."
         )
         groups = [group for group in admin.list_groups() if group.group_id.startswith("activity-")]
@@ -380,7 +424,7 @@ class Show(Tour):
         seen = bytearray(self._events)
         out = again = 0
         deadline = time.monotonic() + _DEADLINE_S
-        with Consumer({"bootstrap.servers": self._broker.address, **config}) as consumer:
+        with Consumer({"bootstrap.servers": self._brokers.addresses, **config}) as consumer:
             consumer.assign(list(ends))
             while out < sum(ends.values()) and time.monotonic() < deadline:
                 for record in consumer.poll(1.0):
@@ -389,6 +433,10 @@ class Show(Tour):
                     again += seen[number]
                     seen[number] = 1
         return out, again
+
+
+def _who_leads(by_partition: dict[int, int]) -> str:
+    return ", ".join(f"{partition} by broker {node}" for partition, node in sorted(by_partition.items()))
 
 
 def _all(owners: dict[str, list[str]]) -> int:

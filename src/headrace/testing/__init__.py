@@ -5,7 +5,7 @@ from headrace.testing.embedded import EmbeddedBroker, broker
 from headrace.testing.processes import BrokerDidNotStartError, BrokerProcess
 from headrace.testing.proxy import Cut, Direction, FaultProxy, Reorder
 from headrace.testing.server_process import free_port
-from headrace.testing.zookeeper import ZooKeeperNotFoundError, ZooKeeperProcess
+from headrace.testing.zookeeper import ZooKeeperEnsemble, ZooKeeperNotFoundError, ZooKeeperProcess
 
 # The names that these had before, for programs that use them.
 BrokerDidNotStart = BrokerDidNotStartError
@@ -21,6 +21,7 @@ __all__ = [
     "FaultProxy",
     "NoZooKeeper",
     "Reorder",
+    "ZooKeeperEnsemble",
     "ZooKeeperNotFoundError",
     "ZooKeeperProcess",
     "broker",

@@ -13,10 +13,12 @@ import importlib.util
 import os
 import shutil
 import socket
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Self
 
-from headrace.testing.server_process import ServerProcess
+from headrace.testing.server_process import ServerProcess, free_port
 
 # Without snappy it listens and answers nothing.
 _JARS = ("zookeeper-[0-9]*", "zookeeper-jute-*", "slf4j-api-*", "metrics-core-*", "snappy-java-*")
@@ -53,8 +55,18 @@ def find_jars() -> list[Path]:
 class ZooKeeperProcess(ServerProcess):
     """One server. `kill`, `pause` and `resume` do to it what a test wants."""
 
-    def __init__(self, directory: str | Path, port: int | None = None, *, tick_s: float = 0.5) -> None:
-        """Sessions may be as short as two ticks."""
+    def __init__(
+        self,
+        directory: str | Path,
+        port: int | None = None,
+        *,
+        tick_s: float = 0.5,
+        number: int = 1,
+        ensemble: Mapping[int, str] | None = None,
+    ) -> None:
+        """Sessions may be as short as two ticks. One of several has a number, and knows where all vote (`ensemble`)."""
+        self._number = number
+        self._ensemble = dict(ensemble or {})
         self.directory = Path(directory)
         super().__init__(port, self.directory / "output")
         self.tick_s = tick_s
@@ -66,10 +78,14 @@ class ZooKeeperProcess(ServerProcess):
         config.write_text(
             f"tickTime={round(self.tick_s * 1000)}\ndataDir={self.directory / 'data'}\nclientPort={self.port}\n"
             "clientPortAddress=127.0.0.1\nadmin.enableServer=false\n4lw.commands.whitelist=srvr,ruok\n"
+            + "".join(f"server.{number}={where}\n" for number, where in self._ensemble.items())
+            + ("initLimit=20\nsyncLimit=10\n" if self._ensemble else "")
         )
+        (self.directory / "data" / "myid").write_text(f"{self._number}\n")
         command = [find_java(), "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
         command += ["-cp", os.pathsep.join(map(str, find_jars()))]
-        command += ["org.apache.zookeeper.server.ZooKeeperServerMain", str(config)]
+        main = "quorum.QuorumPeerMain" if self._ensemble else "ZooKeeperServerMain"
+        command += [f"org.apache.zookeeper.server.{main}", str(config)]
         self._start(command, "ZooKeeper", ZooKeeperNotFoundError, cwd=self.directory)
         return self
 
@@ -80,3 +96,28 @@ class ZooKeeperProcess(ServerProcess):
             sock.settimeout(1)
             return sock.recv(1000).startswith(b"Zookeeper version")
         return False
+
+
+class ZooKeeperEnsemble:
+    """Several servers, which serve as long as more than half of them are up."""
+
+    def __init__(self, directory: str | Path, size: int = 3, *, tick_s: float = 0.5) -> None:
+        voting = {number: f"127.0.0.1:{free_port()}:{free_port()}" for number in range(1, size + 1)}
+        self.servers = [
+            ZooKeeperProcess(Path(directory) / str(number), tick_s=tick_s, number=number, ensemble=voting)
+            for number in voting
+        ]
+
+    @property
+    def address(self) -> str:
+        return ",".join(server.address for server in self.servers)
+
+    def start(self, servers: Sequence[ZooKeeperProcess] | None = None) -> ZooKeeperEnsemble:
+        """Start all, or these, and return once they serve: each waits for the others."""
+        with ThreadPoolExecutor(len(self.servers)) as pool:
+            list(pool.map(ZooKeeperProcess.start, self.servers if servers is None else servers))
+        return self
+
+    def kill(self) -> None:
+        for server in self.servers:
+            server.kill()

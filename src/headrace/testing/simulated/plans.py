@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -86,10 +87,13 @@ class Plan:
         return [head, *(f"  {trouble.text()}" for trouble in self.troubles)]
 
 
-def plan_for(seed: int) -> Plan:
-    """The plan of a seed; the same for ever, as long as this function and its tables are."""
+def plan_for(seed: int, *, only: Sequence[str] = (), always: Sequence[str] = ()) -> Plan:
+    """The plan of a seed; the same for ever, as long as this function and its tables are.
+
+    With `only` these kinds of trouble, and with `always` these workloads among others.
+    """
     rng = random.Random(f"plan {seed}")
-    kinds = [kind for kind in KINDS if rng.random() >= _OFF] or ["kill"]
+    kinds = list(only) or [kind for kind in KINDS if rng.random() >= _OFF] or ["kill"]
     weights = [KINDS[kind] for kind in kinds]
     duration_s = rng.uniform(*_DURATION_S)
     pace_s = rng.choice((0.5, 1.0, 2.0))
@@ -104,6 +108,7 @@ def plan_for(seed: int) -> Plan:
     workloads = tuple(sorted(rng.sample(WORKLOADS, rng.randint(2, 4)), key=WORKLOADS.index))
     if not {"idempotent", "plain", "transactions"} & set(workloads):
         workloads = ("idempotent", *workloads)
+    workloads = tuple(name for name in WORKLOADS if name in always or name in workloads)
     return Plan(
         seed=seed,
         duration_s=round(duration_s, 3),

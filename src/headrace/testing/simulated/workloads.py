@@ -263,7 +263,8 @@ class OffsetKeeper(Workload):
                     break
                 commit = Commit(number, self.history.tick())
                 register.writes.append(commit)
-                with contextlib.suppress(RequestTimedOutError, TimeoutError):
+                # A coordinator that has just come back may not know the topic yet.
+                with contextlib.suppress(RequestTimedOutError, TimeoutError, UnknownTopicOrPartitionError):
                     (await admin.within(10_000).alter_group_offsets(self.name, {self.partition: number})).all()
                     commit.answered_at = self.history.tick()
                     self.history.count("offsets written")

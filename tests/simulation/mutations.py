@@ -2,7 +2,8 @@
 
     python -m tests.simulation.mutations [SEEDS] [NAME]
 
-Each says within how many seeds it is found, with faults and clients biased to where it shows.
+Each says how many seeds are tried, with faults and clients biased to where it shows. A seed counts as having found it
+only if it passes without the fault.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ class Mutation(NamedTuple):
     name: str
     #: What it was in Kafka, or where the design expects it.
     known_as: str
-    #: It is found within so many seeds, counted from 0.
+    #: So many seeds are tried, counted from 0.
     seeds: int
     #: Which faults, and which clients, the seeds have.
     only: tuple[str, ...]
@@ -293,12 +294,13 @@ def in_effect(mutation: Mutation) -> Iterator[None]:
 
 
 def find(mutation: Mutation, seeds: Sequence[int]) -> Verdict | None:
-    """The first of these seeds that finds it."""
-    with in_effect(mutation):
-        for seed in seeds:
-            verdict = play(plan_for(seed, only=mutation.only, always=mutation.always))
-            if verdict.failure is not None:
-                return verdict
+    """The first of these seeds that finds it: one that fails with it, and not without."""
+    for seed in seeds:
+        plan = plan_for(seed, only=mutation.only, always=mutation.always)
+        with in_effect(mutation):
+            verdict = play(plan)
+        if verdict.failure is not None and play(plan).failure is None:
+            return verdict
     return None
 
 

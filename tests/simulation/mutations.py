@@ -23,10 +23,10 @@ from headrace.cluster import brokers
 from headrace.cluster.partitions import change
 from headrace.cluster.store.node_formats import log_path
 from headrace.cluster.store.node_log import NodeLog
-from headrace.cluster.store.session import ConnectionBroken, Create, NodeError, NodeExists
+from headrace.cluster.store.session import ConnectionBrokenError, Create, NodeError, NodeExistsError
 from headrace.errors import ErrorCode
 from headrace.log import Appended, Log
-from headrace.log.producer_state import ProducerState
+from headrace.log.producer_state import LogProducers
 from headrace.log.state import LogState
 from headrace.testing.simulated.plans import plan_for
 from headrace.testing.simulated.runs import Verdict, play
@@ -120,15 +120,15 @@ async def _append_without_checks(self: NodeLog, won: Any, number: int, data: byt
         try:
             await self._link.change([Create(log_path(number), data)])
             return
-        except NodeExists:
+        except NodeExistsError:
             number += 1
-        except ConnectionBroken:
+        except ConnectionBrokenError:
             continue
 
 
 async def _append_and_believe(self: NodeLog, won: Any, number: int, data: bytes, nonce: bytes) -> None:
     """What was not answered counts as written, whatever became of it."""
-    with contextlib.suppress(ConnectionBroken, NodeError):
+    with contextlib.suppress(ConnectionBrokenError, NodeError):
         await self._link.change([Create(log_path(number), data)])
 
 
@@ -158,7 +158,7 @@ def _coordinators_do_not_wait(self: Partition, records: Any, **named: Any) -> An
     return _append(self, records, **named)
 
 
-def _no_duplicates_known(self: ProducerState, header: Any) -> None:
+def _no_duplicates_known(self: LogProducers, header: Any) -> None:
     return None
 
 
@@ -247,7 +247,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         40,
         _LINKS,
         _W,
-        ((ProducerState, "find_duplicate", _no_duplicates_known), (ProducerState, "_check_sequence", _nothing)),
+        ((LogProducers, "find_duplicate", _no_duplicates_known), (LogProducers, "_check_sequence", _nothing)),
     ),
     Mutation(
         "aborted records are not told",

@@ -321,7 +321,7 @@ class ModelSession(SessionBase):
             raise self._lost()
         try:
             self._model.commit(self, operations)
-        except SessionExpired:
+        except SessionExpiredError:
             # Whoever is told so by a server knows that the session is over.
             self.end()
             raise

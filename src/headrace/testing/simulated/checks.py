@@ -10,7 +10,7 @@ from headrace.broker.partition import Partition
 from headrace.cluster.topic_names import TRANSACTION_STATE
 from headrace.records import read_control, read_records, split
 from headrace.testing.simulated.cluster import SimulatedCluster
-from headrace.testing.simulated.history import Commit, History, Outcome, Register, Violation
+from headrace.testing.simulated.history import BrokenError, Commit, History, Outcome, Register
 from headrace.topics import TopicPartition
 
 _READ_BYTES = 1 << 20
@@ -131,7 +131,7 @@ def all_contents(cluster: SimulatedCluster, history: History) -> dict[TopicParti
                 if broker.node_id in state.replicas
             }
             if len(set(logs.values())) > 1:
-                raise Violation(f"{partition}: the replicas differ: {_where_they_differ(logs)}")
+                raise BrokenError(f"{partition}: the replicas differ: {_where_they_differ(logs)}")
             if topic.name in history.sent:
                 found[partition] = contents(logs[state.leader])
     return found
@@ -175,7 +175,7 @@ def check_all(
         check_register(f"offset of {group} for {partition}", register)
     for name, is_there in history.scratch.items():
         if is_there is not None and (name in image.topics) != is_there:
-            raise Violation(f"topic {name} should {'' if is_there else 'not '}be there")
+            raise BrokenError(f"topic {name} should {'' if is_there else 'not '}be there")
 
 
 def _where_they_differ(logs: dict[int, bytes]) -> str:
@@ -192,9 +192,11 @@ def _check_acknowledged(partition: TopicPartition, known: dict[int, str], found:
     for offset, value in known.items():
         row = found.rows.get(offset)
         if row is None:
-            raise Violation(f"{partition}: {value!r} was acknowledged at {offset} and is lost; the log is {found.end}")
+            raise BrokenError(
+                f"{partition}: {value!r} was acknowledged at {offset} and is lost; the log is {found.end}"
+            )
         if row[0] != value:
-            raise Violation(f"{partition}: {value!r} was acknowledged at {offset}, where {row[0]!r} is")
+            raise BrokenError(f"{partition}: {value!r} was acknowledged at {offset}, where {row[0]!r} is")
 
 
 def _check_values(history: History, partition: TopicPartition, found: Contents) -> None:
@@ -203,15 +205,15 @@ def _check_values(history: History, partition: TopicPartition, found: Contents) 
     latest: dict[str, str] = {}
     for offset, (value, _) in found.rows.items():
         if value not in sent:
-            raise Violation(f"{partition}: {value!r} at {offset} was never sent")
+            raise BrokenError(f"{partition}: {value!r} at {offset} was never sent")
         if partition.topic in history.may_repeat:
             continue
         if value in seen:
-            raise Violation(f"{partition}: {value!r} is there twice, at {seen[value]} and {offset}")
+            raise BrokenError(f"{partition}: {value!r} is there twice, at {seen[value]} and {offset}")
         seen[value] = offset
         writer = value.split(":")[0]
         if latest.get(writer, "") > value:
-            raise Violation(f"{partition}: {value!r} at {offset} comes after {latest[writer]!r}")
+            raise BrokenError(f"{partition}: {value!r} at {offset} comes after {latest[writer]!r}")
         latest[writer] = value
 
 
@@ -221,7 +223,7 @@ def _check_producer_ids(found: dict[TopicPartition, Contents]) -> None:
         for offset, (value, producer_id) in held.rows.items():
             writer = value.split(":")[0]
             if producer_id != _NO_PRODUCER and owners.setdefault(producer_id, writer) != writer:
-                raise Violation(
+                raise BrokenError(
                     f"{partition} at {offset}: producer id {producer_id} is {writer}'s and {owners[producer_id]}'s"
                 )
 
@@ -238,17 +240,17 @@ def _check_transactions(history: History, found: dict[TopicPartition, Contents],
         there = {(partition, value) in committed for partition, value in transaction.values.items()}
         name = f"transaction {transaction.number} of {transaction.writer}"
         if len(there) > 1:
-            raise Violation(f"{name} has two outcomes: of {transaction.values} only a part is committed")
+            raise BrokenError(f"{name} has two outcomes: of {transaction.values} only a part is committed")
         is_there = there == {True}
         if transaction.outcome is Outcome.COMMITTED and transaction.values and not is_there:
-            raise Violation(f"{name} was committed, but {transaction.values} is not there")
+            raise BrokenError(f"{name} was committed, but {transaction.values} is not there")
         if transaction.outcome is Outcome.ABORTED and is_there:
-            raise Violation(f"{name} was aborted, but {transaction.values} is there")
+            raise BrokenError(f"{name} was aborted, but {transaction.values} is there")
         if is_there and transaction.has_offset:
             latest[transaction.writer] = transaction.number
     for writer, number in latest.items():
         if kept_offsets.get(writer, -1) != number:
-            raise Violation(
+            raise BrokenError(
                 f"the offset of {writer} is {kept_offsets.get(writer)}, its last transaction wrote {number}"
             )
 
@@ -259,9 +261,9 @@ def _check_read(
     for offset, value in rows:
         row = found.rows.get(offset)
         if row is None or row[0] != value:
-            raise Violation(f"{partition}: {reader} was given {value!r} at {offset}, where now {row} is")
+            raise BrokenError(f"{partition}: {reader} was given {value!r} at {offset}, where now {row} is")
         if committed_only and offset in found.aborted:
-            raise Violation(f"{partition}: {reader} was given {value!r} at {offset}, which was aborted")
+            raise BrokenError(f"{partition}: {reader} was given {value!r} at {offset}, which was aborted")
 
 
 def _check_group(
@@ -272,14 +274,14 @@ def _check_group(
         if event.is_answer:
             highest = max(highest, event.commit.offset)
         elif event.commit.offset < highest and event.commit.answered_at is not None:
-            raise Violation(
+            raise BrokenError(
                 f"{partition}: {group} had committed {highest}, and commits {event.commit.offset} later: it went back"
             )
     for offset, value in history.processed.get((group, partition), {}).items():
         if offset not in found.rows or found.rows[offset][0] != value:
-            raise Violation(f"{partition}: a member of {group} was given {value!r} at {offset}, which is not there")
+            raise BrokenError(f"{partition}: a member of {group} was given {value!r} at {offset}, which is not there")
         if offset in found.aborted:
-            raise Violation(f"{partition}: a member of {group} was given what was aborted, at {offset}")
+            raise BrokenError(f"{partition}: a member of {group} was given what was aborted, at {offset}")
 
 
 @dataclass(slots=True)
@@ -306,10 +308,10 @@ def check_register(name: str, register: Register) -> None:
         before = max((w.offset for w in register.writes if w.answered_at and w.answered_at < read.asked_at), default=-1)
         latest = max((w.offset for w in register.writes if w.asked_at < read.answered_at), default=-1)
         if not before <= read.offset <= latest:
-            raise Violation(f"{name}: read {read.offset}, after {before} was written and {latest} asked for")
+            raise BrokenError(f"{name}: read {read.offset}, after {before} was written and {latest} asked for")
         earlier = max(
             (r.offset for r in register.reads if r.answered_at is not None and r.answered_at < read.asked_at),
             default=-1,
         )
         if read.offset < earlier:
-            raise Violation(f"{name}: read {read.offset} after {earlier} had been read")
+            raise BrokenError(f"{name}: read {read.offset} after {earlier} had been read")

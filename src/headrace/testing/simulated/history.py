@@ -8,7 +8,7 @@ from enum import Enum
 from headrace.topics import TopicPartition
 
 
-class Violation(AssertionError):
+class BrokenError(AssertionError):
     """A promise was broken; the text says which, where, and what was seen."""
 
 
@@ -87,11 +87,11 @@ class History:
         self.count("records acknowledged")
         known = self.acknowledged.setdefault(partition, {})
         if known.setdefault(offset, value) != value:
-            raise Violation(f"{partition}: offset {offset} was acknowledged for {known[offset]!r} and for {value!r}")
+            raise BrokenError(f"{partition}: offset {offset} was acknowledged for {known[offset]!r} and for {value!r}")
 
     def was_read(self, reader: str, partition: TopicPartition, offset: int, value: str, committed_only: bool) -> None:
         self.count("records read")
         rows = self.reads.setdefault((reader, partition), Read(committed_only)).rows
         if rows and offset <= rows[-1][0]:
-            raise Violation(f"{partition}: {reader} was given offset {offset} after {rows[-1][0]}")
+            raise BrokenError(f"{partition}: {reader} was given offset {offset} after {rows[-1][0]}")
         rows.append((offset, value))

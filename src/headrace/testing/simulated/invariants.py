@@ -8,7 +8,7 @@ from headrace.broker.broker import Broker
 from headrace.broker.partition import Partition
 from headrace.cluster.image import Image, PartitionImage
 from headrace.testing.simulated.cluster import SimulatedCluster
-from headrace.testing.simulated.history import Violation
+from headrace.testing.simulated.history import BrokenError
 from headrace.testing.simulated.timeline import CLUSTER, Timeline
 
 #: A partition of one topic: a topic of the same name that was made later is another.
@@ -68,7 +68,7 @@ class Invariants:
         active = [broker for broker in alive if broker.metadata.active.is_active]
         epochs = {broker.metadata.active.epoch: broker for broker in active}
         if len(epochs) < len(active):
-            raise Violation(f"brokers {[broker.node_id for broker in active]} are controllers of one epoch")
+            raise BrokenError(f"brokers {[broker.node_id for broker in active]} are controllers of one epoch")
         if len(active) > 1:
             self._timeline.saw("two brokers take themselves for the controller")
         if not epochs:
@@ -94,15 +94,15 @@ class Invariants:
     def _check_state(self, known: Known, state: PartitionImage) -> None:
         name = known.name
         if state.leader_epoch < known.leader_epoch:
-            raise Violation(f"{name}: the leader epoch went from {known.leader_epoch} back to {state.leader_epoch}")
+            raise BrokenError(f"{name}: the leader epoch went from {known.leader_epoch} back to {state.leader_epoch}")
         if state.partition_epoch < known.partition_epoch:
-            raise Violation(
+            raise BrokenError(
                 f"{name}: the partition epoch went from {known.partition_epoch} back to {state.partition_epoch}"
             )
         if state.leader >= 0 and state.leader not in state.isr:
-            raise Violation(f"{name}: broker {state.leader} leads, but the in-sync replicas are {state.isr}")
+            raise BrokenError(f"{name}: broker {state.leader} leads, but the in-sync replicas are {state.isr}")
         if not set(state.isr) <= set(state.replicas):
-            raise Violation(f"{name}: in sync are {state.isr}, but the replicas are {state.replicas}")
+            raise BrokenError(f"{name}: in sync are {state.isr}, but the replicas are {state.replicas}")
         if state.leader != known.leader or state.leader_epoch != known.leader_epoch:
             who = "nobody leads" if state.leader < 0 else f"broker {state.leader} leads"
             self._timeline.add(CLUSTER, "leader", f"{name}: {who}, epoch {state.leader_epoch}")
@@ -131,15 +131,15 @@ class Invariants:
             return
         watermark, epoch = log.high_watermark, partition.leader_epoch
         if watermark > log.end_offset:
-            raise Violation(f"{known.name}: broker {broker.node_id} has watermark {watermark}, end {log.end_offset}")
+            raise BrokenError(f"{known.name}: broker {broker.node_id} has watermark {watermark}, end {log.end_offset}")
         if not partition.is_leader or partition.state is None or broker.incarnation is None:
             return
         life = broker.incarnation
         if self._leaders.setdefault((key, epoch), life) != life:
-            raise Violation(f"{known.name}: two brokers lead in leader epoch {epoch}, one is {broker.node_id}")
+            raise BrokenError(f"{known.name}: two brokers lead in leader epoch {epoch}, one is {broker.node_id}")
         before = self._watermarks.get((life, key, epoch), 0)
         if watermark < before:
-            raise Violation(f"{known.name}: broker {broker.node_id} took its watermark back: {before}, {watermark}")
+            raise BrokenError(f"{known.name}: broker {broker.node_id} took its watermark back: {before}, {watermark}")
         if watermark != before:
             self._watermarks[life, key, epoch] = watermark
             known.committed = max(known.committed, watermark)
@@ -147,7 +147,7 @@ class Invariants:
         if epoch < known.leader_epoch:
             self._timeline.saw("a former leader still thinks that it leads")
         elif log.end_offset < known.committed and epoch == known.leader_epoch:
-            raise Violation(
+            raise BrokenError(
                 f"{known.name}: broker {broker.node_id} leads in epoch {epoch} with a log that ends at "
                 f"{log.end_offset}, but all below {known.committed} was committed"
             )
@@ -163,7 +163,7 @@ class Invariants:
             if partition is None or partition.is_offline or partition.log.topic_id != key[0]:
                 continue
             if partition.log.end_offset < watermark:
-                raise Violation(
+                raise BrokenError(
                     f"{known.name}: broker {leader.node_id} has committed up to {watermark}, but broker "
                     f"{broker.node_id} is in sync and ends at {partition.log.end_offset}"
                 )

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field, replace
 
 from headrace.client.admin.types import NewTopic
 from headrace.errors import HeadraceError
-from headrace.runtime.simulated import Simulation, SimulationFailed, SimulationStuck
+from headrace.runtime.simulated import Simulation, SimulationFailedError, SimulationStuckError
 from headrace.testing.simulated.checks import Contents, all_contents, check_all, not_given, unrest
 from headrace.testing.simulated.cluster import SimulatedCluster
-from headrace.testing.simulated.history import History, Violation
+from headrace.testing.simulated.history import BrokenError, History
 from headrace.testing.simulated.invariants import Invariants
 from headrace.testing.simulated.plans import Plan
 from headrace.testing.simulated.timeline import CLUSTER, Timeline, logs_in
@@ -60,10 +60,10 @@ class Run:
             try:
                 self.simulation.run(self._main())
                 self.simulation.check()
-            except (Violation, SimulationFailed, SimulationStuck, HeadraceError, TimeoutError) as error:
+            except (BrokenError, SimulationFailedError, SimulationStuckError, HeadraceError, TimeoutError) as error:
                 failure = f"{type(error).__name__}: {error}"
                 cause = error.__cause__
-                if isinstance(error, SimulationFailed) and cause is not None:
+                if isinstance(error, SimulationFailedError) and cause is not None:
                     failure += "\n" + "".join(traceback.format_exception(cause)[-4:])
             except Exception as error:  # noqa: BLE001 - a defect of any kind is what this looks for
                 failure = f"{type(error).__name__}: {error}\n" + "".join(traceback.format_exception(error)[-4:])
@@ -108,7 +108,7 @@ class Run:
             async with asyncio.timeout(_HEAL_S):
                 await hurting
         except TimeoutError:
-            raise Violation(f"a broker does not start: {unrest(cluster)}") from None
+            raise BrokenError(f"a broker does not start: {unrest(cluster)}") from None
         troubles.clear()
         self.timeline.add(CLUSTER, "fault", "all faults are over")
         found = await self._heal(cluster, workloads, running)
@@ -134,7 +134,7 @@ class Run:
                     await asyncio.sleep(CHECK_S)
                 return found
         except TimeoutError:
-            raise Violation(f"it does not heal within {_HEAL_S:g} s: {reason}") from None
+            raise BrokenError(f"it does not heal within {_HEAL_S:g} s: {reason}") from None
 
     async def _end(self, workloads: list[Workload], running: list[asyncio.Future[None]], *, is_reading: bool) -> None:
         chosen = [(workload, task) for workload, task in zip(workloads, running) if workload.is_reading == is_reading]

@@ -7,7 +7,7 @@ import errno
 from collections.abc import Awaitable, Callable
 
 from headrace.errors import HeadraceError
-from headrace.runtime.simulated import CrashModel, Fault, HostDied, WorkModel
+from headrace.runtime.simulated import CrashModel, DiskFault, HostDiedError, WorkModel
 from headrace.testing.simulated.cluster import SimulatedBroker, SimulatedCluster
 from headrace.testing.simulated.plans import Plan, Trouble
 from headrace.testing.simulated.timeline import CLUSTER, STORE, Timeline
@@ -63,7 +63,7 @@ class Troubles:
         while broker.broker is None:
             try:
                 await broker.start()
-            except (HostDied, HeadraceError) as error:
+            except (HostDiedError, HeadraceError) as error:
                 self.timeline.add(broker.name, "log", f"could not be started: {error}")
                 await asyncio.sleep(_RESTART_S)
         self.timeline.add(broker.name, "fault", "serves again")
@@ -142,7 +142,7 @@ class Troubles:
         self.unclean.add(broker.node_id)
         operation = ("sync", "append", "read", "open")[int(trouble.level * 4)]
         with self.timeline.span(broker.name, f"disk fails: {operation}"):
-            fault = broker.host.disk.inject(Fault(operation, errno.EIO, under="/data", times=None))
+            fault = broker.host.disk.inject(DiskFault(operation, errno.EIO, under="/data", times=None))
             await asyncio.sleep(trouble.for_s)
         fault.times = 0
         broker.kill()

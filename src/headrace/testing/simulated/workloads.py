@@ -13,9 +13,9 @@ from headrace.client.consumer.aio import Consumer
 from headrace.client.consumer.errors import CommitFailedError
 from headrace.client.errors import (
     AbortableTransactionError,
-    DeliveryTimeout,
+    DeliveryTimeoutError,
     FatalTransactionError,
-    TransactionTimeout,
+    TransactionTimeoutError,
 )
 from headrace.client.producer.aio import Producer
 from headrace.client.producer.delivery import Delivery
@@ -91,7 +91,7 @@ class Writer(Workload):
     async def _delivered(self, delivery: Delivery, partition: TopicPartition, value: str) -> None:
         try:
             told = await delivery
-        except DeliveryTimeout:
+        except DeliveryTimeoutError:
             self.history.count("deliveries timed out")
             return
         self.history.was_acknowledged(partition, told.offset, value)
@@ -116,7 +116,7 @@ class Transactor(Workload):
                     await self.pause(0.3)
                 if number >= self.plan.records_max:
                     return
-            except (FatalTransactionError, TransactionTimeout, TimeoutError):
+            except (FatalTransactionError, TransactionTimeoutError, TimeoutError):
                 self.history.count("transactional producers given up")
                 await asyncio.sleep(0.1)
             finally:

@@ -37,6 +37,7 @@ COMMANDS = {
     "reassign": ("reassign", "Move replicas between brokers: plan, run, status, cancel."),
     "elect": ("elect", "Elect leaders: the preferred ones, or, at a price, any."),
     "log": ("log", "Look into a data directory, without a broker."),
+    "simulate": ("headrace.testing.simulated.command", "Run whole clusters in virtual time, under faults."),
 }
 EPILOG = (
     "Exit codes: 0 done; 1 refused or failed; 2 wrong command line or configuration; 3 no answer in time; 130 Ctrl-C."

@@ -5,6 +5,7 @@ from headrace.testing.embedded import EmbeddedBroker, broker
 from headrace.testing.processes import BrokerDidNotStartError, BrokerProcess
 from headrace.testing.proxy import Cut, Direction, FaultProxy, Reorder
 from headrace.testing.server_process import free_port
+from headrace.testing.simulated import SimulatedCluster, simulated_cluster
 from headrace.testing.zookeeper import ZooKeeperEnsemble, ZooKeeperNotFoundError, ZooKeeperProcess
 
 # The names that these had before, for programs that use them.
@@ -21,9 +22,11 @@ __all__ = [
     "FaultProxy",
     "NoZooKeeper",
     "Reorder",
+    "SimulatedCluster",
     "ZooKeeperEnsemble",
     "ZooKeeperNotFoundError",
     "ZooKeeperProcess",
     "broker",
     "free_port",
+    "simulated_cluster",
 ]

@@ -321,6 +321,10 @@ class ModelSession(SessionBase):
             raise self._lost()
         try:
             self._model.commit(self, operations)
+        except SessionExpiredError:
+            # Whoever is told so by a server knows that the session is over.
+            self.end()
+            raise
         finally:
             self._model.catch_up(server)
         if self._happens(self._model.faults.loss_after):

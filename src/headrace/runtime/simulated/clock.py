@@ -12,9 +12,10 @@ class SimulatedClock:
     def __init__(self, loop: SimulatedLoop, *, skew_ms: int = 0):
         self._loop = loop
         self.skew_ms = skew_ms
+        self._drift = 0.0
 
     def now_ms(self) -> int:
-        return EPOCH_MS + int(self._loop.time() * 1_000) + self.skew_ms
+        return EPOCH_MS + int(self._loop.time() * 1_000 * (1.0 + self._drift)) + self.skew_ms
 
     def monotonic(self) -> float:
         return self._loop.time()
@@ -23,3 +24,10 @@ class SimulatedClock:
         """Set the wall clock forward, or back; monotonic time does not notice."""
         self._loop.trace.record("clock-jump", by_ms)
         self.skew_ms += by_ms
+
+    def drift(self, rate: float) -> None:
+        """Let the wall clock run that much too fast from now on (0.01: ten milliseconds a second), or too slow."""
+        self._loop.trace.record("clock-drift", rate)
+        before_ms = self.now_ms()
+        self._drift = rate
+        self.skew_ms += before_ms - self.now_ms()

@@ -21,12 +21,14 @@ _TIMERS_CANCELLED_MIN = 100
 class Incarnation:
     """One life of a simulated host. What was started in it runs in a context that names it, and stops with it."""
 
-    __slots__ = ("alive", "host", "number")
+    __slots__ = ("alive", "held", "host", "number")
 
     def __init__(self, host: str, number: int):
         self.host = host
         self.number = number
         self.alive = True
+        #: What it would do, while it is paused.
+        self.held: list[asyncio.Handle] | None = None
 
 
 incarnation: ContextVar[Incarnation | None] = ContextVar("incarnation", default=None)
@@ -124,8 +126,12 @@ class SimulatedLoop(asyncio.BaseEventLoop):
             if handle._cancelled:
                 continue
             life = handle._context.get(incarnation)
-            if life is not None and not life.alive:
-                continue  # the host that would have done this is dead
+            if life is not None:
+                if not life.alive:
+                    continue  # the host that would have done this is dead
+                if life.held is not None:
+                    life.held.append(handle)
+                    continue
             self.steps += 1
             if self.steps > self._steps_max:
                 raise SimulationStuckError(
@@ -212,6 +218,11 @@ class SimulatedLoop(asyncio.BaseEventLoop):
             if task.done() and task._log_traceback:  # asyncio's mark of exactly that
                 error = task.exception()
                 self._keep_unhandled(self, {"message": "Task exception was never retrieved", "exception": error})
+
+    def resume(self, life: Incarnation) -> None:
+        """Let a paused host do what it would have done meanwhile, in that order."""
+        held, life.held = life.held, None
+        self._ready.extend(held or ())  # type: ignore[attr-defined]  # BaseEventLoop's
 
     def abandon(self, life: Incarnation | None = None) -> None:
         """End the tasks of a dead host (or all) now, so that no garbage collector ends them at a time of its own.

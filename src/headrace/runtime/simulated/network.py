@@ -85,10 +85,14 @@ class Fabric:
             if not one_way:
                 self._cut.add((other, one))
 
-    def heal(self) -> None:
-        """End all partitions."""
+    def heal(self, ones: Iterable[str] | None = None, others: Iterable[str] | None = None) -> None:
+        """End all partitions, or those between these hosts, in both directions."""
         self.trace.record("net-heal")
-        self._cut.clear()
+        if ones is None or others is None:
+            self._cut.clear()
+        else:
+            for one, other in itertools.product(list(ones), list(others)):
+                self._cut -= {(one, other), (other, one)}
         held, self.held = self.held, {}
         for pipe in held:
             pipe.pump()

@@ -41,6 +41,7 @@ class Host:
         self.disk.makedirs(DATA_DIRECTORY)
         self.disk.sync_dir("/")
         self._lives = 0
+        self._work = simulation.work or WorkModel()
         self._running: dict[asyncio.Task[Any], asyncio.Future[Any]] = {}
         self._boot()
 
@@ -56,23 +57,29 @@ class Host:
             self.disk.on_operation = simulation.interleaver.point
             self.disk.on_sync = simulation.interleaver.wait
         rng = simulation.random_for(f"{self.name}, life {self._lives}")
+        self._workers = SimulatedWorkers(
+            simulation.loop,
+            simulation.random_for(f"threads of {self.name}, life {self._lives}"),
+            8,
+            self._work,
+            simulation.interleaver,
+        )
         self.runtime = Runtime(
             clock=self.clock,
             rng=rng,
             disk=self.disk,
             network=SimulatedNetwork(simulation.network, self.name),
-            workers=SimulatedWorkers(
-                simulation.loop,
-                simulation.random_for(f"threads of {self.name}, life {self._lives}"),
-                8,
-                simulation.work,
-                simulation.interleaver,
-            ),
+            workers=self._workers,
         )
 
     @property
     def alive(self) -> bool:
         return self.life.alive
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether something that was started here is not done."""
+        return bool(self._running)
 
     def start(self, work: Coroutine[Any, Any, T], *, name: str | None = None) -> asyncio.Future[T]:
         """Run `work` as this host's. The future raises `HostDiedError` if the host is killed before it is done."""
@@ -103,6 +110,23 @@ class Host:
             if not future.done():
                 future.set_exception(HostDiedError(f"host {self.name!r} was killed"))
                 future.exception()  # a test that does not wait for a killed host is no mistake
+
+    def pause(self) -> None:
+        """Do nothing until `resume`, as a process that is stopped, or a machine that swaps: others see it hang."""
+        if self.life.alive and self.life.held is None:
+            self._simulation.trace.record("pause", self.name)
+            self.life.held = []
+
+    def resume(self) -> None:
+        """Go on as if nothing had happened; time has passed all the same."""
+        if self.life.alive and self.life.held is not None:
+            self._simulation.trace.record("resume", self.name)
+            self._simulation.loop.resume(self.life)
+
+    def use_disk(self, work: WorkModel) -> None:
+        """Let disk work take as long as that model says from now on, also after a restart."""
+        self._work = work
+        self._workers.use(work)
 
     def restart(self) -> Runtime:
         """A new life on the same disk (killing the old one, if it lives, as a process)."""
@@ -150,6 +174,11 @@ class Simulation:
         )
         self.network = Fabric(self.loop, self.random_for("network"), network)
         self._hosts: dict[str, Host] = {}
+
+    @property
+    def hosts(self) -> list[str]:
+        """The names of all hosts, in the order in which they came."""
+        return list(self._hosts)
 
     def random_for(self, purpose: str) -> random.Random:
         """A stream of its own for each purpose: one draw more in one place does not change all the others."""

@@ -58,7 +58,7 @@ class SimulatedPool:
             raise ValueError(f"pool {name!r} needs at least one thread, not {threads}")
         self._loop = loop
         self._rng = rng
-        self._model = model
+        self.model = model
         self._interleaver = interleaver
         self._name = name
         self._free = threads
@@ -88,7 +88,7 @@ class SimulatedPool:
     def _start(self) -> None:
         while self._free and self._queue:
             self._free -= 1
-            self._loop.call_later(self._model.draw(self._rng), self._do, *self._queue.popleft())
+            self._loop.call_later(self.model.draw(self._rng), self._do, *self._queue.popleft())
 
     def _do(self, future: asyncio.Future[Any], fn: Callable[..., Any], args: tuple[Any, ...]) -> None:
         if self._interleaver is not None:
@@ -100,12 +100,12 @@ class SimulatedPool:
             result = fn(*args)
         except BaseException as raised:  # noqa: BLE001 - handed to the future, as a thread would
             error = raised
-        self._loop.call_later(self._model.draw(self._rng), self._finish, future, result, error)
+        self._loop.call_later(self.model.draw(self._rng), self._finish, future, result, error)
 
     def _step(self, future: asyncio.Future[Any], strand: Strand) -> None:
         if not strand.done:
             strand.step()
-        delay_s = self._model.draw(self._rng)
+        delay_s = self.model.draw(self._rng)
         if strand.done:
             self._loop.call_later(delay_s, self._finish, future, strand.result, strand.error)
         else:
@@ -156,6 +156,12 @@ class SimulatedWorkers:
         )
         self._pools.append(made)
         return made
+
+    def use(self, model: WorkModel) -> None:
+        """Take as long as that model says from now on."""
+        self._model = model
+        for pool in self._pools:
+            pool.model = model
 
     async def close(self) -> None:
         for pool in self._pools:

@@ -1,0 +1,299 @@
+"""A whole cluster inside one process, in virtual time: real brokers and clients on simulated machines.
+
+Nothing is replaced but reality: the brokers are those of `headrace start`, the clients those of `headrace.aio`, and a
+model of ZooKeeper stands between the brokers. What happens, and in which order, is decided by the seed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from typing import Any, TypeVar
+
+from headrace.broker.broker import Broker
+from headrace.client.admin.aio import Admin
+from headrace.client.consumer.aio import Consumer
+from headrace.client.producer.aio import Producer
+from headrace.cluster.image import Image
+from headrace.cluster.store.model import ZooKeeperModel
+from headrace.cluster.store.node_store import NodeStore
+from headrace.runtime import Runtime
+from headrace.runtime.simulated import CrashModel, Host, Simulation
+
+T = TypeVar("T")
+
+PORT = 9092
+_LOOK_S = 0.02
+_STORE_SESSION_S = 1.0
+_STORE_TIMEOUT_S = 2.0
+#: What makes a few virtual seconds enough for elections and rebalances.
+SETTINGS = {
+    "log.dirs": "/data/one",
+    "broker.session.timeout.ms": "2000",
+    "broker.heartbeat.interval.ms": "500",
+    "replica.lag.time.max.ms": "3000",
+    "replica.fetch.wait.max.ms": "200",
+    "offsets.topic.num.partitions": "2",
+    "transaction.state.log.num.partitions": "2",
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": "1000",
+    "group.initial.rebalance.delay.ms": "100",
+    "group.min.session.timeout.ms": "1000",
+}
+
+
+class SimulatedBroker:
+    """`headrace start` on a simulated machine."""
+
+    def __init__(self, cluster: SimulatedCluster, node_id: int, settings: Mapping[str, str]) -> None:
+        self.node_id = node_id
+        self.name = f"broker-{node_id}"
+        self.host: Host = cluster.simulation.host(self.name)
+        self._cluster = cluster
+        self._settings = {
+            **SETTINGS,
+            "node.id": str(node_id),
+            "listeners": f"PLAINTEXT://{self.name}:{PORT}",
+            "broker.rack": f"rack-{node_id}",
+            **settings,
+        }
+        #: The broker's process, once it serves.
+        self.broker: Broker | None = None
+        #: Whether the store hears of it.
+        self.reaches_store = True
+
+    @property
+    def is_paused(self) -> bool:
+        return self.host.life.alive and self.host.life.held is not None
+
+    async def start(self) -> None:
+        """Start its process, and return once it serves."""
+        if self.broker is not None:
+            return
+        runtime = self.host.runtime if self.host.alive and not self.host.is_busy else self.host.restart()
+        self.broker = await self.host.start(self._start(runtime, self.host.life), name=self.name)
+
+    async def _start(self, runtime: Runtime, life: object) -> Broker:
+        cluster, host = self._cluster, self.host
+
+        def reaches() -> bool:
+            return self.reaches_store and host.life is life and host.alive
+
+        store = NodeStore(
+            runtime,
+            lambda: cluster.store.session(runtime.clock, reaches),
+            timeout_s=_STORE_TIMEOUT_S,
+            where="the store",
+        )
+        broker = cluster.broker_class.from_settings(runtime, self._settings, store=store)
+        await broker.start()
+        return broker
+
+    async def stop(self) -> None:
+        """Shut down in order, and end the process."""
+        broker, self.broker = self.broker, None
+        if broker is None:
+            return
+
+        async def stop(runtime: Runtime) -> None:
+            await broker.stop()
+            await runtime.close()
+
+        await self.host.start(stop(self.host.runtime))
+        self.host.kill(power_loss=False)
+
+    def kill(self) -> None:
+        """End the process at once; what it had written is kept by the machine."""
+        self.broker = None
+        self.host.kill(power_loss=False)
+
+    def lose_power(self, model: CrashModel = CrashModel.HARSH) -> None:
+        """The machine loses its power: what was not synced may be gone, or torn."""
+        self.broker = None
+        self.host.kill(power_loss=True, model=model)
+
+
+class SimulatedCluster:
+    """Brokers 1 to `brokers`, and what a test does to them."""
+
+    def __init__(self, simulation: Simulation, *, brokers: int = 3, settings: Mapping[str, str] | None = None) -> None:
+        self.simulation = simulation
+        self.broker_class = Broker
+        self.store = ZooKeeperModel(simulation.random_for("store"), session_timeout_s=_STORE_SESSION_S)
+        replicas = str(min(brokers, 3))
+        own = {
+            "default.replication.factor": replicas,
+            "offsets.topic.replication.factor": replicas,
+            "transaction.state.log.replication.factor": replicas,
+            "transaction.state.log.min.isr": str(min(brokers, 2)),
+            **(settings or {}),
+        }
+        self.brokers = {node_id: SimulatedBroker(self, node_id, own) for node_id in range(1, brokers + 1)}
+        self._clients = 0
+
+    # --- what runs
+
+    @property
+    def bootstrap_servers(self) -> str:
+        return ",".join(f"{broker.name}:{PORT}" for broker in self.brokers.values())
+
+    @property
+    def alive(self) -> list[Broker]:
+        """Those that serve, also while they are paused."""
+        return [broker.broker for broker in self.brokers.values() if broker.broker is not None]
+
+    @property
+    def newest_image(self) -> Image | None:
+        """The metadata as the broker has it that knows most."""
+        return max((broker.image for broker in self.alive), key=lambda image: image.offset, default=None)
+
+    @property
+    def controller_id(self) -> int | None:
+        """Who decides; None when nobody does, or more than one thinks so."""
+        found = [broker.node_id for broker in self.alive if broker.metadata.active.is_active]
+        return found[0] if len(found) == 1 else None
+
+    async def start(self) -> None:
+        """Return once every broker knows of all others."""
+        await asyncio.gather(*(broker.start() for broker in self.brokers.values()))
+        await self.until(self._all_know_all, 60.0, "the brokers do not find one another")
+
+    def _all_know_all(self) -> bool:
+        return all(all(map(broker.image.is_active, self.brokers)) for broker in self.alive)
+
+    async def until(self, condition: Callable[[], bool], timeout_s: float, otherwise: str) -> float:
+        """Wait for something to be so; how long that took, in virtual seconds."""
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        while not condition():
+            if loop.time() - began > timeout_s:
+                raise TimeoutError(f"{otherwise}: {timeout_s:g} virtual seconds were not enough")
+            await asyncio.sleep(_LOOK_S)
+        return loop.time() - began
+
+    # --- clients
+
+    def client_host(self, name: str | None = None) -> Host:
+        """A machine for a client."""
+        if name is None:
+            self._clients += 1
+            name = f"client-{self._clients}"
+        return self.simulation.host(name)
+
+    def _configured(self, host: Host | None, config: Mapping[str, Any]) -> dict[str, Any]:
+        host = host or self.client_host()
+        own = {"runtime": host.runtime, "bootstrap_servers": self.bootstrap_servers}
+        if "client_id" not in config and "client.id" not in config:
+            # The clients number themselves through the life of the process, which would make every run another.
+            own["client_id"] = host.name
+        return {**own, **config}
+
+    def producer(self, *, host: Host | None = None, **config: Any) -> Producer:
+        """A producer of this cluster, on a machine of its own unless one is given."""
+        return Producer(**self._configured(host, config))
+
+    def consumer(self, *, host: Host | None = None, **config: Any) -> Consumer:
+        """A consumer of this cluster."""
+        return Consumer(**self._configured(host, config))
+
+    def admin(self, *, host: Host | None = None, **config: Any) -> Admin:
+        """An admin client of this cluster."""
+        return Admin(**self._configured(host, config))
+
+    # --- what goes wrong
+
+    def kill(self, node_id: int) -> None:
+        """End a broker's process at once."""
+        self.brokers[node_id].kill()
+
+    def lose_power(self, node_id: int) -> None:
+        """Let a broker's machine lose its power, and with it what was not synced."""
+        self.brokers[node_id].lose_power()
+
+    async def restart(self, node_id: int) -> None:
+        """Start a broker (killing it first, if it runs), and return once it serves."""
+        if self.brokers[node_id].broker is not None:
+            self.kill(node_id)
+        await self.brokers[node_id].start()
+
+    async def stop(self, node_id: int) -> None:
+        """Shut a broker down in order."""
+        await self.brokers[node_id].stop()
+
+    def pause(self, node_id: int) -> None:
+        """Let a broker hang: it does nothing, and its connections stay open."""
+        self.brokers[node_id].host.pause()
+
+    def resume(self, node_id: int) -> None:
+        self.brokers[node_id].host.resume()
+
+    def partition(self, ones: Iterable[int], others: Iterable[int] | None = None, *, one_way: bool = False) -> None:
+        """Cut brokers off from others (all that are left, unless named); those keep their clients and the store."""
+        ones = list(ones)
+        rest = [node_id for node_id in self.brokers if node_id not in ones] if others is None else list(others)
+        self.simulation.network.partition(_names(ones), _names(rest), one_way=one_way)
+
+    def heal(self) -> None:
+        """End all partitions of the network, and let every broker reach the store."""
+        self.simulation.network.heal()
+        for broker in self.brokers.values():
+            broker.reaches_store = True
+
+    def fill_disk(self, node_id: int, free_bytes: int = 0) -> None:
+        """Leave a broker only so much room on its disk."""
+        self.brokers[node_id].host.disk.fill(free_bytes)
+
+    def empty_disk(self, node_id: int) -> None:
+        """Give it room again."""
+        self.brokers[node_id].host.disk.fill(1 << 40)
+
+
+def _names(node_ids: Iterable[int]) -> list[str]:
+    return [f"broker-{node_id}" for node_id in node_ids]
+
+
+class ClusterUnderSeed:
+    """What `simulated_cluster` gives: `run` takes a story to its end. The same seed takes the same course each time."""
+
+    def __init__(self, seed: int, brokers: int, settings: Mapping[str, str] | None, time_max_s: float) -> None:
+        self.seed = seed
+        #: Says which course the last run took.
+        self.digest: str | None = None
+        self._brokers = brokers
+        self._settings = settings
+        self._time_max_s = time_max_s
+
+    def run(self, story: Callable[[SimulatedCluster], Coroutine[Any, Any, T]]) -> T:
+        """Start the cluster, tell the story, and give what it gives."""
+        simulation = Simulation(self.seed, time_max_s=self._time_max_s)
+
+        async def main() -> T:
+            cluster = SimulatedCluster(simulation, brokers=self._brokers, settings=self._settings)
+            await cluster.start()
+            told = await story(cluster)
+            for broker in cluster.brokers.values():
+                broker.kill()
+            return told
+
+        try:
+            told = simulation.run(main())
+            self.digest = simulation.trace.digest()
+            simulation.check()
+            return told
+        finally:
+            simulation.loop.close()
+
+
+def simulated_cluster(
+    seed: int, *, brokers: int = 3, settings: Mapping[str, str] | None = None, time_max_s: float = 86_400.0
+) -> ClusterUnderSeed:
+    """A cluster in virtual time, decided by a seed:
+
+    async def story(cluster):
+        async with cluster.producer() as producer:
+            await producer.send("orders", b"one")
+        cluster.kill(1)
+        ...
+
+    simulated_cluster(seed=7).run(story)
+    """
+    return ClusterUnderSeed(seed, brokers, settings, time_max_s)

@@ -1,0 +1,97 @@
+"""What clients asked for and what they were told, for the checks at the end of a run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+from headrace.topics import TopicPartition
+
+
+class BrokenError(AssertionError):
+    """A promise was broken; the text says which, where, and what was seen."""
+
+
+class Outcome(Enum):
+    COMMITTED = "committed"
+    ABORTED = "aborted"
+    UNKNOWN = "unknown"
+
+
+@dataclass(slots=True)
+class Transaction:
+    """What one transaction wrote, where, and what became of it as far as its producer was told."""
+
+    writer: str
+    number: int
+    values: dict[TopicPartition, str] = field(default_factory=dict)
+    has_offset: bool = False
+    outcome: Outcome = Outcome.UNKNOWN
+
+
+@dataclass(slots=True)
+class Commit:
+    """An offset that was committed, or read: when it was asked for, and when answered (None: it was not)."""
+
+    offset: int
+    asked_at: int
+    answered_at: int | None = None
+
+
+@dataclass(slots=True)
+class Register:
+    """One committed offset: the writes of its only writer, in order, and what readers were told."""
+
+    writes: list[Commit] = field(default_factory=list)
+    reads: list[Commit] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Read:
+    """What one consumer without a group was given of a partition, in that order."""
+
+    is_committed_only: bool
+    rows: list[tuple[int, str]] = field(default_factory=list)
+
+
+class History:
+    """All of a run. `tick` numbers events: what was answered before something else was asked has a smaller number."""
+
+    def __init__(self) -> None:
+        self._ticks = 0
+        #: Values that were sent, by topic; each is sent once.
+        self.sent: dict[str, set[str]] = {}
+        #: Topics whose records may be there twice, as their producers do not number them.
+        self.may_repeat: set[str] = set()
+        self.acknowledged: dict[TopicPartition, dict[int, str]] = {}
+        self.transactions: list[Transaction] = []
+        self.reads: dict[tuple[str, TopicPartition], Read] = {}
+        #: By group and partition.
+        self.registers: dict[tuple[str, TopicPartition], Register] = {}
+        self.group_commits: dict[tuple[str, TopicPartition], list[Commit]] = {}
+        #: Groups that read all topics.
+        self.groups: list[str] = []
+        self.processed: dict[tuple[str, TopicPartition], dict[int, str]] = {}
+        #: Topics that were made and deleted: what the last answer said (None: not known).
+        self.scratch: dict[str, bool | None] = {}
+        self.counts: dict[str, int] = {}
+
+    def tick(self) -> int:
+        self._ticks += 1
+        return self._ticks
+
+    def count(self, what: str, by: int = 1) -> None:
+        self.counts[what] = self.counts.get(what, 0) + by
+
+    def was_acknowledged(self, partition: TopicPartition, offset: int, value: str) -> None:
+        self.count("records acknowledged")
+        known = self.acknowledged.setdefault(partition, {})
+        if known.setdefault(offset, value) != value:
+            raise BrokenError(f"{partition}: offset {offset} was acknowledged for {known[offset]!r} and for {value!r}")
+
+    def was_read(self, reader: str, partition: TopicPartition, offset: int, value: str, committed_only: bool) -> None:
+        self.count("records read")
+        rows = self.reads.setdefault((reader, partition), Read(committed_only)).rows
+        if rows and offset <= rows[-1][0]:
+            raise BrokenError(f"{partition}: {reader} was given offset {offset} after {rows[-1][0]}")
+        rows.append((offset, value))

@@ -1,0 +1,136 @@
+"""A run as a page: brokers as lanes, faults as bars, who leads each partition and who is in sync, line by line."""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Iterable
+
+from headrace.testing.simulated.runs import Verdict
+from headrace.testing.simulated.timeline import CLUSTER, STORE, Entry
+
+_WIDTH = 1200
+_LEFT = 150
+_LANE = 26
+_COLOURS = ("#4e79a7", "#f28e2b", "#59a14f", "#b07aa1", "#edc948", "#76b7b2")
+_NOBODY = "#dddddd"
+_LEADS = re.compile(r"^(?P<name>.+): broker (?P<broker>\d+) leads, epoch (?P<epoch>\d+)$")
+_NOBODY_LEADS = re.compile(r"^(?P<name>.+): nobody leads, epoch (?P<epoch>\d+)$")
+_IN_SYNC = re.compile(r"^(?P<name>.+): in sync \[(?P<isr>[\d, ]*)\]")
+_STYLE = """
+body { font: 14px/1.4 system-ui, sans-serif; margin: 1.5em; color: #222; background: #fff }
+svg { width: 100%; max-width: 1250px; font: 11px system-ui, sans-serif }
+table { border-collapse: collapse; margin-top: 1em } td { padding: 1px 10px 1px 0; vertical-align: top }
+tr.fault td { color: #b30000 } tr.leader td, tr.controller td { color: #1f4e79 } tr.isr td { color: #3c763d }
+tr.failure td { background: #ffe0e0; font-weight: bold; white-space: pre-wrap } td.at { text-align: right }
+p.verdict { font-weight: bold } label { margin-right: 1em }
+"""
+_SCRIPT = """
+for (const box of document.querySelectorAll('input')) box.onchange = () => {
+  for (const row of document.querySelectorAll('tr.' + box.value)) row.style.display = box.checked ? '' : 'none';
+};
+"""
+
+
+def page(verdict: Verdict) -> str:
+    """The whole page, with nothing to load."""
+    plan, timeline = verdict.plan, verdict.timeline
+    brokers = [f"broker-{node_id}" for node_id in range(1, plan.brokers + 1)]
+    clients = sorted({entry.lane for entry in timeline.entries} - {*brokers, STORE, CLUSTER})
+    lanes = [*brokers, STORE, CLUSTER, *clients]
+    partitions = _led(timeline.entries)
+    end_s = max(verdict.virtual_s, 0.001)
+    height = _LANE * (len(lanes) + len(partitions) + 2)
+    drawing = [*_axis(end_s, height), *_lanes(verdict, lanes, end_s), *_partitions(partitions, len(lanes), end_s)]
+    told = html.escape(verdict.failure or "Nothing was broken.")
+    kinds = ("fault", "leader", "isr", "controller", "log", "client")
+    boxes = "".join(f'<label><input type="checkbox" checked value="{kind}"> {kind}</label>' for kind in kinds)
+    return (
+        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>Seed {plan.seed}</title>'
+        f"<style>{_STYLE}</style></head><body><h1>Seed {plan.seed}</h1><p>{html.escape(plan.lines()[0])}</p>"
+        f'<p class="verdict">{told}</p>'
+        f'<svg viewBox="0 0 {_WIDTH} {height}" role="img">{"".join(drawing)}</svg><p>{boxes}</p>'
+        f"<table>{''.join(map(_row, timeline.entries))}</table><script>{_SCRIPT}</script></body></html>\n"
+    )
+
+
+def _row(entry: Entry) -> str:
+    text = html.escape(entry.text)
+    return (
+        f'<tr class="{entry.kind}"><td class="at">{entry.at_s:.3f} s</td><td>{html.escape(entry.lane)}</td>'
+        f"<td>{text}</td></tr>\n"
+    )
+
+
+def _x(at_s: float, end_s: float) -> float:
+    return _LEFT + (_WIDTH - _LEFT - 10) * at_s / end_s
+
+
+def _axis(end_s: float, height: int) -> Iterable[str]:
+    step_s = next((step for step in (1, 2, 5, 10, 20, 50, 100) if end_s / step <= 16), 200)
+    at_s = 0
+    while at_s <= end_s:
+        x = _x(at_s, end_s)
+        yield f'<line x1="{x:.1f}" x2="{x:.1f}" y1="0" y2="{height - 16}" stroke="#eee"/>'
+        yield f'<text x="{x:.1f}" y="{height - 4}" text-anchor="middle" fill="#666">{at_s} s</text>'
+        at_s += step_s
+
+
+def _lanes(verdict: Verdict, lanes: list[str], end_s: float) -> Iterable[str]:
+    places = {lane: place for place, lane in enumerate(lanes)}
+    for lane, place in places.items():
+        y = place * _LANE
+        yield f'<text x="4" y="{y + 17}">{html.escape(lane)}</text>'
+        yield f'<line x1="{_LEFT}" x2="{_WIDTH - 10}" y1="{y + 13}" y2="{y + 13}" stroke="#bbb"/>'
+    for span in verdict.timeline.spans:
+        if span.lane in places:
+            x, y = _x(span.start_s, end_s), places[span.lane] * _LANE + 4
+            width = max(2.0, _x(span.end_s, end_s) - x)
+            title = html.escape(f"{span.text} ({span.start_s:.2f} to {span.end_s:.2f} s)")
+            yield f'<g><title>{title}</title><rect x="{x:.1f}" y="{y}" width="{width:.1f}" height="18" fill="#e15759"'
+            text = _fitting(span.text, width)
+            yield f' opacity="0.75"/><text x="{x + 3:.1f}" y="{y + 13}" fill="#fff">{text}</text></g>'
+    for entry in verdict.timeline.entries:
+        if entry.kind in ("log", "controller", "failure") and entry.lane in places:
+            x, y = _x(entry.at_s, end_s), places[entry.lane] * _LANE + 13
+            colour = "#b30000" if entry.kind == "failure" else "#666"
+            title = html.escape(f"{entry.at_s:.3f} s: {entry.text}")
+            yield f'<circle cx="{x:.1f}" cy="{y}" r="3" fill="{colour}"><title>{title}</title></circle>'
+
+
+def _fitting(text: str, width: float) -> str:
+    return html.escape(text[: int(width / 6)])
+
+
+#: A time in which one broker led, or nobody (-1): when it began, the leader epoch, the in-sync replicas.
+_Reign = tuple[float, int, str]
+
+
+def _led(entries: Iterable[Entry]) -> dict[str, list[_Reign]]:
+    """Who led each partition from when on, and whenever others were in sync."""
+    found: dict[str, list[_Reign]] = {}
+    for entry in entries:
+        match = _LEADS.match(entry.text) or _NOBODY_LEADS.match(entry.text)
+        if entry.kind == "leader" and match is not None:
+            broker = int(match["broker"]) if "broker" in match.re.groupindex else -1
+            found.setdefault(match["name"], []).append((entry.at_s, broker, f"epoch {match['epoch']}"))
+        match = _IN_SYNC.match(entry.text)
+        if entry.kind == "isr" and match is not None and match["name"] in found:
+            _, broker, _ = found[match["name"]][-1]
+            found[match["name"]].append((entry.at_s, broker, f"in sync {match['isr']}"))
+    return found
+
+
+def _partitions(found: dict[str, list[_Reign]], above: int, end_s: float) -> Iterable[str]:
+    for place, (name, reigns) in enumerate(sorted(found.items())):
+        y = (above + place) * _LANE + 4
+        yield f'<text x="4" y="{y + 13}">{html.escape(name)}</text>'
+        for index, (at_s, broker, what) in enumerate(reigns):
+            until_s = reigns[index + 1][0] if index + 1 < len(reigns) else end_s
+            x = _x(at_s, end_s)
+            width = max(1.0, _x(until_s, end_s) - x)
+            colour = _NOBODY if broker < 0 else _COLOURS[(broker - 1) % len(_COLOURS)]
+            who = "nobody leads" if broker < 0 else f"broker {broker} leads"
+            title = html.escape(f"{name}: {who}, {what}, from {at_s:.3f} s")
+            yield f'<g><title>{title}</title><rect x="{x:.1f}" y="{y}" width="{width:.1f}" height="18" fill="{colour}"'
+            yield f' stroke="#fff"/><text x="{x + 3:.1f}" y="{y + 13}" fill="#fff">{_fitting(what, width)}</text></g>'

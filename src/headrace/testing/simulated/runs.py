@@ -1,0 +1,219 @@
+"""One run of a plan: a cluster, its clients, their troubles, the verdict; and the smallest plan that still fails."""
+
+from __future__ import annotations
+
+import asyncio
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+from headrace.client.admin.types import NewTopic
+from headrace.errors import HeadraceError
+from headrace.runtime.simulated import Simulation, SimulationFailedError, SimulationStuckError
+from headrace.testing.simulated.checks import Contents, all_contents, check_all, not_given, unrest
+from headrace.testing.simulated.cluster import SimulatedCluster
+from headrace.testing.simulated.history import BrokenError, History
+from headrace.testing.simulated.invariants import Invariants
+from headrace.testing.simulated.plans import Plan
+from headrace.testing.simulated.timeline import CLUSTER, Timeline, logs_in
+from headrace.testing.simulated.troubles import Troubles
+from headrace.testing.simulated.workloads import WRITING, Transactor, Workload, workloads_for
+from headrace.topics import TopicPartition
+
+CHECK_S = 0.02
+_HEAL_S = 120.0
+_STEPS_MAX = 3_000_000
+
+
+@dataclass(slots=True)
+class Verdict:
+    """What came of a run."""
+
+    plan: Plan
+    failure: str | None
+    digest: str
+    steps: int
+    virtual_s: float
+    timeline: Timeline
+    counts: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def kind(self) -> str:
+        """What kind of failure it was: the first words, without numbers."""
+        return "" if self.failure is None else self.failure.split(":")[0].split(" at ")[0]
+
+
+class Run:
+    """One plan in a world of its own."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.simulation = Simulation(plan.seed, steps_max=_STEPS_MAX)
+        self.timeline = Timeline(lambda: self.simulation.loop.time())
+        self.history = History()
+        settings = {"min.insync.replicas": str(plan.min_isr)}
+        self._settings = settings
+
+    def play(self) -> Verdict:
+        failure: str | None = None
+        with logs_in(self.timeline):
+            try:
+                self.simulation.run(self._main())
+                self.simulation.check()
+            except (BrokenError, SimulationFailedError, SimulationStuckError, HeadraceError, TimeoutError) as error:
+                failure = f"{type(error).__name__}: {error}"
+                cause = error.__cause__
+                if isinstance(error, SimulationFailedError) and cause is not None:
+                    failure += "\n" + "".join(traceback.format_exception(cause)[-4:])
+            except Exception as error:  # noqa: BLE001 - a defect of any kind is what this looks for
+                failure = f"{type(error).__name__}: {error}\n" + "".join(traceback.format_exception(error)[-4:])
+            finally:
+                self.simulation.loop.close()
+        if failure is not None:
+            self.timeline.add(CLUSTER, "failure", failure)
+        return Verdict(
+            self.plan,
+            failure,
+            self.simulation.trace.digest(),
+            self.simulation.loop.steps,
+            self.simulation.loop.time(),
+            self.timeline,
+            self.history.counts,
+        )
+
+    async def _main(self) -> None:
+        cluster = SimulatedCluster(self.simulation, brokers=self.plan.brokers, settings=self._settings)
+        invariants = Invariants(cluster, self.timeline)
+        watching = asyncio.ensure_future(_watch(invariants))
+        playing = asyncio.ensure_future(self._play(cluster))
+        await asyncio.wait([watching, playing], return_when=asyncio.FIRST_COMPLETED)
+        if watching.done():
+            playing.cancel()
+            watching.result()
+        watching.cancel()
+        playing.result()
+        for broker in cluster.brokers.values():
+            broker.kill()
+
+    async def _play(self, cluster: SimulatedCluster) -> None:
+        await cluster.start()
+        self.timeline.add(CLUSTER, "log", "all brokers serve")
+        await self._create_topics(cluster)
+        workloads = workloads_for(cluster, self.plan, self.history)
+        running = [asyncio.ensure_future(workload.host.start(workload.run())) for workload in workloads]
+        troubles = Troubles(cluster, self.plan, self.timeline)
+        hurting = asyncio.ensure_future(troubles.run())
+        await asyncio.sleep(self.plan.duration_s)
+        try:
+            async with asyncio.timeout(_HEAL_S):
+                await hurting
+        except TimeoutError:
+            raise BrokenError(f"a broker does not start: {unrest(cluster)}") from None
+        troubles.clear()
+        self.timeline.add(CLUSTER, "fault", "all faults are over")
+        found = await self._heal(cluster, workloads, running)
+        check_all(cluster, self.history, found, await self._kept_offsets(cluster))
+
+    async def _heal(
+        self, cluster: SimulatedCluster, workloads: list[Workload], running: list[asyncio.Future[None]]
+    ) -> dict[TopicPartition, Contents]:
+        """Without faults all comes to rest: writers end, replicas are in sync, and readers are given everything."""
+        topics = [WRITING[workload] for workload in self.plan.workloads if workload in WRITING]
+        reason: str | None = "writers do not come to an end"
+        try:
+            async with asyncio.timeout(_HEAL_S):
+                await self._end(workloads, running, is_reading=False)
+                while (reason := unrest(cluster)) is not None:
+                    await asyncio.sleep(CHECK_S)
+                found = all_contents(cluster, self.history)
+                while (reason := not_given(self.history, found, topics)) is not None:
+                    await asyncio.sleep(CHECK_S)
+                reason = "readers do not come to an end"
+                await self._end(workloads, running, is_reading=True)
+                while (reason := unrest(cluster)) is not None:
+                    await asyncio.sleep(CHECK_S)
+                return found
+        except TimeoutError:
+            raise BrokenError(f"it does not heal within {_HEAL_S:g} s: {reason}") from None
+
+    async def _end(self, workloads: list[Workload], running: list[asyncio.Future[None]], *, is_reading: bool) -> None:
+        chosen = [(workload, task) for workload, task in zip(workloads, running) if workload.is_reading == is_reading]
+        for workload, _ in chosen:
+            workload.is_stopping = True
+        await asyncio.gather(*(task for _, task in chosen))
+
+    async def _create_topics(self, cluster: SimulatedCluster) -> None:
+        topics = [WRITING[workload] for workload in self.plan.workloads if workload in WRITING]
+        wanted = [NewTopic(topic, self.plan.partitions, cluster_size(self.plan)) for topic in topics]
+        if "offsets" in self.plan.workloads:
+            wanted.append(NewTopic("kept", 1, cluster_size(self.plan)))
+        async with cluster.admin() as admin:
+            (await admin.create_topics(wanted)).all()
+
+    async def _kept_offsets(self, cluster: SimulatedCluster) -> dict[str, int]:
+        """The offsets that transactions committed, by group."""
+        groups = sorted({transaction.writer for transaction in self.history.transactions if transaction.has_offset})
+        if not groups:
+            return {}
+        async with cluster.admin() as admin:
+            found = (await admin.list_group_offsets(groups)).all()
+        return {
+            group: entry.offset
+            for group, offsets in found.items()
+            for partition, entry in offsets.items()
+            if partition.topic == Transactor.topic
+        }
+
+
+async def _watch(invariants: Invariants) -> None:
+    while True:
+        invariants.check()
+        await asyncio.sleep(CHECK_S)
+
+
+def cluster_size(plan: Plan) -> int:
+    return min(plan.brokers, 3)
+
+
+def play(plan: Plan) -> Verdict:
+    """Run a plan. The same plan takes the same course each time."""
+    return Run(plan).play()
+
+
+def shrink(plan: Plan, tries_max: int = 60, on_try: Callable[[Plan], None] | None = None) -> Verdict:
+    """The smallest plan found that still fails, in whatever way: without the faults and clients that it does not need.
+
+    Faults are left out in halves, then quarters, and so on, then one by one.
+    """
+    best = play(plan)
+    tries = 0
+
+    def fails(candidate: Plan) -> bool:
+        nonlocal best, tries
+        if tries >= tries_max:
+            return False
+        tries += 1
+        if on_try is not None:
+            on_try(candidate)
+        verdict = play(candidate)
+        if verdict.failure is None:
+            return False
+        best = verdict
+        return True
+
+    for workload in plan.workloads:
+        left = tuple(other for other in best.plan.workloads if other != workload)
+        if {"idempotent", "plain", "transactions"} & set(left):
+            fails(replace(best.plan, workloads=left))
+    size = max(1, len(best.plan.troubles) // 2)
+    while True:
+        start = 0
+        while start < len(best.plan.troubles):
+            if not fails(best.plan.without(best.plan.troubles[start : start + size])):
+                start += size
+        if size == 1:
+            break
+        size //= 2
+    while best.plan.records_max > 1 and fails(replace(best.plan, records_max=best.plan.records_max // 2)):
+        pass
+    return best

@@ -1,0 +1,99 @@
+"""What happened in a run, for people: when, where, what. Kept apart from the trace, which is for machines."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from headrace.runtime.simulated.loop import incarnation
+
+_ENTRIES_MAX = 20_000
+STORE, CLUSTER = "store", "cluster"
+
+
+@dataclass(slots=True, frozen=True)
+class Entry:
+    """One line. `kind` says what it is about: fault, leader, isr, controller, log, client, failure."""
+
+    at_s: float
+    lane: str
+    kind: str
+    text: str
+
+    def line(self) -> str:
+        return f"{self.at_s:10.3f} s  {self.lane:<12} {self.text}"
+
+
+@dataclass(slots=True, frozen=True)
+class Span:
+    """Something that lasted: a fault."""
+
+    start_s: float
+    end_s: float
+    lane: str
+    text: str
+
+
+class Timeline:
+    """The story of one run, in the order in which it happened."""
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self._now = now
+        self.entries: list[Entry] = []
+        self.spans: list[Span] = []
+        #: What was seen, and how often: which states a run has been in.
+        self.coverage: dict[str, int] = {}
+
+    def add(self, lane: str, kind: str, text: str) -> None:
+        if len(self.entries) < _ENTRIES_MAX:
+            self.entries.append(Entry(self._now(), lane, kind, text))
+
+    def saw(self, state: str) -> None:
+        self.coverage[state] = self.coverage.get(state, 0) + 1
+
+    @contextmanager
+    def span(self, lane: str, text: str) -> Iterator[None]:
+        began = self._now()
+        self.add(lane, "fault", text)
+        self.saw(f"fault: {text.split(':')[0]}")
+        try:
+            yield
+        finally:
+            self.spans.append(Span(began, self._now(), lane, text))
+
+    def lines(self, *, last: int | None = None) -> list[str]:
+        chosen = self.entries if last is None else self.entries[-last:]
+        return [entry.line() for entry in chosen]
+
+
+class _LogLines(logging.Handler):
+    """Puts what brokers and clients log into the timeline, on the lane of the machine that said it."""
+
+    def __init__(self, timeline: Timeline) -> None:
+        super().__init__(logging.WARNING)
+        self._timeline = timeline
+
+    def emit(self, record: logging.LogRecord) -> None:
+        life = incarnation.get()
+        lane = CLUSTER if life is None else life.host
+        self._timeline.add(lane, "log", record.getMessage())
+        self._timeline.saw(f"log: {record.msg}")
+
+
+@contextmanager
+def logs_in(timeline: Timeline) -> Iterator[None]:
+    """While this lasts, the log of this process is the timeline's."""
+    logger = logging.getLogger("headrace")
+    handler = _LogLines(timeline)
+    level, propagates = logger.level, logger.propagate
+    logger.addHandler(handler)
+    logger.setLevel(logging.WARNING)
+    logger.propagate = False
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(level)
+        logger.propagate = propagates

@@ -1,0 +1,379 @@
+"""What clients do in a run: the real asyncio clients, each on a machine of its own, writing down what they are told."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from headrace.client.admin.types import ConfigResource, NewTopic, ResourceType
+from headrace.client.consumer.aio import Consumer
+from headrace.client.consumer.errors import CommitFailedError
+from headrace.client.errors import (
+    AbortableTransactionError,
+    DeliveryTimeoutError,
+    FatalTransactionError,
+    TransactionTimeoutError,
+)
+from headrace.client.producer.aio import Producer
+from headrace.client.producer.delivery import Delivery
+from headrace.errors import (
+    HeadraceError,
+    RebalanceInProgressError,
+    RequestTimedOutError,
+    TopicAlreadyExistsError,
+    UnknownTopicOrPartitionError,
+)
+from headrace.runtime.simulated import Host
+from headrace.testing.simulated.cluster import SimulatedCluster
+from headrace.testing.simulated.history import Commit, History, Outcome, Register, Transaction
+from headrace.testing.simulated.plans import Plan
+from headrace.topics import TopicPartition
+
+WRITING = {"idempotent": "numbered", "plain": "plain", "transactions": "transactional"}
+ASSIGNORS = ("range", "roundrobin", "sticky", "cooperative-sticky")
+GROUP = "group"
+TRANSACTION_TIMEOUT_MS = 10_000
+_PATIENCE_S = 60.0
+_SCRATCH_TOPICS = 2
+
+
+class Workload:
+    """One client. `run` goes on until `is_stopping`, then comes to its end."""
+
+    #: Whether it only reads, and should be given everything before it stops.
+    is_reading = False
+
+    def __init__(self, cluster: SimulatedCluster, plan: Plan, history: History, name: str) -> None:
+        self.cluster = cluster
+        self.plan = plan
+        self.history = history
+        self.name = name
+        self.rng: random.Random = cluster.simulation.random_for(f"workload {name}")
+        self.host: Host = cluster.client_host(name)
+        self.is_stopping = False
+
+    async def run(self) -> None:
+        raise NotImplementedError
+
+    async def pause(self, seconds_max: float) -> None:
+        await asyncio.sleep(self.rng.uniform(0.0, seconds_max))
+
+
+class Writer(Workload):
+    """Producers that insist on their records: acks=all, numbered (`idempotent`) or not (`plain`)."""
+
+    def __init__(
+        self, cluster: SimulatedCluster, plan: Plan, history: History, name: str, topic: str, idempotent: bool
+    ) -> None:
+        super().__init__(cluster, plan, history, name)
+        self._topic = topic
+        self._is_idempotent = idempotent
+
+    async def run(self) -> None:
+        config: dict[str, Any] = {"enable_idempotence": self._is_idempotent, "linger_ms": self.rng.choice((0, 5, 50))}
+        async with self.cluster.producer(host=self.host, **config) as producer:
+            waiting: list[asyncio.Task[None]] = []
+            for number in range(self.plan.records_max):
+                if self.is_stopping:
+                    break
+                partition = TopicPartition(self._topic, self.rng.randrange(self.plan.partitions))
+                value = f"{self.name}:{number:05d}"
+                self.history.sent.setdefault(self._topic, set()).add(value)
+                delivery = producer.send(self._topic, value.encode(), partition=partition.partition)
+                waiting.append(asyncio.ensure_future(self._delivered(delivery, partition, value)))
+                if self.rng.random() < 0.7:
+                    await self.pause(0.15)
+            await asyncio.gather(*waiting)
+
+    async def _delivered(self, delivery: Delivery, partition: TopicPartition, value: str) -> None:
+        try:
+            told = await delivery
+        except DeliveryTimeoutError:
+            self.history.count("deliveries timed out")
+            return
+        self.history.was_acknowledged(partition, told.offset, value)
+
+
+class Transactor(Workload):
+    """A transactional producer; after an error that it cannot go on from, another with the same id."""
+
+    topic = WRITING["transactions"]
+
+    async def run(self) -> None:
+        number = 0
+        while not self.is_stopping:
+            producer = self.cluster.producer(
+                host=self.host, transactional_id=self.name, transaction_timeout_ms=TRANSACTION_TIMEOUT_MS
+            )
+            try:
+                await producer.init_transactions(_PATIENCE_S)
+                while not self.is_stopping and number < self.plan.records_max:
+                    number += 1
+                    await self._transact(producer, number)
+                    await self.pause(0.3)
+                if number >= self.plan.records_max:
+                    return
+            except (FatalTransactionError, TransactionTimeoutError, TimeoutError):
+                self.history.count("transactional producers given up")
+                await asyncio.sleep(0.1)
+            finally:
+                with contextlib.suppress(HeadraceError, TimeoutError):
+                    await producer.close(20)
+
+    async def _transact(self, producer: Producer, number: int) -> None:
+        transaction = Transaction(self.name, number)
+        self.history.transactions.append(transaction)
+        is_committed = self.rng.random() < 0.75
+        await producer.begin_transaction()
+        try:
+            count = self.rng.randint(1, self.plan.partitions)
+            for index in self.rng.sample(range(self.plan.partitions), count):
+                value = f"{self.name}:{number:05d}:{index}"
+                transaction.values[TopicPartition(self.topic, index)] = value
+                self.history.sent.setdefault(self.topic, set()).add(value)
+                producer.send(self.topic, value.encode(), partition=index)
+            if self.rng.random() < 0.3:
+                await producer.flush(30)
+            if self.rng.random() < 0.5:
+                transaction.has_offset = True
+                await producer.send_offsets_to_transaction(
+                    {TopicPartition(self.topic, 0): number}, self.name, _PATIENCE_S
+                )
+            if is_committed:
+                await producer.commit_transaction(_PATIENCE_S)
+                transaction.outcome = Outcome.COMMITTED
+                self.history.count("transactions committed")
+                return
+        except AbortableTransactionError:
+            self.history.count("transactions that had to be aborted")
+        await producer.abort_transaction(_PATIENCE_S)
+        transaction.outcome = Outcome.ABORTED
+        self.history.count("transactions aborted")
+
+
+class Reader(Workload):
+    """A consumer without a group that reads everything from the beginning."""
+
+    is_reading = True
+
+    def __init__(
+        self, cluster: SimulatedCluster, plan: Plan, history: History, name: str, topics: list[str], committed: bool
+    ) -> None:
+        super().__init__(cluster, plan, history, name)
+        self._topics = topics
+        self._is_committed = committed
+
+    async def run(self) -> None:
+        isolation = "read_committed" if self._is_committed else "read_uncommitted"
+        config = {"isolation_level": isolation, "auto_offset_reset": "none", "fetch_max_wait_ms": 200}
+        async with self.cluster.consumer(host=self.host, **config) as consumer:
+            wanted = [TopicPartition(topic, index) for topic in self._topics for index in range(self.plan.partitions)]
+            consumer.assign(wanted)
+            consumer.seek_to_beginning(wanted)
+            while not self.is_stopping:
+                records = await consumer.poll(0.5)
+                for record in records:
+                    partition = TopicPartition(record.topic, record.partition)
+                    value = _text(record.value)
+                    self.history.was_read(self.name, partition, record.offset, value, self._is_committed)
+
+
+class Member(Workload):
+    """A member of the group: works on what it is given, and commits."""
+
+    is_reading = True
+
+    def __init__(
+        self,
+        cluster: SimulatedCluster,
+        plan: Plan,
+        history: History,
+        name: str,
+        topics: list[str],
+        assignor: str,
+    ) -> None:
+        super().__init__(cluster, plan, history, name)
+        self._topics = topics
+        self._assignor = assignor
+
+    async def run(self) -> None:
+        config = {
+            "group_id": GROUP,
+            "isolation_level": "read_committed",
+            "auto_offset_reset": "earliest",
+            "enable_auto_commit": False,
+            "session_timeout_ms": 3000,
+            "heartbeat_interval_ms": 500,
+            "fetch_max_wait_ms": 200,
+            "partition_assignment_strategy": self._assignor,
+        }
+        async with self.cluster.consumer(host=self.host, **config) as consumer:
+            consumer.subscribe(self._topics)
+            left = self.rng.uniform(0.2, 1.0) * self.plan.duration_s
+            while not self.is_stopping:
+                records = await consumer.poll(0.5)
+                upto: dict[TopicPartition, int] = {}
+                for record in records:
+                    partition = TopicPartition(record.topic, record.partition)
+                    self.history.count("records processed")
+                    done = self.history.processed.setdefault((GROUP, partition), {})
+                    done[record.offset] = _text(record.value)
+                    upto[partition] = record.offset + 1
+                if upto:
+                    await self._commit(consumer, upto)
+                left -= 0.5
+                if left < 0 and self.rng.random() < 0.1:
+                    break
+        if not self.is_stopping:
+            # It has left the group, and comes back as another member: two rebalances.
+            self.history.count("members came back")
+            await self.pause(1.0)
+            await self.run()
+
+    async def _commit(self, consumer: Consumer, upto: dict[TopicPartition, int]) -> None:
+        commits = {}
+        for partition, offset in upto.items():
+            commits[partition] = Commit(offset, self.history.tick())
+            self.history.group_commits.setdefault((GROUP, partition), []).append(commits[partition])
+        try:
+            await consumer.commit_sync(upto, timeout=20.0)
+        except (CommitFailedError, RebalanceInProgressError, RequestTimedOutError, TimeoutError):
+            self.history.count("commits refused or without an answer")
+            return
+        self.history.count("commits")
+        for commit in commits.values():
+            commit.answered_at = self.history.tick()
+
+
+class OffsetKeeper(Workload):
+    """One writer of a committed offset, and readers of it: together they see one register."""
+
+    partition = TopicPartition("kept", 0)
+
+    async def run(self) -> None:
+        register = self.history.registers.setdefault((self.name, self.partition), Register())
+        other = self.cluster.client_host(f"{self.name}-reader")
+        reading = asyncio.ensure_future(other.start(self._read(register, other)))
+        async with self.cluster.admin(host=self.host) as admin:
+            for number in range(1, self.plan.records_max + 1):
+                if self.is_stopping:
+                    break
+                commit = Commit(number, self.history.tick())
+                register.writes.append(commit)
+                # A coordinator that has just come back may not know the topic yet.
+                with contextlib.suppress(RequestTimedOutError, TimeoutError, UnknownTopicOrPartitionError):
+                    (await admin.within(10_000).alter_group_offsets(self.name, {self.partition: number})).all()
+                    commit.answered_at = self.history.tick()
+                    self.history.count("offsets written")
+                if commit.answered_at is None:
+                    # It may still be on its way, and be made after the next one.
+                    break
+                await self.pause(0.4)
+        self.is_stopping = True
+        await reading
+
+    async def _read(self, register: Register, host: Host) -> None:
+        async with self.cluster.admin(host=host) as admin:
+            while not self.is_stopping:
+                asked_at = self.history.tick()
+                with contextlib.suppress(RequestTimedOutError, TimeoutError):
+                    found = (await admin.within(10_000).list_group_offsets([self.name])).all()[self.name]
+                    offset = _offset_of(found, self.partition)
+                    register.reads.append(Commit(offset, asked_at, self.history.tick()))
+                    self.history.count("offsets read")
+                await self.pause(0.3)
+
+
+class Administrator(Workload):
+    """Makes and deletes topics, moves replicas and leaders, changes configurations."""
+
+    async def run(self) -> None:
+        async with self.cluster.admin(host=self.host) as admin:
+            steps: list[Callable[[Any], Awaitable[None]]] = [
+                self._scratch,
+                self._scratch,
+                self._elect,
+                self._reassign,
+                self._configure,
+            ]
+            while not self.is_stopping:
+                await self.pause(1.0)
+                with contextlib.suppress(RequestTimedOutError, TimeoutError):
+                    await self.rng.choice(steps)(admin.within(15_000))
+
+    def _topics(self) -> list[str]:
+        return [WRITING[workload] for workload in self.plan.workloads if workload in WRITING]
+
+    async def _scratch(self, admin: Any) -> None:
+        """Make a topic that is not there, or delete one that is."""
+        name = f"scratch-{self.rng.randrange(_SCRATCH_TOPICS)}"
+        scratch = self.history.scratch
+        was, scratch[name] = scratch.get(name, False), None
+        if was is False or (was is None and self.rng.random() < 0.5):
+            error = (await admin.create_topics([NewTopic(name, 1, 3)])).errors.get(name)
+            if error is None or isinstance(error, TopicAlreadyExistsError):
+                scratch[name] = True
+                self.history.count("topics created")
+        else:
+            error = (await admin.delete_topics([name])).errors.get(name)
+            if error is None or isinstance(error, UnknownTopicOrPartitionError):
+                scratch[name] = False
+                self.history.count("topics deleted")
+
+    async def _elect(self, admin: Any) -> None:
+        await admin.elect_leaders(None)
+        self.history.count("elections asked for")
+
+    async def _reassign(self, admin: Any) -> None:
+        """Name the replicas in another order, so that another is the preferred leader."""
+        partition = TopicPartition(self.rng.choice(self._topics()), self.rng.randrange(self.plan.partitions))
+        await admin.alter_partition_reassignments({partition: self.rng.sample(list(self.cluster.brokers), 3)})
+        self.history.count("reassignments asked for")
+
+    async def _configure(self, admin: Any) -> None:
+        topic = ConfigResource(ResourceType.TOPIC, self.rng.choice(self._topics()))
+        value = str(self.rng.choice((1_000_000, 2_000_000)))
+        await admin.incremental_alter_configs({topic: {"max.message.bytes": value}})
+        self.history.count("configurations changed")
+
+
+def _text(value: Any) -> str:
+    return bytes(value or b"").decode()
+
+
+def _offset_of(found: Any, partition: TopicPartition) -> int:
+    entry = found.get(partition)
+    if entry is None:
+        return -1
+    return int(getattr(entry, "offset", entry))
+
+
+def workloads_for(cluster: SimulatedCluster, plan: Plan, history: History) -> list[Workload]:
+    """The clients of a plan."""
+    topics = [WRITING[workload] for workload in plan.workloads if workload in WRITING]
+    made: list[Workload] = []
+    for workload in plan.workloads:
+        if workload == "idempotent":
+            made += [Writer(cluster, plan, history, f"numbered-{n}", WRITING[workload], True) for n in (1, 2)]
+        elif workload == "plain":
+            history.may_repeat.add(WRITING[workload])
+            made.append(Writer(cluster, plan, history, "plain-1", WRITING[workload], False))
+        elif workload == "transactions":
+            made += [Transactor(cluster, plan, history, f"transactor-{n}") for n in (1, 2)]
+        elif workload == "readers":
+            made += [
+                Reader(cluster, plan, history, f"reader-{n}", topics, committed)
+                for n, committed in ((1, True), (2, False))
+            ]
+        elif workload == "group":
+            history.groups.append(GROUP)
+            assignor = cluster.simulation.random_for("assignor").choice(ASSIGNORS)
+            made += [Member(cluster, plan, history, f"member-{n}", topics, assignor) for n in (1, 2)]
+        elif workload == "offsets":
+            made.append(OffsetKeeper(cluster, plan, history, "keeper"))
+        elif workload == "admin":
+            made.append(Administrator(cluster, plan, history, "admin"))
+    return made

@@ -16,6 +16,7 @@ from headrace.protocol.messages.create_topics import CreatableTopic, CreateTopic
 from headrace.protocol.messages.delete_topics import DeleteTopicsRequest
 from headrace.protocol.messages.init_producer_id import InitProducerIdRequest
 from headrace.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
+from headrace.runtime.simulated import Fault
 
 from . import raw
 from .several import SeveralBrokers, SharingBroker, run_several
@@ -313,6 +314,39 @@ def test_leadership_goes_back_to_the_preferred_replicas() -> None:
         await cluster.until(lambda: led(broker) == preferred, timeout_s=15)
 
     run_several(main, settings={"leader.imbalance.check.interval.seconds": "5"})
+
+
+def test_a_failed_directory_of_any_broker_is_led_by_others_and_the_broker_by_itself_again_when_it_is_back() -> None:
+    """Not only of the controller: whoever decides is told, and told again after a controller that did not hear it."""
+
+    async def main(cluster: SeveralBrokers) -> None:
+        assert await create(cluster, 1, "shared", partitions=6, replicas=3) == ErrorCode.NONE
+        assert await create(cluster, 1, "alone", partitions=6) == ErrorCode.NONE
+        failing = cluster.other_than(cluster.controller_id())
+        broker, watcher = cluster.running(failing), cluster.running(cluster.other_than(failing))
+        await cluster.until(lambda: len(broker.replicas.partitions) == 8)
+        two = {key for key, found in broker.replicas.partitions.items() if found.log.directory.startswith("/data/two")}
+        assert two
+
+        def leaders_of(topic: str) -> set[int]:
+            partitions = enumerate(watcher.image.topics[topic].partitions)
+            return {state.leader for index, state in partitions if (topic, index) in two}
+
+        cluster.brokers[failing].host.disk.inject(Fault("*", under="/data/two", times=None))
+        for topic, index in two:
+            client = cluster.client(failing)
+            await client.request(raw.produce_request(topic, index, raw.batch([b"x"])), raw.PRODUCE_VERSION)
+        await cluster.until(lambda: failing not in leaders_of("shared") | leaders_of("alone"))
+        assert -1 not in leaders_of("shared")
+        assert leaders_of("alone") == {-1}
+        await cluster.brokers[failing].stop()
+        cluster.brokers[failing].host.disk.heal()
+        await cluster.brokers[failing].start()
+        await cluster.until(lambda: leaders_of("alone") == {failing})
+        for topic, index in two:
+            await cluster.until(lambda t=topic, i=index: failing in watcher.image.topics[t].partitions[i].isr)  # type: ignore[misc]
+
+    run_several(main, settings={"log.dirs": "/data/one,/data/two"})
 
 
 def led(broker: Broker) -> list[int]:

@@ -20,6 +20,7 @@ from headrace.cluster.image import Image, PartitionImage, TopicImage
 from headrace.cluster.records import MetadataRecord, PartitionRecord
 from headrace.errors import HeadraceError, KafkaStorageError, UnknownTopicOrPartitionError
 from headrace.log import Log, LogConfig, LogDirectories, Move
+from headrace.log.partition_metadata import decode_id
 from headrace.runtime import DirectoryWriter, DiskError, Runtime
 from headrace.topics import TopicPartition
 
@@ -331,6 +332,14 @@ class Replicas:
     def offline(self) -> list[tuple[str, int]]:
         """The partitions whose logs are in directories that cannot be used."""
         return [key for key, offline in self._offline.items() if not offline.is_waiting]
+
+    def directory_id(self, topic: str, index: int) -> bytes | None:
+        """The id of the directory that a replica's log is in; None when it is not here."""
+        partition = self.partitions.get((topic, index))
+        if partition is None:
+            return None
+        text = self.directories.directory_ids().get(self.directories.directory_of(partition.log))
+        return None if text is None else decode_id(text)
 
     def directory_failed(self, directory: str, reason: str) -> None:
         """The disk below a log directory failed: its partitions are offline, the others go on."""

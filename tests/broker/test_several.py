@@ -9,7 +9,7 @@ import pytest
 from headrace.broker.broker import Broker
 from headrace.cluster.decision import Decision
 from headrace.cluster.records import PartitionChangeRecord
-from headrace.cluster.store import WrongClusterError
+from headrace.cluster.store import Member, WrongClusterError
 from headrace.cluster.store.model import ZooKeeperModel
 from headrace.errors import ErrorCode
 from headrace.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
@@ -347,6 +347,45 @@ def test_a_failed_directory_of_any_broker_is_led_by_others_and_the_broker_by_its
             await cluster.until(lambda t=topic, i=index: failing in watcher.image.topics[t].partitions[i].isr)  # type: ignore[misc]
 
     run_several(main, settings={"log.dirs": "/data/one,/data/two"})
+
+
+def test_a_broker_whose_session_is_over_leads_nothing_until_it_is_registered_again() -> None:
+    async def main(cluster: SeveralBrokers) -> None:
+        assert await create(cluster, 1, "t", partitions=3, replicas=3) == ErrorCode.NONE
+        leader = cluster.other_than(cluster.controller_id())
+        broker = cluster.running(leader)
+        await cluster.until(lambda: len(broker.replicas.partitions) == 3)
+        index = next(index for (_, index), found in broker.replicas.partitions.items() if found.is_leader)
+        assert broker.membership is not None
+        store = broker.membership._store
+        register, may_register = store.register, asyncio.Event()
+
+        async def register_later(member: Member) -> None:
+            await may_register.wait()
+            await register(member)
+
+        store.register = register_later  # type: ignore[method-assign]
+
+        async def produce() -> int:
+            request = raw.produce_request("t", index, raw.batch([b"x"]))
+            return raw.produced(await cluster.client(leader).request(request, raw.PRODUCE_VERSION)).error_code
+
+        assert await produce() == ErrorCode.NONE
+        for session in cluster.model.sessions:
+            if session is store._link.session:  # type: ignore[attr-defined]
+                cluster.model.expire(session)
+        await cluster.until(lambda: broker.membership is not None and broker.membership.seat is None)
+        assert await produce() == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        assert raw.fetched(
+            await cluster.client(leader).request(raw.fetch_request("t", index, 0), raw.FETCH_VERSION)
+        ).error_code == (ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        may_register.set()
+        await cluster.until(lambda: broker.membership is not None and broker.membership.seat is not None)
+        # Nobody took its place meanwhile, so it goes on.
+        assert broker.image.topics["t"].partitions[index].leader == leader
+        assert await produce() == ErrorCode.NONE
+
+    run_several(main)
 
 
 def led(broker: Broker) -> list[int]:

@@ -214,13 +214,20 @@ class ClusterMembership:
             await asyncio.gather(found, lost, return_exceptions=True)
 
     async def _reregister(self, reason: str) -> None:
-        """The session is over, and others take this broker for dead: come back as the same one."""
-        log.warning("this broker registers again: %s", reason)
+        """The session is over, and others take this broker for dead: come back as the same one.
+
+        Until it has, and knows what was decided without it, it leads nothing.
+        """
+        log.warning("this broker leads nothing until it is registered again: %s", reason)
         self._metadata.active.resign(reason)
         self._seat_is(None)
+        replicas = self._broker.replicas
+        replicas.suspend("the session of this broker with the store is over; it registers again")
         while True:
             try:
                 await self._store.register(self.member)
+                await self._metadata.follower.catch_up()
+                replicas.resume()
                 return
             except (StoreError, KafkaError) as error:
                 log.warning("this broker could not register again: %s", error)

@@ -72,6 +72,7 @@ class Partition:
         "_acks",
         "_offline",
         "_own_id",
+        "_refusal",
         "_role_epoch",
         "_surroundings",
         "_turns",
@@ -111,6 +112,8 @@ class Partition:
         # Ends and sizes of batches that are not committed yet.
         self._uncommitted: deque[tuple[int, int]] = deque()
         self._offline: str | None = None
+        #: Why nothing is done here as the leader: the log is offline, or this broker counts as dead (`suspend`).
+        self._refusal: str | None = None
         # Who uses the log, and who has to wait while it is exchanged.
         self._turns = LogTurns()
         self._change_role()
@@ -244,9 +247,24 @@ class Partition:
 
     def go_offline(self, reason: str) -> None:
         """The disk below failed: nothing is served from here any more."""
-        self._offline = reason
+        self._offline = self._refusal = reason
         for waiting in self._acks.drain():
             waiting.end(KafkaStorageError(f"{self.key}: its log directory is offline ({reason})"))
+        self.wake_all()
+
+    def suspend(self, reason: str) -> None:
+        """Do nothing as the leader until `resume`: others may take this broker for dead, and lead instead.
+
+        What is known of followers is kept: a proposal that is under way may still be carried out in this epoch.
+        """
+        if self._offline is None:
+            self._refusal = reason
+        for waiting in self._acks.drain():
+            waiting.end(NotLeaderOrFollowerError(f"{self.key}: {reason}"))
+        self.wake_all()
+
+    def resume(self) -> None:
+        self._refusal = self._offline
         self.wake_all()
 
     def check_leader(self, current_leader_epoch: int = NO_LEADER_EPOCH) -> None:
@@ -255,12 +273,13 @@ class Partition:
         if (
             leadership.leader_id == self._own_id
             and (current_leader_epoch == NO_LEADER_EPOCH or current_leader_epoch == leadership.leader_epoch)
-            and self._offline is None
+            and self._refusal is None
         ):
             return
         self.check_epoch(current_leader_epoch)
         if leadership.leader_id != self._own_id:
             raise NotLeaderOrFollowerError(f"{self.key}: broker {leadership.leader_id} leads it")
+        raise NotLeaderOrFollowerError(f"{self.key}: {self._refusal}")
 
     def check_epoch(self, current_leader_epoch: int) -> None:
         """As `check_leader`, for what any replica may answer."""

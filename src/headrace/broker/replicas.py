@@ -54,6 +54,8 @@ class Replicas:
         self.partitions: dict[tuple[str, int], Partition] = {}
         self._offline: dict[tuple[str, int], _Offline] = {}
         self._writers: dict[str, DirectoryWriter] = {}
+        #: Why this broker leads nothing for now, whatever the metadata says.
+        self._suspended: str | None = None
         self._is_open = False  # until `open_all`, which looks at every partition there is
         self._moving: dict[TopicPartition, asyncio.Task[None]] = {}
         self._move_lock = asyncio.Lock()
@@ -254,9 +256,22 @@ class Replicas:
     def _add(self, topic: str, index: int, partition_log: Log, state: PartitionImage) -> None:
         directory = self.directories.directory_of(partition_log)
         key = TopicPartition(topic, index)
-        self.partitions[topic, index] = Partition(
+        partition = self.partitions[topic, index] = Partition(
             self._node_id, key, partition_log, self.writer(directory), leadership(state), self.surroundings
         )
+        if self._suspended is not None:
+            partition.suspend(self._suspended)
+
+    def suspend(self, reason: str) -> None:
+        """Lead nothing until `resume`: others may take this broker for dead."""
+        self._suspended = reason
+        for partition in self.partitions.values():
+            partition.suspend(reason)
+
+    def resume(self) -> None:
+        self._suspended = None
+        for partition in self.partitions.values():
+            partition.resume()
 
     async def _drop(self, topic: TopicImage) -> None:
         """Take a topic's partitions out of use, also those that are offline."""

@@ -22,6 +22,7 @@ from typing import TypeVar, TypeVarTuple
 from headrace.broker.purgatory import Watchers
 from headrace.broker.replication.acks import AckWaiters
 from headrace.broker.replication.commits import TooFewError, TooLateError, WaitingAppend
+from headrace.broker.replication.deletions import Deletions, low_watermark
 from headrace.broker.replication.follower import Position, is_about, position
 from headrace.broker.replication.leader import LeaderState, Proposal, Term
 from headrace.broker.replication.surroundings import ALONE, Surroundings
@@ -70,6 +71,7 @@ class Partition:
 
     __slots__ = (
         "_acks",
+        "_deletions",
         "_offline",
         "_own_id",
         "_refusal",
@@ -109,6 +111,8 @@ class Partition:
         #: The leader epoch whose role is in effect; others wait for their turn at the writer.
         self._role_epoch = NO_LEADER_EPOCH - 1
         self._acks: AckWaiters[WaitingAppend] = AckWaiters()
+        #: Who waits until other replicas have deleted records, too; most partitions never have any.
+        self._deletions: Deletions | None = None
         # Ends and sizes of batches that are not committed yet.
         self._uncommitted: deque[tuple[int, int]] = deque()
         self._offline: str | None = None
@@ -198,6 +202,7 @@ class Partition:
         self._uncommitted.clear()
         for waiting in self._acks.drain():
             waiting.end(NotLeaderOrFollowerError(f"{self.key}: the leader epoch ended before this was committed"))
+        self._end_deletions("the leader epoch ended before every replica had deleted the records")
         if self._turns.held is not None:
             self._turns.held.append(self._change_role)
             return
@@ -250,6 +255,7 @@ class Partition:
         self._offline = self._refusal = reason
         for waiting in self._acks.drain():
             waiting.end(KafkaStorageError(f"{self.key}: its log directory is offline ({reason})"))
+        self._end_deletions(reason)
         self.wake_all()
 
     def suspend(self, reason: str) -> None:
@@ -261,6 +267,7 @@ class Partition:
             self._refusal = reason
         for waiting in self._acks.drain():
             waiting.end(NotLeaderOrFollowerError(f"{self.key}: {reason}"))
+        self._end_deletions(reason)
         self.wake_all()
 
     def resume(self) -> None:
@@ -496,6 +503,8 @@ class Partition:
         now_ms = self._surroundings.now_ms()
         if state.fetched(node_id, broker_epoch, offset, start_offset, self.log.end_offset, now_ms):
             self._was_committed()
+        if self._deletions is not None:
+            self._deletions.look()
         if node_id not in state.term.isr:
             self._propose(state, state.expansion(node_id))
 
@@ -516,6 +525,8 @@ class Partition:
             now_ms = self._surroundings.now_ms()
             if state.brokers_changed(node_ids, now_ms):
                 self._was_committed()
+            if self._deletions is not None:
+                self._deletions.look()
             self._propose(state, state.any_expansion(now_ms))
 
     def isr_settled(self) -> None:
@@ -598,6 +609,27 @@ class Partition:
         except DiskError as error:
             raise self._failed(error) from error
         self.wake_all()
+
+    async def delete_records(self, before: int, timeout_s: float) -> int:
+        """Delete what is below an offset, here and at every live replica; where the one with the oldest records begins.
+
+        What a replica is late with is deleted all the same, when it has caught up.
+        """
+        if before > self.log.start_offset:
+            await self.change_log(Log.delete_records, before)
+        if self._deletions is None:
+            self._deletions = Deletions(self._low_watermark)
+        return await self._deletions.wait(before, timeout_s)
+
+    def _low_watermark(self) -> int:
+        if self.state is None and len(self.leadership.replicas) > 1:
+            return -1  # what the others have is not known yet
+        return low_watermark(self.state, self.log.start_offset, self._surroundings.is_alive)
+
+    def _end_deletions(self, reason: str) -> None:
+        if self._deletions is not None:
+            self._deletions.end(f"{self.key}: {reason}")
+            self._deletions = None
 
     # --- one after the other
 

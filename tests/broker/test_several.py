@@ -14,6 +14,7 @@ from headrace.cluster.store.model import ZooKeeperModel
 from headrace.errors import ErrorCode
 from headrace.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from headrace.protocol.messages.delete_topics import DeleteTopicsRequest
+from headrace.protocol.messages.describe_quorum import DescribeQuorumRequest, QuorumPartition, QuorumTopic
 from headrace.protocol.messages.init_producer_id import InitProducerIdRequest
 from headrace.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from headrace.runtime.simulated import Fault
@@ -384,6 +385,31 @@ def test_a_broker_whose_session_is_over_leads_nothing_until_it_is_registered_aga
         # Nobody took its place meanwhile, so it goes on.
         assert broker.image.topics["t"].partitions[index].leader == leader
         assert await produce() == ErrorCode.NONE
+
+    run_several(main)
+
+
+def test_the_controller_is_described_as_leader_and_the_others_as_observers() -> None:
+    async def main(cluster: SeveralBrokers) -> None:
+        assert await create(cluster, 1, "t", partitions=1) == ErrorCode.NONE
+        await asyncio.sleep(2)
+        controller = cluster.controller_id()
+        asked = [
+            QuorumTopic(topic_name="__cluster_metadata", partitions=[QuorumPartition(partition_index=0)]),
+            QuorumTopic(topic_name="other", partitions=[QuorumPartition(partition_index=0)]),
+        ]
+        for through in cluster.brokers:
+            answer = await cluster.client(through).request(DescribeQuorumRequest(topics=asked), 2, 60.0)
+            assert answer.error_code == ErrorCode.NONE
+            state, other = (topic.partitions[0] for topic in answer.topics)
+            assert other.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            assert (state.error_code, state.leader_id) == (ErrorCode.NONE, controller)
+            end = cluster.running(through).image.offset
+            assert state.high_watermark == end
+            assert [(voter.replica_id, voter.log_end_offset) for voter in state.current_voters] == [(controller, end)]
+            others = sorted(set(cluster.brokers) - {controller})
+            assert [(one.replica_id, one.log_end_offset) for one in state.observers] == [(o, end) for o in others]
+            assert [node.node_id for node in answer.nodes] == [controller]
 
     run_several(main)
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 from headrace.broker import controller_requests
 from headrace.broker.dispatch import BROKER_CLIENT_ID
 from headrace.broker.peers import PeerConnection, Peers
+from headrace.broker.quorum import Observers
 from headrace.broker.refusals import tells
 from headrace.cluster.brokers import ProducerIdBlock, Registration
 from headrace.cluster.store import Seat, SessionLostError, Store, StoreError, StoreMember
@@ -64,6 +65,8 @@ class ClusterMembership:
         self.member = StoreMember(broker.node_id, self.incarnation)
         self.seat: Seat | None = None
         self._living: dict[int, StoreMember] = {}
+        #: As the controller: how far the others follow.
+        self.observers = Observers()
         self.peers = Peers(
             broker.runtime,
             self._locate,
@@ -187,6 +190,7 @@ class ClusterMembership:
                     self._seat_is(seat)
                     await self._until_lost(self._store.seat(seat))
                     continue
+                self.observers = Observers()
                 await self._metadata.take_office(epoch)
                 self._seat_is(Seat(epoch, self.member))
                 await self._rule(epoch)

@@ -6,18 +6,22 @@ import asyncio
 
 import pytest
 
+from headrace.broker import startup
 from headrace.broker.broker import Broker
+from headrace.cluster.broker_config import BrokerConfig
 from headrace.cluster.decision import Decision
 from headrace.cluster.records import PartitionChangeRecord
 from headrace.cluster.store import Member, WrongClusterError
 from headrace.cluster.store.model import ZooKeeperModel
+from headrace.config import ConfigError
 from headrace.errors import ErrorCode
 from headrace.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from headrace.protocol.messages.delete_topics import DeleteTopicsRequest
 from headrace.protocol.messages.describe_quorum import DescribeQuorumRequest, QuorumPartition, QuorumTopic
 from headrace.protocol.messages.init_producer_id import InitProducerIdRequest
 from headrace.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
-from headrace.runtime.simulated import Fault
+from headrace.runtime import real_runtime
+from headrace.runtime.simulated import Fault, Simulation
 
 from . import raw
 from .several import SeveralBrokers, SharingBroker, run_several
@@ -412,6 +416,68 @@ def test_the_controller_is_described_as_leader_and_the_others_as_observers() -> 
             assert [node.node_id for node in answer.nodes] == [controller]
 
     run_several(main)
+
+
+def test_a_machine_that_takes_over_a_number_keeps_it_though_the_former_one_goes_on() -> None:
+    """The former one is cut off from the store alone: it goes on telling the controller that it is there."""
+
+    async def main(cluster: SeveralBrokers) -> None:
+        assert await create(cluster, 1, "t", partitions=3, replicas=3) == ErrorCode.NONE
+        taken = cluster.other_than(cluster.controller_id())
+        former = cluster.brokers[taken]
+        former.is_reachable = False
+        watcher = cluster.running(cluster.other_than(taken))
+        await cluster.until(lambda: watcher.image.brokers[taken].fenced)
+        settings = {"broker.heartbeat.interval.ms": "500"}
+        newcomer = SharingBroker(cluster.simulation, cluster.model, taken, settings, name="another-machine")
+        await newcomer.start()
+        assert newcomer.broker is not None
+        await asyncio.sleep(20)
+        known = watcher.image.brokers[taken]
+        assert (known.host, known.epoch, known.fenced) == ("another-machine", newcomer.broker.broker_epoch, False)
+        # It has no data of the former one, and copies what it has to have.
+        for state in watcher.image.topics["t"].partitions:
+            assert set(state.isr) == {1, 2, 3}
+        # When it reaches the store again, it learns that its number is another's: it leads nothing.
+        former.is_reachable = True
+        await asyncio.sleep(10)
+        assert watcher.image.brokers[taken].host == "another-machine"
+        former.kill()
+        await newcomer.stop()
+
+    run_several(main)
+
+
+def test_brokers_without_a_number_are_given_one_and_keep_it() -> None:
+    simulation = Simulation(1)
+
+    async def main() -> None:
+        model = ZooKeeperModel(simulation.random_for("zookeeper"), session_timeout_s=1.0)
+        machines = [SharingBroker(simulation, model, -1, {}, name=f"machine-{number}") for number in range(3)]
+        await asyncio.gather(*(machine.start() for machine in machines))
+        given = [machine.broker.node_id for machine in machines if machine.broker is not None]
+        assert sorted(given) == [1001, 1002, 1003]
+        await machines[0].stop()
+        await machines[0].start()
+        assert machines[0].broker is not None
+        assert machines[0].broker.node_id == given[0]
+        for machine in machines:
+            await machine.stop()
+
+    simulation.run(main())
+
+
+@pytest.mark.parametrize(
+    ("settings", "problem"),
+    [
+        ({"node.id": "1001"}, "above reserved.broker.max.id"),
+        ({"node.id": "-1", "broker.id.generation.enable": "false"}, "needs a number of its own"),
+    ],
+)
+def test_a_number_that_may_be_anothers_is_refused(settings: dict[str, str], problem: str) -> None:
+    config = BrokerConfig.parse({"zookeeper.connect": "localhost:1", **settings})
+    with pytest.raises(ConfigError, match=problem):
+        startup.shared_store(real_runtime(), config)
 
 
 def led(broker: Broker) -> list[int]:

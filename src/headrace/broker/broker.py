@@ -213,14 +213,17 @@ class Broker:
         began = self.runtime.clock.monotonic()
         config = self.started_with
         store = self._shared_store or startup.shared_store(self.runtime, config)
-        cluster_id = None
+        cluster_id, number = None, None
         if store is not None:
-            found = await self.runtime.offload(startup.known_cluster_id, self.runtime, config)
+            found, number = await self.runtime.offload(startup.known_identity, self.runtime, config)
             self._to_close.append(store.close)
             self._started = True
             cluster_id = await self._opened(store.open(found))
+            if number is None and config.node_id < 0:
+                number = await self._opened(store.new_number(config.get_int("reserved.broker.max.id")))
+                log.info("this broker is given the number %d", number)
         self.directories = await self._opened(
-            self.runtime.offload(startup.open_directories, self.runtime, config, cluster_id)
+            self.runtime.offload(startup.open_directories, self.runtime, config, cluster_id, number)
         )
         self._started = True
         files = self.directories.caches.files

@@ -123,7 +123,14 @@ class ClusterMembership:
             log_dirs=list(registration.directories),
             previous_broker_epoch=registration.stopped_in_epoch,
         )
-        response = await self.ask_controller(request, timeout_s=START_TIMEOUT_S)
+        deadline = self._clock.monotonic() + START_TIMEOUT_S
+        while True:
+            response = await self.ask_controller(request, timeout_s=START_TIMEOUT_S)
+            is_duplicate = response.error_code == ErrorCode.DUPLICATE_BROKER_REGISTRATION
+            if not is_duplicate or self._clock.monotonic() > deadline:
+                break
+            # The controller may not know yet that the former life's session has given way to ours.
+            await asyncio.sleep(_RETRY_S)
         if response.error_code:
             raise error_for(response.error_code, f"The controller does not register broker {registration.node_id}.")
         epoch: int = response.broker_epoch
@@ -227,6 +234,7 @@ class ClusterMembership:
         self._seat_is(None)
         replicas = self._broker.replicas
         replicas.suspend("the session of this broker with the store is over; it registers again")
+        said = ""
         while True:
             try:
                 await self._store.register(self.member)
@@ -234,7 +242,9 @@ class ClusterMembership:
                 replicas.resume()
                 return
             except (StoreError, KafkaError) as error:
-                log.warning("this broker could not register again: %s", error)
+                if str(error) != said:
+                    log.warning("this broker could not register again, and goes on trying: %s", error)
+                said = str(error)
                 await asyncio.sleep(_RETRY_S)
 
     # --- as the controller
@@ -243,6 +253,13 @@ class ClusterMembership:
         """Whether that life of a broker has a session, as far as the controller here knows."""
         member = self._living.get(node_id)
         return member is not None and member.incarnation == incarnation
+
+    async def is_another_life(self, node_id: int, incarnation: bytes) -> bool:
+        """Whether the store has a session of another life of that broker: on another machine, say."""
+        if self.is_alive(node_id, incarnation):
+            return False
+        living = (await self._store.members()).get(node_id)
+        return living is not None and living.incarnation != incarnation
 
     async def _rule(self, epoch: int) -> None:
         """Fence whoever is gone, until another is the controller."""

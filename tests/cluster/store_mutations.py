@@ -148,19 +148,19 @@ async def _watch_after_looking(log: NodeLog, offset: int) -> None:
 
 
 MUTATIONS = (
-    Mutation("a controller does not look at the epoch", 30, ((NodeLink, "change", _without_epoch),)),
-    Mutation("what was sent counts as made", 30, ((NodeLog, "_append_node", _sent_is_made),)),
-    Mutation("what was sent is sent again", 30, ((NodeLog, "_append_node", _sent_again),)),
-    Mutation("whatever is there counts as ours", 30, ((node_log, "decode_log_node", _any_writer),)),
-    Mutation("parts of decisions are read", 30, ((NodeLog, "_take", _parts_of_groups),)),
-    Mutation("what is unfinished stays", 30, ((NodeLog, "take_over", _unfinished_stays),)),
-    Mutation("the last node is removed", 30, ((NodeLog, "_remove_before", _last_node_too),)),
-    Mutation("old nodes go before the snapshot", 30, ((NodeLog, "take_snapshot", _old_nodes_first),)),
-    Mutation("any election counts as won", 30, ((node_store, "decode_election", _any_election),)),
-    Mutation("the epoch is raised whatever it is", 30, ((NodeLink, "change", _unversioned_epoch),)),
-    Mutation("an earlier registration is taken as good", 30, ((NodeStore, "register", _registered_anyway),)),
-    Mutation("the latest is what a server has", 30, ((NodeStore, "read_from", _not_the_latest),)),
-    Mutation("watched after looking", 30, ((NodeLog, "grown_beyond", _watch_after_looking),)),
+    Mutation("a controller does not look at the epoch", 10, ((NodeLink, "change", _without_epoch),)),
+    Mutation("what was sent counts as made", 10, ((NodeLog, "_append_node", _sent_is_made),)),
+    Mutation("what was sent is sent again", 10, ((NodeLog, "_append_node", _sent_again),)),
+    Mutation("whatever is there counts as ours", 40, ((node_log, "decode_log_node", _any_writer),)),
+    Mutation("parts of decisions are read", 10, ((NodeLog, "_take", _parts_of_groups),)),
+    Mutation("what is unfinished stays", 10, ((NodeLog, "take_over", _unfinished_stays),)),
+    Mutation("the last node is removed", 10, ((NodeLog, "_remove_before", _last_node_too),)),
+    Mutation("old nodes go before the snapshot", 10, ((NodeLog, "take_snapshot", _old_nodes_first),)),
+    Mutation("any election counts as won", 10, ((node_store, "decode_election", _any_election),)),
+    Mutation("the epoch is raised whatever it is", 40, ((NodeLink, "change", _unversioned_epoch),)),
+    Mutation("an earlier registration is taken as good", 40, ((NodeStore, "register", _registered_anyway),)),
+    Mutation("the latest is what a server has", 10, ((NodeStore, "read_from", _not_the_latest),)),
+    Mutation("watched after looking", 10, ((NodeLog, "grown_beyond", _watch_after_looking),)),
 )
 
 

@@ -3,8 +3,8 @@
     python -m tests.cluster.store_simulation SEEDS [FIRST]
 
 Sessions end, connections break before and after a change is made, servers lag, brokers are cut off and die in the
-middle of what they do. Nodes are small, so that decisions and snapshots take several; time-outs are short, so that much
-happens in little time. Held to:
+middle of what they do, and an operator removes the controller's node to have another one. Nodes are small, so that
+decisions and snapshots take several; time-outs are short, so that much happens in little time. Held to:
 
 - what was acknowledged is in the log once, at the offset that was told, and nothing is there twice;
 - epochs never fall along the log, and each of them is one broker's;
@@ -24,7 +24,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from unittest import mock
 
 from headrace.cluster.image import Image
@@ -38,10 +38,18 @@ from headrace.cluster.store import (
     fold,
     node_log,
 )
-from headrace.cluster.store.batches import records_of
 from headrace.cluster.store.model import Faults, ZooKeeperModel
-from headrace.cluster.store.node_formats import SNAPSHOT, SnapshotPointer, decode_log_node, log_path
+from headrace.cluster.store.node_formats import (
+    BROKERS,
+    CONTROLLER,
+    SNAPSHOT,
+    SnapshotPointer,
+    decode_log_node,
+    decode_seat,
+    log_path,
+)
 from headrace.cluster.store.node_store import NodeStore
+from headrace.cluster.store.session import Delete
 from headrace.errors import DuplicateBrokerRegistrationError, StaleControllerEpochError
 from headrace.runtime.simulated import Simulation
 
@@ -65,7 +73,8 @@ class Story:
     #: Who was found at which offset, by whoever read it first.
     found: dict[int, tuple[str, str]] = field(default_factory=dict)
     count: int = 0
-    is_calm: bool = False
+    #: From then on nothing more is written.
+    is_over: bool = False
 
     @property
     def end(self) -> int:
@@ -154,7 +163,10 @@ class Contender:
             return
         assert self._story.epochs.setdefault(epoch, member) == member, f"epoch {epoch} was won twice"
         for _ in range(self._rng.randint(1, 25)):
-            await self._write(store, epoch, reader)
+            if self._story.is_over:
+                await asyncio.sleep(1.0)
+            else:
+                await self._write(store, epoch, reader)
 
     async def _until_changed(self, store: NodeStore, reader: Reader) -> None:
         """Wait to be told of another controller, the end of the session or more records; never look by itself."""
@@ -198,6 +210,7 @@ async def trouble(model: ZooKeeperModel, contenders: list[Contender], rng: rando
     until = loop.time() + run_s
     while loop.time() < until:
         await asyncio.sleep(rng.expovariate(8.0))
+        check_nodes(model)
         model.faults = Faults(
             delay_s_max=rng.choice((0.002, 0.02)),
             lag_s_max=rng.choice((0.0, 0.05, 0.3)),
@@ -223,20 +236,39 @@ async def trouble(model: ZooKeeperModel, contenders: list[Contender], rng: rando
             one.host.kill()
             await asyncio.sleep(rng.uniform(0, TIMEOUT_S))
             one.start()
+        else:
+            await _depose(model, rng)
 
 
-def check(model: ZooKeeperModel, story: Story, image: Image) -> int:
-    """What the nodes hold is what was promised; how many appends there were."""
+async def _depose(model: ZooKeeperModel, rng: random.Random) -> None:
+    """Another controller is wanted, perhaps one after the other, while servers lag and answers are lost."""
+    model.faults = replace(model.faults, lag_s_max=rng.choice((0.05, 0.3)), loss_before=rng.choice((0.0, 0.3, 0.6)))
+    for _ in range(rng.choice((1, 3, 6))):
+        if model.tree.get(CONTROLLER) is not None:
+            if rng.random() < 0.5:
+                for session in model.sessions:
+                    session.break_off()
+            model.change([Delete(CONTROLLER)])
+        await asyncio.sleep(rng.uniform(0, 0.1))
+
+
+def check_nodes(model: ZooKeeperModel) -> None:
+    """Epochs never fall along the log, and each offset is there once."""
     pointer = SnapshotPointer.decode(node.data) if (node := model.tree.get(SNAPSHOT)) else SnapshotPointer()
     number, epoch, offset = pointer.next_number, 0, pointer.end_offset
     while (found := model.tree.get(log_path(number))) is not None:
         log_node = decode_log_node(log_path(number), found.data)
         assert log_node.epoch >= epoch, f"node {number} is of epoch {log_node.epoch}, after {epoch}"
         epoch = log_node.epoch
-        for at, _ in records_of(log_node.batch, "the log"):
-            assert at == offset, f"offset {at} instead of {offset}"
-            offset += 1
+        header = log_node.batch.header()
+        assert header.base_offset == offset, f"offset {header.base_offset} instead of {offset}"
+        offset = header.next_offset
         number += 1
+
+
+def check(model: ZooKeeperModel, story: Story, image: Image) -> int:
+    """What the nodes hold is what was promised; how many appends there were."""
+    check_nodes(model)
     names = [name for _, name in image.configs]
     for name, written_in, end in story.acknowledged:
         assert len(image.configs.get((2, name), ())) == story.sent[name], f"{name} of epoch {written_in} is lost"
@@ -258,20 +290,21 @@ async def _be_calm(model: ZooKeeperModel, contenders: list[Contender], story: St
             contender.start()
     await asyncio.sleep(CALM_S)
     before = len(story.acknowledged)
-    end = story.end
     await asyncio.sleep(CALM_S)
     assert len(story.acknowledged) > before, "nobody writes though all is well"
+    story.is_over = True
+    await asyncio.sleep(CALM_S / 2)
     for contender in contenders:
-        node = model.tree.get(f"/brokers/{contender.node_id}")
+        node = model.tree.get(f"{BROKERS}/{contender.node_id}")
         assert node is not None, f"{contender.node_id} is not registered though all is well"
-        assert contender.reader.image.offset >= end or _is_seated(model, contender), (
-            f"{contender.node_id} is at {contender.reader.image.offset} and was not told of {end}"
+        assert contender.reader.image.offset >= story.end or _is_seated(model, contender), (
+            f"{contender.node_id} is at {contender.reader.image.offset} and was not told of {story.end}"
         )
 
 
 def _is_seated(model: ZooKeeperModel, contender: Contender) -> bool:
-    node = model.tree.get("/controller")
-    return node is not None and contender.member.incarnation.hex() in repr(node.data)
+    node = model.tree.get(CONTROLLER)
+    return node is not None and decode_seat(node.data).member == contender.member
 
 
 @contextmanager

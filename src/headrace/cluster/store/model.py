@@ -109,6 +109,11 @@ class ZooKeeperModel:
         if session.state is SessionState.CONNECTED:
             session.end()
 
+    def change(self, operations: Sequence[Operation]) -> None:
+        """An operator changes nodes by hand."""
+        self.tree.apply("operator", operations)
+        self._changed("operator", tuple(operations))
+
     # --- what sessions do
 
     def attach(self, session: ModelSession, *, is_new: bool) -> _Server:

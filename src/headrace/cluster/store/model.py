@@ -129,6 +129,10 @@ class ZooKeeperModel:
         server.sessions[session] = None
         return server
 
+    def has(self, name: str) -> bool:
+        """Whether a session of that name has not expired."""
+        return name in self._sessions
+
     def commit(self, session: ModelSession, operations: Sequence[Operation]) -> None:
         """Make a change for all; raises what is wrong with it."""
         if session.name not in self._sessions:
@@ -294,6 +298,8 @@ class ModelSession:
         await asyncio.sleep(self._arrival - loop.time())
         if not self._is_reached:
             self.break_off()
+        elif not self._model.has(self.name):
+            self.end()  # whatever it was in the middle of: a server tells whose session is over
         server = self._server
         if server is None or connection != self._connection:
             raise self._lost()

@@ -11,7 +11,7 @@ from headrace.broker.broker import Broker
 from headrace.cluster.broker_config import BrokerConfig
 from headrace.cluster.decision import Decision
 from headrace.cluster.records import PartitionChangeRecord
-from headrace.cluster.store import Member, WrongClusterError
+from headrace.cluster.store import StoreMember, WrongClusterError
 from headrace.cluster.store.model import ZooKeeperModel
 from headrace.config import ConfigError
 from headrace.errors import ErrorCode
@@ -21,7 +21,7 @@ from headrace.protocol.messages.describe_quorum import DescribeQuorumRequest, Qu
 from headrace.protocol.messages.init_producer_id import InitProducerIdRequest
 from headrace.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from headrace.runtime import real_runtime
-from headrace.runtime.simulated import Fault, Simulation
+from headrace.runtime.simulated import DiskFault, Simulation
 
 from . import raw
 from .several import SeveralBrokers, SharingBroker, run_several
@@ -337,7 +337,7 @@ def test_a_failed_directory_of_any_broker_is_led_by_others_and_the_broker_by_its
             partitions = enumerate(watcher.image.topics[topic].partitions)
             return {state.leader for index, state in partitions if (topic, index) in two}
 
-        cluster.brokers[failing].host.disk.inject(Fault("*", under="/data/two", times=None))
+        cluster.brokers[failing].host.disk.inject(DiskFault("*", under="/data/two", times=None))
         for topic, index in two:
             client = cluster.client(failing)
             await client.request(raw.produce_request(topic, index, raw.batch([b"x"])), raw.PRODUCE_VERSION)
@@ -365,7 +365,7 @@ def test_a_broker_whose_session_is_over_leads_nothing_until_it_is_registered_aga
         store = broker.membership._store
         register, may_register = store.register, asyncio.Event()
 
-        async def register_later(member: Member) -> None:
+        async def register_later(member: StoreMember) -> None:
             await may_register.wait()
             await register(member)
 

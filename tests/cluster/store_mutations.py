@@ -14,11 +14,11 @@ from unittest import mock
 from tests.cluster import store_simulation
 
 from headrace.cluster.image import Image
-from headrace.cluster.store import Member, node_log, node_store
+from headrace.cluster.store import StoreMember, node_log, node_store
 from headrace.cluster.store.node_formats import (
     BROKERS,
     EPOCH,
-    Election,
+    ElectionData,
     LogNode,
     decode_election,
     decode_log_node,
@@ -28,7 +28,15 @@ from headrace.cluster.store.node_formats import (
 from headrace.cluster.store.node_link import NodeLink
 from headrace.cluster.store.node_log import NodeLog, SnapshotPointer, Won, _Place
 from headrace.cluster.store.node_store import NodeStore
-from headrace.cluster.store.session import Check, ConnectionBroken, Create, NodeError, Operation, Session, Write
+from headrace.cluster.store.session import (
+    Check,
+    ConnectionBrokenError,
+    Create,
+    NodeError,
+    Operation,
+    StoreSession,
+    Write,
+)
 from headrace.errors import HeadraceError, StaleControllerEpochError
 
 
@@ -55,7 +63,7 @@ async def _sent_is_made(log: NodeLog, won: Won, number: int, data: bytes, nonce:
     operations: list[Operation] = [Check(EPOCH, won.version), Create(log_path(number), data)]
     try:
         await log._link.change(operations)
-    except ConnectionBroken:
+    except ConnectionBrokenError:
         return
     except NodeError as error:
         raise StaleControllerEpochError("replaced") from error
@@ -72,7 +80,7 @@ async def _sent_again(log: NodeLog, won: Won, number: int, data: bytes, nonce: b
         try:
             await log._link.change([Check(EPOCH, won.version), Create(log_path(number), data)])
             return
-        except ConnectionBroken:
+        except ConnectionBrokenError:
             continue
         except NodeError as error:
             if error.path == EPOCH:
@@ -107,7 +115,7 @@ async def _old_nodes_first(log: NodeLog, won: Won, image: Image) -> None:
     await _take_snapshot(log, won, image)
 
 
-def _any_election(data: bytes) -> Election:
+def _any_election(data: bytes) -> ElectionData:
     """An election whose connection broke counts as won, whoever won it."""
     return decode_election(data)._replace(nonce=mock.ANY)
 
@@ -118,7 +126,7 @@ async def _unversioned_epoch(link: NodeLink, operations: Sequence[Operation]) ->
     await _change(link, changes)
 
 
-async def _registered_anyway(store: NodeStore, member: Member) -> None:
+async def _registered_anyway(store: NodeStore, member: StoreMember) -> None:
     """A node of an earlier session of ours is taken as good, though it goes with that session."""
     await store._link.begin()
     path = f"{BROKERS}/{member.node_id}"
@@ -139,7 +147,7 @@ async def _watch_after_looking(log: NodeLog, offset: int) -> None:
         return
     number = log._seen.number
 
-    async def look(session: Session, watch: Any) -> bool:
+    async def look(session: StoreSession, watch: Any) -> bool:
         found = await session.get(log_path(number)) is not None
         await session.get(log_path(number), watch)
         return found

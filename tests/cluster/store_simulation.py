@@ -30,10 +30,10 @@ from unittest import mock
 from headrace.cluster.image import Image
 from headrace.cluster.records import ConfigRecord
 from headrace.cluster.store import (
-    StoreMember,
     OutcomeUnknownError,
     Reading,
     SessionLostError,
+    StoreMember,
     StoreUnavailableError,
     fold,
     node_log,

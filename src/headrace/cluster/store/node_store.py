@@ -104,7 +104,7 @@ class NodeStore:
             given = int(node.data) + 1
             try:
                 await self._link.change([Write(NUMBERS, b"%d" % given, node.version)])
-            except (NodeError, ConnectionBroken):
+            except (NodeError, ConnectionBrokenError):
                 continue  # another was given it, or perhaps we were: one that nobody has is no loss
             return above + given
 

@@ -20,9 +20,14 @@ class SharingBroker(SimulatedBroker):
     """A broker whose store is the model."""
 
     def __init__(
-        self, simulation: Simulation, model: ZooKeeperModel, node_id: int, settings: Mapping[str, str]
+        self,
+        simulation: Simulation,
+        model: ZooKeeperModel,
+        node_id: int,
+        settings: Mapping[str, str],
+        name: str = "",
     ) -> None:
-        name = f"broker-{node_id}"
+        name = name or f"broker-{node_id}"
         own = {
             "node.id": str(node_id),
             "listeners": f"PLAINTEXT://{name}:{PORT}",

@@ -6,16 +6,22 @@ import asyncio
 
 import pytest
 
+from headrace.broker import startup
 from headrace.broker.broker import Broker
+from headrace.cluster.broker_config import BrokerConfig
 from headrace.cluster.decision import Decision
 from headrace.cluster.records import PartitionChangeRecord
-from headrace.cluster.store import WrongClusterError
+from headrace.cluster.store import StoreMember, WrongClusterError
 from headrace.cluster.store.model import ZooKeeperModel
+from headrace.config import ConfigError
 from headrace.errors import ErrorCode
 from headrace.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from headrace.protocol.messages.delete_topics import DeleteTopicsRequest
+from headrace.protocol.messages.describe_quorum import DescribeQuorumRequest, QuorumPartition, QuorumTopic
 from headrace.protocol.messages.init_producer_id import InitProducerIdRequest
 from headrace.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
+from headrace.runtime import real_runtime
+from headrace.runtime.simulated import DiskFault, Simulation
 
 from . import raw
 from .several import SeveralBrokers, SharingBroker, run_several
@@ -313,6 +319,165 @@ def test_leadership_goes_back_to_the_preferred_replicas() -> None:
         await cluster.until(lambda: led(broker) == preferred, timeout_s=15)
 
     run_several(main, settings={"leader.imbalance.check.interval.seconds": "5"})
+
+
+def test_a_failed_directory_of_any_broker_is_led_by_others_and_the_broker_by_itself_again_when_it_is_back() -> None:
+    """Not only of the controller: whoever decides is told, and told again after a controller that did not hear it."""
+
+    async def main(cluster: SeveralBrokers) -> None:
+        assert await create(cluster, 1, "shared", partitions=6, replicas=3) == ErrorCode.NONE
+        assert await create(cluster, 1, "alone", partitions=6) == ErrorCode.NONE
+        failing = cluster.other_than(cluster.controller_id())
+        broker, watcher = cluster.running(failing), cluster.running(cluster.other_than(failing))
+        await cluster.until(lambda: len(broker.replicas.partitions) == 8)
+        two = {key for key, found in broker.replicas.partitions.items() if found.log.directory.startswith("/data/two")}
+        assert two
+
+        def leaders_of(topic: str) -> set[int]:
+            partitions = enumerate(watcher.image.topics[topic].partitions)
+            return {state.leader for index, state in partitions if (topic, index) in two}
+
+        cluster.brokers[failing].host.disk.inject(DiskFault("*", under="/data/two", times=None))
+        for topic, index in two:
+            client = cluster.client(failing)
+            await client.request(raw.produce_request(topic, index, raw.batch([b"x"])), raw.PRODUCE_VERSION)
+        await cluster.until(lambda: failing not in leaders_of("shared") | leaders_of("alone"))
+        assert -1 not in leaders_of("shared")
+        assert leaders_of("alone") == {-1}
+        await cluster.brokers[failing].stop()
+        cluster.brokers[failing].host.disk.heal()
+        await cluster.brokers[failing].start()
+        await cluster.until(lambda: leaders_of("alone") == {failing})
+        for topic, index in two:
+            await cluster.until(lambda t=topic, i=index: failing in watcher.image.topics[t].partitions[i].isr)  # type: ignore[misc]
+
+    run_several(main, settings={"log.dirs": "/data/one,/data/two"})
+
+
+def test_a_broker_whose_session_is_over_leads_nothing_until_it_is_registered_again() -> None:
+    async def main(cluster: SeveralBrokers) -> None:
+        assert await create(cluster, 1, "t", partitions=3, replicas=3) == ErrorCode.NONE
+        leader = cluster.other_than(cluster.controller_id())
+        broker = cluster.running(leader)
+        await cluster.until(lambda: len(broker.replicas.partitions) == 3)
+        index = next(index for (_, index), found in broker.replicas.partitions.items() if found.is_leader)
+        assert broker.membership is not None
+        store = broker.membership._store
+        register, may_register = store.register, asyncio.Event()
+
+        async def register_later(member: StoreMember) -> None:
+            await may_register.wait()
+            await register(member)
+
+        store.register = register_later  # type: ignore[method-assign]
+
+        async def produce() -> int:
+            request = raw.produce_request("t", index, raw.batch([b"x"]))
+            return raw.produced(await cluster.client(leader).request(request, raw.PRODUCE_VERSION)).error_code
+
+        assert await produce() == ErrorCode.NONE
+        for session in cluster.model.sessions:
+            if session is store._link.session:  # type: ignore[attr-defined]
+                cluster.model.expire(session)
+        await cluster.until(lambda: broker.membership is not None and broker.membership.seat is None)
+        assert await produce() == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        assert raw.fetched(
+            await cluster.client(leader).request(raw.fetch_request("t", index, 0), raw.FETCH_VERSION)
+        ).error_code == (ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        may_register.set()
+        await cluster.until(lambda: broker.membership is not None and broker.membership.seat is not None)
+        # Nobody took its place meanwhile, so it goes on.
+        assert broker.image.topics["t"].partitions[index].leader == leader
+        assert await produce() == ErrorCode.NONE
+
+    run_several(main)
+
+
+def test_the_controller_is_described_as_leader_and_the_others_as_observers() -> None:
+    async def main(cluster: SeveralBrokers) -> None:
+        assert await create(cluster, 1, "t", partitions=1) == ErrorCode.NONE
+        await asyncio.sleep(2)
+        controller = cluster.controller_id()
+        asked = [
+            QuorumTopic(topic_name="__cluster_metadata", partitions=[QuorumPartition(partition_index=0)]),
+            QuorumTopic(topic_name="other", partitions=[QuorumPartition(partition_index=0)]),
+        ]
+        for through in cluster.brokers:
+            answer = await cluster.client(through).request(DescribeQuorumRequest(topics=asked), 2, 60.0)
+            assert answer.error_code == ErrorCode.NONE
+            state, other = (topic.partitions[0] for topic in answer.topics)
+            assert other.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            assert (state.error_code, state.leader_id) == (ErrorCode.NONE, controller)
+            end = cluster.running(through).image.offset
+            assert state.high_watermark == end
+            assert [(voter.replica_id, voter.log_end_offset) for voter in state.current_voters] == [(controller, end)]
+            others = sorted(set(cluster.brokers) - {controller})
+            assert [(one.replica_id, one.log_end_offset) for one in state.observers] == [(o, end) for o in others]
+            assert [node.node_id for node in answer.nodes] == [controller]
+
+    run_several(main)
+
+
+def test_a_machine_that_takes_over_a_number_keeps_it_though_the_former_one_goes_on() -> None:
+    """The former one is cut off from the store alone: it goes on telling the controller that it is there."""
+
+    async def main(cluster: SeveralBrokers) -> None:
+        assert await create(cluster, 1, "t", partitions=3, replicas=3) == ErrorCode.NONE
+        taken = cluster.other_than(cluster.controller_id())
+        former = cluster.brokers[taken]
+        former.is_reachable = False
+        watcher = cluster.running(cluster.other_than(taken))
+        await cluster.until(lambda: watcher.image.brokers[taken].fenced)
+        settings = {"broker.heartbeat.interval.ms": "500"}
+        newcomer = SharingBroker(cluster.simulation, cluster.model, taken, settings, name="another-machine")
+        await newcomer.start()
+        assert newcomer.broker is not None
+        await asyncio.sleep(20)
+        known = watcher.image.brokers[taken]
+        assert (known.host, known.epoch, known.fenced) == ("another-machine", newcomer.broker.broker_epoch, False)
+        # It has no data of the former one, and copies what it has to have.
+        for state in watcher.image.topics["t"].partitions:
+            assert set(state.isr) == {1, 2, 3}
+        # When it reaches the store again, it learns that its number is another's: it leads nothing.
+        former.is_reachable = True
+        await asyncio.sleep(10)
+        assert watcher.image.brokers[taken].host == "another-machine"
+        former.kill()
+        await newcomer.stop()
+
+    run_several(main)
+
+
+def test_brokers_without_a_number_are_given_one_and_keep_it() -> None:
+    simulation = Simulation(1)
+
+    async def main() -> None:
+        model = ZooKeeperModel(simulation.random_for("zookeeper"), session_timeout_s=1.0)
+        machines = [SharingBroker(simulation, model, -1, {}, name=f"machine-{number}") for number in range(3)]
+        await asyncio.gather(*(machine.start() for machine in machines))
+        given = [machine.broker.node_id for machine in machines if machine.broker is not None]
+        assert sorted(given) == [1001, 1002, 1003]
+        await machines[0].stop()
+        await machines[0].start()
+        assert machines[0].broker is not None
+        assert machines[0].broker.node_id == given[0]
+        for machine in machines:
+            await machine.stop()
+
+    simulation.run(main())
+
+
+@pytest.mark.parametrize(
+    ("settings", "problem"),
+    [
+        ({"node.id": "1001"}, "above reserved.broker.max.id"),
+        ({"node.id": "-1", "broker.id.generation.enable": "false"}, "needs a number of its own"),
+    ],
+)
+def test_a_number_that_may_be_anothers_is_refused(settings: dict[str, str], problem: str) -> None:
+    config = BrokerConfig.parse({"zookeeper.connect": "localhost:1", **settings})
+    with pytest.raises(ConfigError, match=problem):
+        startup.shared_store(real_runtime(), config)
 
 
 def led(broker: Broker) -> list[int]:

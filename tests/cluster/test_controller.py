@@ -11,8 +11,17 @@ import pytest
 from headrace.cluster.broker_config import BrokerConfig
 from headrace.cluster.brokers import PRODUCER_ID_BLOCK_SIZE, Registration
 from headrace.cluster.configs import ConfigSource
+from headrace.cluster.features import ELIGIBLE_LEADER_REPLICAS_VERSION
 from headrace.cluster.image import Endpoint, Image
-from headrace.cluster.records import NO_LEADER, ConfigRecord, MetadataRecord, NoOpRecord, ResourceType
+from headrace.cluster.records import (
+    DIRECTORY_LOST,
+    NO_LEADER,
+    ConfigRecord,
+    FeatureLevelRecord,
+    MetadataRecord,
+    NoOpRecord,
+    ResourceType,
+)
 from headrace.cluster.topic_names import CONSUMER_OFFSETS, TRANSACTION_STATE
 from headrace.error_codes import ErrorCode
 from headrace.errors import BrokerIdNotRegisteredError, DuplicateBrokerRegistrationError, StaleBrokerEpochError
@@ -30,6 +39,12 @@ from headrace.protocol.messages.alter_partition_reassignments import (
 from headrace.protocol.messages.alter_user_scram_credentials import (
     AlterUserScramCredentialsRequest,
     ScramCredentialUpsertion,
+)
+from headrace.protocol.messages.assign_replicas_to_dirs import (
+    AssignedDirectory,
+    AssignedPartition,
+    AssignedTopic,
+    AssignReplicasToDirsRequest,
 )
 from headrace.protocol.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
 from headrace.protocol.messages.create_topics import (
@@ -97,18 +112,95 @@ def ask_isr(cluster: OneBroker, name: str, isr: list[int], **changes: int) -> in
 # --- leaders and replicas ---------------------------------------------------------------------------------------------
 
 
+def tell_directory(cluster: OneBroker, node_id: int, directory: bytes, *partitions: tuple[str, int]) -> list[int]:
+    """A broker tells in which directory its replicas are; the errors that it is answered with."""
+    topics = []
+    for name, index in partitions:
+        known = cluster.image.topics.get(name)
+        topic_id = b"?" * 16 if known is None else known.topic_id
+        topics.append(AssignedTopic(topic_id=topic_id, partitions=[AssignedPartition(partition_index=index)]))
+    request = AssignReplicasToDirsRequest(
+        broker_id=node_id,
+        broker_epoch=cluster.image.brokers[node_id].epoch,
+        directories=[AssignedDirectory(id=directory, topics=topics)],
+    )
+    answer = cluster.decide(cluster.controller.assign_replicas_to_dirs(cluster.image, request))
+    assert answer.error_code == ErrorCode.NONE
+    return [topic.partitions[0].error_code for topic in answer.directories[0].topics]
+
+
 def test_partitions_in_a_failed_directory_are_led_by_others_or_by_no_one() -> None:
     cluster = three_brokers()
     create(cluster, "t", [[1, 2, 3], [1, 2, 3]])
     create(cluster, "u", [[1]])
-    lost = [("t", 0), ("u", 0), ("gone", 0), ("t", 7)]
-    cluster.decide(cluster.controller.lose_logs(cluster.image, 1, lost))
+    create(cluster, "v", [[2]])
+    lost = [("t", 0), ("u", 0), ("gone", 0), ("t", 7), ("v", 0)]
+    assert tell_directory(cluster, 1, DIRECTORY_LOST, *lost) == [
+        ErrorCode.NONE,
+        ErrorCode.NONE,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+    ]
     shared, other = cluster.image.topics["t"].partitions
     (alone,) = cluster.image.topics["u"].partitions
     assert (shared.leader, shared.isr, shared.leader_epoch) == (2, (2, 3), 1)
     # Only this one has all records: it leads again when its directory is back.
     assert (alone.leader, alone.isr, alone.eligible, alone.leader_epoch) == (-1, (), (1,), 1)
     assert (other.leader, other.leader_epoch) == (1, 0)
+
+
+@pytest.mark.parametrize("has_eligible", [True, False])
+def test_a_live_broker_is_not_elected_for_what_its_failed_directory_held(has_eligible: bool) -> None:
+    cluster = three_brokers()
+    if not has_eligible:
+        cluster.append([FeatureLevelRecord(name=ELIGIBLE_LEADER_REPLICAS_VERSION, feature_level=0)])
+    create(cluster, "t", [[1, 2]])
+    cluster.decide(cluster.controller.fence_broker(cluster.image, 2))
+    tell_directory(cluster, 1, DIRECTORY_LOST, ("t", 0))
+    assert cluster.image.topics["t"].partitions[0].leader == NO_LEADER
+    # Whatever lets the controller look again: a replica that is back, an election that is asked for, a restart.
+    cluster.decide(cluster.controller.unfence_broker(cluster.image, 2))
+    assert cluster.image.topics["t"].partitions[0].leader == NO_LEADER
+    elect = ElectLeadersRequest(topic_partitions=[TopicPartitions(topic="t", partitions=[0])])
+    cluster.decide(cluster.controller.elect_leaders(cluster.image, elect))
+    unclean = ElectLeadersRequest(election_type=1, topic_partitions=elect.topic_partitions)
+    cluster.decide(cluster.controller.elect_leaders(cluster.image, unclean))
+    assert cluster.image.topics["t"].partitions[0].leader != 1
+    cluster.decide(cluster.controller.fence_broker(cluster.image, 2))
+    cluster.decide(cluster.controller.balance_leaders(cluster.image))
+    cluster.register(1, incarnation=b"again" + bytes(11))
+    assert cluster.image.topics["t"].partitions[0].leader == NO_LEADER
+
+
+def test_a_replica_is_not_in_sync_while_its_directory_is_lost_and_leads_again_after() -> None:
+    cluster = three_brokers()
+    directory = b"d" * 16
+    broker = Registration(1, b"\x07" * 16, cluster.image.brokers[1].listeners, directories=[directory])
+    cluster.decide(cluster.controller.register_broker(cluster.image, broker, fenced=False))
+    create(cluster, "t", [[2, 1]])
+    create(cluster, "u", [[1]])
+    tell_directory(cluster, 1, DIRECTORY_LOST, ("t", 0), ("u", 0))
+    assert ask_isr(cluster, "t", [2, 1]) == ErrorCode.INELIGIBLE_REPLICA
+    # A directory that the broker does not have is as good as a failed one.
+    assert tell_directory(cluster, 1, b"other dir id 16b", ("t", 0), ("u", 0)) == [ErrorCode.NONE] * 2
+    assert cluster.image.topics["u"].partitions[0].leader == NO_LEADER
+    tell_directory(cluster, 1, directory, ("t", 0), ("u", 0))
+    assert ask_isr(cluster, "t", [2, 1]) == ErrorCode.NONE
+    alone = cluster.image.topics["u"].partitions[0]
+    assert (alone.leader, alone.isr, alone.eligible) == (1, (1,), ())
+
+
+def test_replicas_that_were_eligible_lead_when_there_are_none_any_more() -> None:
+    cluster = three_brokers()
+    create(cluster, "t", [[1, 2]], min_insync_replicas="2")
+    for node_id in (1, 2):
+        cluster.decide(cluster.controller.fence_broker(cluster.image, node_id))
+    assert not cluster.image.topics["t"].partitions[0].isr
+    cluster.append([FeatureLevelRecord(name=ELIGIBLE_LEADER_REPLICAS_VERSION, feature_level=0)])
+    cluster.decide(cluster.controller.unfence_broker(cluster.image, 1))
+    partition = cluster.image.topics["t"].partitions[0]
+    assert (partition.leader, partition.isr, partition.eligible, partition.recovering) == (1, (1,), (), False)
 
 
 def test_a_fenced_leader_is_replaced_from_the_in_sync_replicas_and_gets_back_by_preferred_election() -> None:

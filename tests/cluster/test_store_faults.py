@@ -35,6 +35,7 @@ from headrace.runtime import real_runtime
 
 from . import store_simulation
 from .store_homes import Home, NodesHome, member, run_model, run_shared, run_zookeeper, topic, zookeeper
+from .store_mutations import MUTATIONS, Mutation, found_after
 from .test_store import opened, told, won
 
 # --- a model that loses connections -----------------------------------------------------------------------------------
@@ -190,7 +191,13 @@ def test_a_reader_may_lag_but_never_sees_a_part_or_goes_back() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 def test_brokers_that_fight_for_the_seat_lose_and_double_nothing(seed: int) -> None:
-    assert store_simulation.run(seed, run_s=8.0) > 0
+    assert store_simulation.run(seed) > 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.name)
+def test_the_simulation_finds_a_mistake(mutation: Mutation) -> None:
+    assert found_after(mutation, mutation.seeds) is not None
 
 
 # --- the rules of nodes, on the model, a directory and the real one ---------------------------------------------------

@@ -11,6 +11,7 @@ from typing import TypeVar
 from headrace.broker import startup
 from headrace.broker.acceptor import Acceptor, ConnectionLimits
 from headrace.broker.descriptors import share_out
+from headrace.broker.directory_reports import DirectoryReports
 from headrace.broker.dispatch import RequestContext
 from headrace.broker.fetch_sessions import FetchSessions
 from headrace.broker.group_service import GroupService
@@ -38,7 +39,7 @@ from headrace.cluster.store import Store
 from headrace.cluster.store.local import LocalStore
 from headrace.cluster.topic_names import CONSUMER_OFFSETS, TRANSACTION_STATE
 from headrace.config import ConfigValue, RawValue
-from headrace.errors import HeadraceError, KafkaStorageError, NotControllerError, RequestTimedOutError
+from headrace.errors import HeadraceError, NotControllerError, RequestTimedOutError
 from headrace.groups import GroupConfig, GroupCoordinator
 from headrace.log import LogConfig, LogDirectories
 from headrace.log.cleaner import CompactionWorker
@@ -113,6 +114,7 @@ class Broker:
         self.incarnation = runtime.uuid()
         self._started = False
         self._waiting: asyncio.Task[None] | None = None
+        self._directory_reports = DirectoryReports(self)
 
     @classmethod
     def from_settings(
@@ -177,6 +179,17 @@ class Broker:
                 raise
             return response
 
+    async def ask(self, method: Callable[..., Decision[R]], request: object) -> R:
+        """Let the controller decide something on this broker's own account, wherever it is."""
+
+        async def here() -> R:
+            return await self.metadata.change(lambda image: method(image, request))
+
+        if self.membership is None:
+            return await here()
+        decided: R = await self.membership.ask_controller(request, here=here)
+        return decided
+
     def partition(self, topic: str, index: int) -> Partition:
         """The partition, or the error that a client gets for one that is not here."""
         return self.replicas.get(topic, index)
@@ -200,14 +213,17 @@ class Broker:
         began = self.runtime.clock.monotonic()
         config = self.started_with
         store = self._shared_store or startup.shared_store(self.runtime, config)
-        cluster_id = None
+        cluster_id, number = None, None
         if store is not None:
-            found = await self.runtime.offload(startup.known_cluster_id, self.runtime, config)
+            found, number = await self.runtime.offload(startup.known_identity, self.runtime, config)
             self._to_close.append(store.close)
             self._started = True
             cluster_id = await self._opened(store.open(found))
+            if number is None and config.node_id < 0:
+                number = await self._opened(store.new_number(config.get_int("reserved.broker.max.id")))
+                log.info("this broker is given the number %d", number)
         self.directories = await self._opened(
-            self.runtime.offload(startup.open_directories, self.runtime, config, cluster_id)
+            self.runtime.offload(startup.open_directories, self.runtime, config, cluster_id, number)
         )
         self._started = True
         files = self.directories.caches.files
@@ -226,6 +242,7 @@ class Broker:
             self.replication = ReplicationManager(self)
             self.replicas.surroundings = self.replication
             self._to_close += [self.metadata.close, self.replicas.close, self.replication.close]
+            self._to_close.append(self._directory_reports.close)
             self.answers = Answers(self.metadata.image, self.cluster_id)
             await self.metadata.open()
             self.metadata.follow(self._follow)
@@ -244,7 +261,8 @@ class Broker:
             self.broker_epoch = await self._register(registration)
             await self.replicas.open_all(self.image, logs, [encode_id(directory) for directory in missing])
             self._make_waiting_later()
-            await self._give_up_offline()
+            # Before clients are sent here: nobody is to lead whose log is in a directory that failed.
+            await self._directory_reports.tell()
             self.producer_ids = ProducerIds(self._reserve_producer_ids)
             groups = GroupCoordinator(self._group_config(), self.runtime.rng, self)
             self.groups = GroupService(self, groups, config.get_int("offsets.commit.timeout.ms"))
@@ -299,17 +317,7 @@ class Broker:
 
     def _directory_failed(self, path: str, reason: str) -> None:
         self.replicas.directory_failed(path, reason)
-        self.acceptor.keep(asyncio.get_running_loop().create_task(self._give_up_offline()))
-
-    async def _give_up_offline(self) -> None:
-        """Lead nothing whose log is in a directory that failed, so that clients are not sent here for it."""
-        if not self.replicas.offline:
-            return
-        try:
-            await self.decide(self.controller.lose_logs, self.node_id, self.replicas.offline)
-        except (KafkaStorageError, NotControllerError) as error:
-            # The metadata was in that directory too, or another decides: clients are refused one by one.
-            log.error("leaders of offline partitions stay as they were: %s", error)
+        self.acceptor.keep(asyncio.get_running_loop().create_task(self._directory_reports.tell()))
 
     def _make_waiting_later(self) -> None:
         """Partitions whose logs could not be made for want of descriptors are served once there are some."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from headrace.cluster.brokers import Registration
 from headrace.cluster.decision import Decision
 from headrace.cluster.image import Endpoint, Image
+from headrace.cluster.store import StoreError
 from headrace.errors import ErrorCode, KafkaError
 from headrace.protocol.messages.allocate_producer_ids import AllocateProducerIdsRequest, AllocateProducerIdsResponse
 from headrace.protocol.messages.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
@@ -30,8 +31,14 @@ async def register(broker: Broker, request: BrokerRegistrationRequest) -> Broker
         stopped_in_epoch=request.previous_broker_epoch,
     )
     try:
-        # That no other life of it is running is what the store's registrations are for.
+        # A former life that goes on elsewhere, cut off from the store, must not take the number back.
+        if broker.membership is not None and await broker.membership.is_another_life(
+            request.broker_id, request.incarnation_id
+        ):
+            return BrokerRegistrationResponse(error_code=ErrorCode.DUPLICATE_BROKER_REGISTRATION)
         epoch = await broker.metadata.change(lambda image: broker.controller.register_broker(image, registration))
+    except StoreError:
+        return BrokerRegistrationResponse(error_code=ErrorCode.NOT_CONTROLLER)
     except KafkaError as error:
         return BrokerRegistrationResponse(error_code=error.code)
     return BrokerRegistrationResponse(broker_epoch=epoch)
@@ -39,6 +46,11 @@ async def register(broker: Broker, request: BrokerRegistrationRequest) -> Broker
 
 async def heartbeat(broker: Broker, request: BrokerHeartbeatRequest) -> BrokerHeartbeatResponse:
     """Unfence a broker that is ready, and let one that wants to stop go when it leads nothing any more."""
+    if broker.membership is not None:
+        now_ms = broker.runtime.clock.now_ms()
+        broker.membership.observers.heard(
+            request.broker_id, request.current_metadata_offset, broker.image.offset, now_ms
+        )
     try:
         return await broker.metadata.change(lambda image: _on_answer(broker, image, request))
     except KafkaError as error:

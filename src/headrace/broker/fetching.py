@@ -268,7 +268,10 @@ class Fetching:
                 return read
         if wanted.last_fetched_epoch >= 0:
             try:
-                found = divergence(log, partition.leader_epoch, wanted.fetch_offset, wanted.last_fetched_epoch)
+                reader_start = wanted.log_start_offset if self.replica_id >= 0 else None
+                found = divergence(
+                    log, partition.leader_epoch, wanted.fetch_offset, wanted.last_fetched_epoch, reader_start
+                )
                 if found is not None:
                     data.diverging_epoch = EpochEndOffset(epoch=found.epoch, end_offset=found.end_offset)
             except NotInLogError:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from headrace.broker.partition import Partition
 from headrace.errors import HeadraceError, KafkaStorageError
-from headrace.log import Log
+from headrace.log import Log, checkpoints
 from headrace.log.cleaner import Cleaner, CompactionWorker
 from headrace.log.compaction_job import CleaningLimits
 
@@ -51,6 +51,7 @@ class Maintenance:
         # What is wrong now: the duty, or the duty and the log, and its last failure. Gone when it goes well again.
         self.failing: dict[str, str] = {}
         self._checkpointed: dict[tuple[str, int], tuple[int, int, int]] = {}
+        self._watermarks: dict[tuple[str, int], int] = {}
 
     def start(self) -> None:
         config = self._broker.config
@@ -60,6 +61,8 @@ class Maintenance:
         self._every(FLUSH_CHECK_INTERVAL_S, self._flush)
         self._every(retention_s, self._retain)
         self._every(checkpoint_s, self._checkpoint)
+        watermarks_s = config.get_int("replica.high.watermark.checkpoint.interval.ms") / 1000
+        self._every(watermarks_s, self._checkpoint_watermarks)
         self._every(min(retention_s, 60.0), self._tidy)
         if config.get_bool("log.cleaner.enable"):
             self._every(config.get_int("log.cleaner.backoff.ms") / 1000, self._compact)
@@ -143,6 +146,18 @@ class Maintenance:
         if state != self._checkpointed:
             await self._broker.replicas.change_directories(self._broker.directories.checkpoint)
             self._checkpointed = dict(state)
+
+    async def _checkpoint_watermarks(self) -> None:
+        """Write down what is committed where other replicas decide that: a lone one finds it in its log."""
+        marks = {
+            key: partition.log.high_watermark
+            for key, partition in self._broker.replicas.partitions.items()
+            if len(partition.leadership.replicas) > 1
+        }
+        if marks != self._watermarks:
+            write = self._broker.directories.checkpoint
+            await self._broker.replicas.change_directories(write, checkpoints.HIGH_WATERMARK)
+            self._watermarks = marks
 
     async def _compact(self) -> None:
         """Compact the logs that need it, one after the other, until none does."""

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 from headrace.broker import controller_requests
 from headrace.broker.dispatch import BROKER_CLIENT_ID
 from headrace.broker.peers import PeerConnection, Peers
+from headrace.broker.quorum import Observers
 from headrace.broker.refusals import tells
 from headrace.cluster.brokers import ProducerIdBlock, Registration
 from headrace.cluster.store import Seat, SessionLostError, Store, StoreError, StoreMember
@@ -64,6 +65,8 @@ class ClusterMembership:
         self.member = StoreMember(broker.node_id, self.incarnation)
         self.seat: Seat | None = None
         self._living: dict[int, StoreMember] = {}
+        #: As the controller: how far the others follow.
+        self.observers = Observers()
         self.peers = Peers(
             broker.runtime,
             self._locate,
@@ -120,7 +123,14 @@ class ClusterMembership:
             log_dirs=list(registration.directories),
             previous_broker_epoch=registration.stopped_in_epoch,
         )
-        response = await self.ask_controller(request, timeout_s=START_TIMEOUT_S)
+        deadline = self._clock.monotonic() + START_TIMEOUT_S
+        while True:
+            response = await self.ask_controller(request, timeout_s=START_TIMEOUT_S)
+            is_duplicate = response.error_code == ErrorCode.DUPLICATE_BROKER_REGISTRATION
+            if not is_duplicate or self._clock.monotonic() > deadline:
+                break
+            # The controller may not know yet that the former life's session has given way to ours.
+            await asyncio.sleep(_RETRY_S)
         if response.error_code:
             raise error_for(response.error_code, f"The controller does not register broker {registration.node_id}.")
         epoch: int = response.broker_epoch
@@ -187,6 +197,7 @@ class ClusterMembership:
                     self._seat_is(seat)
                     await self._until_lost(self._store.seat(seat))
                     continue
+                self.observers = Observers()
                 await self._metadata.take_office(epoch)
                 self._seat_is(Seat(epoch, self.member))
                 await self._rule(epoch)
@@ -214,16 +225,26 @@ class ClusterMembership:
             await asyncio.gather(found, lost, return_exceptions=True)
 
     async def _reregister(self, reason: str) -> None:
-        """The session is over, and others take this broker for dead: come back as the same one."""
-        log.warning("this broker registers again: %s", reason)
+        """The session is over, and others take this broker for dead: come back as the same one.
+
+        Until it has, and knows what was decided without it, it leads nothing.
+        """
+        log.warning("this broker leads nothing until it is registered again: %s", reason)
         self._metadata.active.resign(reason)
         self._seat_is(None)
+        replicas = self._broker.replicas
+        replicas.suspend("the session of this broker with the store is over; it registers again")
+        said = ""
         while True:
             try:
                 await self._store.register(self.member)
+                await self._metadata.follower.catch_up()
+                replicas.resume()
                 return
             except (StoreError, KafkaError) as error:
-                log.warning("this broker could not register again: %s", error)
+                if str(error) != said:
+                    log.warning("this broker could not register again, and goes on trying: %s", error)
+                said = str(error)
                 await asyncio.sleep(_RETRY_S)
 
     # --- as the controller
@@ -232,6 +253,13 @@ class ClusterMembership:
         """Whether that life of a broker has a session, as far as the controller here knows."""
         member = self._living.get(node_id)
         return member is not None and member.incarnation == incarnation
+
+    async def is_another_life(self, node_id: int, incarnation: bytes) -> bool:
+        """Whether the store has a session of another life of that broker: on another machine, say."""
+        if self.is_alive(node_id, incarnation):
+            return False
+        living = (await self._store.members()).get(node_id)
+        return living is not None and living.incarnation != incarnation
 
     async def _rule(self, epoch: int) -> None:
         """Fence whoever is gone, until another is the controller."""

@@ -22,6 +22,7 @@ from typing import TypeVar, TypeVarTuple
 from headrace.broker.purgatory import Watchers
 from headrace.broker.replication.acks import AckWaiters
 from headrace.broker.replication.commits import TooFewError, TooLateError, WaitingAppend
+from headrace.broker.replication.deletions import Deletions, low_watermark
 from headrace.broker.replication.follower import Position, is_about, position
 from headrace.broker.replication.leader import LeaderState, Proposal, Term
 from headrace.broker.replication.surroundings import ALONE, Surroundings
@@ -71,8 +72,10 @@ class Partition:
 
     __slots__ = (
         "_acks",
+        "_deletions",
         "_offline",
         "_own_id",
+        "_refusal",
         "_role_epoch",
         "_surroundings",
         "_turns",
@@ -109,9 +112,13 @@ class Partition:
         #: The leader epoch whose role is in effect; others wait for their turn at the writer.
         self._role_epoch = NO_LEADER_EPOCH - 1
         self._acks: AckWaiters[WaitingAppend] = AckWaiters()
+        #: Who waits until other replicas have deleted records, too; most partitions never have any.
+        self._deletions: Deletions | None = None
         # Ends and sizes of batches that are not committed yet.
         self._uncommitted: deque[tuple[int, int]] = deque()
         self._offline: str | None = None
+        #: Why nothing is done here as the leader: the log is offline, or this broker counts as dead (`suspend`).
+        self._refusal: str | None = None
         # Who uses the log, and who has to wait while it is exchanged.
         self._turns = LogTurns()
         self._change_role()
@@ -196,6 +203,7 @@ class Partition:
         self._uncommitted.clear()
         for waiting in self._acks.drain():
             waiting.end(NotLeaderOrFollowerError(f"{self.key}: the leader epoch ended before this was committed"))
+        self._end_deletions("the leader epoch ended before every replica had deleted the records")
         if self._turns.held is not None:
             self._turns.held.append(self._change_role)
             return
@@ -245,9 +253,26 @@ class Partition:
 
     def go_offline(self, reason: str) -> None:
         """The disk below failed: nothing is served from here any more."""
-        self._offline = reason
+        self._offline = self._refusal = reason
         for waiting in self._acks.drain():
             waiting.end(KafkaStorageError(f"{self.key}: its log directory is offline ({reason})"))
+        self._end_deletions(reason)
+        self.wake_all()
+
+    def suspend(self, reason: str) -> None:
+        """Do nothing as the leader until `resume`: others may take this broker for dead, and lead instead.
+
+        What is known of followers is kept: a proposal that is under way may still be carried out in this epoch.
+        """
+        if self._offline is None:
+            self._refusal = reason
+        for waiting in self._acks.drain():
+            waiting.end(NotLeaderOrFollowerError(f"{self.key}: {reason}"))
+        self._end_deletions(reason)
+        self.wake_all()
+
+    def resume(self) -> None:
+        self._refusal = self._offline
         self.wake_all()
 
     def check_leader(self, current_leader_epoch: int = NO_LEADER_EPOCH) -> None:
@@ -256,12 +281,13 @@ class Partition:
         if (
             leadership.leader_id == self._own_id
             and (current_leader_epoch == NO_LEADER_EPOCH or current_leader_epoch == leadership.leader_epoch)
-            and self._offline is None
+            and self._refusal is None
         ):
             return
         self.check_epoch(current_leader_epoch)
         if leadership.leader_id != self._own_id:
             raise NotLeaderOrFollowerError(f"{self.key}: broker {leadership.leader_id} leads it")
+        raise NotLeaderOrFollowerError(f"{self.key}: {self._refusal}")
 
     def check_epoch(self, current_leader_epoch: int) -> None:
         """As `check_leader`, for what any replica may answer."""
@@ -506,6 +532,8 @@ class Partition:
         now_ms = self._surroundings.now_ms()
         if state.fetched(node_id, broker_epoch, offset, start_offset, self.log.end_offset, now_ms):
             self._was_committed()
+        if self._deletions is not None:
+            self._deletions.look()
         if node_id not in state.term.isr:
             self._propose(state, state.expansion(node_id))
 
@@ -526,6 +554,8 @@ class Partition:
             now_ms = self._surroundings.now_ms()
             if state.brokers_changed(node_ids, now_ms):
                 self._was_committed()
+            if self._deletions is not None:
+                self._deletions.look()
             self._propose(state, state.any_expansion(now_ms))
 
     def isr_settled(self) -> None:
@@ -608,6 +638,27 @@ class Partition:
         except DiskError as error:
             raise self._failed(error) from error
         self.wake_all()
+
+    async def delete_records(self, before: int, timeout_s: float) -> int:
+        """Delete what is below an offset, here and at every live replica; where the one with the oldest records begins.
+
+        What a replica is late with is deleted all the same, when it has caught up.
+        """
+        if before > self.log.start_offset:
+            await self.change_log(Log.delete_records, before)
+        if self._deletions is None:
+            self._deletions = Deletions(self._low_watermark)
+        return await self._deletions.wait(before, timeout_s)
+
+    def _low_watermark(self) -> int:
+        if self.state is None and len(self.leadership.replicas) > 1:
+            return -1  # what the others have is not known yet
+        return low_watermark(self.state, self.log.start_offset, self._surroundings.is_alive)
+
+    def _end_deletions(self, reason: str) -> None:
+        if self._deletions is not None:
+            self._deletions.end(f"{self.key}: {reason}")
+            self._deletions = None
 
     # --- one after the other
 

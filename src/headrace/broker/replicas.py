@@ -20,6 +20,7 @@ from headrace.cluster.image import Image, PartitionImage, TopicImage
 from headrace.cluster.records import MetadataRecord, PartitionRecord
 from headrace.errors import HeadraceError, KafkaStorageError, UnknownTopicOrPartitionError
 from headrace.log import Log, LogConfig, LogDirectories, Move
+from headrace.log.partition_metadata import decode_id
 from headrace.runtime import DirectoryWriter, DiskError, Runtime
 from headrace.topics import TopicPartition
 
@@ -53,6 +54,8 @@ class Replicas:
         self.partitions: dict[tuple[str, int], Partition] = {}
         self._offline: dict[tuple[str, int], _Offline] = {}
         self._writers: dict[str, DirectoryWriter] = {}
+        #: Why this broker leads nothing for now, whatever the metadata says.
+        self._suspended: str | None = None
         self._is_open = False  # until `open_all`, which looks at every partition there is
         self._moving: dict[TopicPartition, asyncio.Task[None]] = {}
         self._move_lock = asyncio.Lock()
@@ -253,9 +256,22 @@ class Replicas:
     def _add(self, topic: str, index: int, partition_log: Log, state: PartitionImage) -> None:
         directory = self.directories.directory_of(partition_log)
         key = TopicPartition(topic, index)
-        self.partitions[topic, index] = Partition(
+        partition = self.partitions[topic, index] = Partition(
             self._node_id, key, partition_log, self.writer(directory), leadership(state), self.surroundings
         )
+        if self._suspended is not None:
+            partition.suspend(self._suspended)
+
+    def suspend(self, reason: str) -> None:
+        """Lead nothing until `resume`: others may take this broker for dead."""
+        self._suspended = reason
+        for partition in self.partitions.values():
+            partition.suspend(reason)
+
+    def resume(self) -> None:
+        self._suspended = None
+        for partition in self.partitions.values():
+            partition.resume()
 
     async def _drop(self, topic: TopicImage) -> None:
         """Take a topic's partitions out of use, also those that are offline."""
@@ -331,6 +347,14 @@ class Replicas:
     def offline(self) -> list[tuple[str, int]]:
         """The partitions whose logs are in directories that cannot be used."""
         return [key for key, offline in self._offline.items() if not offline.is_waiting]
+
+    def directory_id(self, topic: str, index: int) -> bytes | None:
+        """The id of the directory that a replica's log is in; None when it is not here."""
+        partition = self.partitions.get((topic, index))
+        if partition is None:
+            return None
+        text = self.directories.directory_ids().get(self.directories.directory_of(partition.log))
+        return None if text is None else decode_id(text)
 
     def directory_failed(self, directory: str, reason: str) -> None:
         """The disk below a log directory failed: its partitions are offline, the others go on."""

@@ -69,27 +69,45 @@ def shared_store(runtime: Runtime, config: BrokerConfig) -> Store | None:
         where = str(directory)
     else:
         return None
-    if config.node_id < 0:
-        raise ConfigError({"node.id": "node.id: each broker that shares its metadata needs a number of its own"})
+    _check_number(config)
     return NodeStore(runtime, session, timeout_s=timeout_s, where=where)
 
 
-def known_cluster_id(runtime: Runtime, config: BrokerConfig) -> str | None:
-    """The cluster that the log directories are of, as far as they say. Blocking."""
+def _check_number(config: BrokerConfig) -> None:
+    """A broker that shares its metadata has a number of its own, which no other is given."""
+    is_given_out, reserved = config.get_bool("broker.id.generation.enable"), config.get_int("reserved.broker.max.id")
+    if config.node_id < 0 and not is_given_out:
+        words = "each broker that shares its metadata needs a number of its own, or broker.id.generation.enable=true"
+        raise ConfigError({"node.id": f"node.id: {words}"})
+    if config.node_id > reserved and is_given_out:
+        words = (
+            f"{config.node_id} is above reserved.broker.max.id={reserved}, where numbers are given out: take a smaller "
+            "one, raise reserved.broker.max.id, or set broker.id.generation.enable=false"
+        )
+        raise ConfigError({"node.id": f"node.id: {words}"})
+
+
+def known_identity(runtime: Runtime, config: BrokerConfig) -> tuple[str | None, int | None]:
+    """The cluster that the log directories are of, and this broker's number, as far as they say. Blocking."""
     for path in config.log_dirs:
         with contextlib.suppress(DiskError):
             found = meta_properties.read(runtime.disk, os.path.abspath(path))
             if found is not None:
-                return found.cluster_id
-    return None
+                return found.cluster_id, found.node_id
+    return None, None
 
 
-def open_directories(runtime: Runtime, config: BrokerConfig, cluster_id: str | None = None) -> LogDirectories:
-    """Lock the log directories and find out who we are. Blocking."""
+def open_directories(
+    runtime: Runtime, config: BrokerConfig, cluster_id: str | None = None, node_id: int | None = None
+) -> LogDirectories:
+    """Lock the log directories and find out who we are; `node_id` is for where neither they nor the settings say so.
+
+    Blocking.
+    """
     return LogDirectories.open(
         runtime,
         config.log_dirs,
-        node_id=config.node_id if config.node_id >= 0 else None,
+        node_id=config.node_id if config.node_id >= 0 else node_id,
         cluster_id=cluster_id,
         metadata_path=str(config["metadata.log.dir"]) if config["metadata.log.dir"] else None,
         producer_expiration_ms=config.get_int("producer.id.expiration.ms"),

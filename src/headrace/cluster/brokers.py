@@ -138,7 +138,7 @@ def _restarted(
         # The restarted replica may lack the newest records: those that have them go on without it until it caught up.
         # The last one in sync goes too: eligible replicas may have what it lost, and else it is trusted as last leader.
         return change_to(isr=others)
-    if partition.leader == node_id and not fenced:
+    if partition.leader == node_id and not fenced and not partition.is_lost_at(node_id):
         return PartitionChangeRecord(partition_id=index, topic_id=topic.topic_id, leader=node_id)
     return change_to()
 
@@ -151,21 +151,6 @@ def fence(image: Image, node_id: int, rules_of: RulesOf = plain_rules) -> Decisi
     records = _without(image, node_id, rules_of, _partitions(image))
     records.append(BrokerRegistrationChangeRecord(broker_id=node_id, broker_epoch=broker.epoch, fenced=Fencing.FENCE))
     return Decision(None, records)
-
-
-def lose_logs(
-    image: Image,
-    node_id: int,
-    lost: Iterable[tuple[str, int]],
-    rules_of: RulesOf = plain_rules,
-) -> Decision[None]:
-    """A log directory of a broker failed: the partitions in it are led by others, or by no one, until it is back."""
-    found = (
-        (topic, index, topic.partitions[index])
-        for name, index in lost
-        if (topic := image.topics.get(name)) is not None and index < len(topic.partitions)
-    )
-    return Decision(None, _without(image, node_id, rules_of, found))
 
 
 def unfence(image: Image, node_id: int, rules_of: RulesOf = plain_rules) -> Decision[None]:

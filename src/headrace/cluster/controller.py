@@ -8,10 +8,10 @@ when that is done.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import TypeVar
 
-from headrace.cluster import brokers, config_changes, features, leadership, quotas, security, topics
+from headrace.cluster import assignments, brokers, config_changes, features, leadership, quotas, security, topics
 from headrace.cluster.broker_config import BrokerConfig
 from headrace.cluster.brokers import ProducerIdBlock, Registration
 from headrace.cluster.config_changes import ConfigContext
@@ -33,6 +33,10 @@ from headrace.protocol.messages.alter_partition_reassignments import (
 from headrace.protocol.messages.alter_user_scram_credentials import (
     AlterUserScramCredentialsRequest,
     AlterUserScramCredentialsResponse,
+)
+from headrace.protocol.messages.assign_replicas_to_dirs import (
+    AssignReplicasToDirsRequest,
+    AssignReplicasToDirsResponse,
 )
 from headrace.protocol.messages.create_acls import CreateAclsRequest, CreateAclsResponse
 from headrace.protocol.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsResponse
@@ -193,8 +197,10 @@ class Controller:
     def fence_broker(self, image: Image, node_id: int) -> Decision[None]:
         return brokers.fence(image, node_id, self._rules(image))
 
-    def lose_logs(self, image: Image, node_id: int, lost: Iterable[tuple[str, int]]) -> Decision[None]:
-        return brokers.lose_logs(image, node_id, lost, self._rules(image))
+    def assign_replicas_to_dirs(
+        self, image: Image, request: AssignReplicasToDirsRequest
+    ) -> Decision[AssignReplicasToDirsResponse]:
+        return assignments.assign_replicas(image, request, self._rules(image))
 
     def unfence_broker(self, image: Image, node_id: int) -> Decision[None]:
         return brokers.unfence(image, node_id, self._rules(image))

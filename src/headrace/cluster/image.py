@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeAlias
 
 from headrace.cluster.records import (
+    DIRECTORY_LOST,
     DIRECTORY_UNASSIGNED,
     LEADER_UNCHANGED,
     AccessControlEntryRecord,
@@ -103,6 +104,10 @@ class PartitionImage:
     @property
     def is_reassigning(self) -> bool:
         return bool(self.adding or self.removing)
+
+    def is_lost_at(self, node_id: int) -> bool:
+        """Whether that replica's log is in a directory that failed: it can neither lead nor be in sync."""
+        return DIRECTORY_LOST in self.directories and (node_id, DIRECTORY_LOST) in zip(self.replicas, self.directories)
 
 
 @dataclass(slots=True)

@@ -257,6 +257,8 @@ def _alter_error(image: Image, topic: TopicImage, node_id: int, asked: AlterPart
         broker = image.brokers.get(member)
         if broker is None or not broker.is_active or epochs.get(member, -1) not in (-1, broker.epoch):
             return ErrorCode.INELIGIBLE_REPLICA
+        if partition.is_lost_at(member):
+            return ErrorCode.INELIGIBLE_REPLICA
     return ErrorCode.NONE
 
 

@@ -89,11 +89,16 @@ def change(
     removing: Sequence[int] | None = None,
     recovering: bool | None = None,
     lost_data: Collection[int] = (),
+    directories: Sequence[bytes] | None = None,
 ) -> PartitionChangeRecord | None:
     """The record that brings a partition to what is asked for, or None when that changes nothing.
 
     `lost_data` are replicas that may lack records that they had: they came back without having been stopped cleanly.
+    `directories` are those of the present replicas.
     """
+    before = partition
+    if directories is not None:
+        partition = replace(partition, directories=tuple(directories))
     target = _Target(
         tuple(partition.replicas if replicas is None else replicas),
         tuple(partition.isr if isr is None else isr),
@@ -104,6 +109,9 @@ def change(
     needed = min(rules.min_isr, len(target.replicas))
     if rules.has_eligible and len(target.isr) < needed:
         _find_eligible(partition, target, lost_data)
+    elif not rules.has_eligible and not target.isr and not partition.isr:
+        # They are left from when there were eligible replicas: nobody else has all that was committed.
+        target.eligible = tuple(n for n in partition.eligible if n in target.replicas and n not in lost_data)
     record = PartitionChangeRecord(partition_id=index, topic_id=topic_id)
     elected = _elect(partition, target, can_lead, rules, election)
     if elected.leader != partition.leader:
@@ -116,7 +124,8 @@ def change(
         elif elected.leader in target.eligible:
             target.isr = (elected.leader,)
             # Where one is enough, it goes on without the others.
-            target.eligible = tuple(n for n in target.eligible if n != elected.leader) if needed > 1 else ()
+            others = tuple(n for n in target.eligible if n != elected.leader)
+            target.eligible = others if needed > 1 and rules.has_eligible else ()
     elif not set(partition.replicas) <= set(target.replicas):
         # A new epoch fences the replica that is being taken away.
         record.leader = partition.leader
@@ -127,6 +136,8 @@ def change(
     if target.replicas != partition.replicas:
         record.replicas = list(target.replicas)
         record.directories = _directories(partition, target.replicas)
+    elif partition.directories != before.directories:
+        record.directories = list(partition.directories)
     if target.adding != partition.adding:
         record.adding_replicas = list(target.adding)
     if target.removing != partition.removing:
@@ -211,8 +222,11 @@ def _elect(
     # Only when nobody is in sync: whoever is has all that was committed, too, and is known to.
     candidates = target.isr or target.eligible
 
+    def is_able(node_id: int) -> bool:
+        return can_lead(node_id) and not partition.is_lost_at(node_id)
+
     def is_valid(node_id: int) -> bool:
-        return node_id in candidates and can_lead(node_id)
+        return node_id in candidates and is_able(node_id)
 
     if election is Election.PREFERRED and is_valid(target.replicas[0]):
         return _Elected(target.replicas[0])
@@ -222,10 +236,12 @@ def _elect(
         if is_valid(node_id):
             return _Elected(node_id)
     last = partition.last_known
-    if rules.has_eligible and rules.trusts_last_leader and not candidates and len(last) == 1 and can_lead(last[0]):
+    # Without eligible replicas the last one stays in sync; where nobody is, there were some until now.
+    is_trusted = rules.trusts_last_leader and (rules.has_eligible or not partition.isr)
+    if is_trusted and not candidates and len(last) == 1 and is_able(last[0]):
         return _Elected(last[0], unclean=True)
     if election is Election.UNCLEAN:
         for node_id in target.replicas:
-            if can_lead(node_id):
+            if is_able(node_id):
                 return _Elected(node_id, unclean=True)
     return _Elected(NO_LEADER)

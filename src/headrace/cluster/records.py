@@ -45,6 +45,9 @@ LEADER_UNCHANGED: Final = -2
 DIRECTORY_UNASSIGNED: Final = bytes(16)
 """The directory of a replica whose broker has not yet chosen one."""
 
+DIRECTORY_LOST: Final = bytes(15) + b"\x02"
+"""The directory of a replica whose log its broker cannot use."""
+
 
 class ResourceType(enum.IntEnum):
     """What configuration belongs to."""

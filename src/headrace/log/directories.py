@@ -455,12 +455,12 @@ class LogDirectories:
                     self._doomed.append((now_ms, path))
         return len(due)
 
-    def checkpoint(self) -> None:
-        """Write down how far each log is durable, where it starts, and what of it is committed.
+    def checkpoint(self, *names: str) -> None:
+        """Write down how far each log is durable, where it starts, and what of it is committed; or only some of that.
 
         Call it from time to time: it bounds what a crash makes us check.
         """
-        for name in OFFSETS:
+        for name in names or OFFSETS:
             for directory in self._online():
                 try:
                     directory.write_checkpoint(self._disk, name)

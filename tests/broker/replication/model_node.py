@@ -363,7 +363,7 @@ class Node:
         try:
             found = None
             if asked.last_fetched_epoch >= 0:
-                found = divergence(log, epoch, asked.offset, asked.last_fetched_epoch)
+                found = divergence(log, epoch, asked.offset, asked.last_fetched_epoch, asked.start_offset)
             if found is None and not log.start_offset <= asked.offset <= log.end_offset:
                 raise NotInLogError
         except NotInLogError:

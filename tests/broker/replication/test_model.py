@@ -18,6 +18,11 @@ def test_no_schedule_breaks_an_invariant(first: int) -> None:
     assert committed > 100
 
 
+@pytest.mark.parametrize("seed", [10485, 16309])
+def test_a_follower_that_ends_where_the_leaders_log_begins_comes_in_with_the_same_records(seed: int) -> None:
+    run(seed)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "mutation", [mutation for mutation in MUTATIONS if mutation.seeds <= _QUICK], ids=lambda mutation: mutation.name

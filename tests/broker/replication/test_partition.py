@@ -43,12 +43,16 @@ class Neighbours:
     def __init__(self) -> None:
         self.time_ms = 0.0
         self.proposals: list[tuple[LeaderState, Proposal]] = []
+        self.dead: set[int] = set()
 
     def now_ms(self) -> float:
         return self.time_ms
 
     def broker_epoch(self, node_id: int) -> int | None:
         return 7
+
+    def is_alive(self, node_id: int) -> bool:
+        return node_id not in self.dead
 
     def propose(self, partition: Partition, leader: LeaderState, proposal: Proposal) -> None:
         self.proposals.append((leader, proposal))
@@ -357,5 +361,34 @@ def test_a_raised_minimum_counts_before_the_in_sync_replicas_that_are_heard_of_w
         await broker.replicas.follow(Changes(configured={"t"}))
         assert (await waiting).base_offset == 0
         assert partition.high_watermark == 1
+
+    simulated(test)
+
+
+def test_a_deletion_is_over_when_every_live_replica_has_deleted() -> None:
+    async def test(broker: Broker, partition: Partition, neighbours: Neighbours) -> None:
+        partition.lead(leads(3))
+        partition.append(raw.batch([b"x"]), acks=1)
+        for follower in (SECOND, THIRD):
+            partition.fetched(follower, 7, 1, 0)
+        assert partition.high_watermark == 1
+        deleting = asyncio.ensure_future(partition.delete_records(1, 10.0))
+        await asyncio.sleep(0.01)
+        assert (partition.log.start_offset, deleting.done()) == (1, False)
+        partition.fetched(SECOND, 7, 1, 1)
+        await asyncio.sleep(0.01)
+        assert not deleting.done()
+        # The third counts no longer when it is fenced.
+        neighbours.dead.add(THIRD)
+        partition.brokers_changed([THIRD])
+        assert await deleting == 1
+        neighbours.dead.clear()
+        with pytest.raises(RequestTimedOutError):
+            await partition.delete_records(1, 0.5)
+        late = asyncio.ensure_future(partition.delete_records(1, 10.0))
+        await asyncio.sleep(0.01)
+        partition.lead(follows(4))
+        with pytest.raises(NotLeaderOrFollowerError):
+            await late
 
     simulated(test)

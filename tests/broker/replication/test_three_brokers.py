@@ -10,6 +10,11 @@ from tests.broker import raw
 from tests.broker.replication.trio import NODES, TOPIC, TOPIC_ID, Trio, simulated
 
 from headrace.errors import ErrorCode
+from headrace.protocol.messages.delete_records import (
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
+    DeleteRecordsTopic,
+)
 from headrace.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic, PartitionData
 from headrace.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from headrace.protocol.messages.produce import PartitionProduceResponse
@@ -188,3 +193,41 @@ def test_the_controller_is_asked_again_until_it_answers() -> None:
         await until(lambda: trio.partition(1).high_watermark == 2)
 
     simulated(test)
+
+
+def test_deleted_records_are_gone_everywhere_when_the_answer_comes() -> None:
+    async def test(trio: Trio) -> None:
+        await trio.create_topic()
+        for number in range(3):
+            assert (await produced(trio, 1, b"%d" % number)).error_code == ErrorCode.NONE
+
+        async def delete(offset: int, timeout_ms: int) -> tuple[int, int]:
+            part = DeleteRecordsPartition(partition_index=0, offset=offset)
+            topic = DeleteRecordsTopic(name=TOPIC, partitions=[part])
+            client = await trio.client(1)
+            request = DeleteRecordsRequest(topics=[topic], timeout_ms=timeout_ms)
+            answer = (await client.request(request, 2, timeout_s=WAIT_S)).topics[0].partitions[0]
+            client.close()
+            return answer.error_code, answer.low_watermark
+
+        assert await delete(2, 20_000) == (ErrorCode.NONE, 2)
+        assert [trio.partition(node_id).log.start_offset for node_id in NODES] == [2, 2, 2]
+        trio.simulation.network.partition(["b3"], ["b1", "b2"])
+        assert await delete(3, 500) == (ErrorCode.REQUEST_TIMED_OUT, -1)
+        trio.simulation.network.heal()
+        await until(lambda: trio.partition(3).log.start_offset == 3)
+
+    simulated(test)
+
+
+def test_watermarks_are_written_down_every_few_seconds() -> None:
+    async def test(trio: Trio) -> None:
+        await trio.create_topic()
+        assert (await produced(trio, 1, b"x")).error_code == ErrorCode.NONE
+        await asyncio.sleep(6)
+        for machine in trio.machines.values():
+            machine.kill()
+            await machine.start()
+        assert [trio.partition(node_id).log.high_watermark for node_id in NODES] == [1, 1, 1]
+
+    simulated(test, settings={"replica.lag.time.max.ms": "600000"})

@@ -9,6 +9,7 @@ from typing import Any
 
 from tests.broker.replication.model_log import ModelLog, Record
 
+from headrace.broker.replication.follower import Act, Answer, position, step
 from headrace.broker.replication.truncation import NotInLogError, cut_at, divergence
 
 VECTORS = Path(__file__).parents[2] / "reference" / "vectors" / "follower-truncation.jsonl.gz"
@@ -61,3 +62,31 @@ def test_rounds_of_truncation_are_kafkas() -> None:
     assert len(cases) > 1000
     for case in cases:
         _play(case)
+
+
+def test_a_follower_that_ends_where_its_leaders_log_begins_is_not_taken_as_equal() -> None:
+    """Epoch 1 wrote offset 2 at the leader, epoch 0 at the follower; deleted, the leader does not know of either."""
+    leader = ModelLog()
+    leader.append([Record(0, 1), Record(0, 2), Record(1, 3)])
+    leader.delete_before(3)
+    leader.begin_epoch(2)
+    follower = ModelLog()
+    follower.append([Record(0, 1), Record(0, 2), Record(0, 4)])
+    found = divergence(leader, 2, follower.end_offset, follower.leader_epoch, follower.start_offset)
+    assert found is not None
+    asked = position(b"", 0, 2, follower)
+    answer = Answer(diverging_epoch=found.epoch, diverging_end_offset=found.end_offset, log_start_offset=3)
+    to_do = step(asked, asked, answer, follower)
+    assert (to_do.act, to_do.offset) == (Act.START_AT, 3)
+    follower.start_at(to_do.offset)
+    # It has nothing left that could differ, so it is not told again.
+    assert follower.leader_epoch == -1
+    follower.begin_epoch(0)
+    assert divergence(leader, 2, follower.end_offset, follower.leader_epoch, follower.start_offset) is None
+
+
+def test_a_consumer_at_the_start_of_the_log_goes_on() -> None:
+    leader = ModelLog()
+    leader.append([Record(0, 1), Record(1, 2)])
+    leader.delete_before(1)
+    assert divergence(leader, 1, 1, 0) is None

@@ -50,7 +50,6 @@ import org.apache.kafka.common.config.ConfigResource;
 import org.apache.kafka.common.errors.ElectionNotNeededException;
 import org.apache.kafka.common.errors.RecordTooLargeException;
 import org.apache.kafka.common.errors.SecurityDisabledException;
-import org.apache.kafka.common.errors.UnsupportedVersionException;
 import org.apache.kafka.common.header.Header;
 import org.apache.kafka.common.header.internals.RecordHeader;
 import org.apache.kafka.common.quota.ClientQuotaFilter;
@@ -465,6 +464,6 @@ public class Clients {
         fails(SecurityDisabledException.class, () -> admin.describeAcls(AclBindingFilter.ANY).values().get());
         equal(admin.describeClientQuotas(ClientQuotaFilter.all()).entities().get(), Map.of());
         equal(admin.describeUserScramCredentials().all().get(), Map.of());
-        fails(UnsupportedVersionException.class, () -> admin.describeMetadataQuorum().quorumInfo().get());
+        equal(admin.describeMetadataQuorum().quorumInfo().get().leaderId(), admin.describeCluster().controller().get().id());
     }
 }

@@ -1,18 +1,19 @@
 """DeleteRecords (key 21): move the start of a partition's log forward.
 
 Serves versions 0-2. -1 stands for the high watermark. A topic that is only compacted refuses (POLICY_VIOLATION), and
-so do the broker's own (INVALID_TOPIC_EXCEPTION). Each partition is answered once: its last mention counts.
+so do the broker's own (INVALID_TOPIC_EXCEPTION). Each partition is answered once: its last mention counts. It is
+answered when every live replica has deleted the records, with REQUEST_TIMED_OUT when that takes too long.
 """
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
 from headrace.broker.dispatch import RequestContext, handles
 from headrace.broker.rights import Operation, on_topics
 from headrace.cluster.topic_names import is_internal
 from headrace.errors import InvalidTopicError, KafkaError, OffsetOutOfRangeError, PolicyViolationError
-from headrace.log import Log
 from headrace.protocol.api import ApiKey
 from headrace.protocol.messages.delete_records import (
     DeleteRecordsPartitionResult,
@@ -36,20 +37,30 @@ async def delete_records(
         for part in topic.partitions:
             wanted.setdefault(topic.name, {})[part.partition_index] = part.offset
     response = DeleteRecordsResponse()
+    timeout_s = max(0, request.timeout_ms) / 1000
+    deletions = []
     for name, offsets in wanted.items():
         answer = DeleteRecordsTopicResult(name=name)
         response.topics.append(answer)
         for index, before in offsets.items():
             result = DeleteRecordsPartitionResult(partition_index=index, low_watermark=-1)
             answer.partitions.append(result)
-            try:
-                result.low_watermark = await _delete(broker, name, index, before)
-            except KafkaError as error:
-                result.error_code = error.code
+            deletions.append(_answer(broker, name, result, before, timeout_s))
+    # At the same time, as each may have to wait for other replicas.
+    await asyncio.gather(*deletions)
     return response
 
 
-async def _delete(broker: Broker, topic: str, index: int, before: int) -> int:
+async def _answer(
+    broker: Broker, topic: str, result: DeleteRecordsPartitionResult, before: int, timeout_s: float
+) -> None:
+    try:
+        result.low_watermark = await _delete(broker, topic, result.partition_index, before, timeout_s)
+    except KafkaError as error:
+        result.error_code = error.code
+
+
+async def _delete(broker: Broker, topic: str, index: int, before: int, timeout_s: float) -> int:
     partition = broker.partition(topic, index)
     if is_internal(topic):
         raise InvalidTopicError(f"{topic} is the broker's own: its records cannot be deleted")
@@ -65,6 +76,4 @@ async def _delete(broker: Broker, topic: str, index: int, before: int) -> int:
         raise OffsetOutOfRangeError(
             f"{partition.key}: {before} is not within 0 and the high watermark {partition.high_watermark}"
         )
-    if before > log.start_offset:
-        await partition.change_log(Log.delete_records, before)
-    return partition.log.start_offset
+    return await partition.delete_records(before, timeout_s)

@@ -90,6 +90,10 @@ class ReplicationManager:
         found = self._broker.image.brokers.get(node_id)
         return found.epoch if found is not None and found.is_active else None
 
+    def is_alive(self, node_id: int) -> bool:
+        found = self._broker.image.brokers.get(node_id)
+        return found is not None and not found.fenced
+
     def setting(self, key: str) -> int:
         return self._broker.config.get_int(key)
 

@@ -23,6 +23,10 @@ class Surroundings(Protocol):
         """The epoch of a broker that is active; None for one that is fenced, stopping or not registered."""
         ...
 
+    def is_alive(self, node_id: int) -> bool:
+        """Whether a broker is registered and not fenced; it may be stopping."""
+        ...
+
     def propose(self, partition: Partition, leader: LeaderState, proposal: Proposal) -> None:
         """Ask the controller for other in-sync replicas."""
         ...
@@ -42,6 +46,9 @@ class Alone:
 
     def broker_epoch(self, node_id: int) -> int | None:
         return None
+
+    def is_alive(self, node_id: int) -> bool:
+        return False
 
     def propose(self, partition: Partition, leader: LeaderState, proposal: Proposal) -> None:
         """There is nobody to ask: the change stays pending."""

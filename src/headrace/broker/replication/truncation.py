@@ -32,15 +32,26 @@ class NotInLogError(Exception):
     """The offset, or the epoch before it, is not in the leader's log: the follower has to ask for its range."""
 
 
-def divergence(log: LogWithEpochs, leader_epoch: int, fetch_offset: int, last_fetched_epoch: int) -> EpochEnd | None:
+def divergence(
+    log: LogWithEpochs,
+    leader_epoch: int,
+    fetch_offset: int,
+    last_fetched_epoch: int,
+    reader_start_offset: int | None = None,
+) -> EpochEnd | None:
     """What a leader tells a reader whose log is not a part of its own; else None. `NotInLogError` when that is open.
 
     `leader_epoch` is the one in which it leads: it ends where the log does, also when nothing was written in it.
+    `reader_start_offset` is where a follower's log begins; a consumer has none.
     """
     if last_fetched_epoch == leader_epoch:
         epoch, end_offset = leader_epoch, log.end_offset
     else:
         epoch, end_offset = log.end_offset_for(last_fetched_epoch)
+        if reader_start_offset is not None and reader_start_offset < fetch_offset == log.start_offset == end_offset:
+            # All that the follower has is deleted here, and of an epoch that is forgotten with it: nobody can tell
+            # whether it is the same. Kafka takes it as such; here the follower is told, and begins anew.
+            return EpochEnd(epoch, end_offset)
     if epoch < 0 or fetch_offset < log.start_offset:
         raise NotInLogError
     if epoch >= last_fetched_epoch and end_offset >= fetch_offset:

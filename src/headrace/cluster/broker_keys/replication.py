@@ -198,6 +198,21 @@ REPLICATION_KEYS: tuple[BrokerKey, ...] = (
         doc="A broker that ZooKeeper did not hear of for so long is taken for dead.",
     ),
     broker_key(
+        "broker.id.generation.enable",
+        BOOLEAN,
+        True,
+        internal=True,
+        doc="Whether a broker without a number is given one above reserved.broker.max.id, where several share a store.",
+    ),
+    broker_key(
+        "reserved.broker.max.id",
+        INT,
+        1000,
+        check=at_least(0),
+        internal=True,
+        doc="The largest number that a broker may be configured with where numbers are given out.",
+    ),
+    broker_key(
         "headrace.metadata.dir",
         STRING,
         None,

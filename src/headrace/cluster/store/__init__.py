@@ -96,6 +96,10 @@ class Store(Protocol):
         """End the session: others learn at once that this broker is gone. Idempotent."""
         ...
 
+    async def new_number(self, above: int) -> int:
+        """A number for a broker that has none, above the one given; no other broker is ever given the same."""
+        ...
+
     # --- who is alive
 
     async def register(self, member: StoreMember) -> None:

@@ -29,6 +29,10 @@ class LocalStore:
         """The log is among this broker's own data, so it is of the same cluster."""
         return cluster_id or encode_id(self._runtime.uuid())
 
+    async def new_number(self, above: int) -> int:
+        """There is no other broker to tell apart from."""
+        return above + 1
+
     async def close(self) -> None:
         if not self._is_closed:
             self._is_closed = True

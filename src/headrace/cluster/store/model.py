@@ -110,6 +110,11 @@ class ZooKeeperModel:
         if session.state is SessionState.CONNECTED:
             session.end()
 
+    def change(self, operations: Sequence[Operation]) -> None:
+        """An operator changes nodes by hand."""
+        self.tree.apply("operator", operations)
+        self._changed("operator", tuple(operations))
+
     # --- what sessions do
 
     def attach(self, session: ModelSession, *, is_new: bool) -> _Server:
@@ -124,6 +129,10 @@ class ZooKeeperModel:
         self.catch_up(server, session.seen)
         server.sessions[session] = None
         return server
+
+    def has(self, name: str) -> bool:
+        """Whether a session of that name has not expired."""
+        return name in self._sessions
 
     def commit(self, session: ModelSession, operations: Sequence[Operation]) -> None:
         """Make a change for all; raises what is wrong with it."""
@@ -275,6 +284,8 @@ class ModelSession(SessionBase):
         await asyncio.sleep(self._arrival - loop.time())
         if not self._is_reached:
             self.break_off()
+        elif not self._model.has(self.name):
+            self.end()  # whatever it was in the middle of: a server tells whose session is over
         server = self._server
         if server is None or connection != self._connection:
             raise self._lost()

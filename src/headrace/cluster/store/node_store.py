@@ -17,6 +17,7 @@ from headrace.cluster.store.node_formats import (
     EPOCH,
     ID,
     LOG,
+    NUMBERS,
     SNAPSHOTS,
     ElectionData,
     decode_election,
@@ -88,6 +89,24 @@ class NodeStore:
                 await self._link.change([Create(path, data)])
             except (NodeExistsError, ConnectionBrokenError):
                 continue
+
+    def _emptied(self, path: str) -> WrongClusterError:
+        return WrongClusterError(f"{self._link.where}{path} is gone: the store was emptied while it was in use")
+
+    async def new_number(self, above: int) -> int:
+        await self._ensure(NUMBERS, b"0")
+        while True:
+            node = await self._link.read(lambda session: session.get(NUMBERS))
+            if node is None:
+                raise WrongClusterError(
+                    f"{self._link.where}{NUMBERS} is gone: the store was emptied while it was in use"
+                )
+            given = int(node.data) + 1
+            try:
+                await self._link.change([Write(NUMBERS, b"%d" % given, node.version)])
+            except (NodeError, ConnectionBrokenError):
+                continue  # another was given it, or perhaps we were: one that nobody has is no loss
+            return above + given
 
     async def close(self) -> None:
         self._won = self._registered_in = None
@@ -164,7 +183,7 @@ class NodeStore:
         seated = await self._link.read(lambda session: session.get(CONTROLLER))
         node = await self._link.read(lambda session: session.get(EPOCH))
         if node is None:
-            raise WrongClusterError(f"{self._link.where}{EPOCH} is gone: the store was emptied while it was in use")
+            raise self._emptied(EPOCH)
         operations: list[Operation] = []
         if seated is not None:
             if decode_seat(seated.data).member.incarnation != member.incarnation:

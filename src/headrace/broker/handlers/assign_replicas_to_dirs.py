@@ -1,0 +1,31 @@
+"""AssignReplicasToDirs (key 73): a broker tells the controller which of its replicas are in a failed log directory.
+
+Serves version 0, for brokers, as Kafka's controllers do.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from headrace.broker.dispatch import RequestContext, handles
+from headrace.broker.rights import Operation, on_cluster
+from headrace.protocol.api import ApiKey
+from headrace.protocol.messages.assign_replicas_to_dirs import (
+    AssignReplicasToDirsRequest,
+    AssignReplicasToDirsResponse,
+)
+
+if TYPE_CHECKING:
+    from headrace.broker.broker import Broker
+
+
+@handles(
+    ApiKey.ASSIGN_REPLICAS_TO_DIRS,
+    versions=(0, 0),
+    requires=(on_cluster(Operation.CLUSTER_ACTION),),
+    between_brokers=True,
+)
+async def assign_replicas_to_dirs(
+    broker: Broker, context: RequestContext, request: AssignReplicasToDirsRequest
+) -> AssignReplicasToDirsResponse:
+    return await broker.decide(broker.controller.assign_replicas_to_dirs, request, context=context)

@@ -1,0 +1,103 @@
+"""Who keeps the metadata and who follows it, told in the words of a quorum (DescribeQuorum).
+
+The controller is its leader and only voter, since the store keeps the log; all other brokers are observers. How far
+those are is what their last heartbeats told, and these come every `broker.heartbeat.interval.ms`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from headrace.cluster.records import METADATA_TOPIC
+from headrace.errors import ErrorCode
+from headrace.protocol.messages.describe_quorum import (
+    DescribeQuorumRequest,
+    DescribeQuorumResponse,
+    QuorumListener,
+    QuorumNode,
+    QuorumPartitionState,
+    QuorumReplica,
+    QuorumTopicState,
+)
+
+if TYPE_CHECKING:
+    from headrace.broker.broker import Broker
+
+_NEVER = -1
+
+
+@dataclass(slots=True)
+class _Heard:
+    """A broker's last heartbeat."""
+
+    offset: int
+    at_ms: int
+    caught_up_ms: int = _NEVER
+
+
+class Observers:
+    """The brokers that follow, as the controller hears of them."""
+
+    def __init__(self) -> None:
+        self._heard: dict[int, _Heard] = {}
+
+    def heard(self, node_id: int, offset: int, end_offset: int, now_ms: int) -> None:
+        known = self._heard.get(node_id)
+        caught_up_ms = now_ms if offset >= end_offset else _NEVER if known is None else known.caught_up_ms
+        self._heard[node_id] = _Heard(offset, now_ms, caught_up_ms)
+
+    def replica(self, node_id: int) -> QuorumReplica:
+        known = self._heard.get(node_id)
+        if known is None:
+            return QuorumReplica(replica_id=node_id, log_end_offset=_NEVER)
+        return QuorumReplica(
+            replica_id=node_id,
+            log_end_offset=known.offset,
+            last_fetch_timestamp=known.at_ms,
+            last_caught_up_timestamp=known.caught_up_ms,
+        )
+
+
+def describe(broker: Broker, request: DescribeQuorumRequest) -> DescribeQuorumResponse:
+    """The answer of the controller."""
+    response = DescribeQuorumResponse()
+    for asked in request.topics:
+        topic = QuorumTopicState(topic_name=asked.topic_name)
+        response.topics.append(topic)
+        for part in asked.partitions:
+            if asked.topic_name == METADATA_TOPIC and part.partition_index == 0:
+                topic.partitions.append(_state(broker))
+            else:
+                error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                unknown = QuorumPartitionState(partition_index=part.partition_index, error_code=error)
+                unknown.error_message = error.message
+                topic.partitions.append(unknown)
+    known = broker.image.brokers.get(broker.node_id)
+    if known is not None:
+        listeners = [QuorumListener(name=x.name, host=x.host, port=x.port) for x in known.listeners]
+        response.nodes.append(QuorumNode(node_id=broker.node_id, listeners=listeners))
+    return response
+
+
+def _state(broker: Broker) -> QuorumPartitionState:
+    end, now_ms = broker.image.offset, broker.runtime.clock.now_ms()
+    leader = QuorumReplica(
+        replica_id=broker.node_id,
+        log_end_offset=end,
+        last_fetch_timestamp=now_ms,
+        last_caught_up_timestamp=now_ms,
+    )
+    observers = broker.membership.observers if broker.membership is not None else Observers()
+    return QuorumPartitionState(
+        partition_index=0,
+        leader_id=broker.node_id,
+        leader_epoch=broker.metadata.controller_epoch,
+        high_watermark=end,
+        current_voters=[leader],
+        observers=[
+            observers.replica(node_id)
+            for node_id, known in sorted(broker.image.brokers.items())
+            if node_id != broker.node_id and not known.fenced
+        ],
+    )

@@ -207,13 +207,16 @@ def test_an_unanswered_batch_is_there_once_though_its_leader_moved_and_many_more
     cluster = FakeCluster(clock, brokers=2, topics={"t": 1})
     world = World(cluster, batch_size=1, linger_ms=0, request_timeout_ms=2000)
     world.deliver([world.send("t", b"a")])
-    cluster.script = lambda node, name, request: SILENCE if name == "Produce" else None
+    cluster.script = lambda node, name, request: SILENCE if name == "Produce" and node == 1 else None
     sent = [world.send("t", b"b")]
     world.run_until(lambda: cluster.values("t") == [b"a", b"b"])
     # The way to the new leader is free: a broker remembers five batches, and "b" must not be the sixth from the end.
     cluster.leaders[("t", 0)] = (2, 1)
-    cluster.script = lambda node, name, request: None
-    world.producer.core.refresh_metadata()
+    view = world.producer.core.view
+    while (leader := view.leader_of("t", 0)) is None or leader.id != 2:
+        world.producer.core.refresh_metadata()
+        world.settle()
+        clock.now += 0.05
     for i in range(20):
         sent.append(world.send("t", b"%d" % i))
         world.settle()

@@ -199,7 +199,7 @@ def test_a_client_that_does_not_read_costs_little_memory_and_nobody_time(tmp_pat
         transport = connection._transport
         assert transport is not None
         assert kafka.call(lambda _: transport.get_write_buffer_size()) <= MIB
-        assert kafka.call(lambda inside: inside.acceptor.held_bytes) < 64 * 1024
+        assert kafka.call(lambda inside: inside.acceptor.memory.held_bytes) < 64 * 1024
         # It is given up after a while, also if it goes on sending.
         limit(kafka, stalled_s=0.1)
         eventually(lambda: time.monotonic() - connection.last_written > 0.2)
@@ -265,9 +265,9 @@ def test_a_flood_leaves_the_others_their_turn(tmp_path: Path, monkeypatch: pytes
     turns: list[tuple[int, int]] = []
     handle = ServerConnection._handle_next
 
-    def counting(connection: ServerConnection, *arguments: Any) -> None:
+    def counting(connection: ServerConnection, *arguments: Any, **options: Any) -> None:
         before = len(connection._frames)
-        handle(connection, *arguments)
+        handle(connection, *arguments, **options)
         if before:
             turns.append((connection.peer_port, before - len(connection._frames)))
 
@@ -297,13 +297,15 @@ def test_large_requests_wait_while_others_take_all_the_room(tmp_path: Path) -> N
             raw.frame(raw.produce_request("t", 0, raw.batch([bytes(5 * MIB)])), raw.PRODUCE_VERSION) for _ in clients
         ]
         held: list[int] = []
-        hold = kafka.broker.acceptor.hold
+        memory = kafka.broker.acceptor.memory
+        memory.limits = dataclasses.replace(memory.limits, turn_s=600.0)
+        hold = memory.hold
 
-        def noting(nbytes: int) -> None:
-            hold(nbytes)
-            held.append(kafka.broker.acceptor.held_bytes)
+        def noting(connection: ServerConnection, nbytes: int) -> None:
+            hold(connection, nbytes)
+            held.append(memory.held_bytes)
 
-        kafka.broker.acceptor.hold = noting  # type: ignore[method-assign]  # to look at what it counts
+        memory.hold = noting  # type: ignore[method-assign]  # to look at what it counts
         senders = [
             threading.Thread(target=client.socket.sendall, args=(whole[:-1],)) for client, whole in zip(clients, frames)
         ]
@@ -321,7 +323,7 @@ def test_large_requests_wait_while_others_take_all_the_room(tmp_path: Path) -> N
         for thread in (*senders, *finishers):
             thread.join()
         assert max(held) < 2 * MIB + 12 * MIB, "the budget, and what one frame more needs while its buffer grows"
-        eventually(lambda: kafka.broker.acceptor.held_bytes == 0)
+        eventually(lambda: kafka.broker.acceptor.memory.held_bytes == 0)
 
 
 def test_memory_of_requests_is_given_back_when_clients_go_away(tmp_path: Path) -> None:
@@ -332,7 +334,7 @@ def test_memory_of_requests_is_given_back_when_clients_go_away(tmp_path: Path) -
                 assert answers(client)
                 client.socket.sendall(struct.pack(">i", 3 * MIB) + bytes(2 * MIB))
         eventually(lambda: kafka.call(lambda inside: len(inside.acceptor.connections)) == 1)
-        assert kafka.broker.acceptor.held_bytes == 0
+        assert kafka.broker.acceptor.memory.held_bytes == 0
 
 
 # --- waiting without blocking -----------------------------------------------------------------------------------------

@@ -11,11 +11,12 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from headrace.broker.connection import ServerConnection
 from headrace.broker.descriptors import DescriptorShares, share_out
+from headrace.broker.frame_memory import FrameLimits, FrameMemory
 from headrace.net.frames import FrameRefusedError
 from headrace.runtime.rarely import Rarely
 
@@ -36,11 +37,11 @@ class ConnectionLimits:
     frame_bytes_max: int = 100 * 1024 * 1024
     # A peer that has not yet spoken Kafka may be anything; the first request of every known client is far smaller.
     first_frame_bytes_max: int = 2 * 1024 * 1024
-    held_bytes_max: int = 512 * 1024 * 1024
+    frames: FrameLimits = field(default_factory=FrameLimits)
     idle_s: float = 600.0
     # How long a peer may take to send a frame or to read an answer once begun; a frame gets more time as it comes.
     stalled_s: float = 60.0
-    frame_bytes_per_s_min: int = 8 * 1024
+    frame_bytes_per_s_min: int = 64 * 1024
 
 
 class Acceptor:
@@ -55,12 +56,10 @@ class Acceptor:
         self.on_files_max: Callable[[int], None] | None = None
         self._refusals = Rarely(self.now)
         self.connections: dict[ServerConnection, None] = {}  # in order: a set's would differ from run to run
-        self.held_bytes = 0
+        self.memory = FrameMemory(limits.frames)
         self.refused = 0
         self.is_open = False
         self._per_address: Counter[str] = Counter()
-        self._waiting: dict[ServerConnection, None] = {}
-        self._favoured: ServerConnection | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
     def connections_of(self, listener: str) -> Callable[[], ServerConnection]:
@@ -101,9 +100,7 @@ class Acceptor:
             return
         del self.connections[connection]
         self._share_out()
-        self._waiting.pop(connection, None)
-        if self._favoured is connection:
-            self._favour_next()
+        self.memory.has_arrived(connection)
         self._per_address[connection.peer_host] -= 1
         if self._per_address[connection.peer_host] <= 0:
             del self._per_address[connection.peer_host]
@@ -122,46 +119,10 @@ class Acceptor:
         if arrived >= limit:
             raise FrameRefusedError(f"a first request of over {limit} bytes, from a client that has not been heard yet")
 
-    # --- the memory of requests, over all connections
-
     @property
-    def is_over_budget(self) -> bool:
-        return self.held_bytes >= self.limits.held_bytes_max
-
-    def hold(self, nbytes: int) -> None:
-        """Count memory that a request takes (or, negative, gives back)."""
-        before, limit = self.held_bytes, self.limits.held_bytes_max
-        after = self.held_bytes = before + nbytes
-        if before < limit <= after:
-            for connection in list(self.connections):
-                if connection.is_large_frame_arriving:
-                    connection.hold_back()
-        elif after < limit <= before:
-            self._favoured = None
-            waiting, self._waiting = self._waiting, {}
-            for connection in waiting:
-                _soon(connection)
-
-    def may_go_on(self, connection: ServerConnection) -> bool:
-        """Whether a large frame may be read on. Over the budget one connection at a time may: so all get through."""
-        if not self.is_over_budget:
-            return True
-        if self._favoured is None:
-            self._favoured = connection
-        if self._favoured is not connection:
-            self._waiting[connection] = None
-        return self._favoured is connection
-
-    def has_arrived(self, connection: ServerConnection) -> None:
-        """A large frame is whole: the next that waits may be read on."""
-        if self._favoured is connection:
-            self._favour_next()
-
-    def _favour_next(self) -> None:
-        self._favoured = next(iter(self._waiting), None)
-        if self._favoured is not None:
-            del self._waiting[self._favoured]
-            _soon(self._favoured)
+    def held_bytes(self) -> int:
+        """The memory of all requests that have arrived, or are about to."""
+        return self.memory.held_bytes
 
     # --- time
 
@@ -214,8 +175,3 @@ class Acceptor:
         """End also those whose clients do not read what was written to them."""
         for connection in list(self.connections):
             connection.abort(reason)
-
-
-def _soon(connection: ServerConnection) -> None:
-    """Not at once: the one whose memory became free may be in the middle of its answer."""
-    asyncio.get_running_loop().call_soon(connection.resume)

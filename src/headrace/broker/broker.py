@@ -14,6 +14,7 @@ from headrace.broker.descriptors import share_out
 from headrace.broker.directory_reports import DirectoryReports
 from headrace.broker.dispatch import RequestContext
 from headrace.broker.fetch_sessions import FetchSessions
+from headrace.broker.frame_memory import FrameLimits
 from headrace.broker.group_service import GroupService
 from headrace.broker.listeners import ListenerSetting, parse_listeners
 from headrace.broker.maintenance import Maintenance
@@ -55,6 +56,7 @@ T = TypeVar("T")
 
 SHUTDOWN_GRACE_S = 5.0
 WAITING_LOGS_RETRY_S = 2.0
+CHECK_THREADS = 2
 _PARTITION_COUNT_KEYS = {
     CONSUMER_OFFSETS: "offsets.topic.num.partitions",
     TRANSACTION_STATE: "transaction.state.log.num.partitions",
@@ -88,11 +90,17 @@ class Broker:
             connections_per_address_max=config.get_int("max.connections.per.ip"),
             connections_per_address_overrides=startup.address_overrides(config),
             frame_bytes_max=config.get_int("socket.request.max.bytes"),
-            held_bytes_max=startup.held_bytes_max(config),
+            frames=FrameLimits(held_bytes_max=startup.held_bytes_max(config)),
             idle_s=config.get_int("connections.max.idle.ms") / 1000,
         )
         self.acceptor = Acceptor(self, limits, share_out(runtime.descriptors))
-        self.fetch_sessions = FetchSessions(config.get_int("max.incremental.fetch.session.cache.slots"), runtime.rng)
+        #: Where batches are looked into, which may take long: beside the disk threads, which others wait for.
+        self.checks = runtime.workers.pool("headrace-checks", CHECK_THREADS)
+        self.fetch_sessions = FetchSessions(
+            config.get_int("max.incremental.fetch.session.cache.slots"),
+            runtime.rng,
+            partitions_max=startup.session_partitions_max(config),
+        )
         # Set by start(), in this order.
         self.directories: LogDirectories
         self.controller: Controller

@@ -29,6 +29,7 @@ log = logging.getLogger("headrace.broker.connection")
 
 # How many requests of one connection are handled before the others have their turn.
 REQUESTS_PER_TURN = 32
+_NOTHING = memoryview(b"")
 
 
 class ServerConnection(asyncio.BufferedProtocol):
@@ -116,7 +117,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         if frames:
             self._arrived = now
             self._frames.extend(frames)
-            self.acceptor.hold(sum(map(len, frames)))
+            self.acceptor.memory.hold(self, sum(map(len, frames)))
         self._handle_next(now, was_tried=frame is not None)
 
     def eof_received(self) -> bool:
@@ -196,6 +197,10 @@ class ServerConnection(asyncio.BufferedProtocol):
 
     def _wait(self, context: RequestContext, pending: Pending[Any]) -> None:
         self._only_waits = context.route.handler.only_waits
+        if not context.route.keeps_frame and self._handling is not None:
+            # Its request was decoded, and shares no memory with it.
+            self.acceptor.memory.hold(self, -len(self._handling))
+            self._handling = _NOTHING
         self._task = asyncio.get_running_loop().create_task(self._finish_later(context, pending))
         self.acceptor.keep(self._task)
         self._awaited = pending
@@ -279,7 +284,7 @@ class ServerConnection(asyncio.BufferedProtocol):
     def _release_frame(self) -> memoryview | None:
         frame, self._handling = self._handling, None
         if frame is not None:
-            self.acceptor.hold(-len(frame))
+            self.acceptor.memory.hold(self, -len(frame))
         return frame
 
     def _fail(self, error: BaseException) -> None:
@@ -308,19 +313,25 @@ class ServerConnection(asyncio.BufferedProtocol):
         if allocated != self._arriving_bytes:
             change = allocated - self._arriving_bytes
             self._arriving_bytes = allocated
-            self.acceptor.hold(change)
+            self.acceptor.memory.hold(self, change)
             if not allocated:
-                self.acceptor.has_arrived(self)
+                self.acceptor.memory.has_arrived(self)
 
     def _balance_reading(self) -> None:
-        """Stop reading while frames wait, or a large one would need more than the broker has room for."""
+        """Stop reading while frames wait, or a large one would need more than the broker has room for.
+
+        Nor is a large one read while the request before it waits for others: that may be for minutes.
+        """
         transport = self._transport
         if transport is None or transport.is_closing():
             return
         should_pause = (
             bool(self._frames)
             or self._resting is not None
-            or (self._arriving_bytes > 0 and not self.acceptor.may_go_on(self))
+            or (
+                self._arriving_bytes > 0
+                and (self.is_only_waiting or not self.acceptor.memory.may_go_on(self, self.frame_bytes))
+            )
         )
         if should_pause and not self._reading_paused:
             self._reading_paused = True
@@ -357,6 +368,16 @@ class ServerConnection(asyncio.BufferedProtocol):
         return self._reader.arrived_bytes
 
     @property
+    def is_lost(self) -> bool:
+        """Whether nobody hears an answer any more."""
+        return self._transport is None or self._transport.is_closing()
+
+    @property
+    def frame_bytes(self) -> int:
+        """What the large frame under way says it will have; 0 when there is none."""
+        return self._reader.frame_bytes
+
+    @property
     def is_handling(self) -> bool:
         return self._handling is not None
 
@@ -388,7 +409,7 @@ class ServerConnection(asyncio.BufferedProtocol):
 
     def _drop_frames(self) -> None:
         for frame in self._frames:
-            self.acceptor.hold(-len(frame))
+            self.acceptor.memory.hold(self, -len(frame))
         self._frames.clear()
         self._reader.clear()
         self._count_arriving()

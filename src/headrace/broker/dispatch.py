@@ -150,6 +150,8 @@ class Handler:
     only_waits: bool
     #: Unless they tell an error, its answers follow from the request, the listener and the metadata, and nothing else.
     keeps_answers: bool
+    #: What its requests name several times is answered once.
+    each_once: bool
     #: Brokers send it to each other; others are not told of it.
     between_brokers: bool
     function: HandlerFunction
@@ -170,6 +172,7 @@ def handles(
     advertised_from: int | None = None,
     only_waits: bool = False,
     keeps_answers: bool = False,
+    each_once: bool = False,
     between_brokers: bool = False,
     at_once: AtOnce | None = None,
 ) -> Callable[[F], F]:
@@ -189,6 +192,7 @@ def handles(
             is_async=inspect.iscoroutinefunction(function),
             only_waits=only_waits,
             keeps_answers=keeps_answers,
+            each_once=each_once,
             between_brokers=between_brokers,
             function=function,
             at_once=at_once,

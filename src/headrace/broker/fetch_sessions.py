@@ -24,6 +24,7 @@ FULL_EPOCH = 0
 FINAL_EPOCH = -1
 EVICTABLE_AFTER_MS = 120_000
 EPOCH_MAX = 2**31 - 1
+SESSION_PARTITION_BYTES = 600
 # Over all sessions; each takes some 600 bytes. A thousand consumers of a thousand partitions each fit.
 PARTITIONS_MAX = 1_000_000
 

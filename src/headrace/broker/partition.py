@@ -35,7 +35,7 @@ from headrace.errors import (
     OffsetNotAvailableError,
     UnknownLeaderEpochError,
 )
-from headrace.log import UNVERIFIED, Appended, Log, LogConfig, Origin, Verification
+from headrace.log import UNVERIFIED, Appended, Checked, Log, LogConfig, Origin, TakesLongError, Verification
 from headrace.runtime import BUSY, Buffer, DirectoryWriter, DiskError, OverloadedError
 from headrace.topics import TopicPartition
 
@@ -326,14 +326,18 @@ class Partition:
         transaction_version: int = 0,
         timeout_ms: int | None = None,
         leader_epoch: int = NO_LEADER_EPOCH,
+        checked: Checked | None = None,
     ) -> Appended | Awaitable[Appended]:
         """Append a client's batch. Gives the result at once, or something to wait for: a busy disk, other replicas.
 
         With acks=-1 it is there when the batch is committed; `timeout_ms` is how long to wait for that. With a leader
         epoch it is refused unless that is the present one, also if it has to wait for its turn. Raises what is wrong
-        with the batch or with this replica; then nothing was written.
+        with the batch or with this replica; then nothing was written. TakesLongError: a client's batch is to be checked
+        first (`Log.check`), on another thread, and `checked` is what comes of that.
         """
         if self._turns.held is not None:
+            if checked is None and origin is _CLIENT:
+                checked = self.log.check(records, short=True)
             return self._turns.hold_back(
                 functools.partial(
                     self.append,
@@ -344,6 +348,7 @@ class Partition:
                     transaction_version=transaction_version,
                     timeout_ms=timeout_ms,
                     leader_epoch=leader_epoch,
+                    checked=checked,
                 ),
             )
         self.check_leader(leader_epoch)
@@ -357,8 +362,10 @@ class Partition:
         if verification is None and origin is _CLIENT:
             # Its transaction was open here when we looked, which by the writer's turn it may no longer be.
             verification = UNVERIFIED
+        if checked is None and origin is _CLIENT:
+            checked = log.check(records, short=True)
         epoch = leadership.leader_epoch
-        work = (records, epoch, origin, None, verification, transaction_version)
+        work = (records, epoch, origin, None, verification, transaction_version, checked)
         try:
             appended = self._writer.try_inline(log.append, *work)
         except DiskError as error:
@@ -393,7 +400,12 @@ class Partition:
         ):
             return None
         try:
-            appended = self._writer.try_inline(log.append, records, leadership.leader_epoch, _CLIENT, None, UNVERIFIED)
+            checked = log.check(records, short=True)
+        except TakesLongError:
+            return None
+        epoch = leadership.leader_epoch
+        try:
+            appended = self._writer.try_inline(log.append, records, epoch, _CLIENT, None, UNVERIFIED, 0, checked)
         except DiskError as error:
             raise self._failed(error) from error
         if appended is BUSY:
@@ -412,12 +424,13 @@ class Partition:
         now_ms: int | None,
         verification: Verification | None,
         transaction_version: int,
+        checked: Checked | None,
     ) -> Appended:
         """What was queued, on the writer's thread: by now another may lead."""
         leadership = self.leadership
         if leadership.leader_epoch != epoch or leadership.leader_id != self._own_id:
             raise NotLeaderOrFollowerError(f"{self.key}: broker {leadership.leader_id} leads it since")
-        return log.append(records, epoch, origin, now_ms, verification, transaction_version)
+        return log.append(records, epoch, origin, now_ms, verification, transaction_version, checked)
 
     async def _append_later(
         self,

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from headrace.broker.dispatch import NO_RESPONSE, Handler, Pending, RequestContext, load_handlers
 from headrace.broker.kept_answers import KeptAnswers, whole
+from headrace.broker.repeated import drop_repeated
 from headrace.broker.request_metrics import ApiMetrics
 from headrace.protocol import codec
 from headrace.protocol.api import ApiKey
@@ -42,11 +43,13 @@ class Route:
         "api_version",
         "at_once",
         "decode",
+        "each_once",
         "encode",
         "function",
         "handler",
         "has_tags",
         "is_async",
+        "keeps_frame",
         "kept",
         "metrics",
         "tells_error",
@@ -60,6 +63,10 @@ class Route:
         self.function = handler.function
         self.at_once = handler.at_once
         self.is_async = handler.is_async
+        self.each_once = handler.each_once
+        #: Whether a request that waits counts with its frame: as its records are there, or by what was made of it. A
+        #: fetch may wait for minutes, and remembers little of what it asked for.
+        self.keeps_frame = handler.api_key is not ApiKey.FETCH
         self.kept = KeptAnswers() if handler.keeps_answers else None
         self.tells_error = error_finder(handler.response_class)
         self.tells_throttle = THROTTLE_FIELD in handler.response_class.__slots__  # type: ignore[attr-defined]  # made so by `schema`
@@ -154,6 +161,8 @@ class RequestPipeline:
             if self.throttled is not None:
                 context.throttle_s = self.throttled(context, request)
             if result is None:
+                if route.each_once:
+                    drop_repeated(request)
                 result = route.function(self.broker, context, request)
                 if route.is_async:
                     result = Pending(result)

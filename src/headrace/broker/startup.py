@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
+from headrace.broker.fetch_sessions import SESSION_PARTITION_BYTES
 from headrace.broker.listeners import SECURITY_PROTOCOLS
 from headrace.cluster.broker_config import BrokerConfig
 from headrace.cluster.brokers import Registration
@@ -36,8 +37,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("headrace.broker")
 
-HELD_BYTES_DEFAULT = 512 * 1024 * 1024
-
 
 def address_overrides(config: BrokerConfig) -> dict[str, int]:
     """`max.connections.per.ip.overrides`: address:count, separated by commas."""
@@ -47,9 +46,14 @@ def address_overrides(config: BrokerConfig) -> dict[str, int]:
 
 
 def held_bytes_max(config: BrokerConfig) -> int:
-    """`queued.max.request.bytes`. Kafka's default is no limit at all, which is none to have."""
+    """`queued.max.request.bytes`. Kafka's default is no limit at all; here it is a quarter of all memory."""
     given = config.get_int("queued.max.request.bytes")
-    return given if given > 0 else HELD_BYTES_DEFAULT
+    return given if given > 0 else config.get_int("headrace.memory.max") // 4
+
+
+def session_partitions_max(config: BrokerConfig) -> int:
+    """How many partitions all fetch sessions may remember: an eighth of all memory."""
+    return config.get_int("headrace.memory.max") // 8 // SESSION_PARTITION_BYTES
 
 
 def shared_store(runtime: Runtime, config: BrokerConfig) -> Store | None:

@@ -18,6 +18,7 @@ from headrace._version import __version__
 from headrace.cli.exits import Exit, ReaderGone
 from headrace.config import ConfigError
 from headrace.errors import HeadraceError, RequestTimedOutError
+from headrace.words import visible
 
 # name → module with an `app` (of several commands) or a `command`; what the list of commands says of it.
 # A module is one of this package, or named in full.
@@ -103,12 +104,12 @@ def _show_warning(
     line: str | None = None,
 ) -> None:
     """A warning in a line: which line of ours it comes from is nothing to whoever typed a command."""
-    sys.stderr.write(f"headrace: {message}\n")
+    sys.stderr.write(f"headrace: {visible(str(message), lines=True)}\n")
 
 
 def _failed(error: BaseException, code: Exit) -> int:
     for line in str(error).splitlines() or [type(error).__name__]:
-        sys.stderr.write(f"headrace: {line}\n")
+        sys.stderr.write(f"headrace: {visible(line)}\n")
     return code
 
 

@@ -12,7 +12,7 @@ import typer
 
 from headrace.cli.completing import groups_there, of, topics_there
 from headrace.cli.exits import ReaderGone
-from headrace.cli.formats import NAMES, Writer, writer_for
+from headrace.cli.formats import NAMES, Writer, for_terminals, writer_for
 from headrace.cli.options import Target, admin_for, only, plain_kernels, targeted
 from headrace.cli.output import Tick, note, progress, silent, usage
 from headrace.cli.reading import Piece, PrintedRange, Share, read_ranges
@@ -72,6 +72,9 @@ def command(
             autocompletion=of(READ_UNCOMMITTED, READ_COMMITTED),
         ),
     ] = None,
+    raw: Annotated[
+        bool, typer.Option("--raw", help="Bytes as they are, also on a terminal (which may act upon them).")
+    ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No summary.")] = False,
     *,
     target: Target,
@@ -88,6 +91,8 @@ def command(
     if group is not None:
         _check_group_options(partition, start, end)
     write = writer_for(form, key_separator)
+    if sys.stdout.isatty() and not raw:
+        write = for_terminals(write)
     config = only(target.config(), CONSUMER_CONFIGS) | {
         "isolation.level": isolation,
         "allow.auto.create.topics": False,

@@ -14,7 +14,7 @@ from headrace.cli.options import Json, Target, only, targeted
 from headrace.cli.output import Column, CommandError, moment, note, print_json, show_rows, usage
 from headrace.client.consumer.config import CONSUMER_CONFIGS
 from headrace.parallel.deadletters import DeadLetter, DeadLetters
-from headrace.words import plural
+from headrace.words import plural, visible
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -99,9 +99,9 @@ def show(
     for name, value in document.items():
         if isinstance(value, dict):
             for one, content in value.items():
-                print(f"{'header':<12} {one}: {content}")
+                print(f"{'header':<12} {visible(str(one))}: {visible(str(content))}")
         else:
-            print(f"{name.replace('_', ' '):<12} {'-' if value is None else value}")
+            print(f"{name.replace('_', ' '):<12} {'-' if value is None else visible(str(value))}")
 
 
 @app.command()

@@ -15,6 +15,7 @@ from typing import Any
 from headrace.cli.output import moment, usage
 from headrace.records import Columns
 from headrace.topics import TopicPartition
+from headrace.words import visible, visible_json
 
 Writer = Callable[[TopicPartition, Columns], bytes]
 NAMES = ("value", "key-value", "json", "hex")
@@ -35,6 +36,13 @@ def writer_for(name: str, separator: str) -> Writer:
     if "%" in name:
         return _formatter(name)
     raise usage(f"--format {name!r} is not one of {', '.join(NAMES)} or a format with %s in it")
+
+
+def for_terminals(write: Writer) -> Writer:
+    """The same, with what a terminal would act upon escaped; lines stay lines."""
+    return lambda partition, columns: visible(
+        write(partition, columns).decode("utf-8", "backslashreplace"), lines=True
+    ).encode("utf-8", "backslashreplace")
 
 
 def _values(partition: TopicPartition, columns: Columns) -> bytes:
@@ -66,7 +74,7 @@ def _json(partition: TopicPartition, columns: Columns) -> bytes:
         if headers:
             # A list of pairs: a name may come twice.
             record["headers"] = [[name, None if v is None else v.decode("utf-8", "replace")] for name, v in headers]
-        lines.append(json.dumps(record, ensure_ascii=False))
+        lines.append(visible_json(json.dumps(record, ensure_ascii=False)))
     return ("\n".join(lines) + "\n").encode()
 
 

@@ -30,7 +30,7 @@ from headrace.cli.times import duration_ms, moment_ms
 from headrace.cli.topic import topic_and_partitions
 from headrace.client.admin import Admin, GroupDescription, OffsetAndMetadata, OffsetSpec, ResetTo
 from headrace.topics import TopicPartition
-from headrace.words import plural
+from headrace.words import plural, visible
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -172,7 +172,7 @@ def group_lines(document: dict[str, Any]) -> list[str]:
     heading = (
         f"{styled(document['group'], '1')}  {styled(document['state'], _state_style(document['state']))}, "
         f"{plural(len(document['members']), 'member')}, lag {count(document['lag'])}"
-        + (f", {document['assignor']}" if document["assignor"] else "")
+        + (f", {visible(document['assignor'])}" if document["assignor"] else "")
         + f", coordinator {document['coordinator']}"
     )
     lines = [heading]

@@ -14,6 +14,7 @@ from headrace.cli.dumping import Row, kind_of, partition_of, partition_rows, rea
 from headrace.cli.exits import Exit
 from headrace.cli.options import Json
 from headrace.cli.output import Column, CommandError, count, moment, note, print_json, size, styled, table
+from headrace.words import visible
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -116,6 +117,8 @@ def _record_line(row: Row) -> str:
 def _compact(fields: dict[str, Any]) -> str:
     parts = []
     for key, value in fields.items():
-        text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+        text = visible(
+            value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+        )
         parts.append(styled(text, "33") if key == "type" else f"{styled(key, '2')}={text}")
     return " ".join(parts)

@@ -16,6 +16,7 @@ from typing import IO, Any
 from headrace.cli.exits import Exit
 from headrace.client.admin.core import Results
 from headrace.errors import HeadraceError, RequestTimedOutError
+from headrace.words import visible, visible_json
 
 Row = Mapping[str, Any]
 _GAP = "  "
@@ -46,6 +47,7 @@ def has_colours(stream: IO[str] | None = None) -> bool:
 
 def styled(text: str, style: str, stream: IO[str] | None = None) -> str:
     """Text in an ANSI style ("1" bold, "2" dim, "33" yellow …), plain where there is no terminal."""
+    text = visible(text)
     return f"\x1b[{style}m{text}\x1b[0m" if text.strip() and has_colours(stream) else text
 
 
@@ -161,8 +163,8 @@ def _cell(value: Any, column: Column) -> str:
     if column.show is str and isinstance(value, bool):
         return "yes" if value else "no"
     if column.show is str and isinstance(value, (list, tuple)):
-        return ",".join(map(str, value))
-    return column.show(value)
+        return visible(",".join(map(str, value)))
+    return visible(column.show(value))
 
 
 def _style(value: Any, column: Column) -> str:
@@ -171,12 +173,12 @@ def _style(value: Any, column: Column) -> str:
 
 def print_json(value: Any) -> None:
     """JSON on standard output, indented, as Unicode."""
-    print(json.dumps(value, indent=2, ensure_ascii=False, default=str))
+    print(visible_json(json.dumps(value, indent=2, ensure_ascii=False, default=str)))
 
 
 def note(text: str) -> None:
     """A remark for the person, on stderr: it is not part of the output."""
-    sys.stderr.write(styled(text, "2", sys.stderr) + "\n")
+    sys.stderr.write("\n".join(styled(line, "2", sys.stderr) for line in text.split("\n")) + "\n")
 
 
 # --- progress ---------------------------------------------------------------------------------------------------------

@@ -15,12 +15,13 @@ import socket
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from headrace._version import __version__
 from headrace.cli.exits import Exit
 from headrace.config import ConfigError, RawValue, parse_properties
 from headrace.runtime.signals import Asked, StopRequests, stop_signals
+from headrace.words import visible
 
 if TYPE_CHECKING:
     from headrace.broker.broker import Broker
@@ -279,6 +280,14 @@ class _Lines(logging.Formatter):
     def __init__(self, *, coloured: bool) -> None:
         super().__init__("%(asctime)s.%(msecs)03d %(levelname)-7s %(room)s: %(message)s", "%H:%M:%S")
         self._coloured = coloured
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        # One line for one event, whatever clients call themselves.
+        record.message = visible(record.message)
+        return super().formatMessage(record)
+
+    def formatException(self, ei: Any) -> str:
+        return visible(super().formatException(ei), lines=True)
 
     def format(self, record: logging.LogRecord) -> str:
         record.room = record.name.removeprefix("headrace.")

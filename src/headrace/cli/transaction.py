@@ -23,6 +23,7 @@ from headrace.cli.output import (
 from headrace.cli.times import duration_ms
 from headrace.client.admin import Admin, OpenTransaction, TransactionDescription
 from headrace.topics import TopicPartition
+from headrace.words import visible
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -109,7 +110,7 @@ def _lines(document: dict[str, Any]) -> list[str]:
         seconds = document["open_for_ms"] / 1000
         lines.append(f"  began {moment(document['start_time_ms'])} UTC, {seconds:.1f} s ago")
     if document["partitions"]:
-        lines.append(f"  writes to {', '.join(document['partitions'])}")
+        lines.append(f"  writes to {visible(', '.join(document['partitions']))}")
     return lines
 
 

@@ -23,7 +23,13 @@ from headrace.cluster.records import (
     ResourceType,
     TopicRecord,
 )
-from headrace.cluster.topic_names import CONSUMER_OFFSETS, SHARE_GROUP_STATE, TRANSACTION_STATE, name_problem
+from headrace.cluster.topic_names import (
+    CONSUMER_OFFSETS,
+    SHARE_GROUP_STATE,
+    TRANSACTION_STATE,
+    is_internal,
+    name_problem,
+)
 from headrace.error_codes import ErrorCode
 from headrace.errors import KafkaError
 from headrace.protocol.messages.create_partitions import (
@@ -49,6 +55,7 @@ from headrace.protocol.messages.delete_topics import (
 )
 
 PARTITIONS_PER_REQUEST_MAX: Final = 10_000
+PARTITIONS_MAX_KEY: Final = "headrace.partitions.max"
 _ZERO_ID: Final = bytes(16)
 
 
@@ -112,8 +119,20 @@ def _too_many(context: TopicContext, topics: Sequence[CreatableTopic]) -> ApiErr
             count = topic.num_partitions
             total += context.config.get_int("num.partitions") if count == -1 else max(count, 0)
     if total <= PARTITIONS_PER_REQUEST_MAX:
-        return None
+        if all(is_internal(topic.name) for topic in topics):
+            return None  # the broker's own, which clients cannot do without
+        return _no_room(context, total)
     words = f"{total} partitions in one request are too many; create at most {PARTITIONS_PER_REQUEST_MAX} at a time."
+    return ApiError(ErrorCode.POLICY_VIOLATION, words)
+
+
+def _no_room(context: TopicContext, additional: int) -> ApiError | None:
+    """Why the cluster cannot have so many partitions more, if it cannot."""
+    most = context.config.get_int(PARTITIONS_MAX_KEY)
+    have = sum(len(topic.partitions) for topic in context.image.topics.values())
+    if have + additional <= most:
+        return None
+    words = f"{additional} more than the {have} partitions that there are would be over {PARTITIONS_MAX_KEY}={most}."
     return ApiError(ErrorCode.POLICY_VIOLATION, words)
 
 
@@ -425,6 +444,9 @@ def _more_partitions(context: TopicContext, request: CreatePartitionsTopic) -> I
     if additional > PARTITIONS_PER_REQUEST_MAX:
         words = f"{additional} more partitions are too many at once; add at most {PARTITIONS_PER_REQUEST_MAX}."
         raise _RefusedError(ErrorCode.POLICY_VIOLATION, words)
+    no_room = _no_room(context, additional)
+    if no_room is not None:
+        raise _RefusedError(*no_room)
     factor = len(topic.partitions[0].replicas)
     if request.assignments is not None:
         if len(request.assignments) != additional:

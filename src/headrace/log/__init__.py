@@ -17,7 +17,7 @@ from headrace.log.recovery import RecoveryReport
 from headrace.log.scanning import WouldBlockError
 from headrace.log.segment import Caches, Segment
 from headrace.log.transaction_index import AbortedTransaction
-from headrace.log.validation import RecordsRejectedError
+from headrace.log.validation import Checked, RecordsRejectedError, TakesLongError
 
 __all__ = [
     "TOPIC_CONFIGS",
@@ -25,6 +25,7 @@ __all__ = [
     "AbortedTransaction",
     "Appended",
     "Caches",
+    "Checked",
     "DirectoryInfo",
     "DirectoryMismatchError",
     "FateOf",
@@ -40,6 +41,7 @@ __all__ = [
     "RecoveryReport",
     "Segment",
     "Slice",
+    "TakesLongError",
     "TimeAndOffset",
     "UnexpectedOffsetError",
     "Verification",

@@ -19,12 +19,12 @@ from headrace.log.offset_map import OffsetMap
 from headrace.log.scanning import check_whole, scan_batches
 from headrace.log.segment import CLEANED, LOG, Caches, Segment, file_name, indexed_timestamp
 from headrace.log.transaction_index import AbortedTransaction
+from headrace.log.validation import RECORDS_MAX
 from headrace.records import (
     Batch,
     BatchHeader,
     Columns,
     CorruptBatchError,
-    DecompressedTooLargeError,
     MalformedRecordError,
     Retention,
     decode_columns,
@@ -36,6 +36,9 @@ from headrace.runtime import Buffer, Clock, Disk
 
 CHUNK_BYTES = 1024 * 1024
 _CHUNK_BATCHES = 1024
+UNPACKED_BYTES_MAX = 64 * 1024 * 1024
+"""What the records of a batch may grow to for compaction to look into it. Larger ones are kept as they are."""
+_TOGETHER_BYTES_MAX = 16 * 1024 * 1024
 _OPEN_FILES = 4
 _PAUSE_S_MAX = 0.2
 _COMMIT = 1
@@ -165,24 +168,31 @@ class _Rows:
     value_lengths: list[int]
 
 
-def _decode(batches: Sequence[Batch]) -> _Rows:
-    """Of many batches at once: most topics that are compacted have small ones, and a call costs more than a record."""
+def _decode_together(batches: Sequence[Batch]) -> _Rows | None:
+    """Of many batches at once: most topics that are compacted have small ones, and a call costs more than a record.
+
+    None when one of them cannot be read, or they are too large together: each may be fine by itself.
+    """
     try:
-        return _rows([decode_columns(batches)] if batches else [])
-    except DecompressedTooLargeError:
-        if len(batches) == 1:
-            raise
-        # Too large together; each by itself may be fine.
-        return _rows([decode_columns(batch) for batch in batches])
+        return _rows(decode_columns(batches, _TOGETHER_BYTES_MAX) if batches else None)
+    except MalformedRecordError:
+        return None
 
 
-def _rows(parts: Sequence[Columns]) -> _Rows:
-    rows = _Rows([], [], [])
-    for columns in parts:
-        rows.keys += columns.keys.to_list()
-        rows.offsets += columns.offsets.tolist()
-        rows.value_lengths += columns.values.lengths.tolist()
-    return rows
+def _decode_alone(batch: Batch, header: BatchHeader) -> _Rows | None:
+    """Of one batch; None when it cannot be read, or would take more memory than a compaction may."""
+    if header.count > RECORDS_MAX:
+        return None
+    try:
+        return _rows(decode_columns(batch, UNPACKED_BYTES_MAX))
+    except MalformedRecordError:
+        return None
+
+
+def _rows(columns: Columns | None) -> _Rows:
+    if columns is None:
+        return _Rows([], [], [])
+    return _Rows(columns.keys.to_list(), columns.offsets.tolist(), columns.values.lengths.tolist())
 
 
 # ---- the first pass: keys ----------------------------------------------------------------------------------------
@@ -217,19 +227,26 @@ def _put(
     offsets: OffsetMap, dirty: list[tuple[Batch, BatchHeader]], first_dirty_offset: int, statistics: CleanStatistics
 ) -> bool:
     """Take in these batches; False when only some of them fitted (the map's `latest` says which)."""
-    rows = _decode([batch for batch, _ in dirty])
-    if offsets.put(rows.keys, rows.offsets):
+    rows = _decode_together([batch for batch, _ in dirty])
+    if rows is not None and offsets.put(rows.keys, rows.offsets):
         statistics.map_records += len(rows.keys)
         return True
     at = 0
-    for _, header in dirty:
-        end = at + header.count
-        first = offsets.latest < first_dirty_offset
-        if not offsets.put(rows.keys[at:end], rows.offsets[at:end], force=first):
-            return False
-        statistics.map_records += header.count
+    for batch, header in dirty:
+        one: _Rows | None
+        if rows is None:
+            one = _decode_alone(batch, header)
+        else:
+            end = at + header.count
+            one = _Rows(rows.keys[at:end], rows.offsets[at:end], [])
+            at = end
+        # What cannot be read is kept as it is, and what it may replace is kept with it.
+        if one is not None:
+            first = offsets.latest < first_dirty_offset
+            if not offsets.put(one.keys, one.offsets, force=first):
+                return False
+            statistics.map_records += header.count
         offsets.latest = header.last_offset
-        at = end
     return True
 
 
@@ -274,9 +291,8 @@ class _Rewriting:
             not gone and not header.is_control and header.count > 0 and header.base_offset <= latest
             for (_, header), gone in zip(chunk, unneeded)
         ]
-        rows = _decode([batch for (batch, _), looks in zip(chunk, looked_at) if looks])
-        keep = self._offsets.rows_to_keep(rows.keys, rows.offsets)
-        self._statistics.keyless_records += rows.keys.count(None)
+        rows = _decode_together([batch for (batch, _), looks in zip(chunk, looked_at) if looks])
+        newest = [] if rows is None else self._newest(rows)
         at = 0
         for (batch, header), gone, looks in zip(chunk, unneeded, looked_at):
             if header.is_control and header.count > 0:
@@ -287,13 +303,39 @@ class _Rewriting:
             elif not looks:
                 output.put(batch.buffer, header.count)
             else:
+                if rows is None:
+                    self._filter_alone(batch, header, output, group_end)
+                    continue
                 end = at + header.count
-                kept = self._kept_rows(header, keep[at:end], rows.value_lengths[at:end])
-                tombstones = any(rows.value_lengths[at + row] < 0 for row in kept)
-                self._write(batch, header, kept, tombstones, output, group_end)
+                self._filter_one(batch, header, newest[at:end], rows.value_lengths[at:end], output, group_end)
                 at = end
         # Now, because one small batch that waits would keep the memory of all that was read with it.
         output.flush()
+
+    def _newest(self, rows: _Rows) -> list[bool]:
+        self._statistics.keyless_records += rows.keys.count(None)
+        return self._offsets.rows_to_keep(rows.keys, rows.offsets)
+
+    def _filter_alone(self, batch: Batch, header: BatchHeader, output: _Output, group_end: int) -> None:
+        rows = _decode_alone(batch, header)
+        if rows is None:
+            self._statistics.unread_batches += 1
+            output.put(batch.buffer, header.count)
+            return
+        self._filter_one(batch, header, self._newest(rows), rows.value_lengths, output, group_end)
+
+    def _filter_one(
+        self,
+        batch: Batch,
+        header: BatchHeader,
+        newest: list[bool],
+        value_lengths: list[int],
+        output: _Output,
+        group_end: int,
+    ) -> None:
+        kept = self._kept_rows(header, newest, value_lengths)
+        tombstones = any(value_lengths[row] < 0 for row in kept)
+        self._write(batch, header, kept, tombstones, output, group_end)
 
     def _kept_rows(self, header: BatchHeader, newest: list[bool], value_lengths: list[int]) -> list[int]:
         horizon_ms = header.delete_horizon_ms

@@ -109,6 +109,8 @@ class CleanStatistics:
     written_bytes: int = 0
     written_records: int = 0
     keyless_records: int = 0
+    unread_batches: int = 0
+    """Kept as they are: their records cannot be read, or are too many to."""
     map_s: float = 0.0
     total_s: float = 0.0
 
@@ -118,10 +120,12 @@ class CleanStatistics:
 
     def summary(self) -> str:
         saved = 1 - self.written_bytes / self.read_bytes if self.read_bytes else 0.0
+        unread = f"; {self.unread_batches} batches were kept, as they cannot be read" if self.unread_batches else ""
         return (
             f"{self.read_bytes} bytes ({self.read_records} records) became {self.written_bytes} "
             f"({self.written_records} records), {saved:.1%} less, in {self.total_s:.2f} s ({self.mb_per_s:.1f} MB/s; "
             f"{self.map_s:.2f} s of it for {self.map_records} records' keys, map {self.map_utilization:.1%} full)"
+            f"{unread}"
         )
 
 

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from headrace.log.files import LogFile
 from headrace.log.segment import Segment
 from headrace.log.transaction_index import AbortedTransaction, collect
 from headrace.log.view import View, place_of
-from headrace.records import Batch, BatchHeader, CorruptBatchError, MalformedRecordError, decompress
-from headrace.records.batch import HEADER_BYTES
-from headrace.records.kernels_plain import NO_STAMP, Decoded, decode_records
-from headrace.runtime import Buffer
+from headrace.records import Batch, BatchHeader, CorruptBatchError, MalformedRecordError
+from headrace.records.walk import iter_times
 
-_MIN_RECORD_BYTES = 7
+log = logging.getLogger("headrace.log")
+
 _new_tuple = tuple.__new__
 
 
@@ -91,8 +92,7 @@ def first_at_or_after(view: View, timestamp_ms: int) -> TimeAndOffset | None:
         for at, header in segment.headers(position, view.size_of(place)):
             if header.max_timestamp < timestamp_ms or header.last_offset < start_offset:
                 continue
-            decoded = _decode(segment, at, header)
-            for offset, timestamp in zip(decoded.offsets, decoded.timestamps):
+            for offset, timestamp in _times(segment, at, header):
                 if timestamp >= timestamp_ms and offset >= start_offset:
                     return TimeAndOffset(timestamp, offset, header.leader_epoch)
         # None here though its timestamps promise one: compaction took that record. The next segment may have another.
@@ -110,29 +110,22 @@ def newest(view: View) -> TimeAndOffset:
     for at, header in segment.headers(segment.offset_index().lookup(batch_end)):
         if header.max_timestamp != timestamp_ms:
             continue
-        decoded = _decode(segment, at, header)
-        for offset, timestamp in zip(decoded.offsets, decoded.timestamps):
+        for offset, timestamp in _times(segment, at, header):
             if timestamp == timestamp_ms:
                 return TimeAndOffset(timestamp, offset, header.leader_epoch)
     return TimeAndOffset()
 
 
-def _decode(segment: Segment, position: int, header: BatchHeader) -> Decoded:
-    batch = Batch(segment.file.read(position, header.size))
+def _times(segment: Segment, position: int, header: BatchHeader) -> Iterator[tuple[int, int]]:
+    """Offset and timestamp of each record of a batch, as they are unpacked; those that cannot be read are where the
+    first of them would be, with what the batch says of them: who reads from there misses none that can be."""
+    offset = header.base_offset
     try:
-        decoded = decode_plain(batch, header)
-    except MalformedRecordError as error:
-        raise CorruptBatchError(f"{segment.file.path} at byte {position}: {error}") from error
-    if decoded.fault:
-        raise CorruptBatchError(f"{segment.file.path} at byte {position}: its records cannot be read")
-    return decoded
-
-
-def decode_plain(batch: Batch, header: BatchHeader) -> Decoded:
-    """Columns of a batch by the plain kernel: the broker's process never loads the compiled ones."""
-    data: Buffer = batch.buffer[HEADER_BYTES:]
-    if header.codec_id and header.count > 0:
-        data = decompress(header.codec, data)
-    stamp = header.max_timestamp if header.is_log_append_time else NO_STAMP
-    table = (0, len(data), header.count, header.base_offset, header.base_timestamp, stamp)
-    return decode_records(data, table, min(max(header.count, 0), len(data) // _MIN_RECORD_BYTES + 1))
+        for found, timestamp in iter_times(Batch(segment.file.read(position, header.size))):
+            yield found, timestamp
+            offset = found + 1
+    except (CorruptBatchError, MalformedRecordError) as error:
+        log.warning(
+            "%s at byte %d: from offset %d on records cannot be read: %s", segment.file.path, position, offset, error
+        )
+        yield min(offset, header.last_offset), header.max_timestamp

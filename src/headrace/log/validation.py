@@ -1,9 +1,10 @@
 """What a batch must satisfy to be appended by a leader, and what the broker corrects in it.
 
-The common batch costs one header unpack and one checksum. Records are looked at only where a rule needs it: a compacted
-topic (every record needs a key), timestamps beyond a limit, another codec than the producer's, and in small batches,
-where the walk is cheap, to find a wrong record count or a wrong greatest timestamp. A large batch whose header is
-consistent in itself is taken at its word; its checksum says that it is what the producer made.
+Kafka looks at every record of every batch that a producer sends, and so does this: their number and structure, their
+timestamps (the greatest of which is the batch's, whatever its header says), on a compacted topic their keys. What is
+acknowledged can be read. `records/walk.py` steps through them without decoding any; a batch for which that may take
+long is refused with `TakesLongError` where nothing may, on the event loop, and is validated on another thread. Kafka
+has no bound on what a batch grows to; here it is RECORDS_MAX records, and `unpacked_bytes_max`.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from crc32c import crc32c
 
 from headrace.errors import (
     CorruptMessageError,
+    HeadraceError,
     InvalidRecordError,
     InvalidTimestampError,
     KafkaError,
@@ -24,6 +26,7 @@ from headrace.errors import (
 from headrace.log.config import LogConfig
 from headrace.log.producer_state import EndMarker, Origin
 from headrace.records import (
+    DEFAULT_LIMIT_BYTES,
     Batch,
     BatchHeader,
     Codec,
@@ -44,27 +47,38 @@ from headrace.records.batch import (
     seal,
     set_max_timestamp,
 )
-from headrace.records.kernels_plain import NO_STAMP, Decoded, decode_records
+from headrace.records.kernels_plain import MIN_BODY_BYTES, MalformedFieldError, read_varint
 from headrace.records.read import read_control, read_records
+from headrace.records.walk import ANYTHING, INT64_MAX, INT64_MIN, REFUSED_SHOWN_MAX, Rules, Walk, walk_records
 from headrace.runtime import Buffer
 from headrace.topics import TopicPartition
 
 _MAGIC = 2
 _MIN_LENGTH = 14
-_MIN_RECORD_BYTES = 7
 _NO_TIMESTAMP = -1
-_LONG_MAX = 2**63 - 1
-_WALKED_RECORDS_MAX = 32
-_WALKED_PACKED_BYTES_MAX = 4096
-_WALKED_UNPACKED_BYTES_MAX = 256 * 1024
-# How much more than a whole batch may be, compressed, its records may be when they have to be unpacked here.
+RECORDS_MAX = 1 << 20
+"""Of one batch: more than any known client puts into one (librdkafka: a million)."""
+RECORD_ERRORS_MAX = REFUSED_SHOWN_MAX
+# How much more than a whole batch may be, compressed, its records may be; and how much they may always, and ever, be.
 _UNPACKED_RATIO_MAX = 32
-_UNPACKED_BYTES_MIN = 1024 * 1024
+_UNPACKED_BYTES_ALWAYS = 128 * 1024 * 1024
+_UNPACKED_BYTES_MAX = DEFAULT_LIMIT_BYTES
+# Records that are to be compressed anew are in memory all at once.
+_RECOMPRESSED_BYTES_MAX = 64 * 1024 * 1024
+# What may be validated on the event loop: about a millisecond's worth.
+_SHORT_RECORDS_MAX = 1024
+_SHORT_BYTES_MAX = 2 * 1024 * 1024
+_SHORT_PACKED_BYTES_MAX = 32 * 1024
+_SHORT_UNPACKED_BYTES_MAX = 512 * 1024
 _ATTRIBUTES = struct.Struct(">h")
 _LENGTH = struct.Struct(">i")
 _ERRORS_SHOWN_MAX = 3
 _new_tuple = tuple.__new__
 _CLIENT = Origin.CLIENT
+
+
+class TakesLongError(HeadraceError):
+    """Validating this batch may take longer than an event loop can wait: do it on another thread."""
 
 
 class RecordError(NamedTuple):
@@ -105,8 +119,19 @@ def writable(records: Buffer) -> memoryview:
     return memoryview(bytearray(view)) if view.readonly else view
 
 
-def validate(view: memoryview, config: LogConfig, origin: Origin, partition: TopicPartition, now_ms: int) -> Checked:
-    """Check one batch for a leader's append and correct its timestamps and codec in place; raises a KafkaError."""
+def validate(
+    view: memoryview,
+    config: LogConfig,
+    origin: Origin,
+    partition: TopicPartition,
+    now_ms: int,
+    *,
+    short: bool = False,
+) -> Checked:
+    """Check one batch for a leader's append and correct its timestamps and codec in place; raises a KafkaError.
+
+    With `short`, a producer's batch that may take long is left as it is: TakesLongError.
+    """
     if len(view) < HEADER_BYTES:
         raise _no_batch(view, partition)
     header: BatchHeader = _new_tuple(BatchHeader, HEADER.unpack_from(view))
@@ -121,6 +146,8 @@ def validate(view: memoryview, config: LogConfig, origin: Origin, partition: Top
     # The end of a transaction is let in whatever its size: without it the transaction would be open for ever.
     if size > config.max_message_bytes and (from_client or not header.attributes & CONTROL_BIT):
         raise _too_large(size, config, partition)
+    if short and from_client and _takes_long(header, size, config):
+        raise TakesLongError(f"{partition}: a batch of {header.count} records and {size} bytes")
     if crc32c(view[ATTRIBUTES_AT:]) != header.crc:
         raise CorruptMessageError(
             f"{partition}: the batch's checksum does not match its bytes; it was damaged on the way"
@@ -133,7 +160,7 @@ def validate(view: memoryview, config: LogConfig, origin: Origin, partition: Top
         raise UnsupportedCompressionTypeError(f"{partition}: the batch has the unknown compression codec {codec}")
     max_timestamp_ms = header.max_timestamp
     if from_client:
-        max_timestamp_ms = _check_records(view, header, config, partition, now_ms)
+        max_timestamp_ms = _check_records(view, header, config, partition, now_ms, short)
     target = config.codec
     if target is not None and target != codec and not attributes & CONTROL_BIT:
         view = _recompressed(view, header, target, config, partition)
@@ -177,7 +204,15 @@ def _is_one_plain_record(view: memoryview, header: BatchHeader, config: LogConfi
         record_bytes, at = record_bytes + (more << 7) - 0x80, at + 1
     # An odd number is a negative length; behind the attributes is how much later than the batch's its time is.
     record_bytes = record_bytes >> 1 if not record_bytes & 1 else 0
-    return record_bytes >= _MIN_RECORD_BYTES - 1 and at + record_bytes == size and view[at + 1] == 0
+    if record_bytes < MIN_BODY_BYTES or at + record_bytes != size or view[at + 1] or view[at + 2]:
+        return False
+    try:
+        length, at = read_varint(view, at + 3, size)
+        length, at = read_varint(view, at + max(length, 0), size)
+    except MalformedFieldError:
+        return False
+    # Key and value fill the record, but for a number of headers that is 0.
+    return at + max(length, 0) == size - 1 and not view[size - 1]
 
 
 def _too_large(size: int, config: LogConfig, partition: TopicPartition) -> MessageTooLargeError:
@@ -231,6 +266,10 @@ def _check_header(header: BatchHeader, partition: TopicPartition) -> None:
         raise InvalidRecordError(
             f"{partition}: the batch says it has {count} records and a last offset delta of {header.last_offset_delta}"
         )
+    if count > RECORDS_MAX:
+        raise MessageTooLargeError(
+            f"{partition}: the batch says it has {count} records; at most {RECORDS_MAX} are taken: send smaller batches"
+        )
     if header.attributes & CONTROL_BIT:
         raise InvalidRecordError(f"{partition}: only brokers may write control records")
     if header.producer_id >= 0 and header.base_sequence < 0:
@@ -239,150 +278,90 @@ def _check_header(header: BatchHeader, partition: TopicPartition) -> None:
         )
 
 
+def _takes_long(header: BatchHeader, size: int, config: LogConfig) -> bool:
+    if header.count > _SHORT_RECORDS_MAX or size > _SHORT_BYTES_MAX:
+        return True
+    codec = header.attributes & CODEC_MASK
+    if codec and size > _SHORT_PACKED_BYTES_MAX:
+        return True
+    return config.codec is not None and config.codec != codec and size > _SHORT_PACKED_BYTES_MAX
+
+
+def unpacked_bytes_max(config: LogConfig) -> int:
+    """How large the records of a batch may be once they are unpacked."""
+    return min(max(_UNPACKED_RATIO_MAX * config.max_message_bytes, _UNPACKED_BYTES_ALWAYS), _UNPACKED_BYTES_MAX)
+
+
 def _check_records(
-    view: memoryview, header: BatchHeader, config: LogConfig, partition: TopicPartition, now_ms: int
+    view: memoryview, header: BatchHeader, config: LogConfig, partition: TopicPartition, now_ms: int, short: bool
 ) -> int:
-    """Look at the records if a rule needs it; the greatest timestamp, as far as it is known."""
+    """Look at every record; the greatest timestamp."""
     stamped = bool(header.attributes & LOG_APPEND_TIME_BIT)
     create_time = config.timestamp_type is TimestampType.CREATE_TIME
     if stamped and not create_time:
         raise InvalidTimestampsError(
             f"{partition}: a producer must not mark its batch as stamped by the broker",
-            [RecordError(index, "marked as stamped by the broker") for index in range(min(header.count, 1000))],
+            [
+                RecordError(index, "marked as stamped by the broker")
+                for index in range(min(header.count, RECORD_ERRORS_MAX))
+            ],
         )
-    packed = header.attributes & CODEC_MASK
-    limited = create_time and (
-        header.max_timestamp > now_ms + config.timestamp_after_max_ms or config.timestamp_before_max_ms != _LONG_MAX
-    )
-    payload_bytes = len(view) - HEADER_BYTES
-    small = header.count <= _WALKED_RECORDS_MAX and (not packed or payload_bytes <= _WALKED_PACKED_BYTES_MAX)
-    odd = header.max_timestamp < header.base_timestamp
-    if not (config.compact or limited or small or odd):
-        if not packed and header.count * _MIN_RECORD_BYTES > payload_bytes:
-            raise InvalidRecordError(
-                f"{partition}: {header.count} records cannot fit into the batch's {payload_bytes} bytes of them"
+    rules = ANYTHING._replace(needs_key=config.compact)
+    if create_time:
+        low = max(INT64_MIN, now_ms - config.timestamp_before_max_ms)
+        high = min(INT64_MAX, now_ms + config.timestamp_after_max_ms)
+        if not stamped:
+            rules = Rules(low, high, config.compact)
+        elif not low <= header.max_timestamp <= high:
+            # All its records have this timestamp, whatever they say themselves.
+            message = f"timestamp {header.max_timestamp} is not between {low} and {high}"
+            raise InvalidTimestampsError(
+                f"{partition}: all of the batch's records are refused: {message}",
+                [RecordError(index, message) for index in range(min(header.count, RECORD_ERRORS_MAX))],
             )
-        return header.max_timestamp
-    needed = config.compact or limited or odd
+    limit_bytes = _SHORT_UNPACKED_BYTES_MAX if short else unpacked_bytes_max(config)
     try:
-        data = _unpacked(view, header, config if needed else None, partition)
-    except DecompressedTooLargeError:
-        # Small only on the wire: its records are left as unseen as those of any large batch.
-        return header.max_timestamp
-    if config.compact or limited:
-        _check_each(_decode(data, header, partition), config, partition, now_ms, limited)
-    found = _greatest_timestamp(data, header, partition)
-    return header.max_timestamp if stamped else found
-
-
-def _unpacked(view: memoryview, header: BatchHeader, config: LogConfig | None, partition: TopicPartition) -> Buffer:
-    """The records' bytes. With the topic's config too many are the client's error, without it they are TooLarge."""
-    if not header.codec_id:
-        return view[HEADER_BYTES:]
-    limit_bytes = _WALKED_UNPACKED_BYTES_MAX if config is None else _unpacked_bytes_max(config)
-    try:
-        return decompress(header.codec, view[HEADER_BYTES:], limit_bytes)
+        walk = walk_records(Batch(view), rules, limit_bytes)
     except DecompressedTooLargeError as error:
-        if config is None:
-            raise
+        if short:
+            raise TakesLongError(f"{partition}: {error}") from error
         raise MessageTooLargeError(f"{partition}: {error}; send smaller batches") from error
     except MalformedRecordError as error:
         raise InvalidRecordError(f"{partition}: {error}") from error
+    if walk.refused_count:
+        raise _refusal(walk, header, rules, partition)
+    return header.max_timestamp if stamped else walk.greatest
 
 
-def _unpacked_bytes_max(config: LogConfig) -> int:
-    return max(_UNPACKED_RATIO_MAX * config.max_message_bytes, _UNPACKED_BYTES_MIN)
-
-
-def _miscounted(header: BatchHeader, at: int, partition: TopicPartition) -> InvalidRecordError:
-    return InvalidRecordError(
-        f"{partition}: the batch says it has {header.count} records, but its bytes hold something else "
-        f"(from byte {at} of them on)"
-    )
-
-
-def _decode(data: Buffer, header: BatchHeader, partition: TopicPartition) -> Decoded:
-    """All columns, by the plain kernel: the broker's process never loads the compiled one."""
-    stamp = header.max_timestamp if header.is_log_append_time else NO_STAMP
-    table = (0, len(data), header.count, 0, header.base_timestamp, stamp)
-    decoded = decode_records(data, table, min(header.count, len(data) // _MIN_RECORD_BYTES + 1))
-    if decoded.fault:
-        raise _miscounted(header, decoded.fault_at, partition)
-    return decoded
-
-
-def _greatest_timestamp(data: Buffer, header: BatchHeader, partition: TopicPartition) -> int:
-    """Step from record to record: their number must be right. Of each only its length and timestamp are read."""
-    at, end = 0, len(data)
-    base = header.base_timestamp
-    greatest = _NO_TIMESTAMP
-    try:
-        for _ in range(header.count):
-            byte = data[at]
-            at += 1
-            if byte >= 0x80:
-                byte, at = _more(data, at, byte)
-            size = byte >> 1
-            # An odd number is a negative length: lengths are zigzag.
-            if byte & 1 or size < _MIN_RECORD_BYTES - 1 or at + size > end:
-                raise _miscounted(header, at, partition)
-            after = at + size
-            byte = data[at + 1]  # one byte of attributes lies before the timestamp
-            if byte >= 0x80:
-                byte, _ = _more(data, at + 2, byte)
-            timestamp = base + (byte >> 1 ^ -(byte & 1))
-            if timestamp > greatest:
-                greatest = timestamp
-            at = after
-    except IndexError:
-        raise _miscounted(header, at, partition) from None
-    if at != end:
-        raise _miscounted(header, at, partition)
-    return greatest
-
-
-def _more(data: Buffer, at: int, first: int) -> tuple[int, int]:
-    """The rest of a varint of up to ten bytes: (unsigned number, position after it)."""
-    number, shift = first & 0x7F, 7
-    for _ in range(9):
-        byte = data[at]
-        at += 1
-        number |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return number, at
-        shift += 7
-    raise IndexError("a varint of more than ten bytes")
-
-
-def _check_each(decoded: Decoded, config: LogConfig, partition: TopicPartition, now_ms: int, limited: bool) -> None:
-    """Keys on a compacted topic, timestamps within the limits; all records that break a rule are named."""
-    errors: list[RecordError] = []
-    bad_times = False
-    if config.compact:
-        for index, length in enumerate(decoded.key_lengths):
-            if length < 0:
-                errors.append(RecordError(index, f"the record has no key, which compacted {partition} requires"))
-    if limited:
-        low = now_ms - config.timestamp_before_max_ms
-        high = now_ms + config.timestamp_after_max_ms
-        keyless = {error.batch_index for error in errors}
-        for index, timestamp in enumerate(decoded.timestamps):
-            if timestamp != _NO_TIMESTAMP and not low <= timestamp <= high and index not in keyless:
-                bad_times = True
-                errors.append(RecordError(index, f"timestamp {timestamp} is not between {low} and {high}"))
-    if not errors:
-        return
-    errors.sort()
+def _refusal(walk: Walk, header: BatchHeader, rules: Rules, partition: TopicPartition) -> RecordsRejectedError:
+    errors = [
+        RecordError(
+            refused.place,
+            f"the record has no key, which compacted {partition} requires"
+            if refused.timestamp_ms is None
+            else f"timestamp {refused.timestamp_ms} is not between {rules.timestamp_min} and {rules.timestamp_max}",
+        )
+        for refused in walk.refused
+    ]
     shown = "; ".join(f"record {index}: {message}" for index, message in errors[:_ERRORS_SHOWN_MAX])
-    text = f"{partition}: {len(errors)} of the batch's {len(decoded.offsets)} records are refused: {shown}"
-    raise (InvalidTimestampsError if bad_times else InvalidRecordsError)(text, errors)
+    text = f"{partition}: {walk.refused_count} of the batch's {header.count} records are refused: {shown}"
+    return (InvalidTimestampsError if walk.is_late else InvalidRecordsError)(text, errors)
 
 
 def _recompressed(
     view: memoryview, header: BatchHeader, target: Codec, config: LogConfig, partition: TopicPartition
 ) -> memoryview:
     """The same records under the topic's codec. This copies, because the bytes are other bytes."""
-    plain = _unpacked(view, header, config, partition)
+    # Uncompressed records are the batch itself, which may be only so large.
+    limit_bytes = config.max_message_bytes if target is Codec.NONE else _RECOMPRESSED_BYTES_MAX
+    plain: Buffer = view[HEADER_BYTES:]
+    if header.codec_id:
+        try:
+            plain = decompress(header.codec, plain, min(limit_bytes, unpacked_bytes_max(config)))
+        except DecompressedTooLargeError as error:
+            raise MessageTooLargeError(f"{partition}: {error}; send smaller batches") from error
+        except MalformedRecordError as error:
+            raise InvalidRecordError(f"{partition}: {error}") from error
     payload = compress(target, plain, config.compression_level(target))
     batch = bytearray(view[:HEADER_BYTES])
     batch += payload

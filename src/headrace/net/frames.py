@@ -15,7 +15,8 @@ from headrace.records.buffers import BufferPool
 
 CHUNK_BYTES = 16 * 1024
 # How much of a large frame's announced size is set aside before any of it has come.
-FIRST_ALLOCATION_BYTES = 1024 * 1024
+FIRST_ALLOCATION_BYTES = 64 * 1024
+GROWTH_BYTES_MAX = 8 * 1024 * 1024
 SPARE_BYTES_MAX = 4 * 1024 * 1024
 _LENGTH = struct.Struct(">i")
 
@@ -91,6 +92,11 @@ class FrameReader:
     def allocated_bytes(self) -> int:
         """What a large frame under way has been given; 0 when there is none."""
         return 0 if self._frame_view is None else len(self._frame_view)
+
+    @property
+    def frame_bytes(self) -> int:
+        """What was announced of a large frame under way; 0 when there is none."""
+        return 0 if self._frame_view is None else self._frame_size
 
     def buffer(self) -> memoryview:
         """Where the next bytes go."""
@@ -185,7 +191,7 @@ class FrameReader:
         self._frame_view, self._frame_size, self._frame_filled, self._filled = view, size, arrived, 0
 
     def _grow(self, view: memoryview) -> memoryview:
-        grown = self._allocate(min(self._frame_size, 2 * len(view)))
+        grown = self._allocate(min(self._frame_size, len(view) + min(len(view), GROWTH_BYTES_MAX)))
         grown[: self._frame_filled] = view[: self._frame_filled]
         self._frame_view = grown
         return grown

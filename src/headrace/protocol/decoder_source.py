@@ -2,7 +2,8 @@
 
 Numbers that follow each other are read by one struct call, together with the length of what comes after them. Every
 length is held against the bytes that are left before anything is allocated for it, so a hostile frame costs no more
-memory than an honest one of its size.
+memory than an honest one of its size. A request's elements are counted as well: a few bytes become an object of a few
+hundred, and somebody has to look at each.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import struct
 from typing import Any
 
 from headrace.protocol import wire
-from headrace.protocol.schema import Array, Field, Primitive, item_of
+from headrace.protocol.schema import Array, Field, MessageKind, Primitive, item_of
 from headrace.protocol.source_writer import SourceWriter, is_fixed
 
 
@@ -24,12 +25,15 @@ class DecoderWriter(SourceWriter):
             "read_uvarint": wire.read_uvarint,
         }
         self.scope |= {"read_length": wire.read_length, "read_numbers": wire.read_numbers, "skip_tags": wire.skip_tags}
-        self.has_records = False
+        self.has_records = self.is_request = False
         self.run: list[tuple[str, str]] = []  # (struct code, target) of numbers that wait to be read together
 
     def message(self, cls: type) -> None:
+        self.is_request = cls.SCHEMA.kind is MessageKind.REQUEST  # type: ignore[attr-defined]  # every declared class has one
         self.add(0, "def decode(buffer, position):")
         self.add(1, "size = len(buffer)")
+        if self.is_request:
+            self.add(1, f"room = {wire.REQUEST_ELEMENTS_MAX}")
         self.struct(1, cls, "m")
         self.add(1, "return m, position")
         if self.has_records:
@@ -137,6 +141,9 @@ class DecoderWriter(SourceWriter):
             return
         self.add(depth, "else:", f"    if n * {self.smallest(element)} > size - position:")
         self.add(depth + 2, f"raise Malformed({f'{field.name} has more elements than bytes are left'!r})")
+        if self.is_request:
+            self.add(depth + 1, "room -= n", "if room < 0:")
+            self.add(depth + 2, f"raise Malformed('more than {wire.REQUEST_ELEMENTS_MAX} elements in one request')")
         items, item = self.local("items"), self.local("m")
         self.add(depth + 1, f"{items} = {target} = []", "for _ in range(n):")
         if isinstance(element, Primitive) and element.name == "uuid":

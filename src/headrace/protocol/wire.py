@@ -15,6 +15,8 @@ read_int16 = struct.Struct(">h").unpack_from
 read_int32 = struct.Struct(">i").unpack_from
 
 SMALL_ARRAY = 64
+REQUEST_ELEMENTS_MAX = 100_000
+"""Of all arrays of a request together, but for arrays of plain numbers."""
 _LAYOUTS_MAX = 1024
 
 

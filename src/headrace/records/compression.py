@@ -10,6 +10,7 @@ from __future__ import annotations
 import struct
 import threading
 import zlib
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
 
 DEFAULT_LIMIT_BYTES = 256 * 1024 * 1024
 """How large a batch may grow when decompressed, unless the caller says otherwise."""
+
+PIECE_BYTES = 1024 * 1024
+"""How much is unpacked at a time, where that is done in pieces."""
 
 LEVELS: dict[Codec, tuple[int, int, int]] = {
     Codec.GZIP: (1, 9, -1),
@@ -66,19 +70,24 @@ def compress(codec: Codec, data: Buffer, level: int | None = None) -> Buffer:
 
 
 def decompress(codec: Codec, payload: Buffer, limit_bytes: int = DEFAULT_LIMIT_BYTES) -> Buffer:
-    """The records' bytes. Raises TooLarge past the limit, InvalidRecord for what is no such stream."""
-    view = memoryview(payload)
+    """The records' bytes. DecompressedTooLargeError past the limit, MalformedRecordError if it is no such stream."""
     if codec is Codec.NONE:
+        view = memoryview(payload)
         if len(view) > limit_bytes:
             raise _too_large(codec, limit_bytes)
         return view
-    if codec is Codec.GZIP:
-        return _decompress_gzip(view, limit_bytes)
-    if codec is Codec.SNAPPY:
-        return _decompress_snappy(view, limit_bytes)
-    if codec is Codec.LZ4:
-        return _decompress_lz4(view, limit_bytes)
-    return _decompress_zstd(view, limit_bytes)
+    parts = list(_PIECES[codec](memoryview(payload), limit_bytes, limit_bytes + 1))
+    return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def decompress_pieces(codec: Codec, payload: Buffer, limit_bytes: int = DEFAULT_LIMIT_BYTES) -> Iterator[Buffer]:
+    """The records' bytes as `decompress` gives them, piece by piece; none is empty, and few are over PIECE_BYTES."""
+    if codec is Codec.NONE:
+        yield decompress(codec, payload, limit_bytes)
+        return
+    for piece in _PIECES[codec](memoryview(payload), limit_bytes, PIECE_BYTES):
+        if piece:
+            yield piece
 
 
 def _too_large(codec: Codec, limit_bytes: int) -> DecompressedTooLargeError:
@@ -99,6 +108,7 @@ _GZIP_NAME = 8
 _GZIP_COMMENT = 16
 # Java looks for another member only when more than this many bytes follow a trailer.
 _GZIP_TRAILING_IGNORED = 18
+_GZIP_OFFERED_BYTES = 512
 
 
 def _gzip_header_end(view: memoryview, start: int) -> int:
@@ -125,9 +135,8 @@ def _gzip_header_end(view: memoryview, start: int) -> int:
     return at
 
 
-def _decompress_gzip(view: memoryview, limit_bytes: int) -> bytes:
-    parts: list[bytes] = []
-    total = 0
+def _gzip_pieces(view: memoryview, limit_bytes: int, piece_bytes: int) -> Iterator[bytes]:
+    room = limit_bytes
     start = 0
     while True:
         try:
@@ -136,28 +145,37 @@ def _decompress_gzip(view: memoryview, limit_bytes: int) -> bytes:
             if start:
                 break
             raise _broken(Codec.GZIP, str(error)) from None
+        # What is not used of the input is copied by zlib. So a first member, mostly the only one, is given all of it,
+        # and others more and more: with many small members that would be all of it for each of them.
+        offered = len(view) - at if not start else _GZIP_OFFERED_BYTES
         inflater = zlib.decompressobj(-15)
-        try:
-            # One byte over the limit is enough to know; max_length 0 would mean no bound.
-            data = inflater.decompress(view[at:], limit_bytes - total + 1)
-        except zlib.error as error:
-            raise _broken(Codec.GZIP, str(error)) from None
-        total += len(data)
-        if total > limit_bytes:
-            raise _too_large(Codec.GZIP, limit_bytes)
-        if not inflater.eof:
-            raise _broken(Codec.GZIP, "unexpected end of the stream")
-        parts.append(data)
-        trailer = len(view) - len(inflater.unused_data)
+        crc = size = 0
+        while not inflater.eof:
+            if not inflater.unconsumed_tail and at == len(view):
+                raise _broken(Codec.GZIP, "unexpected end of the stream")
+            some: Buffer = inflater.unconsumed_tail
+            if not some:
+                some = view[at : at + offered]
+                at += len(some)
+                offered *= 2
+            try:
+                # One byte over the limit is enough to know; max_length 0 would mean no bound.
+                data = inflater.decompress(some, min(room + 1, piece_bytes))
+            except zlib.error as error:
+                raise _broken(Codec.GZIP, str(error)) from None
+            room -= len(data)
+            if room < 0:
+                raise _too_large(Codec.GZIP, limit_bytes)
+            crc, size = zlib.crc32(data, crc), size + len(data)
+            yield data
+        trailer = at - len(inflater.unused_data)
         if len(view) - trailer < 8:
             raise _broken(Codec.GZIP, "cut in the trailer")
-        crc, size = struct.unpack_from("<II", view, trailer)
-        if crc != zlib.crc32(data) or size != len(data) & 0xFFFFFFFF:
+        if (crc, size & 0xFFFFFFFF) != struct.unpack_from("<II", view, trailer):
             raise _broken(Codec.GZIP, "corrupt trailer")
         start = trailer + 8
         if len(view) - start <= _GZIP_TRAILING_IGNORED:
             break
-    return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
 # --- snappy: xerial's framing as Java writes it; a raw block is read too ---
@@ -200,13 +218,14 @@ def _snappy_block(block: memoryview, room: int, limit_bytes: int) -> bytes:
         raise _broken(Codec.SNAPPY, str(error)) from None
 
 
-def _decompress_snappy(view: memoryview, limit_bytes: int) -> bytes:
+def _snappy_pieces(view: memoryview, limit_bytes: int, piece_bytes: int) -> Iterator[bytes]:
+    # Blocks are what they are: 32 KB as Java writes them, and none holds more than 22 times its size.
     end = len(view)
     if end == 0:
         raise _broken(Codec.SNAPPY, "the stream is empty")
     if end < len(_XERIAL_HEADER) or view[:8] != _XERIAL_MAGIC:
-        return _snappy_block(view, limit_bytes, limit_bytes)
-    parts: list[bytes] = []
+        yield _snappy_block(view, limit_bytes, limit_bytes)
+        return
     total = 0
     at = 0
     after_block = False
@@ -232,10 +251,9 @@ def _decompress_snappy(view: memoryview, limit_bytes: int) -> bytes:
             raise _broken(Codec.SNAPPY, f"a block says {size} bytes, {end - at} are left")
         data = _snappy_block(view[at : at + size], limit_bytes - total, limit_bytes)
         total += len(data)
-        parts.append(data)
+        yield data
         after_block = True
         at += size
-    return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
 # --- lz4: one frame of independent blocks; content size and content checksum are not looked at, as in Java ---
@@ -329,7 +347,7 @@ class Lz4Blocks(NamedTuple):
 
 
 def lz4_blocks(view: memoryview) -> Lz4Blocks:
-    """Look a frame through without decompressing anything; InvalidRecord when Java would refuse it."""
+    """Look a frame through without decompressing anything; MalformedRecordError when Java would refuse it."""
     flags, block_code, start = _lz4_descriptor(view)
     block_limit = 1 << (8 + 2 * (block_code >> 4))
     checksum_bytes = 4 if flags & _LZ4_BLOCK_CHECKSUMS else 0
@@ -381,7 +399,7 @@ def lz4_into(view: memoryview, found: Lz4Blocks, out: memoryview) -> int | None:
     return at
 
 
-def _decompress_lz4(view: memoryview, limit_bytes: int) -> Buffer:
+def _lz4_pieces(view: memoryview, limit_bytes: int, piece_bytes: int) -> Iterator[bytes]:
     import lz4.frame
 
     found = lz4_blocks(view)
@@ -397,14 +415,20 @@ def _decompress_lz4(view: memoryview, limit_bytes: int) -> Buffer:
             b"\0" * 4,
         )
     )
+    del found
     decompressor = lz4.frame.LZ4FrameDecompressor()
-    try:
-        data: bytes = decompressor.decompress(frame, max_length=-1 if bound <= limit_bytes else limit_bytes + 1)
-    except RuntimeError as error:
-        raise _broken(Codec.LZ4, str(error)) from None
-    if len(data) > limit_bytes:
-        raise _too_large(Codec.LZ4, limit_bytes)
-    return data
+    room = limit_bytes
+    while not decompressor.eof:
+        length_max = -1 if bound <= min(room, piece_bytes) else min(room + 1, piece_bytes)
+        try:
+            data: bytes = decompressor.decompress(frame, max_length=length_max)
+        except RuntimeError as error:
+            raise _broken(Codec.LZ4, str(error)) from None
+        room -= len(data)
+        if room < 0:
+            raise _too_large(Codec.LZ4, limit_bytes)
+        frame = b""
+        yield data
 
 
 # --- zstd: frames one after another, skippable ones skipped ---
@@ -467,13 +491,12 @@ def _zstd_frame(view: memoryview, start: int) -> tuple[int, int]:
     return at, (content_bytes if size_bytes else bound)
 
 
-def _decompress_zstd(view: memoryview, limit_bytes: int) -> bytes:
+def _zstd_pieces(view: memoryview, limit_bytes: int, piece_bytes: int) -> Iterator[bytes]:
     import zstandard
 
     decompressor: zstandard.ZstdDecompressor | None = getattr(_per_thread, "zstd_decompressor", None)
     if decompressor is None:
         decompressor = _per_thread.zstd_decompressor = zstandard.ZstdDecompressor()
-    parts: list[bytes] = []
     room = limit_bytes
     at = 0
     while at < len(view):
@@ -493,26 +516,37 @@ def _decompress_zstd(view: memoryview, limit_bytes: int) -> bytes:
             if at <= (len(view) - 1) // _ZSTD_INPUT_BYTES * _ZSTD_INPUT_BYTES:
                 raise _broken(Codec.ZSTD, "the stream is cut") from None
             end, bound = len(view), room + 1
-        part = _zstd_decompress_frame(decompressor, view[at:end], bound, room, limit_bytes)
-        room -= len(part)
-        parts.append(part)
+        for piece in _zstd_frame_pieces(decompressor, view[at:end], bound, room, piece_bytes):
+            room -= len(piece)
+            if room < 0:
+                raise _too_large(Codec.ZSTD, limit_bytes)
+            yield piece
         at = end
-    return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
-def _zstd_decompress_frame(
-    decompressor: zstandard.ZstdDecompressor, frame: memoryview, bound: int, room: int, limit_bytes: int
-) -> bytes:
+def _zstd_frame_pieces(
+    decompressor: zstandard.ZstdDecompressor, frame: memoryview, bound: int, room: int, piece_bytes: int
+) -> Iterator[bytes]:
     import zstandard
 
     try:
-        if bound <= room:
-            return decompressor.decompress(frame, max_output_size=max(bound, 1))
-        # The bound is only an upper one, or the frame is cut: read one byte over the limit to know.
+        if bound <= min(room, piece_bytes):
+            yield decompressor.decompress(frame, max_output_size=max(bound, 1))
+            return
+        # The bound is only an upper one, or the frame is cut: one byte over the limit is enough to know.
         with decompressor.stream_reader(frame) as reader:
-            data = reader.read(room + 1)
-            if len(data) > room:
-                raise _too_large(Codec.ZSTD, limit_bytes)
-            return data
+            while piece := reader.read(min(room + 1, piece_bytes)):
+                room -= len(piece)
+                yield piece
+                if room < 0:
+                    return
     except zstandard.ZstdError as error:
         raise _broken(Codec.ZSTD, str(error)) from None
+
+
+_PIECES: dict[Codec, Callable[[memoryview, int, int], Iterator[bytes]]] = {
+    Codec.GZIP: _gzip_pieces,
+    Codec.SNAPPY: _snappy_pieces,
+    Codec.LZ4: _lz4_pieces,
+    Codec.ZSTD: _zstd_pieces,
+}

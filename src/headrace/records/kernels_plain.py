@@ -132,10 +132,10 @@ def _decode_batch(raw: bytes, entry: Sequence[int], lists: tuple[list[int], ...]
                 rest = byte & 0x7F | second << 7
                 size, at = rest >> 1 ^ -(rest & 1), at + 2
             else:
-                size, at = _varint(raw, at, end)
+                size, at = read_varint(raw, at, end)
             record_end = at + size
             byte = raw[at + 1]
-            delta, at = (zigzag[byte], at + 2) if byte < 0x80 else _varlong(raw, at + 1, record_end)
+            delta, at = (zigzag[byte], at + 2) if byte < 0x80 else read_varlong(raw, at + 1, record_end)
             timestamp = stamp if stamped else base_timestamp + delta
             byte, second = raw[at], raw[at + 1]
             if byte < 0x80:
@@ -144,9 +144,9 @@ def _decode_batch(raw: bytes, entry: Sequence[int], lists: tuple[list[int], ...]
                 rest = byte & 0x7F | second << 7
                 delta, at = rest >> 1 ^ -(rest & 1), at + 2
             else:
-                delta, at = _varint(raw, at, record_end)
+                delta, at = read_varint(raw, at, record_end)
             byte = raw[at]
-            key_length, at = (zigzag[byte], at + 1) if byte < 0x80 else _varint(raw, at, record_end)
+            key_length, at = (zigzag[byte], at + 1) if byte < 0x80 else read_varint(raw, at, record_end)
             key_start = at
             if key_length > 0:
                 at += key_length
@@ -157,12 +157,12 @@ def _decode_batch(raw: bytes, entry: Sequence[int], lists: tuple[list[int], ...]
                 rest = byte & 0x7F | second << 7
                 value_length, at = rest >> 1 ^ -(rest & 1), at + 2
             else:
-                value_length, at = _varint(raw, at, record_end)
+                value_length, at = read_varint(raw, at, record_end)
             value_start = at
             if value_length > 0:
                 at += value_length
             header_start = at
-            at = at + 1 if raw[at] == 0 else _skip_headers(raw, at, record_end)
+            at = at + 1 if raw[at] == 0 else skip_headers(raw, at, record_end)
             if at != record_end or at > end:
                 return _fault_of(raw, record_at, end), record_at
             append_offset(base_offset + delta)
@@ -173,7 +173,7 @@ def _decode_batch(raw: bytes, entry: Sequence[int], lists: tuple[list[int], ...]
             append_value_length(value_length if value_length >= 0 else -1)
             append_header_start(header_start)
             append_header_length(at - header_start)
-    except (_BadFormatError, IndexError):
+    except (MalformedFieldError, IndexError):
         return _fault_of(raw, record_at, end), record_at
     if at != end:
         for numbers in lists:
@@ -185,19 +185,19 @@ def _decode_batch(raw: bytes, entry: Sequence[int], lists: tuple[list[int], ...]
 def _fault_of(raw: bytes, at: int, end: int) -> DecodeFault:
     """What is wrong with the record at `at`, looked at field by field with all bounds."""
     try:
-        size, at = _varint(raw, at, end, DecodeFault.CUT)
+        size, at = read_varint(raw, at, end, DecodeFault.CUT)
         record_end = at + size
         if record_end > end:
             return DecodeFault.SIZE
         if size < MIN_BODY_BYTES:
             return DecodeFault.STRUCTURE
-        _, at = _varlong(raw, at + 1, record_end)
-        _, at = _varint(raw, at, record_end)
+        _, at = read_varlong(raw, at + 1, record_end)
+        _, at = read_varint(raw, at, record_end)
         for _ in ("key", "value"):
-            length, at = _varint(raw, at, record_end)
+            length, at = read_varint(raw, at, record_end)
             at += max(length, 0)
-        at = _skip_headers(raw, at, record_end)
-    except _BadFormatError as bad:
+        at = skip_headers(raw, at, record_end)
+    except MalformedFieldError as bad:
         return bad.fault
     if at == record_end:
         raise AssertionError("a record was refused that is right")
@@ -208,12 +208,14 @@ MIN_BODY_BYTES = 6
 _ZIGZAG = tuple(number >> 1 ^ -(number & 1) for number in range(0x80))
 
 
-class _BadFormatError(Exception):
+class MalformedFieldError(Exception):
+    """A field of a record cannot be read."""
+
     def __init__(self, fault: DecodeFault) -> None:
         self.fault = fault
 
 
-def _varint(raw: bytes, at: int, end: int, fault: DecodeFault = DecodeFault.STRUCTURE) -> tuple[int, int]:
+def read_varint(raw: Buffer, at: int, end: int, fault: DecodeFault = DecodeFault.STRUCTURE) -> tuple[int, int]:
     if at < end:
         byte = raw[at]
         if byte < 0x80:
@@ -228,10 +230,10 @@ def _varint(raw: bytes, at: int, end: int, fault: DecodeFault = DecodeFault.STRU
                 rest |= (byte << shift) & 0xFFFFFFFF
                 return rest >> 1 ^ -(rest & 1), at + 1
             rest |= (byte & 0x7F) << shift
-    raise _BadFormatError(fault)
+    raise MalformedFieldError(fault)
 
 
-def _varlong(raw: bytes, at: int, end: int) -> tuple[int, int]:
+def read_varlong(raw: Buffer, at: int, end: int) -> tuple[int, int]:
     rest = shift = 0
     while at < end and shift < 70:
         byte = raw[at]
@@ -241,18 +243,18 @@ def _varlong(raw: bytes, at: int, end: int) -> tuple[int, int]:
             rest &= 0xFFFFFFFFFFFFFFFF
             return rest >> 1 ^ -(rest & 1), at
         shift += 7
-    raise _BadFormatError(DecodeFault.STRUCTURE)
+    raise MalformedFieldError(DecodeFault.STRUCTURE)
 
 
-def _skip_headers(raw: bytes, at: int, end: int) -> int:
-    count, at = _varint(raw, at, end)
+def skip_headers(raw: Buffer, at: int, end: int) -> int:
+    count, at = read_varint(raw, at, end)
     if count < 0 or count > end - at:
-        raise _BadFormatError(DecodeFault.HEADER_COUNT)
+        raise MalformedFieldError(DecodeFault.HEADER_COUNT)
     for _ in range(count):
-        length, at = _varint(raw, at, end)
+        length, at = read_varint(raw, at, end)
         if length < 0:
-            raise _BadFormatError(DecodeFault.HEADER_KEY)
-        length, at = _varint(raw, at + length, end)
+            raise MalformedFieldError(DecodeFault.HEADER_KEY)
+        length, at = read_varint(raw, at + length, end)
         if length > 0:
             at += length
     return at

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from headrace.broker.broker import Broker
 
 
-@handles(ApiKey.DESCRIBE_CONFIGS, versions=(1, 4), requires=of_configs(Operation.DESCRIBE_CONFIGS))
+@handles(ApiKey.DESCRIBE_CONFIGS, versions=(1, 4), requires=of_configs(Operation.DESCRIBE_CONFIGS), each_once=True)
 def describe_configs(
     broker: Broker, context: RequestContext, request: DescribeConfigsRequest
 ) -> DescribeConfigsResponse:

@@ -16,6 +16,6 @@ if TYPE_CHECKING:
     from headrace.broker.broker import Broker
 
 
-@handles(ApiKey.DESCRIBE_GROUPS, versions=(0, 6), requires=(on_groups(Operation.DESCRIBE, "groups"),))
+@handles(ApiKey.DESCRIBE_GROUPS, versions=(0, 6), requires=(on_groups(Operation.DESCRIBE, "groups"),), each_once=True)
 def describe_groups(broker: Broker, context: RequestContext, request: DescribeGroupsRequest) -> Any:
     return broker.groups.call(broker.groups.coordinator.describe_groups, context, request)

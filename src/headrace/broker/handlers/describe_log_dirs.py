@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from headrace.broker.broker import Broker
 
 
-@handles(ApiKey.DESCRIBE_LOG_DIRS, versions=(1, 5), requires=(on_cluster(Operation.DESCRIBE),))
+@handles(ApiKey.DESCRIBE_LOG_DIRS, versions=(1, 5), requires=(on_cluster(Operation.DESCRIBE),), each_once=True)
 async def describe_log_dirs(
     broker: Broker, context: RequestContext, request: DescribeLogDirsRequest
 ) -> DescribeLogDirsResponse:

@@ -25,16 +25,20 @@ if TYPE_CHECKING:
     from headrace.broker.broker import Broker
 
 
-@handles(ApiKey.DESCRIBE_PRODUCERS, versions=(0, 0), requires=(on_topics(Operation.READ, "topics.name"),))
+@handles(
+    ApiKey.DESCRIBE_PRODUCERS, versions=(0, 0), requires=(on_topics(Operation.READ, "topics.name"),), each_once=True
+)
 def describe_producers(
     broker: Broker, context: RequestContext, request: DescribeProducersRequest
 ) -> DescribeProducersResponse:
+    # A partition may have thousands of producers: it is described once, however the request mentions it.
+    wanted: dict[str, dict[int, None]] = {}
+    for topic in request.topics:
+        wanted.setdefault(topic.name, {}).update(dict.fromkeys(topic.partition_indexes))
     return DescribeProducersResponse(
         topics=[
-            TopicResponse(
-                name=topic.name, partitions=[_describe(broker, topic.name, index) for index in topic.partition_indexes]
-            )
-            for topic in request.topics
+            TopicResponse(name=name, partitions=[_describe(broker, name, index) for index in indexes])
+            for name, indexes in wanted.items()
         ]
     )
 

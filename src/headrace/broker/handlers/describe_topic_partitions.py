@@ -19,7 +19,12 @@ if TYPE_CHECKING:
     from headrace.broker.broker import Broker
 
 
-@handles(ApiKey.DESCRIBE_TOPIC_PARTITIONS, versions=(0, 0), requires=(on_topics(Operation.DESCRIBE, "topics.name"),))
+@handles(
+    ApiKey.DESCRIBE_TOPIC_PARTITIONS,
+    versions=(0, 0),
+    requires=(on_topics(Operation.DESCRIBE, "topics.name"),),
+    each_once=True,
+)
 def describe_topic_partitions(
     broker: Broker, context: RequestContext, request: DescribeTopicPartitionsRequest
 ) -> DescribeTopicPartitionsResponse:

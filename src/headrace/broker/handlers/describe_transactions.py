@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         on_transactional_ids(Operation.DESCRIBE, "transactional_ids"),
         on_topics(Operation.DESCRIBE, conditional=True),
     ),
+    each_once=True,
 )
 def describe_transactions(broker: Broker, context: RequestContext, request: DescribeTransactionsRequest) -> Any:
     return broker.transactions.call(broker.transactions.coordinator.describe_transactions, context, request)

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from headrace.broker.broker import Broker
 
 _ISOLATION_LEVELS = (0, 1)
+WAIT_MS_MAX = 300_000
+"""Who wants to wait for longer is answered with nothing meanwhile, and asks again."""
 
 
 def _is_consumer(request: FetchRequest, version: int) -> bool:
@@ -58,7 +60,7 @@ def fetch(broker: Broker, context: RequestContext, request: FetchRequest) -> Fet
     except BaseException:
         fetching.give_back()
         raise
-    return Pending(fetching.finish(request.max_wait_ms / 1000))
+    return Pending(fetching.finish(min(request.max_wait_ms, WAIT_MS_MAX) / 1000))
 
 
 def _refuse(request: FetchRequest, error: ErrorCode, version: int) -> FetchResponse:

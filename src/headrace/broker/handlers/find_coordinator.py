@@ -39,6 +39,7 @@ def _asks_for_transactions(request: FindCoordinatorRequest, version: int) -> boo
         when(_asks_for_groups, on_groups(Operation.DESCRIBE, "key", "coordinator_keys")),
         when(_asks_for_transactions, on_transactional_ids(Operation.DESCRIBE, "key", "coordinator_keys")),
     ),
+    each_once=True,
 )
 async def find_coordinator(
     broker: Broker, context: RequestContext, request: FindCoordinatorRequest

@@ -2,7 +2,7 @@
 
 Serves versions 1-11. Special times: -1 latest, -2 earliest, -3 the largest timestamp (from version 7), -4 earliest
 local (8), -5 latest tiered (9) and -6 earliest pending upload (11), the last two of which do not exist here and are
-answered with -1. A look-up by time reads and decodes batches, so it runs on a disk thread.
+answered with -1. A look-up by time reads and unpacks batches, so it runs beside what else takes long.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ async def _find(
         return None
     look_up: Any = log.max_timestamp if when == MAX_TIMESTAMP else lambda: log.find_by_time(when)
     try:
-        found: TimeAndOffset | None = await broker.runtime.offload(look_up)
+        found: TimeAndOffset | None = await broker.checks.submit(look_up)
     except DiskError as error:
         raise KafkaStorageError(f"{partition.key}: {error}") from error
     except CorruptBatchError as error:

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from headrace.broker.broker import Broker
 
 AUTO_CREATE_CHOICE_SINCE_VERSION = 4
+CREATED_PER_REQUEST_MAX = 100
+"""A client that names more topics which are unknown asks again, as it does anyway, and has the next ones made."""
 
 
 @handles(
@@ -43,12 +45,16 @@ def metadata(
         unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         new = sorted(topic.name for topic in answer.topics if topic.error_code == unknown and topic.name is not None)
         if new:
-            return Pending(_create_then_answer(broker, answer, new))
+            return Pending(_create_then_answer(broker, context, answer, new[:CREATED_PER_REQUEST_MAX]))
     return answer
 
 
-async def _create_then_answer(broker: Broker, answer: MetadataResponse, new: list[str]) -> MetadataResponse:
+async def _create_then_answer(
+    broker: Broker, context: RequestContext, answer: MetadataResponse, new: list[str]
+) -> MetadataResponse:
     for name in new:
+        if context.connection.is_lost:
+            break  # nobody is left who wanted them
         if name in INTERNAL_TOPICS:
             wanted = broker.controller.internal_topic(broker.image, name)
         else:

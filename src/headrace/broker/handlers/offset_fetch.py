@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         on_groups(Operation.DESCRIBE, "group_id", "groups.group_id"),
         on_topics(Operation.DESCRIBE, "topics.name", "groups.topics.name", "groups.topics.topic_id"),
     ),
+    each_once=True,
 )
 def offset_fetch(broker: Broker, context: RequestContext, request: OffsetFetchRequest) -> Any:
     return broker.groups.call(broker.groups.coordinator.offset_fetch, context, request)

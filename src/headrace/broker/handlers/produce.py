@@ -39,7 +39,7 @@ from headrace.errors import (
     UnknownTopicOrPartitionError,
     UnsupportedCompressionTypeError,
 )
-from headrace.log import Appended, RecordsRejectedError, Verification
+from headrace.log import Appended, Checked, RecordsRejectedError, TakesLongError, Verification
 from headrace.protocol.api import ApiKey
 from headrace.protocol.common_shapes import (
     PRODUCE_SINCE_VERSION,
@@ -258,9 +258,14 @@ def _append_one(
         if isinstance(verified, ErrorCode):
             result.error_code, result.error_message = verified, _NOT_JOINED.get(verified)
             return
-        appended = partition.append(
-            records or b"", acks=request.acks, verification=verified, timeout_ms=request.timeout_ms
-        )
+        try:
+            appended = partition.append(
+                records or b"", acks=request.acks, verification=verified, timeout_ms=request.timeout_ms
+            )
+        except TakesLongError:
+            checking = broker.checks.submit(partition.log.check, records or b"")
+            pending.append((partition, result, _append_checked(partition, request, data, verified, checking)))
+            return
     except HeadraceError as error:
         if isinstance(error, UnknownTopicOrPartitionError):
             error = not_here(broker, topic, data.index, error)
@@ -272,6 +277,25 @@ def _append_one(
         _fill(result, appended)
     else:
         pending.append((partition, result, appended))
+
+
+async def _append_checked(
+    partition: Partition,
+    request: ProduceRequest,
+    data: PartitionProduceData,
+    verified: Verification | None,
+    checking: Awaitable[Checked],
+) -> Appended:
+    """Append a batch that is being looked into on another thread."""
+    checked = await checking
+    appended = partition.append(
+        data.records or b"",
+        acks=request.acks,
+        verification=verified,
+        timeout_ms=request.timeout_ms,
+        checked=checked,
+    )
+    return appended if isinstance(appended, Appended) else await appended
 
 
 def _unverified(

@@ -149,6 +149,24 @@ SERVER_KEYS: tuple[BrokerKey, ...] = (
     ),
     broker_key("num.network.threads", INT, 3, check=at_least(1), mode=CLUSTER_WIDE, importance=HIGH),
     broker_key(
+        "headrace.memory.max",
+        LONG,
+        1024 * 1024 * 1024,
+        check=at_least(256 * 1024 * 1024),
+        internal=True,
+        doc="Most memory, in bytes, that the broker's process takes: requests, their unpacking, answers and what it "
+        "remembers of clients have their shares of it.",
+    ),
+    broker_key(
+        "headrace.partitions.max",
+        INT,
+        50_000,
+        check=at_least(1),
+        mode=CLUSTER_WIDE,
+        internal=True,
+        doc="Most partitions of all topics together; more are refused with POLICY_VIOLATION.",
+    ),
+    broker_key(
         "num.partitions", INT, 1, check=at_least(1), doc="Partitions of a topic created without saying how many."
     ),
     broker_key(

@@ -1,0 +1,431 @@
+"""Step from record to record of a batch, as a leader does before it appends: nothing is decoded, nothing is kept.
+
+Kafka does the same to every batch that a producer sends: the number of records has to be right, each record's fields
+have to fill its length, and its timestamp and key are held against the topic's rules. What is compressed is unpacked
+piece by piece, so that a batch costs the same memory whatever it grows to.
+
+Records of one size, which are usual, lie at equal distances: the same byte of many of them is one slice, and whether
+all are alike is one comparison. Others are looked at one by one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from headrace.records.batch import Batch, BatchHeader, Buffer, to_int64
+from headrace.records.compression import DEFAULT_LIMIT_BYTES, PIECE_BYTES, decompress_pieces
+from headrace.records.errors import MalformedRecordError
+from headrace.records.kernels_plain import MIN_BODY_BYTES, MalformedFieldError, read_varint, read_varlong, skip_headers
+
+INT64_MIN, INT64_MAX = -(1 << 63), (1 << 63) - 1
+NO_TIMESTAMP = -1
+REFUSED_SHOWN_MAX = 100
+"""How many records that break a rule are named; the others are counted."""
+
+_RUN_MIN = 16
+_AFTER_NO_RUN = 64
+_AFTER_NO_RUN_MAX = 1 << 14
+# Records of this size and more are so few that a copy of them would cost more than slow indexing.
+_COPIED_BELOW_BYTES = 4096
+_ZIGZAG = tuple(number >> 1 ^ -(number & 1) for number in range(0x80))
+_HIGH_BYTES = bytes(range(0x80, 0x100))
+# Where the varint of an offset delta gets another byte.
+_WIDER_AT = (1 << 6, 1 << 13, 1 << 20, 1 << 27, 1 << 62)
+
+
+class Rules(NamedTuple):
+    """What a topic asks of each record."""
+
+    timestamp_min: int = INT64_MIN
+    timestamp_max: int = INT64_MAX
+    needs_key: bool = False
+
+
+ANYTHING = Rules()
+
+
+class Refused(NamedTuple):
+    """A record that breaks a rule: its place in the batch, and its timestamp, or None when its key is missing."""
+
+    place: int
+    timestamp_ms: int | None
+
+
+class Walk:
+    """One walk through a batch: what was found so far."""
+
+    __slots__ = (
+        "_base",
+        "_count",
+        "_high",
+        "_low",
+        "_may_wrap",
+        "_needs_key",
+        "_pause",
+        "greatest",
+        "is_late",
+        "left",
+        "refused",
+        "refused_count",
+    )
+
+    def __init__(self, header: BatchHeader, rules: Rules = ANYTHING) -> None:
+        self._base = header.base_timestamp
+        self._count = self.left = max(header.count, 0)
+        self._low, self._high, self._needs_key = rules
+        self._may_wrap = abs(self._base) >> 62 != 0
+        self._pause = _AFTER_NO_RUN
+        self.greatest = NO_TIMESTAMP
+        self.refused: list[Refused] = []
+        self.refused_count = 0
+        #: Whether any was refused for its timestamp.
+        self.is_late = False
+
+    @property
+    def index(self) -> int:
+        """How many records were passed."""
+        return self._count - self.left
+
+    def feed(self, raw: Buffer, at: int) -> int:
+        """Pass all whole records from a position on; the position behind them. MalformedRecordError if one is wrong."""
+        alone = 1
+        while self.left:
+            before = at
+            at = self._pass_each(raw, at, alone)
+            if not self.left or at == before:
+                break
+            if type(raw) is not bytes:
+                alone = self.left
+                continue
+            run = self._pass_run(raw, at)
+            if run:
+                at, alone, self._pause = run, 1, _AFTER_NO_RUN
+            else:
+                alone = self._pause
+                self._pause = min(2 * self._pause, _AFTER_NO_RUN_MAX)
+        return at
+
+    def _pass_each(self, raw: Buffer, at: int, count_max: int) -> int:
+        """Pass up to so many records one by one; stops before one that is not whole."""
+        zigzag, base, low, high, greatest = _ZIGZAG, self._base, self._low, self._high, self.greatest
+        needs_key, may_wrap, end = self._needs_key, self._may_wrap, len(raw)
+        record_at = at
+        passed = 0
+        try:
+            for _ in range(min(self.left, count_max)):
+                record_at = at
+                byte = raw[at]
+                at += 1
+                if byte < 0x80:
+                    size = zigzag[byte]
+                else:
+                    second = raw[at]
+                    if second < 0x80:
+                        byte = byte & 0x7F | second << 7
+                        size, at = byte >> 1 ^ -(byte & 1), at + 1
+                    else:
+                        size, at = read_varint(raw, at - 1, end)
+                record_end = at + size
+                if record_end > end or size < MIN_BODY_BYTES:
+                    break
+                byte = raw[at + 1]  # one byte of attributes lies before it
+                if byte < 0x80:
+                    timestamp, at = base + zigzag[byte], at + 2
+                else:
+                    delta, at = read_varlong(raw, at + 1, record_end)
+                    timestamp = base + delta
+                    may_wrap = True
+                if may_wrap:
+                    timestamp = to_int64(timestamp)
+                at += 1 if raw[at] < 0x80 else read_varint(raw, at, record_end)[1] - at
+                byte = raw[at]
+                if byte < 0x80:
+                    key_length, at = zigzag[byte], at + 1
+                else:
+                    key_length, at = read_varint(raw, at, record_end)
+                if key_length > 0:
+                    at += key_length
+                byte = raw[at]
+                if byte < 0x80:
+                    length, at = zigzag[byte], at + 1
+                else:
+                    length, at = read_varint(raw, at, record_end)
+                if length > 0:
+                    at += length
+                at = at + 1 if raw[at] == 0 else skip_headers(raw, at, record_end)
+                if at != record_end:
+                    break
+                if timestamp > greatest:
+                    greatest = timestamp
+                if key_length < 0 and needs_key:
+                    self._refuse(passed, None)
+                elif not low <= timestamp <= high and timestamp != NO_TIMESTAMP:
+                    self._refuse(passed, timestamp)
+                passed += 1
+                record_at = at
+        except (MalformedFieldError, IndexError):
+            pass
+        self.greatest = greatest
+        self.left -= passed
+        if passed < count_max and self.left:
+            self._check_cut(raw, record_at)
+        return record_at
+
+    def _refuse(self, passed: int, timestamp: int | None) -> None:
+        self.refused_count += 1
+        self.is_late |= timestamp is not None
+        if len(self.refused) < REFUSED_SHOWN_MAX:
+            self.refused.append(Refused(self.index + passed, timestamp))
+
+    def _check_cut(self, raw: Buffer, at: int) -> None:
+        """The record here was not passed: fine if only a part of it has come, MalformedRecordError otherwise."""
+        end = len(raw)
+        try:
+            size, body_at = read_varint(raw, at, end)
+        except MalformedFieldError:
+            if end - at >= 5:
+                raise self.wrong("its length is no number") from None
+            return
+        if size < MIN_BODY_BYTES:
+            raise self.wrong(f"it says that it has {size} bytes")
+        if body_at + size <= end:
+            raise self.wrong("its fields do not fit its length")
+
+    def passed(self, timestamp_delta: int, *, has_key: bool) -> None:
+        """Note a record that somebody else has looked at."""
+        timestamp = to_int64(self._base + timestamp_delta)
+        self.greatest = max(self.greatest, timestamp)
+        if not has_key and self._needs_key:
+            self._refuse(0, None)
+        elif not self._low <= timestamp <= self._high and timestamp != NO_TIMESTAMP:
+            self._refuse(0, timestamp)
+        self.left -= 1
+
+    def wrong(self, what: str) -> MalformedRecordError:
+        return MalformedRecordError(f"record {self.index} of the batch's {self._count} cannot be read: {what}")
+
+    def _pass_run(self, raw: bytes, at: int) -> int:
+        """Pass records that are shaped like the one at a position, which is whole; 0 if they are too few to bother."""
+        shape = _shape(raw, at, self.index)
+        if shape is None:
+            return 0
+        stride, fixed, varying, stamp_at, stamp_width, keyless = shape
+        index = self.index
+        wider = next(limit for limit in _WIDER_AT if index < limit)
+        count = min(self.left, (len(raw) - at) // stride, wider - index)
+        # How many have the same first byte of their length: the others are of another size.
+        head = raw[at : at + count * stride : stride]
+        count -= len(head.lstrip(head[:1]))
+        if count < _RUN_MIN:
+            return 0
+        end = at + count * stride
+        for place in fixed:
+            if raw[at + place : end : stride].count(raw[at + place]) != count:
+                return 0
+        for first, last in varying:
+            if not raw[at + last : end : stride].isascii():
+                return 0
+            for place in range(first, last):
+                if raw[at + place : end : stride].translate(None, _HIGH_BYTES):
+                    return 0
+        if not self._take_stamps(raw, at + stamp_at, end, stride, stamp_width):
+            return 0
+        if keyless and self._needs_key:
+            return 0
+        self.left -= count
+        return end
+
+    def _take_stamps(self, raw: bytes, at: int, end: int, stride: int, width: int) -> bool:
+        """Note the timestamps of a run, of which there are few different ones; False if any breaks a rule."""
+        parts = [raw[at + place : end : stride] for place in range(width)]
+        if width == 1:
+            deltas = {_ZIGZAG[byte] for byte in set(parts[0])}
+        else:
+            numbers = {sum((byte & 0x7F) << 7 * place for place, byte in enumerate(some)) for some in set(zip(*parts))}
+            deltas = {number >> 1 ^ -(number & 1) for number in numbers}
+        stamps = {to_int64(self._base + delta) for delta in deltas}
+        stamps.discard(NO_TIMESTAMP)
+        if stamps:
+            if min(stamps) < self._low or max(stamps) > self._high:
+                return False
+            self.greatest = max(self.greatest, max(stamps))
+        return True
+
+
+def _shape(raw: bytes, at: int, index: int) -> tuple[int, list[int], list[tuple[int, int]], int, int, bool] | None:
+    """Of the record at a position, all relative to it: its size, the bytes that others of its shape have too, the first
+    and last byte of each number that may differ, where its timestamp is and how wide, whether it has no key. None when
+    it is not whole, or has headers."""
+    start, end = at, len(raw)
+    try:
+        size, at = read_varint(raw, at, end)
+        stop = at + size
+        if stop > end or size < MIN_BODY_BYTES:
+            return None
+        fixed = list(range(at - start))
+        stamp_at = at + 1
+        _, at = read_varlong(raw, stamp_at, stop)
+        delta_at = at
+        delta, at = read_varint(raw, at, stop)
+        varying = [(stamp_at - start, delta_at - 1 - start), (delta_at - start, at - 1 - start)]
+        if delta != index:
+            return None
+        key_at = at
+        key_length, at = read_varint(raw, at, stop)
+        fixed += range(key_at - start, at - start)
+        at += max(key_length, 0)
+        value_at = at
+        length, at = read_varint(raw, at, stop)
+        fixed += range(value_at - start, at - start)
+        at += max(length, 0)
+    except MalformedFieldError:
+        return None
+    if at != stop - 1 or raw[at] != 0:
+        return None
+    fixed.append(at - start)
+    return stop - start, fixed, varying, stamp_at - start, delta_at - stamp_at, key_length < 0
+
+
+class _Pieces:
+    """What is unpacked so far and not yet passed."""
+
+    __slots__ = ("_dropped", "_pieces", "at", "data")
+
+    def __init__(self, pieces: Iterator[Buffer]) -> None:
+        self._pieces = pieces
+        self._dropped = 0
+        self.data: Buffer = b""
+        self.at = 0
+
+    @property
+    def position(self) -> int:
+        return self._dropped + self.at
+
+    def more(self) -> bool:
+        """Another piece behind what is left of the last; False at the end."""
+        piece = next(self._pieces, None)
+        if piece is None:
+            return False
+        self._dropped += self.at
+        self.data = bytes(self.data[self.at :]) + bytes(piece) if self.at < len(self.data) else bytes(piece)
+        self.at = 0
+        return True
+
+    def skip(self, size: int) -> None:
+        """Pass so many bytes, whatever they are; MalformedRecordError if there are not as many."""
+        target = self.position + max(size, 0)
+        while target > self._dropped + len(self.data):
+            self.at = len(self.data)
+            if not self.more():
+                raise MalformedRecordError("the batch ends within a record")
+        self.at = target - self._dropped
+
+    def number(self) -> int:
+        """A zigzag varint of up to ten bytes."""
+        while len(self.data) - self.at < 10 and self.more():
+            pass
+        some = bytes(self.data[self.at : self.at + 10])
+        try:
+            number, size = read_varlong(some, 0, len(some))
+        except MalformedFieldError:
+            raise MalformedRecordError("the batch ends within a record") from None
+        self.at += size
+        return number
+
+
+def _pass_long(walk: Walk, pieces: _Pieces) -> None:
+    """Pass one record that is larger than a piece: what is behind is not kept while the rest of it comes."""
+    size = pieces.number()
+    end = pieces.position + size
+    pieces.skip(1)
+    delta = pieces.number()
+    pieces.number()
+    key_length = pieces.number()
+    pieces.skip(key_length)
+    pieces.skip(pieces.number())
+    headers = pieces.number()
+    if headers < 0 or headers > end - pieces.position:
+        raise walk.wrong("it has an impossible number of headers")
+    for _ in range(headers):
+        length = pieces.number()
+        if length < 0:
+            raise walk.wrong("it has a header without a key")
+        pieces.skip(length)
+        pieces.skip(pieces.number())
+        if pieces.position > end:
+            break
+    if pieces.position != end:
+        raise walk.wrong("its fields do not fit its length")
+    walk.passed(delta, has_key=key_length >= 0)
+
+
+def walk_records(batch: Batch, rules: Rules = ANYTHING, limit_bytes: int = DEFAULT_LIMIT_BYTES) -> Walk:
+    """Pass all records of a batch; what the rules refuse is in the result.
+
+    MalformedRecordError if a record is wrong or their number is, DecompressedTooLargeError past the limit.
+    """
+    header = batch.header()
+    walk = Walk(header, rules)
+    payload = batch.payload
+    if header.codec_id == 0:
+        is_copied = walk.left * _COPIED_BELOW_BYTES > len(payload) and walk.left > 1
+        data: Buffer = bytes(payload) if is_copied else payload
+        end = walk.feed(data, 0)
+        if walk.left:
+            raise walk.wrong("the batch ends before it does")
+        _check_end(walk, len(data) - end)
+        return walk
+    pieces = _Pieces(decompress_pieces(header.codec, payload, limit_bytes))
+    while walk.left:
+        pieces.at = walk.feed(pieces.data, pieces.at)
+        if not walk.left:
+            break
+        if len(pieces.data) - pieces.at > PIECE_BYTES:
+            _pass_long(walk, pieces)
+        elif not pieces.more():
+            raise walk.wrong("the batch ends before it does")
+    left = len(pieces.data) - pieces.at
+    if not left and pieces.more():
+        left = len(pieces.data)
+    _check_end(walk, left)
+    return walk
+
+
+def _check_end(walk: Walk, bytes_left: int) -> None:
+    if bytes_left:
+        raise MalformedRecordError(f"bytes are left after the last of the batch's {walk.index} records")
+
+
+_HEAD_BYTES_MAX = 5 + 1 + 10 + 5
+
+
+def iter_times(batch: Batch, limit_bytes: int = DEFAULT_LIMIT_BYTES) -> Iterator[tuple[int, int]]:
+    """Offset and timestamp of each record. MalformedRecordError at the first that cannot be read."""
+    header = batch.header()
+    stamp = header.max_timestamp if header.is_log_append_time else None
+    base_offset, base_timestamp = header.base_offset, header.base_timestamp
+    if header.count <= 0:
+        return
+    pieces = _Pieces(
+        iter((batch.payload,)) if header.codec_id == 0 else decompress_pieces(header.codec, batch.payload, limit_bytes)
+    )
+    for index in range(header.count):
+        while len(pieces.data) - pieces.at < _HEAD_BYTES_MAX and pieces.more():
+            pass
+        data, at, end = pieces.data, pieces.at, len(pieces.data)
+        try:
+            size, at = read_varint(data, at, end)
+            record_end = at + size
+            delta, at = read_varlong(data, at + 1, end)
+            offset_delta, at = read_varint(data, at, end)
+        except MalformedFieldError:
+            raise MalformedRecordError(f"record {index} of the batch's {header.count} cannot be read") from None
+        if at > record_end:
+            raise MalformedRecordError(f"record {index} of the batch's {header.count} is shorter than its fields")
+        pieces.at = at
+        pieces.skip(record_end - at)
+        yield (
+            to_int64(base_offset + offset_delta),
+            stamp if stamp is not None else to_int64(base_timestamp + delta),
+        )

@@ -1,0 +1,1 @@
+"""Attacks on a broker, with an innocent client beside them."""

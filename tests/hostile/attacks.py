@@ -1,0 +1,171 @@
+"""What a hostile peer does: each attack goes on until it is told to stop, and says how often it was done."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import struct
+import time
+import zlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from tests.broker import raw
+from tests.broker.raw import RawClient
+
+from headrace.protocol.api import ApiKey
+from headrace.protocol.messages.api_versions import ApiVersionsRequest
+from headrace.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
+from headrace.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from headrace.protocol.wire import uvarint
+from headrace.records import Codec
+
+from .batches import MIB, SMALLEST_RECORD, many_small, poisoned
+
+TOPIC = "hostile"
+YEAR_MS = 365 * 86_400_000
+GONE = (ConnectionError, TimeoutError, OSError)
+Going = Callable[[], bool]
+Attack = Callable[[int, Going], int]
+
+
+def now_ms() -> int:
+    return int(time.time() * 1000)
+
+
+def asked(port: int, going: Going, message: Any, version: int) -> int:
+    """Send it again and again, on one connection as long as that lasts."""
+    times = 0
+    while going():
+        with contextlib.suppress(*GONE), RawClient(port, timeout_s=20) as client:
+            client.request(ApiVersionsRequest(), 0)
+            while going():
+                times += 1
+                client.request(message, version)
+    return times
+
+
+def produced(port: int, going: Going, records: bytes | bytearray) -> int:
+    return asked(port, going, raw.produce_request(TOPIC, 0, bytes(records)), raw.PRODUCE_VERSION)
+
+
+def millions_of_records(port: int, going: Going) -> int:
+    """3 KB of zstd that become 4.7 million records, all with timestamps of next year."""
+    return produced(port, going, many_small(4_700_000, Codec.ZSTD, timestamp_ms=now_ms() + YEAR_MS))
+
+
+def a_million_records(port: int, going: Going) -> int:
+    """As many as are taken, all with timestamps of next year."""
+    return produced(port, going, many_small(1_000_000, Codec.ZSTD, timestamp_ms=now_ms() + YEAR_MS))
+
+
+def noise(port: int, going: Going) -> int:
+    """Bytes that are no records, with a checksum that is right."""
+    return produced(port, going, poisoned(bytes(range(256)) * 3000, 5000, Codec.GZIP, timestamp_ms=now_ms()))
+
+
+def gzip_members(port: int, going: Going) -> int:
+    """45,000 empty members of a gzip stream before the records."""
+    payload = zlib.compress(b"", wbits=31) * 45_000 + zlib.compress(SMALLEST_RECORD, wbits=31)
+    return produced(port, going, poisoned(payload, 1, Codec.GZIP, timestamp_ms=now_ms()))
+
+
+def looked_up(port: int, going: Going) -> int:
+    """A look-up by time for the last record of a batch of a million."""
+    batch = many_small(1_000_000, Codec.ZSTD, timestamp_ms=now_ms())
+    with RawClient(port) as client:
+        client.request(raw.produce_request(TOPIC, 1, bytes(batch)), raw.PRODUCE_VERSION)
+    part = ListOffsetsPartition(partition_index=1, timestamp=-3)
+    return asked(port, going, ListOffsetsRequest(topics=[ListOffsetsTopic(name=TOPIC, partitions=[part])]), 7)
+
+
+def small_topics(port: int, going: Going) -> int:
+    """10 MB of topics of three bytes in one Metadata request."""
+    count = 3_300_000
+    body = struct.pack(">hhih", ApiKey.METADATA, 9, 7, 3) + b"raw\0"
+    body += uvarint(count + 1) + b"\x02a\0" * count + b"\0\0\0\0"
+    times = 0
+    while going():
+        with contextlib.suppress(*GONE), RawClient(port, timeout_s=20) as client:
+            client.request(ApiVersionsRequest(), 0)
+            times += 1
+            client.socket.sendall(struct.pack(">i", len(body)) + body)
+            client.read_frame()
+    return times
+
+
+def the_same_again(port: int, going: Going) -> int:
+    """The configuration of one topic, asked for 500 times in 5 KB."""
+    resource = DescribeConfigsResource(resource_type=2, resource_name=TOPIC, configuration_keys=None)
+    return asked(port, going, DescribeConfigsRequest(resources=[resource] * 500, include_documentation=True), 4)
+
+
+def _held(port: int, going: Going, count: int, sent_bytes: int) -> int:
+    held: list[socket.socket] = []
+    times = 0
+    try:
+        while going():
+            while len(held) < count and going():
+                client = RawClient(port, timeout_s=2)
+                held.append(client.socket)
+                times += 1
+                with contextlib.suppress(*GONE):
+                    client.request(ApiVersionsRequest(), 0)
+                    client.socket.sendall(struct.pack(">i", 100 * MIB) + bytes(sent_bytes))
+            for one in list(held):
+                if _is_over(one):
+                    one.close()
+                    held.remove(one)
+            time.sleep(0.05)
+    finally:
+        for one in held:
+            one.close()
+    return times
+
+
+def _is_over(one: socket.socket) -> bool:
+    one.setblocking(False)
+    try:
+        return one.recv(1) == b""
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
+
+
+def seven_large_frames(port: int, going: Going) -> int:
+    """Seven connections that send 75 MB of a request of 100 MB, and then nothing."""
+    return _held(port, going, 7, 75 * MIB)
+
+
+def many_announced_frames(port: int, going: Going) -> int:
+    """600 connections that announce 100 MB and send 17 KB."""
+    return _held(port, going, 600, 17 * 1024)
+
+
+ATTACKS: tuple[Attack, ...] = (
+    millions_of_records,
+    a_million_records,
+    noise,
+    gzip_members,
+    looked_up,
+    small_topics,
+    the_same_again,
+    seven_large_frames,
+    many_announced_frames,
+)
+
+
+@contextlib.contextmanager
+def prepared(port: int) -> Iterator[None]:
+    """With the topics that attacks and the innocent use."""
+    with RawClient(port) as client:
+        for _ in range(50):
+            answer = client.request(
+                raw.create_topics_request({TOPIC: 2, "innocent": 1}, message_timestamp_after_max_ms="3600000"),
+                raw.CREATE_TOPICS_VERSION,
+            )
+            if all(topic.error_code in (0, 36) for topic in answer.topics):
+                break
+            time.sleep(0.2)
+    yield

@@ -1,0 +1,160 @@
+"""Requests of few bytes that ask for much: elements by the million, the same thing again and again, topics by name."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+
+import pytest
+from tests.broker import raw
+from tests.broker.raw import RawClient
+from tests.waiting import eventually
+
+from headrace.broker.handlers import metadata as metadata_handler
+from headrace.broker.repeated import drop_repeated
+from headrace.errors import ErrorCode
+from headrace.protocol import codec
+from headrace.protocol.api import ApiKey
+from headrace.protocol.messages.api_versions import ApiVersionsRequest
+from headrace.protocol.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
+from headrace.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
+from headrace.protocol.messages.describe_producers import DescribeProducersRequest, TopicRequest
+from headrace.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
+from headrace.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup
+from headrace.protocol.wire import REQUEST_ELEMENTS_MAX, MalformedMessageError, uvarint
+from headrace.testing import EmbeddedBroker, broker
+
+METADATA_VERSION = 9
+
+
+@pytest.fixture(scope="module")
+def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedBroker]:
+    settings = {"headrace.partitions.max": "400", "offsets.topic.num.partitions": "1"}
+    with broker(str(tmp_path_factory.mktemp("kafka") / "data"), settings) as running:
+        with RawClient(running.port) as client:
+            client.request(raw.create_topics_request({"t": 2}), raw.CREATE_TOPICS_VERSION)
+        yield running
+
+
+def of_names(names: list[str]) -> MetadataRequest:
+    return MetadataRequest(topics=[MetadataRequestTopic(name=name) for name in names], allow_auto_topic_creation=True)
+
+
+# --- elements ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_request_may_have_only_so_many_elements(kafka: EmbeddedBroker) -> None:
+    """Nothing is made of the others: the count is looked at before the first of them."""
+    count = 3_000_000
+    body = struct.pack(">hhih", ApiKey.METADATA, METADATA_VERSION, 7, 3) + b"raw\0"
+    body += uvarint(count + 1) + b"\x02a\0" * count + b"\0\0\0\0"
+    with RawClient(kafka.port) as client:
+        client.request(ApiVersionsRequest(), 0)
+        client.socket.sendall(struct.pack(">i", len(body)) + body)
+        assert client.is_closed_by_peer()
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_elements_of_all_arrays_are_counted_together(nested: bool) -> None:
+    def request(count: int) -> bytes:
+        one = DescribeConfigsResource(resource_type=2, resource_name="t", configuration_keys=[""] * count * nested)
+        return bytes(codec.encode(DescribeConfigsRequest(resources=[one] if nested else [one] * count), 4))
+
+    codec.decode(DescribeConfigsRequest, 4, request(REQUEST_ELEMENTS_MAX - 1))
+    with pytest.raises(MalformedMessageError):
+        codec.decode(DescribeConfigsRequest, 4, request(REQUEST_ELEMENTS_MAX + 1))
+
+
+def test_answers_may_have_more(kafka: EmbeddedBroker) -> None:
+    """They come from brokers, which tell what there is."""
+    empty = MetadataResponse()
+    empty.topics = [metadata_topic() for _ in range(REQUEST_ELEMENTS_MAX // 50)]
+    encoded = bytes(codec.encode(empty, METADATA_VERSION))
+    assert len(codec.decode(MetadataResponse, METADATA_VERSION, encoded).topics) == REQUEST_ELEMENTS_MAX // 50
+
+
+def metadata_topic() -> object:
+    from headrace.protocol.messages.metadata import MetadataResponsePartition, MetadataResponseTopic
+
+    return MetadataResponseTopic(name="t", partitions=[MetadataResponsePartition()] * 60)
+
+
+# --- the same again ---------------------------------------------------------------------------------------------------
+
+
+def test_what_is_asked_for_twice_is_answered_once(kafka: EmbeddedBroker) -> None:
+    with RawClient(kafka.port) as client:
+        resource = DescribeConfigsResource(resource_type=2, resource_name="t", configuration_keys=None)
+        found = client.request(DescribeConfigsRequest(resources=[resource] * 500), 4)
+        assert [result.resource_name for result in found.results] == ["t"]
+        topics = [TopicRequest(name="t", partition_indexes=[0, 1] * (1 + many)) for many in range(10)]
+        topics.append(TopicRequest(name="t", partition_indexes=[1, 0, 1]))
+        found = client.request(DescribeProducersRequest(topics=topics), 0)
+        assert [(topic.name, [part.partition_index for part in topic.partitions]) for topic in found.topics] == [
+            ("t", [0, 1])
+        ]
+
+
+def test_each_item_keeps_its_first_place() -> None:
+    groups = [OffsetFetchRequestGroup(group_id=name, topics=None) for name in "abacab"]
+    request = OffsetFetchRequest(groups=groups)
+    drop_repeated(request)
+    assert [group.group_id for group in request.groups] == ["a", "b", "c"]
+
+
+# --- topics that come with being asked for ----------------------------------------------------------------------------
+
+
+def test_one_request_makes_only_so_many_topics(kafka: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metadata_handler, "CREATED_PER_REQUEST_MAX", 5)
+    names = [f"auto-{number:02}" for number in range(12)]
+    with RawClient(kafka.port) as client:
+        there = []
+        for _ in range(3):
+            client.request(of_names(names), METADATA_VERSION)
+            there.append(kafka.call(lambda inside: sum(name in inside.image.topics for name in names)))
+    assert there == [5, 10, 12]
+
+
+def test_no_topics_are_made_for_a_client_that_is_gone(kafka: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = [f"gone-{number:02}" for number in range(50)]
+    made: list[str] = []
+    with RawClient(kafka.port) as client:
+        client.request(ApiVersionsRequest(), 0)
+        create = kafka.broker.metadata.create
+
+        async def noting(topic: object) -> object:
+            made.append(topic.name)  # type: ignore[attr-defined]  # a topic
+            for connection in list(kafka.broker.acceptor.connections):
+                connection.abort("its client was reset")
+            return await create(topic)  # type: ignore[arg-type]  # as above
+
+        monkeypatch.setattr(kafka.broker.metadata, "create", noting)
+        client.send(of_names(names), METADATA_VERSION)
+        assert client.is_closed_by_peer()
+    eventually(lambda: not kafka.call(lambda inside: inside.acceptor._tasks))
+    assert made == names[:1]
+
+
+def test_all_partitions_together_have_a_bound(kafka: EmbeddedBroker) -> None:
+    with RawClient(kafka.port) as client:
+        answer = client.request(raw.create_topics_request({"large": 401}), raw.CREATE_TOPICS_VERSION)
+        assert answer.topics[0].error_code == ErrorCode.POLICY_VIOLATION
+        assert "headrace.partitions.max=400" in answer.topics[0].error_message
+        more = CreatePartitionsRequest(
+            topics=[CreatePartitionsTopic(name="t", count=500, assignments=None)], timeout_ms=60_000
+        )
+        assert client.request(more, 3).results[0].error_code == ErrorCode.POLICY_VIOLATION
+        answer = client.request(raw.create_topics_request({"small": 3}), raw.CREATE_TOPICS_VERSION)
+        assert answer.topics[0].error_code == ErrorCode.NONE
+
+
+# --- smaller ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("version", [10, 11, 12, 13])
+def test_a_topic_without_a_name_is_refused(kafka: EmbeddedBroker, failures: list[str], version: int) -> None:
+    with RawClient(kafka.port) as client:
+        answer = client.request(MetadataRequest(topics=[MetadataRequestTopic(name=None)]), version)
+        assert all(topic.error_code for topic in answer.topics)
+    assert failures == []

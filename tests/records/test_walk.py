@@ -1,0 +1,189 @@
+"""Walking through a batch finds what decoding it finds, in pieces as well as whole, and keeps nothing."""
+
+from __future__ import annotations
+
+import random
+import struct
+import tracemalloc
+import zlib
+
+import pytest
+
+from headrace.records import (
+    Batch,
+    Codec,
+    DecompressedTooLargeError,
+    MalformedRecordError,
+    build_batch,
+    compress,
+    decompress,
+    read_records,
+    walk,
+)
+from headrace.records.batch import HEADER_BYTES, seal
+from headrace.records.compression import decompress_pieces
+from headrace.records.walk import REFUSED_SHOWN_MAX, Rules, walk_records
+
+CODECS = tuple(Codec)
+NOW_MS = 1_700_000_000_000
+MIB = 1024 * 1024
+NAMES = [codec.name.lower() for codec in CODECS]
+
+
+def rebuilt(batch: Batch, payload: bytes, codec: Codec, count: int | None = None) -> Batch:
+    """The batch with other records, and a checksum that is right."""
+    raw = bytearray(batch.buffer[:HEADER_BYTES]) + bytes(compress(codec, payload))
+    struct.pack_into(">i", raw, 8, len(raw) - 12)
+    if count is not None:
+        struct.pack_into(">i", raw, 57, count)
+        struct.pack_into(">i", raw, 23, count - 1)
+    seal(raw)
+    return Batch(raw)
+
+
+def some_batch(rng: random.Random, codec: Codec) -> Batch:
+    alike = rng.random() < 0.5
+    size = rng.choice((0, 1, 20, 100, 200))
+    rows = [
+        (
+            NOW_MS + (rng.choice((0, 5, 60, 70, 9000, -1)) if rng.random() < 0.3 else index // 40),
+            None if rng.random() < 0.1 and not alike else bytes(rng.choice((0, 3))) if not alike else b"key",
+            bytes(size) if alike and rng.random() < 0.99 else rng.choice((None, b"", bytes(rng.randrange(300)))),
+            () if rng.random() < 0.99 else ((("h", b"v"), ("i", None))),
+        )
+        for index in range(rng.choice((1, 2, 30, 100, 300)))
+    ]
+    return Batch(build_batch(rows, codec=codec))
+
+
+def judged(batch: Batch) -> object:
+    try:
+        return max(-1, *(record.timestamp for record in read_records(batch)))
+    except MalformedRecordError:
+        return "invalid"
+
+
+def walked(batch: Batch) -> object:
+    try:
+        return walk_records(batch).greatest
+    except MalformedRecordError:
+        return "invalid"
+
+
+@pytest.mark.parametrize("codec", CODECS, ids=NAMES)
+def test_it_takes_and_refuses_what_decoding_does(codec: Codec, monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = random.Random(codec)
+    outcomes = set()
+    for turn in range(120):
+        piece_bytes = rng.choice((7, 50, 1000, MIB))
+        monkeypatch.setattr("headrace.records.compression.PIECE_BYTES", piece_bytes)
+        monkeypatch.setattr(walk, "PIECE_BYTES", piece_bytes)
+        batch = some_batch(rng, codec)
+        assert walked(batch) == judged(batch)
+        plain = bytearray(decompress(codec, batch.payload))
+        count = batch.count
+        for _ in range(rng.choice((0, 1, 1, 3))):
+            plain[rng.randrange(len(plain))] = rng.choice((0, 1, 2, 0x7F, 0x80, 0xFF, rng.randrange(256)))
+        change = rng.random()
+        if change < 0.2:
+            count += rng.choice((-1, 1, 5))
+        elif change < 0.4:
+            plain = plain[: rng.randrange(len(plain))] or plain
+        elif change < 0.5:
+            plain += bytes(rng.randrange(1, 9))
+        damaged = rebuilt(batch, bytes(plain), codec, max(count, 1))
+        assert walked(damaged) == judged(damaged), (turn, bytes(plain), count)
+        outcomes.add(walked(damaged) == "invalid")
+    assert outcomes == {True, False}
+
+
+def test_records_of_one_size_are_passed_together() -> None:
+    """Counted by how many are looked at one by one: a few per run, whatever their number."""
+    rows = [(NOW_MS + index // 1000, b"k%06d" % index, bytes(93), ()) for index in range(10_000)]
+    passed = []
+    batch = Batch(build_batch(rows))
+
+    class Counting(walk.Walk):
+        def _pass_each(self, raw: bytes, at: int, count_max: int) -> int:
+            left = self.left
+            at = super()._pass_each(raw, at, count_max)
+            passed.append(left - self.left)
+            return at
+
+    counting = Counting(batch.header())
+    assert counting.feed(bytes(batch.payload), 0) == len(batch.payload)
+    assert counting.left == 0
+    assert counting.greatest == NOW_MS + 9
+    assert sum(passed) < 20
+
+
+@pytest.mark.parametrize("codec", CODECS, ids=NAMES)
+def test_records_that_break_a_rule_are_counted_and_a_hundred_named(codec: Codec) -> None:
+    rows = [(NOW_MS + index, None if index % 2 else b"k", b"v", ()) for index in range(1000)]
+    found = walk_records(Batch(build_batch(rows, codec=codec)), Rules(NOW_MS, NOW_MS + 499, needs_key=True))
+    assert found.refused_count == 500 + 250
+    assert len(found.refused) == REFUSED_SHOWN_MAX
+    assert [refused.place for refused in found.refused[:3]] == [1, 3, 5]
+    late = walk_records(Batch(build_batch(rows, codec=codec)), Rules(timestamp_max=NOW_MS + 997))
+    assert [(refused.place, refused.timestamp_ms) for refused in late.refused] == [
+        (998, NOW_MS + 998),
+        (999, NOW_MS + 999),
+    ]
+
+
+def test_records_without_a_timestamp_are_in_no_range() -> None:
+    rows = [(-1, None, b"v", ())] * 100
+    assert walk_records(Batch(build_batch(rows)), Rules(NOW_MS, NOW_MS)).refused_count == 0
+
+
+def test_a_timestamp_delta_may_be_as_large_as_it_likes() -> None:
+    body = b"\0" + b"\xfe\xff\xff\xff\xff\xff\xff\xff\xff\x01" + b"\0\x01\x01\0"  # a delta of 2^63 - 1
+    record = bytes([2 * len(body)]) + body
+    batch = rebuilt(Batch(build_batch([(NOW_MS, None, None, ())])), record, Codec.NONE)
+    assert walk_records(batch).greatest == -1  # it has wrapped, as Java's does
+
+
+@pytest.mark.parametrize("codec", CODECS[1:], ids=NAMES[1:])
+@pytest.mark.parametrize("is_one", [True, False], ids=["one record", "many records"])
+def test_memory_does_not_grow_with_what_is_unpacked(codec: Codec, is_one: bool) -> None:
+    rows = [(NOW_MS, None, bytes(48 * MIB), ())] if is_one else [(NOW_MS, None, bytes(MIB // 4), ())] * 192
+    batch = Batch(build_batch(rows, codec=codec))
+    tracemalloc.start()
+    try:
+        assert walk_records(batch).left == 0
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 12 * MIB
+
+
+@pytest.mark.parametrize("codec", CODECS[1:], ids=NAMES[1:])
+def test_no_more_is_unpacked_than_the_limit(codec: Codec) -> None:
+    batch = Batch(build_batch([(NOW_MS, None, bytes(4 * MIB), ())], codec=codec))
+    with pytest.raises(DecompressedTooLargeError):
+        walk_records(batch, limit_bytes=3 * MIB)
+    assert walk_records(batch, limit_bytes=5 * MIB).left == 0
+
+
+def test_many_members_of_a_gzip_stream_cost_no_more_than_their_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """zlib copies what it was given and did not use: counted, that is at most a few times the stream."""
+    copied = []
+    real = zlib.decompressobj
+
+    class Counting:
+        def __init__(self, bits: int) -> None:
+            self._inflater = real(bits)
+
+        def decompress(self, data: bytes, length_max: int) -> bytes:
+            found = self._inflater.decompress(data, length_max)
+            copied.append(len(self._inflater.unused_data) + len(self._inflater.unconsumed_tail))
+            return found
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(self._inflater, name)
+
+    monkeypatch.setattr(zlib, "decompressobj", Counting)
+    member = zlib.compress(b"", wbits=31) + b""
+    stream = member * 5000 + zlib.compress(b"the end", wbits=31)
+    assert b"".join(decompress_pieces(Codec.GZIP, stream)) == b"the end"
+    assert sum(copied) < 40 * len(stream)

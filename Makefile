@@ -6,7 +6,9 @@ STAMP := $(VENV)/.installed
 # Where it is set, every run would compile the package and rewrite the tests anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: install demo test quick check bench clean
+DOCS_STAMP := $(VENV)/.docs-installed
+
+.PHONY: install demo test quick check bench docs clean
 
 install: $(STAMP)
 
@@ -48,8 +50,18 @@ check: $(STAMP)
 bench: $(STAMP)
 	$(BIN)/python -m bench
 
+# The documentation as a site, in build/site; a link that leads nowhere fails. Its tables are made from the code.
+docs: $(DOCS_STAMP)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+	@echo "the site is in build/site: open build/site/index.html"
+
+$(DOCS_STAMP): pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --editable '.[docs]'
+	touch $(DOCS_STAMP)
+
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf build $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
 # Apache Kafka's jars, for the tests and figures that need a peer (Java and Maven; skipped where they are missing).
 .PHONY: peers

@@ -45,6 +45,19 @@ def test_an_option_that_does_not_fit_is_a_usage_error(headrace: Command, topic: 
     assert "name the same topic" in result.err
 
 
+@pytest.mark.parametrize("name", PIPELINES)
+def test_help_without_the_extra_is_help_or_names_it(
+    headrace: Command, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in [module for module in sys.modules if module.startswith("headrace.spark.")]:
+        monkeypatch.delitem(sys.modules, module)
+    monkeypatch.setitem(sys.modules, "numpy", None)
+    result = headrace("pipeline", "run", name, "--help")
+    assert (result.code, "Usage: " in result.out) == (0, True) or result.err == (
+        "headrace: this needs Spark, and numpy is not installed: pip install 'headrace[spark]'\n"
+    )
+
+
 def test_a_missing_extra_is_named(headrace: Command, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pyspark", None)
     result = headrace("pipeline", "run", "audit", "--source", topic)

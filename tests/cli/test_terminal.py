@@ -5,10 +5,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from headrace.cli.app import COMMANDS, build
 from headrace.cli.output import Column, table
 from headrace.testing import EmbeddedBroker
 
@@ -120,3 +123,61 @@ def test_a_reason_that_there_is_none_of_is_refused(headrace: Command, topic: str
     result = headrace("deadletters", "list", topic, "--reason", "flaed")
     assert result.code == 2
     assert "stalled" in result.err
+
+
+def test_prose_in_the_last_column_is_broken_at_spaces() -> None:
+    columns = [Column("name", "NAME"), Column("does", "WHAT IT DOES", wraps=True)]
+    rows = [
+        {"name": "land", "does": "Topics to a table, by date, small files joined."},
+        {"name": "x", "does": "Short."},
+    ]
+    assert table(rows, columns, 40) == [
+        "NAME  WHAT IT DOES",
+        "land  Topics to a table, by date, small",
+        "      files joined.",
+        "x     Short.",
+    ]
+    assert table(rows, columns, 30)[0] == "NAME          land", "too narrow for prose beside a name"
+
+
+def test_the_list_of_commands_is_whole_on_eighty_columns(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    result = command("--help")
+    assert all(len(line) <= 80 for line in result.lines)
+    listed = {line.split()[0]: line for line in result.lines if line.startswith("  ") and line.split()[0] in COMMANDS}
+    assert {name: line for name, line in listed.items() if line.endswith("...")} == {}
+    assert listed.keys() == COMMANDS.keys()
+
+
+def test_whatever_takes_a_topic_or_a_group_completes_it() -> None:
+    import typer
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("_HEADRACE_COMPLETE", "all commands")
+        root = typer.main.get_command(build([]))
+    new = {("topic", "create", "topics")}
+    missing = [
+        path
+        for path, parameter in every_parameter(root)
+        if str(parameter.metavar).strip("[]").partition("[")[0] in ("TOPIC", "GROUP")
+        and not getattr(parameter, "_custom_shell_complete", None)
+    ]
+    assert set(missing) == new
+
+
+def every_parameter(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    for name, under in getattr(command, "commands", {}).items():
+        yield from every_parameter(under, (*path, name))
+    for parameter in command.params:
+        yield (*path, parameter.name), parameter
+
+
+@pytest.mark.slow
+def test_the_name_of_what_has_settings_is_completed_by_its_kind(kafka: EmbeddedBroker, topic: str) -> None:
+    assert completed("config", "get", "topic", topic[:-2], HEADRACE_BOOTSTRAP=kafka.address) == [topic]
+    assert completed("config", "get", "broker", "", HEADRACE_BOOTSTRAP=kafka.address) == ["1", "default"]
+
+
+def test_nothing_is_printed_of_a_topic_that_there_is_none_of(headrace: Command) -> None:
+    result = headrace("topic", "describe", "nothere")
+    assert (result.code, result.out) == (1, "")

@@ -46,14 +46,14 @@ def in_a_child(work: Callable[[], None]) -> str:
 
 
 class Failing:
-    def after_fork(self) -> None:
+    def _after_fork(self) -> None:
         raise AttributeError("half made")
 
 
 class Told:
     pid = 0
 
-    def after_fork(self) -> None:
+    def _after_fork(self) -> None:
         self.pid = os.getpid()
 
 

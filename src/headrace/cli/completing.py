@@ -39,6 +39,22 @@ def groups_there(context: typer.Context, incomplete: str) -> list[str]:
     return _asked(context, incomplete, lambda admin: [group.group_id for group in admin.list_groups()])
 
 
+def transactions_there(context: typer.Context, incomplete: str) -> list[str]:
+    """Transactional ids."""
+    return _asked(context, incomplete, lambda admin: [each.transactional_id for each in admin.list_transactions()])
+
+
+def configured_there(context: typer.Context, incomplete: str) -> list[str]:
+    """What has settings of the kind that was typed before it: topics, brokers or groups."""
+    kind = getattr(context.params.get("kind"), "value", context.params.get("kind"))
+    if kind == "topic":
+        return topics_there(context, incomplete)
+    if kind == "group":
+        return groups_there(context, incomplete)
+    numbers = _asked(context, incomplete, lambda admin: [str(node.id) for node in admin.describe_cluster().nodes])
+    return [*numbers, *of("default")(incomplete)]
+
+
 def pipelines_known(incomplete: str) -> list[str]:
     """The ready-made pipelines."""
     from headrace.spark.pipelines import PIPELINES

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from headrace.cli.completing import configured_there
 from headrace.cli.options import Json, Target, pairs, targeted
 from headrace.cli.output import Column, CommandError, show_rows
 from headrace.client.admin import ConfigEntry, ConfigResource, ConfigSource, ResourceType
@@ -22,7 +23,12 @@ class EntityKind(StrEnum):
 
 KindArgument = Annotated[EntityKind, typer.Argument(help="What has the settings.")]
 NameArgument = Annotated[
-    str, typer.Argument(metavar="NAME", help="A topic, a broker's number (or `default`: of all brokers), a group.")
+    str,
+    typer.Argument(
+        metavar="NAME",
+        help="A topic, a broker's number (or `default`: of all brokers), a group.",
+        autocompletion=configured_there,
+    ),
 ]
 _TYPES = {
     EntityKind.TOPIC: ResourceType.TOPIC,

@@ -115,7 +115,10 @@ def redrive(
     error: Error = None,
     group: Group = None,
     everything: Annotated[bool, typer.Option("--all", help="All that were not put back yet.")] = False,
-    to: Annotated[str | None, typer.Option("--to", metavar="TOPIC", help="Not where they came from, but here.")] = None,
+    to: Annotated[
+        str | None,
+        typer.Option("--to", metavar="TOPIC", help="Not where they came from, but here.", autocompletion=topics_there),
+    ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")] = False,
     *,
     target: Target,

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from headrace.cli.completing import groups_there, of
+from headrace.cli.completing import groups_there, of, topics_there
 from headrace.cli.options import Json, Target, Yes, targeted
 from headrace.cli.output import (
     Column,
@@ -216,7 +216,12 @@ def reset(
     group: Annotated[str, typer.Argument(metavar="GROUP", autocompletion=groups_there)],
     topic: Annotated[
         list[str] | None,
-        typer.Option("--topic", metavar="TOPIC[:P,P…]", help="Topics, or partitions of one; default: all it has."),
+        typer.Option(
+            "--topic",
+            metavar="TOPIC[:P,P…]",
+            help="Topics, or partitions of one; default: all it has.",
+            autocompletion=topics_there,
+        ),
     ] = None,
     to_earliest: Annotated[bool, typer.Option("--to-earliest", help="The first record there is.")] = False,
     to_latest: Annotated[bool, typer.Option("--to-latest", help="The end.")] = False,
@@ -227,7 +232,9 @@ def reset(
     ] = None,
     by_duration: Annotated[str | None, typer.Option(metavar="SPAN", help="As long ago as 15m, 2h, PT15M.")] = None,
     shift_by: Annotated[int | None, typer.Option(metavar="N", help="Forward, or back with a minus.")] = None,
-    to_group: Annotated[str | None, typer.Option(metavar="GROUP", help="Where another group is.")] = None,
+    to_group: Annotated[
+        str | None, typer.Option(metavar="GROUP", help="Where another group is.", autocompletion=groups_there)
+    ] = None,
     from_file: Annotated[
         Path | None, typer.Option(metavar="CSV", exists=True, help="topic,partition,offset per line; see --export.")
     ] = None,
@@ -313,7 +320,12 @@ def delete(
     groups: Groups,
     topic: Annotated[
         list[str] | None,
-        typer.Option("--topic", metavar="TOPIC[:P,P…]", help="Only the offsets of these, of one group."),
+        typer.Option(
+            "--topic",
+            metavar="TOPIC[:P,P…]",
+            help="Only the offsets of these, of one group.",
+            autocompletion=topics_there,
+        ),
     ] = None,
     yes: Yes = False,
     *,

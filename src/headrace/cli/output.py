@@ -8,6 +8,7 @@ import json
 import os
 import shutil
 import sys
+import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -21,6 +22,7 @@ from headrace.words import visible, visible_json
 Row = Mapping[str, Any]
 _GAP = "  "
 _NARROW_GAP = " "
+_PROSE_MIN = 30
 _UNITS = ("B", "KB", "MB", "GB", "TB", "PB")
 
 
@@ -92,6 +94,8 @@ class Column:
     title: str
     show: Callable[[Any], str] = str
     style: Callable[[Any], str] | str = ""
+    wraps: bool = False
+    """Whether it is prose, which may go on in the next line where the terminal is narrow; the last column only."""
 
 
 def show_rows(rows: Sequence[Row], columns: Sequence[Column], *, as_json: bool, empty: str = "") -> None:
@@ -123,6 +127,9 @@ def table(rows: Sequence[Row], columns: Sequence[Column], width: int | None = No
     room = terminal_width() if width is None else width
     gap = _GAP
     if room is not None and sum(widths) + len(gap) * (len(widths) - 1) > room:
+        left = room - sum(widths[:-1]) - len(gap) * (len(widths) - 1)
+        if columns[-1].wraps and left >= _PROSE_MIN:
+            return _wrapped(rows, cells, columns, widths, left)
         gap = _NARROW_GAP
         if sum(widths) + len(gap) * (len(widths) - 1) > room:
             return _blocks(rows, cells, columns)
@@ -137,6 +144,22 @@ def table(rows: Sequence[Row], columns: Sequence[Column], width: int | None = No
     lines = [aligned([column.title for column in columns], ["1"] * len(columns))]
     for row, line in zip(rows, cells):
         lines.append(aligned(line, [_style(row.get(column.key), column) for column in columns]))
+    return lines
+
+
+def _wrapped(
+    rows: Sequence[Row], cells: Sequence[Sequence[str]], columns: Sequence[Column], widths: Sequence[int], left: int
+) -> list[str]:
+    """A table whose last column is broken at spaces."""
+    lines = [_GAP.join(styled(column.title.ljust(width), "1") for column, width in zip(columns, widths)).rstrip()]
+    margin = " " * (sum(widths[:-1]) + len(_GAP) * (len(widths) - 1))
+    for row, texts in zip(rows, cells):
+        first, *more = textwrap.wrap(texts[-1], left) or [""]
+        before = [
+            styled(text.ljust(width), style) if (style := _style(row.get(column.key), column)) else text.ljust(width)
+            for text, width, column in zip(texts[:-1], widths, columns)
+        ]
+        lines += [_GAP.join([*before, first]), *(margin + text for text in more)]
     return lines
 
 

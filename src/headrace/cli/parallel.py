@@ -42,11 +42,20 @@ def command(
     stall: Annotated[float, typer.Option("--stall", help="Give a handler up after so many seconds; 0: never.")] = 30.0,
     local: Annotated[int, typer.Option("--retries", min=0, help="Further tries on the spot.")] = 3,
     retry_topic: Annotated[
-        str | None, typer.Option("--retry-topic", metavar="TOPIC", help="Where what fails comes back from later.")
+        str | None,
+        typer.Option(
+            "--retry-topic",
+            metavar="TOPIC",
+            help="Where what fails comes back from later.",
+            autocompletion=topics_there,
+        ),
     ] = None,
     attempts: Annotated[int, typer.Option("--attempts", min=1, help="Rounds through the retry topic.")] = 5,
     dead_letters: Annotated[
-        str | None, typer.Option("--dead-letters", metavar="TOPIC", help="Where what fails for good goes.")
+        str | None,
+        typer.Option(
+            "--dead-letters", metavar="TOPIC", help="Where what fails for good goes.", autocompletion=topics_there
+        ),
     ] = None,
     transactional: Annotated[
         bool, typer.Option("--transactional", help="Divert a record and commit its offset in one transaction.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -65,7 +66,9 @@ _PROBE_S = 3.0
 def list_(as_json: Json = False) -> None:
     """List the pipelines."""
     rows = [{"pipeline": name, "does": text} for name, text in PIPELINES.items()]
-    show_rows(rows, [Column("pipeline", "PIPELINE", style="1"), Column("does", "WHAT IT DOES")], as_json=as_json)
+    show_rows(
+        rows, [Column("pipeline", "PIPELINE", style="1"), Column("does", "WHAT IT DOES", wraps=True)], as_json=as_json
+    )
     if not as_json:
         note("`headrace pipeline run NAME --help` lists its options.")
 
@@ -89,6 +92,8 @@ def run(
         pipeline = load(name)
     except WrongOptionError as error:
         raise usage(str(error)) from error
+    except ModuleNotFoundError as error:
+        raise explained(error) from error
     if any(text in _HELP for text in context.args):
         print("\n".join(help_lines(name, pipeline.OPTIONS)))
         return
@@ -213,13 +218,18 @@ def help_lines(name: str, declared: Sequence[Option]) -> list[str]:
         ("--json", "Print the result for programs."),
         ("-h, --help", "Show this."),
     ]
-    return [f"Usage: headrace pipeline run {name} [OPTIONS]", "", f"  {PIPELINES[name]}", "", *_two_columns(rows)]
+    says = textwrap.wrap(PIPELINES[name], (terminal_width() or 120) - 2)
+    return [
+        f"Usage: headrace pipeline run {name} [OPTIONS]",
+        "",
+        *(f"  {line}" for line in says),
+        "",
+        *_two_columns(rows),
+    ]
 
 
 def _two_columns(rows: Sequence[tuple[str, str]]) -> list[str]:
     """Flags on the left and words on the right, which are broken where the terminal ends."""
-    import textwrap
-
     room = terminal_width() or 120
     left = min(max(len(flag) for flag, _ in rows), max(20, room // 2 - 4))
     lines: list[str] = []

@@ -158,7 +158,8 @@ def describe(
     if as_json:
         print_json(documents)
     else:
-        print("\n\n".join("\n".join(_described(document)) for document in documents))
+        if documents:
+            print("\n\n".join("\n".join(_described(document)) for document in documents))
     check_errors(described.errors.values())
 
 

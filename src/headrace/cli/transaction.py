@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from headrace.cli.completing import topics_there, transactions_there
 from headrace.cli.options import Json, Target, targeted
 from headrace.cli.output import (
     Column,
@@ -69,7 +70,7 @@ def _state_style(state: Any) -> str:
 @app.command()
 @targeted
 def describe(
-    transactional_ids: Annotated[list[str], typer.Argument(metavar="ID")],
+    transactional_ids: Annotated[list[str], typer.Argument(metavar="ID", autocompletion=transactions_there)],
     as_json: Json = False,
     *,
     target: Target,
@@ -117,7 +118,12 @@ def _lines(document: dict[str, Any]) -> list[str]:
 @app.command()
 @targeted
 def hanging(
-    topic: Annotated[list[str] | None, typer.Option("--topic", "-t", help="Only in these topics. None: all.")] = None,
+    topic: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--topic", "-t", metavar="TOPIC", help="Only in these topics. None: all.", autocompletion=topics_there
+        ),
+    ] = None,
     longer_than: Annotated[
         str,
         typer.Option("--longer-than", metavar="DURATION", help="How long open at least: transaction.max.timeout.ms."),
@@ -161,7 +167,9 @@ def _hanging_row(one: OpenTransaction) -> dict[str, Any]:
 @app.command()
 @targeted
 def abort(
-    transactional_ids: Annotated[list[str] | None, typer.Argument(metavar="[ID]")] = None,
+    transactional_ids: Annotated[
+        list[str] | None, typer.Argument(metavar="[ID]", autocompletion=transactions_there)
+    ] = None,
     topic_partition: Annotated[
         str | None, typer.Option("--topic-partition", metavar="TOPIC:PARTITION", help="Where one hangs.")
     ] = None,

@@ -280,6 +280,6 @@ def _named_as(operation: Callable[..., Any], made: F) -> F:
     gives = str(signature.return_annotation).removeprefix("Flow[").removesuffix("]")
     made.__annotations__ = {**operation.__annotations__, "return": gives}
     made.__annotations__.pop(first.name, None)
-    itself = inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)
+    itself = inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)
     made.__signature__ = signature.replace(parameters=[itself, *others], return_annotation=gives)  # type: ignore[attr-defined]  # what `inspect` looks for
     return made

@@ -11,7 +11,7 @@ log = logging.getLogger("headrace.client")
 
 
 class Forkable(Protocol):
-    def after_fork(self) -> None:
+    def _after_fork(self) -> None:
         """In a child: threads and connections are the parent's."""
         ...
 
@@ -21,7 +21,7 @@ _hook_set = False
 
 
 def watch_forks(client: Forkable) -> None:
-    """Have `after_fork` called in every child, as long as the client lives."""
+    """Have `_after_fork` called in every child, as long as the client lives."""
     global _hook_set
     _alive.add(client)
     if not _hook_set:
@@ -37,7 +37,7 @@ def ignore_forks(client: Forkable) -> None:
 def _forked() -> None:
     for client in list(_alive):
         try:
-            client.after_fork()
+            client._after_fork()
         except Exception:
             # Python prints what a hook raises and goes on: the clients behind this one would not hear of the fork.
             log.exception("a client could not let go of what its parent process uses: %r", client)

@@ -32,7 +32,7 @@ SAME = {
 }
 """librdkafka's name → Kafka's, of the same meaning and unit."""
 
-_INSTEAD = {
+INSTEAD = {
     "batch.num.messages": "batch.size, in bytes",
     "enable.auto.offset.store": "enable.auto.commit=false and commit_sync(offsets)",
     "enable.partition.eof": "current_lag(partition), which is 0 at the end",
@@ -52,6 +52,7 @@ _INSTEAD = {
     "stats_cb": "metrics()",
     "throttle_cb": "metrics()",
 }
+"""librdkafka's name → what to use here."""
 
 
 def in_kafkas_words(given: Mapping[str, Any], definition: ConfigDefinition) -> dict[str, Any]:
@@ -73,4 +74,4 @@ def in_kafkas_words(given: Mapping[str, Any], definition: ConfigDefinition) -> d
 
 def equivalent(name: str) -> str:
     """What to use instead of a setting of librdkafka's that there is none of here; nothing for any other name."""
-    return f"; it is librdkafka's, use {_INSTEAD[name]}" if name in _INSTEAD else ""
+    return f"; it is librdkafka's, use {INSTEAD[name]}" if name in INSTEAD else ""

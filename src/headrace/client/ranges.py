@@ -314,7 +314,7 @@ class RangeReader:
             core = self._core = RangeCore(client, self._settings, keeps_sessions=True)
         return core
 
-    def after_fork(self) -> None:
+    def _after_fork(self) -> None:
         """In a child: nothing that was in use is ours. What was not used yet is."""
         if self._core is None:
             self._pid = os.getpid()

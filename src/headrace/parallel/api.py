@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import difflib
+import inspect
 import logging
 import signal
 import threading
 import uuid
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import FrameType
-from typing import Any
+from typing import Any, Unpack
 
-from headrace.client.configs import common_config, merge
+from headrace.client.configs import common_config, has_no_effect, merge
+from headrace.client.consumer.config import CONSUMER_CONFIGS
+from headrace.client.consumer.keywords import ConsumerKeywords
+from headrace.client.librdkafka import SAME, equivalent
 from headrace.client.producer.blocking import Producer
 from headrace.config import ConfigError
 from headrace.parallel.core import ParallelCore
@@ -127,8 +132,32 @@ class ParallelConsumer:
         transactional: bool = False,
         producer_config: Mapping[str, Any] | None = None,
         clock: Clock | None = None,
-        **keywords: Any,
+        **keywords: Unpack[ConsumerKeywords],
     ) -> None:
+        """Check all that was chosen. Nothing is connected before it is started.
+
+        Args:
+            handler: Called for every record, or with `batch` for every list of records.
+            topics: The names of the topics, or one name.
+            group: The consumer group: it shares the partitions out, and has the offsets.
+            config: Settings of the consumer, by Kafka's names: `bootstrap.servers`, `auto.offset.reset` …
+            model: `Pool()`, `Window(…)`, `Consumers(…)` or `Ranges(…)`; None is `Pool()`.
+            order: `"key"`, `"partition"` or `"none"`: which records wait for one another.
+            on: `"threads"`, `"async"` or `"processes"`; None goes by how the handler is written.
+            workers: How many handlers run at once; with `Consumers()` how many members join the group.
+            batch: The handler takes lists of up to so many records; None: one record.
+            retry: What is done about a handler that fails; None is `Retry()`.
+            limits: Bounds on what is held in memory; None is `Limits()`.
+            drain_s: How long a partition that goes, or the end, waits for handlers under way.
+            commit_every_s: How often offsets are committed.
+            log_every_s: How often a line of figures is logged (`headrace.parallel`).
+            transactional: Divert a record and commit its offset in one transaction.
+            producer_config: Settings of the producer that writes to the retry topic and the dead letters. It has those
+                of `config` that every client has (addresses, security).
+            clock: Another clock than the machine's, for tests.
+            **keywords: Settings of the consumer as keywords: `auto_offset_reset="earliest"`.
+        """
+        _check_keywords(keywords)
         given = merge(config, keywords)
         retry = retry or Retry()
         self.plan = Plan(
@@ -349,9 +378,48 @@ class ParallelConsumer:
                 signal.signal(number, handler)
 
 
-def run(handler: Callable[..., Any], **options: Any) -> None:
-    """Consume until stopped: `ParallelConsumer(handler, …).run()`. See there for the options."""
-    ParallelConsumer(handler, **options).run()
+def run(
+    handler: Callable[..., Any],
+    *,
+    topics: Collection[str] | str,
+    group: str,
+    config: Mapping[str, Any] | None = None,
+    model: Model | None = None,
+    order: Order | str = Order.KEY,
+    on: Kind | str | None = None,
+    workers: int = 16,
+    batch: int | None = None,
+    retry: Retry | None = None,
+    limits: Limits | None = None,
+    drain_s: float = 30.0,
+    commit_every_s: float = 1.0,
+    log_every_s: float = 60.0,
+    transactional: bool = False,
+    producer_config: Mapping[str, Any] | None = None,
+    clock: Clock | None = None,
+    **keywords: Unpack[ConsumerKeywords],
+) -> None:
+    """Consume until stopped: `ParallelConsumer(handler, …).run()`, with the same options."""
+    ParallelConsumer(
+        handler,
+        topics=topics,
+        group=group,
+        config=config,
+        model=model,
+        order=order,
+        on=on,
+        workers=workers,
+        batch=batch,
+        retry=retry,
+        limits=limits,
+        drain_s=drain_s,
+        commit_every_s=commit_every_s,
+        log_every_s=log_every_s,
+        transactional=transactional,
+        producer_config=producer_config,
+        clock=clock,
+        **keywords,
+    ).run()
 
 
 def _heartbeats(model: Model | None, given: Mapping[str, Any]) -> dict[str, int]:
@@ -361,6 +429,18 @@ def _heartbeats(model: Model | None, given: Mapping[str, Any]) -> dict[str, int]
 
 
 # --- checks -----------------------------------------------------------------------------------------------------------
+
+
+def _check_keywords(keywords: Iterable[str]) -> None:
+    """Refuse a keyword that is neither an option nor a setting: a misspelt option would be a setting without effect."""
+    options = [name for name in inspect.signature(run).parameters if name not in ("handler", "keywords")]
+    for name in keywords:
+        dotted = name.replace("_", ".")
+        if dotted in CONSUMER_CONFIGS or dotted in SAME or has_no_effect(dotted) or dotted.startswith(DESERIALIZERS):
+            continue
+        near = difflib.get_close_matches(name, [*options, *ConsumerKeywords.__annotations__], n=1, cutoff=0.7)
+        hint = f"; did you mean {near[0]}?" if near else equivalent(dotted)
+        raise TypeError(f"consuming in parallel has no option {name}, and the consumer no setting {dotted}{hint}")
 
 
 def _order(order: Order | str, model: Model | None) -> Order:

@@ -42,8 +42,11 @@ class Retry:
     attempts: int = 5
     """Rounds through that topic."""
     topic_backoff_s: tuple[float, float] = (10.0, 600.0)
+    """Before the first round, and at most; it doubles in between."""
     dead_letters: str | None = None
+    """Where a record goes that failed every try, or cannot be read."""
     on_exhausted: Exhausted | str = Exhausted.STOP
+    """Without dead letters, of a record that failed every try: `"stop"` consuming there, or `"skip"` it."""
 
     def __post_init__(self) -> None:
         problems: dict[str, str] = {}
@@ -115,6 +118,7 @@ class Consumers:
     """Model 1: as many members of the group as there are workers, each a thread (or process) that polls and handles."""
 
     processes: bool = False
+    """A process for each of them, and not a thread."""
 
 
 @dataclass(frozen=True, slots=True)

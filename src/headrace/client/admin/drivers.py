@@ -25,7 +25,13 @@ ADMIN_CONFIGS = ConfigDefinition(
     (
         *COMMON_KEYS,
         key("default.api.timeout.ms", ConfigType.INT, 60_000, at_least(0), "How long an operation may take in all."),
-        key("retries", ConfigType.INT, 2_147_483_647, at_least(0)),
+        key(
+            "retries",
+            ConfigType.INT,
+            2_147_483_647,
+            at_least(0),
+            doc="Without effect: default.api.timeout.ms bounds every operation.",
+        ),
     )
 )
 

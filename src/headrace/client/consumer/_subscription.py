@@ -25,9 +25,13 @@ class RebalanceListener(Protocol):
     already; without it, `on_partitions_revoked` is called.
     """
 
-    def on_partitions_revoked(self, partitions: list[TopicPartition]) -> Any: ...
+    def on_partitions_revoked(self, partitions: list[TopicPartition]) -> Any:
+        """These are about to go; while this runs they are still this member's: the place to commit."""
+        ...
 
-    def on_partitions_assigned(self, partitions: list[TopicPartition]) -> Any: ...
+    def on_partitions_assigned(self, partitions: list[TopicPartition]) -> Any:
+        """These have come; nothing was read of them yet: the place to seek."""
+        ...
 
 
 class SubscriptionKind(Enum):

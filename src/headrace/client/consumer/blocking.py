@@ -334,7 +334,7 @@ class Consumer(ConsumerBase):
             self._heartbeat_thread = thread
         thread.start()
 
-    def after_fork(self) -> None:
+    def _after_fork(self) -> None:
         """In a child: nothing that was in use is ours. What was not used yet is."""
         if self._client is None:
             self._pid = os.getpid()

@@ -79,41 +79,118 @@ def _is_reset(value: Any) -> bool:
 
 # Kafka's default is 64 KB, which makes the kernel hand over fetched data in small pieces: a third of the speed. The
 # system's own choice grows with the connection.
-_RECEIVE_BUFFER = key("receive.buffer.bytes", _INT, -1, at_least(-1))
+_RECEIVE_BUFFER = key(
+    "receive.buffer.bytes", _INT, -1, at_least(-1), "The socket's SO_RCVBUF; -1 leaves it to the system."
+)
 
 CONSUMER_KEYS = (
     *(_RECEIVE_BUFFER if common.name == "receive.buffer.bytes" else common for common in COMMON_KEYS),
-    key("group.id", _STRING, None),
-    key("group.instance.id", _STRING, None, non_empty()),
-    key("session.timeout.ms", _INT, 45_000, at_least(0)),
-    key("heartbeat.interval.ms", _INT, 3_000, at_least(0)),
-    key("partition.assignment.strategy", _LIST, ("range", "cooperative-sticky")),
-    key("enable.auto.commit", _BOOLEAN, True),
-    key("auto.commit.interval.ms", _INT, 5_000, at_least(0)),
-    key("client.rack", _STRING, ""),
-    key("max.partition.fetch.bytes", _INT, 1_048_576, at_least(0)),
-    key("fetch.min.bytes", _INT, 1, at_least(0)),
-    key("fetch.max.bytes", _INT, 52_428_800, at_least(0)),
-    key("fetch.max.wait.ms", _INT, 500, at_least(0)),
+    key("group.id", _STRING, None, doc="The consumer group. Without one: no subscribe, no commits."),
+    key(
+        "group.instance.id",
+        _STRING,
+        None,
+        non_empty(),
+        doc="Makes this a static member: one that comes back within the session keeps its partitions.",
+    ),
+    key(
+        "session.timeout.ms",
+        _INT,
+        45_000,
+        at_least(0),
+        doc="A member without a heartbeat for so long is out of the group.",
+    ),
+    key(
+        "heartbeat.interval.ms",
+        _INT,
+        3_000,
+        at_least(0),
+        doc="How often heartbeats are sent; members learn of a rebalance by them.",
+    ),
+    key(
+        "partition.assignment.strategy",
+        _LIST,
+        ("range", "cooperative-sticky"),
+        doc="range, roundrobin, sticky, cooperative-sticky, a class or an object; in order of preference.",
+    ),
+    key("enable.auto.commit", _BOOLEAN, True, doc="Commit what was handed out, from within poll and when closing."),
+    key("auto.commit.interval.ms", _INT, 5_000, at_least(0), doc="How often that is."),
+    key("client.rack", _STRING, "", doc="Read from the replica that the leader names for this rack."),
+    key(
+        "max.partition.fetch.bytes",
+        _INT,
+        1_048_576,
+        at_least(0),
+        doc="The most a fetch brings of one partition; a larger first batch comes all the same.",
+    ),
+    key("fetch.min.bytes", _INT, 1, at_least(0), doc="A broker answers when it has so many bytes …"),
+    key(
+        "fetch.max.bytes",
+        _INT,
+        52_428_800,
+        at_least(0),
+        doc="The most a fetch brings of all partitions; a larger first batch comes all the same.",
+    ),
+    key("fetch.max.wait.ms", _INT, 500, at_least(0), doc="… or after so long."),
     key(
         "auto.offset.reset",
         _STRING,
         "latest",
         Check("latest, earliest, none or by_duration:<ISO 8601 duration, as in PT1H>", _is_reset),
+        "Where to begin without a committed offset, or when it is out of range.",
     ),
-    key("check.crcs", _BOOLEAN, True),
+    key("check.crcs", _BOOLEAN, True, doc="Check the checksum of every batch."),
     # Java demands both; here plain bytes need no deserializer.
-    key("key.deserializer", _CLASS, None),
-    key("value.deserializer", _CLASS, None),
-    key("default.api.timeout.ms", _INT, 60_000, at_least(0)),
-    key("interceptor.classes", _LIST, ()),
-    key("max.poll.records", _INT, 500, at_least(1)),
-    key("max.poll.interval.ms", _INT, 300_000, at_least(1)),
-    key("exclude.internal.topics", _BOOLEAN, True),
-    key("isolation.level", _STRING, "read_uncommitted", one_of("read_committed", "read_uncommitted")),
-    key("allow.auto.create.topics", _BOOLEAN, True),
-    key("group.protocol", _STRING, "classic", one_of("classic", "consumer", ignore_case=True)),
-    key("group.remote.assignor", _STRING, None),
+    key(
+        "key.deserializer",
+        _CLASS,
+        None,
+        doc="Makes keys of bytes: bytes, string, json, int, float …, a class or an object. None: bytes.",
+    ),
+    key("value.deserializer", _CLASS, None, doc="Makes values of bytes, in the same way."),
+    key(
+        "default.api.timeout.ms",
+        _INT,
+        60_000,
+        at_least(0),
+        doc="How long a call may take that has no time-out of its own.",
+    ),
+    key(
+        "interceptor.classes",
+        _LIST,
+        (),
+        doc="Objects or names of classes with on_consume(records) and on_commit(offsets).",
+    ),
+    key("max.poll.records", _INT, 500, at_least(1), doc="The most records that poll gives."),
+    key(
+        "max.poll.interval.ms",
+        _INT,
+        300_000,
+        at_least(1),
+        doc="A member that does not poll for so long leaves the group.",
+    ),
+    key("exclude.internal.topics", _BOOLEAN, True, doc="A subscribed pattern does not match Kafka's own topics."),
+    key(
+        "isolation.level",
+        _STRING,
+        "read_uncommitted",
+        one_of("read_committed", "read_uncommitted"),
+        doc="read_committed: only records of transactions that were committed, and those outside of any.",
+    ),
+    key(
+        "allow.auto.create.topics",
+        _BOOLEAN,
+        True,
+        doc="Brokers that create topics by themselves may do so for those that are read.",
+    ),
+    key(
+        "group.protocol",
+        _STRING,
+        "classic",
+        one_of("classic", "consumer", ignore_case=True),
+        doc="classic. The newer protocol (KIP-848) is refused.",
+    ),
+    key("group.remote.assignor", _STRING, None, doc="Without effect: it belongs to the newer protocol."),
 )
 CONSUMER_CONFIGS = ConfigDefinition(CONSUMER_KEYS)
 

@@ -53,11 +53,11 @@ class Producer(ProducerCalls):
 
     # --- waiting ------------------------------------------------------------------------------------------------------
 
-    def delivery_future(self, delivery: Any) -> asyncio.Future[None]:
+    def _delivery_future(self, delivery: Any) -> asyncio.Future[None]:
         """What awaiting a delivery waits for."""
         return self._sender.delivery_future(delivery)
 
-    def wait_for_delivery(self, delivery: Any, timeout: float | None) -> None:
+    def _wait_for_delivery(self, delivery: Any, timeout: float | None) -> None:
         raise RuntimeError("result() would block the event loop: await the delivery instead")
 
     async def room(self) -> None:

@@ -57,7 +57,7 @@ class Producer(ProducerCalls):
         self._sender = ThreadSender(self._setup, self._clock, self)
         watch_forks(self)
 
-    def after_fork(self) -> None:
+    def _after_fork(self) -> None:
         """In a child: the parent's thread and connections are not ours, nor is what it had pending."""
         client = self._sender.client
         state = SenderState.CLOSED if self._closed else SenderState.NEW
@@ -69,7 +69,7 @@ class Producer(ProducerCalls):
         """The sender of this process."""
         if self._sender.pid != os.getpid():
             # Forked without the hook having run (a raw fork in C): the thread did not come along.
-            self.after_fork()
+            self._after_fork()
         return self._sender
 
     def _make_room(self, size: int) -> ThreadSender:
@@ -81,11 +81,11 @@ class Producer(ProducerCalls):
 
     # --- waiting ------------------------------------------------------------------------------------------------------
 
-    def wait_for_delivery(self, delivery: Delivery | BatchDelivery, timeout: float | None) -> None:
+    def _wait_for_delivery(self, delivery: Delivery | BatchDelivery, timeout: float | None) -> None:
         """What `Delivery.result` calls."""
         self._sender.wait_for(delivery, timeout)
 
-    def delivery_future(self, delivery: Any) -> Any:
+    def _delivery_future(self, delivery: Any) -> Any:
         raise TypeError("a blocking producer's delivery cannot be awaited: use result(), or headrace.aio.Producer")
 
     def flush(self, timeout: float | None = None) -> None:

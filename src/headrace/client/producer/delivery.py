@@ -82,18 +82,18 @@ class Delivery(list[Any]):
         `TimeoutError` when the wait is over first: the record is still under way then.
         """
         if not self.done():
-            _producer_of(self).wait_for_delivery(self, timeout)
+            _producer_of(self)._wait_for_delivery(self, timeout)
         return self._outcome()
 
     def exception(self, timeout: float | None = None) -> HeadraceError | None:
         """Wait, and return the error instead of raising it; None when the record was acknowledged."""
         if not self.done():
-            _producer_of(self).wait_for_delivery(self, timeout)
+            _producer_of(self)._wait_for_delivery(self, timeout)
         return cast("ProducerBatch", self[OWNER]).error_of(self[PLACE])
 
     def __await__(self) -> Generator[Any, None, RecordMetadata]:
         if not self.done():
-            yield from _producer_of(self).delivery_future(self).__await__()
+            yield from _producer_of(self)._delivery_future(self).__await__()
         return self._outcome()
 
     def _outcome(self) -> RecordMetadata:
@@ -175,19 +175,19 @@ class BatchDelivery:
     def result(self, timeout: float | None = None) -> list[DeliveredRange]:
         """Wait (seconds) for all of them; where they are, or the first error (`ranges` has what did arrive)."""
         if not self.is_done:
-            self.producer.wait_for_delivery(self, timeout)
+            self.producer._wait_for_delivery(self, timeout)
         if self.error is not None:
             raise _copy_of(self.error)
         return self.ranges
 
     def exception(self, timeout: float | None = None) -> HeadraceError | None:
         if not self.is_done:
-            self.producer.wait_for_delivery(self, timeout)
+            self.producer._wait_for_delivery(self, timeout)
         return self.error
 
     def __await__(self) -> Generator[Any, None, list[DeliveredRange]]:
         if not self.is_done:
-            yield from self.producer.delivery_future(self).__await__()
+            yield from self.producer._delivery_future(self).__await__()
         if self.error is not None:
             raise _copy_of(self.error)
         return self.ranges

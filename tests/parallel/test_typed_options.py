@@ -1,0 +1,57 @@
+"""Options of consuming in parallel: a keyword that there is none of is refused, by a type checker and at run time."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import headrace
+from headrace.client.consumer.config import CONSUMER_CONFIGS
+from headrace.client.consumer.keywords import ConsumerKeywords
+from headrace.parallel import ParallelConsumer, run
+
+PROGRAM = """\
+from headrace.parallel import ParallelConsumer, Pool, run
+
+def handle(record: object) -> None: ...
+
+run(handle, topics=["t"], group="g", workers=3, model=Pool(), auto_offset_reset="earliest")
+run(handle, topics=["t"], group="g", worker=3)
+run(handle, topics=["t"], group="g", workers="many")
+run(handle, topics=["t"])
+ParallelConsumer(handle, topics=["t"], group="g", auto_offset_rest="earliest")
+"""
+
+
+@pytest.mark.slow
+def test_a_type_checker_finds_a_wrong_option(tmp_path: Path) -> None:
+    pytest.importorskip("mypy")
+    file = tmp_path / "program.py"
+    file.write_text(PROGRAM)
+    command = [sys.executable, "-m", "mypy", "--strict", "--follow-imports=silent", "--no-error-summary"]
+    command += ["--cache-dir", os.environ.get("MYPY_CACHE_DIR", str(tmp_path)), "--ignore-missing-imports", str(file)]
+    environment = os.environ | {"MYPYPATH": str(Path(headrace.__file__).parents[1])}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment)
+    assert done.returncode == 1, done.stderr
+    found = [line.split(":", 2) for line in done.stdout.splitlines() if "error:" in line]
+    assert [int(number) for _, number, _ in found] == [6, 7, 8, 9], done.stdout
+    assert 'Unexpected keyword argument "worker"' in done.stdout
+    assert 'Missing named argument "group"' in done.stdout
+
+
+def test_a_wrong_option_is_refused_with_the_nearest() -> None:
+    def handle(record: object) -> None: ...
+
+    with pytest.raises(TypeError, match=r"has no option worker, .*did you mean workers\?"):
+        run(handle, topics=["t"], group="g", worker=3)  # type: ignore[call-arg]  # that is the mistake
+    with pytest.raises(TypeError, match=r"did you mean auto_offset_reset\?"):
+        ParallelConsumer(handle, topics=["t"], group="g", auto_ofset_reset="earliest")  # type: ignore[call-arg]  # ditto
+    ParallelConsumer(handle, topics=["t"], group="g", bootstrap_servers="h:1", sasl_mechanisms="PLAIN")  # type: ignore[call-arg]  # librdkafka's name
+
+
+def test_every_setting_of_the_consumer_is_a_keyword() -> None:
+    assert sorted(ConsumerKeywords.__annotations__) == sorted(name.replace(".", "_") for name in CONSUMER_CONFIGS.names)

@@ -8,8 +8,15 @@ from headrace.protocol.stored import metadata_records
 
 from .vectors import from_json, load, unbase64
 
-# Requests between brokers, of which there are no vectors.
-HELD_AGAINST_KIO_ALONE = ("BrokerRegistration", "BrokerHeartbeat", "UnregisterBroker", "AllocateProducerIds")
+# Requests between brokers and of quorums, of which there are no vectors.
+HELD_AGAINST_KIO_ALONE = (
+    "BrokerRegistration",
+    "BrokerHeartbeat",
+    "UnregisterBroker",
+    "AllocateProducerIds",
+    "DescribeQuorum",
+    "AssignReplicasToDirs",
+)
 
 
 def declared_classes() -> dict[str, type[Any]]:

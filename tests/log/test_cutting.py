@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import pytest
 
 from headrace.errors import CorruptMessageError, OffsetOutOfRangeError
 from headrace.log import Log, LogConfig, UnexpectedOffsetError
 from headrace.records import build_batch
+from headrace.runtime import FileMissingError
 
 from .crashes import stored
 from .making import DIRECTORY, NOW_MS, batch, make_host, open_log
@@ -89,6 +92,29 @@ def test_deleted_segments_files_stay_for_the_delay() -> None:
     assert log.remove_discarded(later - 1) == 0
     assert log.remove_discarded(later) > 0
     assert not [name for name in host.disk.listdir(DIRECTORY) if name.endswith(".deleted")]
+
+
+def test_a_reader_of_a_deleted_segment_is_not_given_the_next_one_that_is_deleted_under_its_name() -> None:
+    log = open_log(make_host(), LogConfig(segment_bytes=300))
+    fill(log, 10)
+    found = log.locate(6, 1 << 20, limit=10, at_least_one=True)
+    expected = found.file.read(found.position, found.length)
+    for value in (b"y", b"z"):
+        log.truncate_to(5)
+        for _ in range(5):
+            log.append(batch(value * 30), leader_epoch=0, now_ms=NOW_MS)
+        found.file.close()  # as the cache does when others need descriptors
+        with contextlib.suppress(FileMissingError):
+            assert found.file.read(found.position, found.length) == expected
+    log.remove_discarded(2**62)
+    fill(log, 5)
+    log.truncate_to(5)
+    with pytest.raises(FileMissingError):
+        found.file.read(found.position, found.length)
+    segment = found.view.segments[found.place]
+    segment.unload_indexes()
+    with pytest.raises(FileMissingError):
+        segment.indexes()
 
 
 def test_a_compacted_log_loses_only_what_lies_before_its_start() -> None:

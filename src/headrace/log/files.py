@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from headrace.runtime import Buffer, Disk, DiskError, File
+from headrace.runtime import Buffer, Disk, DiskError, File, FileMissingError
 
 T = TypeVar("T")
 
@@ -42,6 +42,8 @@ class FileCache:
         with self._lock:
             if file.handle is not None:
                 return file.handle
+            if file.gone:
+                raise FileMissingError("open", file.path, errno.ENOENT)
             while len(self._open) >= self.open_max:
                 self._evict_one()
             handle = self.disk.open(file.path, create=file.create)
@@ -110,7 +112,7 @@ class FileCache:
 class LogFile:
     """A file with runtime's `File` interface, opened on first use, closed and reopened as the cache decides."""
 
-    __slots__ = ("_cache", "_path", "create", "handle", "used")
+    __slots__ = ("_cache", "_path", "create", "gone", "handle", "used")
 
     def __init__(self, cache: FileCache, path: str, *, create: bool = False) -> None:
         self._cache = cache
@@ -118,6 +120,8 @@ class LogFile:
         self.create = create
         self.handle: File | None = None
         self.used = False
+        #: Whether it has no name any more, or one that another file has by now: an open handle is good, none is opened.
+        self.gone = False
 
     @property
     def path(self) -> str:

@@ -120,6 +120,10 @@ class LogFiles:
     def discard(self, segments: Sequence[Segment], due_ms: int) -> None:
         """Take segments out of use; their files stay a while under other names, for readers with slices of them."""
         for segment in segments:
+            for _, earlier in self.discarded:
+                if earlier.base_offset == segment.base_offset:
+                    # Its files are about to be replaced by these: whoever has a slice of it must not read them.
+                    earlier.file.gone = True
             segment.discard()
             self.discarded.append((due_ms, segment))
             self.changed = self.directory_changed = True

@@ -393,7 +393,7 @@ class Segment:
     def _read_aborted(self) -> bytes:
         """The file's bytes; none when there is no file. But "no file" must not be said of one that was renamed."""
         disk = self._caches.disk
-        for _ in range(_RENAMES_MAX):
+        for _ in range(_RENAMES_MAX if not self.file.gone else 0):
             named, log, path = self._named, self.path(LOG), self.path(TXN_INDEX)
             data: bytes | None
             try:
@@ -401,7 +401,7 @@ class Segment:
             except FileMissingError:
                 # The log is the first file to be renamed or removed: while it is there, so are the others.
                 data = b"" if disk.exists(log) else None
-            if data is not None and named == self._named:
+            if data is not None and named == self._named and not self.file.gone:
                 return data
             if self._aborted is not None:
                 return b"".join(entry.to_bytes() for entry in self._aborted)  # loaded before it was discarded
@@ -437,7 +437,7 @@ class Segment:
             reason = f"{os.path.basename(error.path)} is missing"
         except DamagedIndexError as error:
             reason = f"an index of {file_name(self.base_offset, LOG)} is damaged: {error}"
-        if reason is not None or named != self._named:
+        if reason is not None or named != self._named or self.file.gone:
             indexes = _indexes_from(self.file, self.base_offset, size, _REBUILT_INTERVAL_BYTES)
             self.indexes_missing = reason is not None
         self._indexes = indexes
@@ -533,8 +533,9 @@ class Segment:
     def remove(self) -> None:
         """Delete all files."""
         self.discarded = True
+        had_names, self.file.gone = not self.file.gone, True
         self.close()
-        for kind in SUFFIXES:
+        for kind in SUFFIXES if had_names else ():
             try:
                 self._caches.disk.remove(self.path(kind))
             except FileMissingError:

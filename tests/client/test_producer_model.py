@@ -18,6 +18,14 @@ from .producer_mutations import (
 pytestmark = pytest.mark.slow
 SEEDS = {"plain": 60, "idempotent": 100, "transactional": 150, "asyncio": 40, "once": 30, "once_asyncio": 10}
 
+ONCE_FAILED = [("idempotent", 20214), ("once", 22040)]
+
+
+@pytest.mark.parametrize(("kind", "seed"), ONCE_FAILED)
+def test_a_seed_that_failed_before_passes(kind: str, seed: int) -> None:
+    with silenced():
+        kinds()[kind](seed)
+
 
 @pytest.mark.parametrize("kind", list(SEEDS))
 def test_no_seed_loses_doubles_or_leaves_anything_waiting(kind: str) -> None:

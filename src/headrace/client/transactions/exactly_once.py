@@ -197,6 +197,10 @@ async def _settle(consumer: Any, producer: Any, call: Callable[..., Awaitable[An
     """
     batch = _unsettled.get(consumer)
     if batch is not None and batch.producer is not producer:
+        transaction = _transaction_of(producer)
+        if transaction.state is ProducerTransactionState.FATAL_ERROR:
+            # Said now: the former one's offsets are undecided until another producer has taken over from this one too.
+            raise transaction.why_not()
         _go_to_committed(consumer, batch, await call(consumer.committed, list(batch.starts)))
     elif batch is not None:
         with contextlib.suppress(AbortableTransactionError):

@@ -273,7 +273,7 @@ def test_a_change_that_is_too_large_breaks_the_models_connection() -> None:
 
 _MEMBER = """
 import asyncio, sys
-from headrace.cluster.store import Member
+from headrace.cluster.store import StoreMember
 from headrace.cluster.store.directory_session import DirectorySession
 from headrace.cluster.store.node_store import NodeStore
 from headrace.runtime import real_runtime
@@ -283,8 +283,8 @@ async def main():
     session = lambda: DirectorySession(runtime, sys.argv[1], timeout_s=float(sys.argv[2]))
     store = NodeStore(runtime, session, timeout_s=5.0, where="the store")
     await store.open("a-cluster")
-    await store.register(Member(2, bytes(16), "localhost", 1))
-    await store.elect(Member(2, bytes(16), "localhost", 1))
+    await store.register(StoreMember(2, bytes(16), "localhost", 1))
+    await store.elect(StoreMember(2, bytes(16), "localhost", 1))
     print("registered", flush=True)
     await store.lost()
     print("lost", flush=True)

@@ -162,7 +162,7 @@ Fault = Callable[[pytest.MonkeyPatch], None]
         (_the_watermark_changes_the_view, 60),
         (_the_loop_begins_epochs, 5),
         (_markers_count_at_once, 20),
-        (_names_are_forgotten, 150),
+        pytest.param(_names_are_forgotten, 300, marks=pytest.mark.long),
     ],
     ids=lambda value: getattr(value, "__name__", str(value)).strip("_"),
 )

@@ -326,7 +326,7 @@ def test_a_range_is_read_whole_and_no_more(kafka: Cluster) -> None:
         with pytest.raises(RequestTimedOutError, match=r"read up to \d+ of 501"):
             list(reader.read({(topic, 0): (0, 501)}, timeout=0.7))
         with pytest.raises(OffsetOutOfRangeError):
-            list(reader.read({(topic, 0): (900, 901)}, timeout=60))
+            list(reader.read({(topic, 0): (900, 901)}, timeout=1.5))
 
 
 def test_a_range_whose_beginning_was_deleted_is_an_error_or_a_warning(

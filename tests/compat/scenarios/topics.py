@@ -52,6 +52,16 @@ def describe_cluster(world: World, version: int) -> None:
 
 
 @scenario
+def describe_quorum(world: World, version: int) -> None:
+    asked = [{"topic_name": "__cluster_metadata", "partitions": [{"partition_index": 0}]}]
+    answer = world.ask("describe_quorum", version, topics=asked)
+    (found,) = answer.topics[0].partitions
+    assert (answer.error_code, found.error_code, found.leader_id) == (NONE, NONE, world.node_id)
+    assert [voter.replica_id for voter in found.current_voters] == [world.node_id]
+    assert found.high_watermark > 0
+
+
+@scenario
 def describe_topic_partitions(world: World, version: int) -> None:
     topic, topic_id = world.topic(2)
     answer = world.ask("describe_topic_partitions", version, topics=[{"name": topic}], response_partition_limit=2000)

@@ -159,13 +159,3 @@ def test_consuming_in_parallel(desk: Desk) -> None:
     assert printed
     dead = desk.shell("    headrace deadletters list orders.dead\n")
     assert dead == ""
-
-
-@pytest.mark.timeout(900)  # Spark is started four times
-def test_spark_and_the_pipelines(desk: Desk) -> None:
-    pytest.importorskip("pyspark")
-    desk.paste("The command line")
-    copied, pipelines = [text for text in desk.paste("Spark") if text.strip()][-2:]
-    assert copied
-    assert "nothing wrong" in pipelines
-    assert desk.shell("    headrace consume copy --isolation-level read_committed | wc -l\n").strip() == "1000"

@@ -31,7 +31,7 @@ def test_the_model_finds_a_mistake(mutation: Mutation) -> None:
     assert found_after(mutation, mutation.seeds) is not None
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(
     "mutation", [mutation for mutation in MUTATIONS if mutation.seeds > _QUICK], ids=lambda mutation: mutation.name
 )

@@ -112,7 +112,7 @@ def test_a_poll_interrupted_at_any_of_some_places_loses_and_repeats_nothing(
         polled_and_interrupted(at, error(f"at place {at} of {places}"), way)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(("way", "group"), [("records", True), ("arrow", False), ("iterate", True)])
 def test_a_member_interrupted_at_any_of_many_places_loses_and_repeats_nothing(way: str, group: bool) -> None:
     if way == "arrow":

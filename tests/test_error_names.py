@@ -44,6 +44,7 @@ def test_a_fenced_producer_is_one_error_whoever_noticed_it() -> None:
     assert isinstance(answered, headrace.KafkaError)
 
 
+@pytest.mark.slow
 def test_no_two_errors_share_a_name() -> None:
     names = Counter(
         node.name

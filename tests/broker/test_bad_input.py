@@ -211,6 +211,7 @@ def test_a_decompression_bomb_is_unpacked_in_pieces_and_refused_where_it_has_to_
         assert answer.error_code == ErrorCode.NONE
 
 
+@pytest.mark.slow
 def test_a_bomb_past_the_bound_is_refused(
     kafka: EmbeddedBroker, bombs: dict[Codec, bytes], unpacked: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:

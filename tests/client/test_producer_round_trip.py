@@ -277,6 +277,7 @@ def test_threads_that_wait_for_each_record_do_not_disturb_each_other(
         assert mine == list(range(150))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", [7, 5_000])
 def test_records_put_into_columns_early_keep_order_callbacks_and_handles(
     broker_address: str, make_topic: Any, read_all: Any, monkeypatch: pytest.MonkeyPatch, step: int

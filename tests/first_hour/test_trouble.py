@@ -41,6 +41,7 @@ def test_a_topic_that_the_brokers_do_not_know_is_another_thing() -> None:
         sent(producer)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "call",
     [

@@ -123,6 +123,7 @@ def test_what_takes_long_is_not_done_on_the_event_loop(
     assert walks[1][0] == loop_thread
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("codec", CODECS[1:], ids=NAMES[1:])
 def test_a_few_kilobytes_that_grow_to_millions_of_records(
     kafka: EmbeddedBroker, walks: list[tuple[str, int]], codec: Codec

@@ -65,6 +65,7 @@ def test_elements_of_all_arrays_are_counted_together(nested: bool) -> None:
         codec.decode(DescribeConfigsRequest, 4, request(REQUEST_ELEMENTS_MAX + 1))
 
 
+@pytest.mark.slow
 def test_answers_may_have_more(kafka: EmbeddedBroker) -> None:
     """They come from brokers, which tell what there is."""
     empty = MetadataResponse()

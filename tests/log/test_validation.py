@@ -56,6 +56,7 @@ def batches(rng: random.Random) -> list[bytes]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 def test_the_short_look_finds_what_the_long_one_finds(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     cases = batches(random.Random(seed))

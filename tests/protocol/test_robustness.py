@@ -52,6 +52,7 @@ def test_a_message_cut_anywhere_is_malformed() -> None:
             assert not survives(cls, version, raw[:size]), f"{cls.__name__} v{version} cut at {size} of {len(raw)}"
 
 
+@pytest.mark.slow
 def test_a_message_in_a_memoryview_or_bytearray_reads_the_same() -> None:
     for cls, version, raw in samples("views"):
         expected = decode(cls, version, raw)

@@ -70,6 +70,7 @@ def walked(batch: Batch) -> object:
         return "invalid"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("codec", CODECS, ids=NAMES)
 def test_it_takes_and_refuses_what_decoding_does(codec: Codec, monkeypatch: pytest.MonkeyPatch) -> None:
     rng = random.Random(codec)
@@ -143,6 +144,7 @@ def test_a_timestamp_delta_may_be_as_large_as_it_likes() -> None:
     assert walk_records(batch).greatest == -1  # it has wrapped, as Java's does
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("codec", CODECS[1:], ids=NAMES[1:])
 @pytest.mark.parametrize("is_one", [True, False], ids=["one record", "many records"])
 def test_memory_does_not_grow_with_what_is_unpacked(codec: Codec, is_one: bool) -> None:

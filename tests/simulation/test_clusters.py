@@ -37,6 +37,7 @@ async def _produce_and_consume(cluster: SimulatedCluster) -> list[bytes]:
     return found
 
 
+@pytest.mark.slow
 def test_real_brokers_and_clients_take_the_same_course_twice() -> None:
     one, two, other = simulated_cluster(seed=7), simulated_cluster(seed=7), simulated_cluster(seed=8)
     found = one.run(_produce_and_consume)
@@ -123,6 +124,7 @@ def test_what_failed_once_does_not_fail_again(path: Path) -> None:
     assert verdict.failure is None, "\n".join([*verdict.plan.lines(), *verdict.timeline.lines(last=60)])
 
 
+@pytest.mark.slow
 def test_a_plan_is_the_same_after_json_and_takes_the_same_course() -> None:
     plan = plan_for(5)
     assert Plan.of(json.loads(json.dumps(plan.document()))) == plan

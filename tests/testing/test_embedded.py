@@ -38,6 +38,7 @@ def test_data_that_is_thrown_away_is_never_synced(tmp_path: Path, synced: list[i
     assert bool(synced) == keeps
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda text: re.sub(r"\W+", "-", text.splitlines()[-1].strip()))
 def test_the_examples_of_the_page(example: str) -> None:
     exec(compile(example, str(PAGE), "exec"), {"__name__": "example"})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import asyncio
 import contextlib
 import random
@@ -40,7 +41,7 @@ _PATIENCE_S = 60.0
 _SCRATCH_TOPICS = 2
 
 
-class Workload:
+class Workload(abc.ABC):
     """One client. `run` goes on until `is_stopping`, then comes to its end."""
 
     #: Whether it only reads, and should be given everything before it stops.
@@ -55,8 +56,8 @@ class Workload:
         self.host: Host = cluster.client_host(name)
         self.is_stopping = False
 
-    async def run(self) -> None:
-        raise NotImplementedError
+    @abc.abstractmethod
+    async def run(self) -> None: ...
 
     async def pause(self, seconds_max: float) -> None:
         await asyncio.sleep(self.rng.uniform(0.0, seconds_max))

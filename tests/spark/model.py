@@ -52,6 +52,7 @@ from headrace.spark.history import SinkIdentity
 from headrace.spark.markers import Marker
 from headrace.spark.once import MarkerFinding, WriteFailedError, WrongHistoryError, run_batch
 from headrace.spark.steps import BatchSteps, Link, Work
+from headrace.topics import TopicPartition
 
 # --- programs ---------------------------------------------------------------------------------------------------------
 
@@ -147,7 +148,8 @@ class Play:
         self.lines = [self.current]
         """Every checkpoint that a driver was started with: the newest is among them."""
         self.unfinished: BaseException | None = None
-        self.has_written = False
+        self.earlier: list[Life] = []
+        """Drivers of the earlier version."""
         self.names = rng.choice([["main"], ["main"], ["main", "odds"], ["main", "main"]])
         self.as_earlier = self.had_earlier = rng.random() < 0.2 and self.names == ["main"]
 
@@ -169,7 +171,7 @@ class Play:
         world, rng = self.world, self.world.rng
         checkpoint = self.current
         # Earlier versions could not tell: what is done to them is not held against this one.
-        is_known = not self.had_earlier or self.has_written
+        is_known = not self.had_earlier or self._is_marked()
         if self.backups and is_known and rng.random() < 0.25:
             checkpoint = rng.choice(self.backups).copy()
             self.lines.append(checkpoint)
@@ -178,8 +180,10 @@ class Play:
             self.backups.append(self.current.copy())
         if world.topics == ["a"] and not self.as_earlier and rng.random() < 0.25:
             world.topics = ["a", "b"]
+        if self.had_earlier and not self.as_earlier:
+            self._end_earlier()
         life = Life(world, checkpoint, self.tally.lives, drive(self.names, as_earlier=self.as_earlier))
-        was_earlier = self.as_earlier
+        self.earlier += [life] if self.as_earlier else []
         self.as_earlier = self.as_earlier and rng.random() < 0.5
         self.tally.lives += 1
         world.lives.append(life)
@@ -193,8 +197,19 @@ class Play:
                 self.tally.zombies += 1
                 break
         world.lives = [one for one in world.lives if not one.is_done]
-        self.has_written = self.has_written or (life.batches > 0 and not was_earlier)
         return self._judged(life)
+
+    def _is_marked(self) -> bool:
+        """Whether a marker of this version is committed: one of an earlier version only knows a number."""
+        log = self.world.broker.logs.get(TopicPartition("progress", 0))
+        return log is not None and any(Marker.from_bytes(value).query for value in log.committed_values())
+
+    def _end_earlier(self) -> None:
+        """Who changes to this version has stopped the earlier one: its transactions have another name."""
+        for life in self.earlier:
+            self._bury(life)
+        self.world.lives = [one for one in self.world.lives if not one.is_done]
+        self.earlier.clear()
 
     def _judged(self, life: Life) -> bool:
         outcome = life.outcome

@@ -235,7 +235,13 @@ def _wrong(request: Any, rng: random.Random) -> Any:
     if name in ("Fetch", "OffsetForLeaderEpoch", "ListOffsets", "Produce"):
         code = int(ErrorCode.NOT_LEADER_OR_FOLLOWER)
     part = SimpleNamespace(
-        partition_index=0, error_code=code, partition_error_code=code, error_message=None, records=None, offset=-1
+        partition_index=0,
+        error_code=code,
+        partition_error_code=code,
+        error_message=None,
+        records=None,
+        offset=-1,
+        end_offset=-1,
     )
     topic = SimpleNamespace(name="", partitions=[part], partition_responses=[part], results_by_partition=[part])
     return SimpleNamespace(

@@ -23,16 +23,16 @@ $(STAMP): pyproject.toml
 demo: $(STAMP)
 	$(BIN)/headrace demo --spark
 
-# Everything but the longest, under 15 minutes on two cores; ends with the list of what was skipped, and why.
+# Everything but the longest, under 20 minutes on two cores; ends with the list of what was skipped, and why.
 # Spark's tests come after the others, in a run of their own: each uses both cores, and its sockets are not ours to close.
 # More workers than cores: many tests wait for a time to pass.
 test: $(STAMP)
-	$(BIN)/python -m pytest -q -n 3 --dist loadfile --ignore=tests/spark -m "not long"
+	$(BIN)/python -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder --ignore=tests/spark -m "not long"
 	$(BIN)/python -m pytest -q tests/spark -m "not long"
 
 # The fast part, under a minute.
 quick: $(STAMP)
-	$(BIN)/python -m pytest -q -n 3 --dist loadfile --ignore=tests/spark -m "not slow and not long"
+	$(BIN)/python -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder --ignore=tests/spark -m "not slow and not long"
 
 # What takes minutes each: Spark drivers and workers killed at every step, on Apache Kafka too.
 .PHONY: test-long

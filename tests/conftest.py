@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 
 import pytest
@@ -40,6 +40,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.nodeid in QUARANTINED:
             item.add_marker(pytest.mark.flaky(reruns=1))
+    begin_with_slow_files(items)
+
+
+def begin_with_slow_files(items: list[pytest.Item]) -> None:
+    """A worker takes a file at a time: one that takes minutes, begun last, would keep the others waiting."""
+    slow = Counter(item.path for item in items if item.get_closest_marker("slow"))
+    items.sort(key=lambda item: -slow[item.path])
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -173,6 +173,76 @@ def test_one_that_is_closed_by_another_of_the_same_turn_is_not_read():
     asyncio.run(main())
 
 
+def in_one_turn(listener, clients, servers):
+    """Each client sends its number, and all are read in one turn."""
+    for number, client in enumerate(clients):
+        client.transport.write(b"%d" % number)
+    for server in servers:
+        number = server.transport.get_extra_info("socket").fileno()
+        assert select.select([number], [], [], 60)[0], "all have come before any is looked at"
+    listener._ready._read_all()
+
+
+@pytest.mark.parametrize("count", [1, 2, 6, 70])
+def test_answers_of_one_turn_are_sent_whatever_else_happens_in_it(count):
+    class Answering(BufferedRecorder):
+        after = None
+
+        def buffer_updated(self, count):
+            super().buffer_updated(count)
+            transport, answer = self.transport, bytes(self.received) * 3
+            transport.write(answer)
+            assert transport.get_write_buffer_size() in (0, len(answer))
+            if self.after == "more":
+                transport.write(memoryview(b"a part"))
+                transport.write(b" and an end")
+            elif self.after == "fail":
+                raise ValueError("not today")
+            elif self.after is not None:
+                getattr(transport, self.after)()
+
+    async def main():
+        asyncio.get_running_loop().set_exception_handler(lambda loop, context: None)
+        made = await connected(count, Answering)
+        listener, clients, servers = made
+        cases = (None, "more", "close", "abort", "write_eof", "fail")
+        for number, server in enumerate(servers):
+            server.after = cases[number % len(cases)]
+        in_one_turn(*made)
+        assert listener._ready.answered is None
+        for number, (client, server) in enumerate(zip(clients, servers, strict=True)):
+            wanted = b"%d" % number * 3 + (b"a part and an end" if server.after == "more" else b"")
+            await client.until(lambda client=client, wanted=wanted: client.received == wanted)
+        await end(*made)
+
+    asyncio.run(main())
+
+
+def test_an_answer_to_a_client_that_is_gone_keeps_no_other_from_its_own():
+    class Answering(BufferedRecorder):
+        def buffer_updated(self, count):
+            super().buffer_updated(count)
+            if self.fails:
+                self.transport._send = self._reset
+            self.transport.write(b"answer")
+
+        def _reset(self, data):
+            raise ConnectionResetError("gone")
+
+    async def main():
+        made = await connected(3, Answering)
+        _, clients, servers = made
+        for number, server in enumerate(servers):
+            server.fails = number == 1
+        in_one_turn(*made)
+        assert isinstance(await servers[1].lost, ConnectionResetError)
+        for client in (clients[0], clients[2]):
+            await client.until(lambda client=client: client.received == b"answer")
+        await end(*made)
+
+    asyncio.run(main())
+
+
 def test_reading_can_be_paused_and_an_end_of_the_peer_outlasted():
     class Outlasting(BufferedRecorder):
         def eof_received(self):

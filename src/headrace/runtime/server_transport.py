@@ -19,6 +19,10 @@ HAS_EPOLL = hasattr(select, "epoll")
 
 # So many before others on the loop have their turn.
 _READ_PER_TURN = 256
+# Answers of a turn are sent one after the other, and not each when it is ready: to wake a client that has gone to sleep
+# since its last answer costs more than the rest of sending. So many at most, and none waits for longer than that.
+_ANSWERED_MAX = 64
+_ANSWERED_WAIT_S = 0.002
 _HIGH_BYTES = 64 * 1024
 
 
@@ -30,6 +34,8 @@ class ReadyConnections:
         self._epoll: select.epoll | None = None
         self._open = 0
         self._reads: dict[int, Callable[[], None]] = {}
+        #: While several connections are read one after the other: those that have an answer to send when all were read.
+        self.answered: list[ServerTransport] | None = None
 
     def opened(self) -> None:
         self._open += 1
@@ -58,16 +64,36 @@ class ReadyConnections:
     def _read_all(self) -> None:
         assert self._epoll is not None
         reads = self._reads
-        for number, _ in self._epoll.poll(0, _READ_PER_TURN):
-            read = reads.get(number)
-            if read is not None:  # one before it may have closed it
-                read()
+        events = self._epoll.poll(0, _READ_PER_TURN)
+        answered = self.answered = [] if len(events) > 1 else None
+        now = self._loop.time
+        due = 0.0
+        try:
+            for number, _ in events:
+                read = reads.get(number)
+                if read is not None:  # one before it may have closed it
+                    read()
+                if answered:
+                    if len(answered) == 1:
+                        due = now() + _ANSWERED_WAIT_S
+                    elif len(answered) >= _ANSWERED_MAX or now() > due:
+                        self._send_answers(answered)
+        finally:
+            self.answered = None
+            if answered:
+                self._send_answers(answered)
+
+    def _send_answers(self, answered: list[ServerTransport]) -> None:
+        for transport in answered:
+            transport.send_answer()
+        answered.clear()
 
 
 class ServerTransport(asyncio.Transport):
     """One connection that was accepted."""
 
     __slots__ = (
+        "_answer",
         "_closing",
         "_eof",
         "_high",
@@ -106,6 +132,8 @@ class ServerTransport(asyncio.Transport):
         self._protocol = protocol
         self._ready = ready
         self._unsent = bytearray()
+        #: What is sent at the end of the turn in which all connections are read.
+        self._answer: bytes | None = None
         self._high, self._low = _HIGH_BYTES, _HIGH_BYTES // 4
         self._protocol_paused = False
         self._paused = False
@@ -180,6 +208,21 @@ class ServerTransport(asyncio.Transport):
             raise RuntimeError("Cannot call write() after write_eof()")
         if self._lost or not data:
             return
+        if self._answer is not None:
+            self.send_answer()
+        elif type(data) is bytes and not self._unsent and (answered := self._ready.answered) is not None:
+            self._answer = data
+            answered.append(self)
+            return
+        self._send_now(data)
+
+    def send_answer(self) -> None:
+        """Send what was left for the end of the turn."""
+        data, self._answer = self._answer, None
+        if data is not None and not self._lost:
+            self._send_now(data)
+
+    def _send_now(self, data: bytes | bytearray | memoryview) -> None:
         if not self._unsent:
             try:
                 count = self._send(data)
@@ -237,7 +280,7 @@ class ServerTransport(asyncio.Transport):
         self._pause_protocol()
 
     def get_write_buffer_size(self) -> int:
-        return len(self._unsent)
+        return len(self._unsent) + len(self._answer or b"")
 
     def get_write_buffer_limits(self) -> tuple[int, int]:
         return self._low, self._high
@@ -248,6 +291,7 @@ class ServerTransport(asyncio.Transport):
     def write_eof(self) -> None:
         if self._closing or self._eof:
             return
+        self.send_answer()
         self._eof = True
         if not self._unsent:
             self._socket.shutdown(socket.SHUT_WR)
@@ -263,6 +307,7 @@ class ServerTransport(asyncio.Transport):
     def close(self) -> None:
         if self._closing:
             return
+        self.send_answer()
         self._closing = True
         self._ready.discard(self._number)
         if not self._unsent:
@@ -279,6 +324,7 @@ class ServerTransport(asyncio.Transport):
         self._force_close(error)
 
     def _force_close(self, error: BaseException | None) -> None:
+        self.send_answer()  # which was written before, and would be with the kernel if it had not been kept
         if self._lost:
             return
         if self._unsent:

@@ -352,8 +352,9 @@ class Partition:
         config = log.config
         if (
             leadership.leader_id != self._own_id
-            or self._offline is not None
+            or self._refusal is not None
             or self.turns.held is not None
+            or self.writer.busy  # before the check, which writes its corrections into the bytes: they may come again
             or self.state is not None
             or len(leadership.replicas) != 1
             or config.flush_messages != _NEVER_FLUSHED

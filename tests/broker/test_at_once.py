@@ -24,7 +24,7 @@ from headrace.protocol.messages.produce import (
     TopicProduceData,
 )
 from headrace.records import TimestampType
-from headrace.runtime import DiskError
+from headrace.runtime import DiskError, OverloadedError
 
 from . import raw
 from .played import World, run
@@ -255,6 +255,35 @@ def test_a_batch_that_waits_for_the_disk_is_stamped_once() -> None:
         await asyncio.sleep(1)
         codes = [raw.produced(answer).error_code for answer in answers(world, ProduceResponse, 12)]
         assert codes == [ErrorCode.NONE] * 3
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("full", ["submit", "sync"])
+def test_a_disk_that_is_asked_for_too_much_costs_a_batch_and_not_the_connection(
+    monkeypatch: pytest.MonkeyPatch, full: str
+) -> None:
+    async def scenario(world: World) -> None:
+        partition = world.broker.partition("t", 0)
+        if full == "sync":
+            partition.reconfigure(replace(partition.log.config, flush_messages=1))
+        world.send((produce(raw.batch([b"one"])), 12))
+        await asyncio.sleep(1)
+        syncing = partition.writer.sync((partition.log,))
+
+        def is_full(*args: Any) -> Any:
+            raise OverloadedError("too much waits")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(partition.writer, full, is_full)
+            world.transport.written.clear()
+            world.send((produce(raw.batch([b"two"])), 12))
+            await syncing
+            await asyncio.sleep(1)
+        (answer,) = answers(world, ProduceResponse, 12)
+        assert raw.produced(answer).error_code == ErrorCode.KAFKA_STORAGE_ERROR
+        assert not world.transport.closed
+        assert not partition.is_offline
 
     run(scenario)
 

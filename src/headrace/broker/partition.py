@@ -333,7 +333,10 @@ class Partition:
             raise self._failed(error) from error
         if appended is BUSY:
             # Submitted now, not when somebody waits for it: appends keep the order in which they were asked for.
-            submitted = self.writer.submit(self._append_in_turn, log, *work)
+            try:
+                submitted = self.writer.submit(self._append_in_turn, log, *work)
+            except OverloadedError as error:
+                raise self._failed(error) from error
             return self.turns.begin(self._append_later(log, submitted, len(records), acks, epoch, timeout_ms))
         if appended.sync_due or (appended.duplicate and log.durable_end <= appended.last_offset):
             return self.turns.begin(self._sync_then(log, appended, len(records), acks, epoch, timeout_ms))
@@ -563,8 +566,10 @@ class Partition:
             self._deletions.end(f"{self.key}: {reason}")
             self._deletions = None
 
-    def _failed(self, error: DiskError) -> KafkaStorageError:
-        if not error.is_shortage or self.log.failure is not None:
+    def _failed(self, error: DiskError | OverloadedError) -> KafkaStorageError:
+        """What is answered when the disk cannot do something; for good, unless it only has too much to do."""
+        may_pass = isinstance(error, OverloadedError) or error.is_shortage
+        if not may_pass or self.log.failure is not None:
             self.go_offline(str(error))
         return KafkaStorageError(f"{self.key}: {error}")
 

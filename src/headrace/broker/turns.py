@@ -13,7 +13,7 @@ from typing import Any, TypeVar, TypeVarTuple
 
 from headrace.errors import KafkaStorageError
 from headrace.log import Log
-from headrace.runtime import BUSY, DirectoryWriter, DiskError
+from headrace.runtime import BUSY, DirectoryWriter, DiskError, OverloadedError
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -28,7 +28,7 @@ class LogTurns:
         self,
         log: Log,
         writer: DirectoryWriter,
-        failed: Callable[[DiskError], KafkaStorageError],
+        failed: Callable[[DiskError | OverloadedError], KafkaStorageError],
         changed: Callable[[], None],
     ) -> None:
         """`failed` is told what the disk said, and makes of it what is answered; `changed` that readers look again."""
@@ -53,7 +53,7 @@ class LogTurns:
             if done is not BUSY:
                 return done
             return await asyncio.shield(self.begin(_result(self.writer.submit(change, *args))))
-        except DiskError as error:
+        except (DiskError, OverloadedError) as error:
             raise self._failed(error) from error
 
     async def change_log(self, change: Callable[[Log, *Ts], object], *args: *Ts) -> None:
@@ -63,7 +63,7 @@ class LogTurns:
     async def _change(self, change: Callable[[Log, *Ts], object], *args: *Ts) -> None:
         try:
             await self.writer.submit(change, self.log, *args)
-        except DiskError as error:
+        except (DiskError, OverloadedError) as error:
             raise self._failed(error) from error
         self._changed()
 
@@ -75,7 +75,7 @@ class LogTurns:
         """As `sync`, for what has begun to use the log already."""
         try:
             await self.writer.sync((log,))
-        except DiskError as error:
+        except (DiskError, OverloadedError) as error:
             raise self._failed(error) from error
 
     async def exchange(self, work: Callable[[], Awaitable[None]]) -> None:

@@ -11,22 +11,10 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from headrace.error_codes import ErrorCode as ErrorCode
-
-
-class HeadraceError(Exception):
-    """The root of all errors that Headrace raises on purpose. Its text says what happened, to what, and what to do."""
-
-
-class RetriableError(HeadraceError):
-    """Mixed into errors that may be gone when the same thing is tried again."""
-
-
-class TransactionError(HeadraceError):
-    """The root of what transactions raise: `__cause__` is the error that started it, where there was one."""
-
-
-class FatalTransactionError(TransactionError):
-    """This producer can do no more transactions: close it, and make a new one (which ends what this one left open)."""
+from headrace.error_kinds import FatalTransactionError as FatalTransactionError
+from headrace.error_kinds import HeadraceError as HeadraceError
+from headrace.error_kinds import RetriableError as RetriableError
+from headrace.error_kinds import TransactionError as TransactionError
 
 
 class KafkaError(HeadraceError):

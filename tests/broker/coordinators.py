@@ -148,6 +148,7 @@ class FakePartition:
         self.leader_epoch = 0
         self.is_leader = True
         self.watchers = Watchers()
+        self.turns = self  # whose `change_log` is here
         self.committed_max: int | None = None  # as far as others have it, if they are behind
 
     @property

@@ -94,10 +94,10 @@ class Stress:
             for partition in list(inside.replicas.partitions.values()):
                 kind, log = rng.random(), partition.log
                 if kind < 0.3:
-                    await partition.sync()
+                    await partition.turns.sync()
                 elif kind < 0.5:
                     before = min(log.high_watermark, log.start_offset + rng.randint(0, 30))
-                    await partition.change_log(Log.delete_records, before)
+                    await partition.turns.change_log(Log.delete_records, before)
             await inside.maintenance._retain()
 
         self.kafka.call(work)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import struct
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from headrace.broker.dispatch import RequestContext
 from headrace.broker.pipeline import RequestPipeline
+from headrace.error_codes import ErrorCode
 from headrace.protocol import codec
 from headrace.protocol.api import ApiKey
 from headrace.protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
@@ -21,7 +23,8 @@ from headrace.protocol.messages.produce import (
     ProduceResponse,
     TopicProduceData,
 )
-from headrace.runtime import DiskError
+from headrace.records import TimestampType
+from headrace.runtime import DiskError, OverloadedError
 
 from . import raw
 from .played import World, run
@@ -210,6 +213,77 @@ def test_a_batch_that_waits_for_the_disk_is_not_changed_by_what_comes_after_it()
         (answer,) = answers(world, FetchResponse, 12)
         values = [value for _, value in raw.values_of(raw.fetched(answer).records)]
         assert values == [b"a" * 90, b"b" * 90]
+
+    run(scenario)
+
+
+def test_what_a_broker_may_not_do_while_it_counts_as_dead_it_does_not_do_in_one_go_either() -> None:
+    async def scenario(world: World) -> None:
+        message = (produce(raw.batch([b"x"])), 12)
+        world.send(message)
+        partition = world.broker.partition("t", 0)
+        end_offset = partition.log.end_offset
+        world.broker.replicas.suspend("its session is over")
+        world.transport.written.clear()
+        world.send(message)
+        (answer,) = answers(world, ProduceResponse, 12)
+        assert raw.produced(answer).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        assert partition.log.end_offset == end_offset
+        world.broker.replicas.resume()
+        world.transport.written.clear()
+        world.send(message)
+        (answer,) = answers(world, ProduceResponse, 12)
+        assert raw.produced(answer).base_offset == end_offset
+
+    run(scenario)
+
+
+def test_a_batch_that_waits_for_the_disk_is_stamped_once() -> None:
+    """A broker's stamp in a batch that a client sends is refused: none may be written into what is tried again."""
+
+    async def scenario(world: World) -> None:
+        partition = world.broker.partition("t", 0)
+        partition.reconfigure(replace(partition.log.config, timestamp_type=TimestampType.LOG_APPEND_TIME))
+        message = (produce(raw.batch([b"x"])), 12)
+        world.send(message)
+        world.transport.written.clear()
+        syncing = partition.writer.sync((partition.log,))
+        world.send(message)
+        # Also one that came with others, and lies in no buffer that is filled again.
+        world.send_bytes(raw.frame(*message) + raw.frame(*message))
+        await syncing
+        await asyncio.sleep(1)
+        codes = [raw.produced(answer).error_code for answer in answers(world, ProduceResponse, 12)]
+        assert codes == [ErrorCode.NONE] * 3
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("full", ["submit", "sync"])
+def test_a_disk_that_is_asked_for_too_much_costs_a_batch_and_not_the_connection(
+    monkeypatch: pytest.MonkeyPatch, full: str
+) -> None:
+    async def scenario(world: World) -> None:
+        partition = world.broker.partition("t", 0)
+        if full == "sync":
+            partition.reconfigure(replace(partition.log.config, flush_messages=1))
+        world.send((produce(raw.batch([b"one"])), 12))
+        await asyncio.sleep(1)
+        syncing = partition.writer.sync((partition.log,))
+
+        def is_full(*args: Any) -> Any:
+            raise OverloadedError("too much waits")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(partition.writer, full, is_full)
+            world.transport.written.clear()
+            world.send((produce(raw.batch([b"two"])), 12))
+            await syncing
+            await asyncio.sleep(1)
+        (answer,) = answers(world, ProduceResponse, 12)
+        assert raw.produced(answer).error_code == ErrorCode.KAFKA_STORAGE_ERROR
+        assert not world.transport.closed
+        assert not partition.is_offline
 
     run(scenario)
 

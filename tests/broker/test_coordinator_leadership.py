@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from headrace.broker.broker import Broker
-from headrace.broker.partition import Leadership
+from headrace.broker.leadership import Leadership
 from headrace.broker.write_order import begin_append
 from headrace.cluster.topic_names import CONSUMER_OFFSETS, TRANSACTION_STATE
 from headrace.errors import ErrorCode, KafkaStorageError
@@ -439,7 +439,7 @@ def test_an_append_that_waits_for_its_turn_is_refused_when_its_epoch_is_over_by_
         await broker.metadata.create(CreatableTopic(name=TOPIC, num_partitions=1, replication_factor=1))
         partition = broker.partition(TOPIC, 0)
         may_end = asyncio.Event()
-        exchange = asyncio.ensure_future(partition.exchange(may_end.wait))  # type: ignore[arg-type]
+        exchange = asyncio.ensure_future(partition.turns.exchange(may_end.wait))  # type: ignore[arg-type]
         await asyncio.sleep(0)
         began_in = partition.leadership
         ended = {}
@@ -480,7 +480,7 @@ def test_what_an_earlier_epoch_asked_for_and_comes_to_the_log_late_is_read(tmp_p
         while not groups.coordinator.is_loaded(0):
             await asyncio.sleep(0)
         may_go_on = threading.Event()
-        blocked = asyncio.ensure_future(partition.change_log(lambda log: may_go_on.wait(10)))
+        blocked = asyncio.ensure_future(partition.turns.change_log(lambda log: may_go_on.wait(10)))
         await turns()
         asked = answer(groups.call(groups.coordinator.offset_commit, context(8), commit_request("g", {0: 5})))
         before = partition.leadership

@@ -97,7 +97,7 @@ class Actor:
 
 async def keep_syncing(inside: Broker) -> None:
     while True:
-        await inside.partition(CONSUMER_OFFSETS, 0).sync()
+        await inside.partition(CONSUMER_OFFSETS, 0).turns.sync()
 
 
 async def story(inside: Broker) -> None:

@@ -25,7 +25,7 @@ def test_an_append_that_fails_unexpectedly_after_an_exchange_holds_nobody_up(mon
         await broker.metadata.create(CreatableTopic(name="t", num_partitions=1, replication_factor=1))
         partition = broker.partition("t", 0)
         may_end = asyncio.Event()
-        exchange = asyncio.ensure_future(partition.exchange(may_end.wait))  # type: ignore[arg-type]
+        exchange = asyncio.ensure_future(partition.turns.exchange(may_end.wait))  # type: ignore[arg-type]
         await asyncio.sleep(0)
         append = Log.append
 

@@ -114,7 +114,7 @@ def test_a_topic_made_anew_keeps_its_records_through_a_kill() -> None:
     async def life(broker: Broker) -> None:
         await create(broker, "t", flush_messages="1")
         await write(broker, "t", *[b"%d" % number for number in range(100)])
-        await broker.partition("t", 0).change_log(Log.delete_records, 80)
+        await broker.partition("t", 0).turns.change_log(Log.delete_records, 80)
         await asyncio.sleep(61)  # the checkpoints are written each minute
         await delete(broker, "t")
         await create(broker, "t", flush_messages="1")
@@ -136,7 +136,7 @@ def test_a_partition_left_offline_is_not_served_until_it_is_restored_or_deleted(
     async def life(broker: Broker) -> None:
         await create(broker, "t")
         await write(broker, "t", *[b"%d" % number * 500 for number in range(100)])
-        await broker.partition("t", 0).sync()
+        await broker.partition("t", 0).turns.sync()
         await asyncio.sleep(61)
 
     async def scenario(machine: SimulatedBroker) -> None:

@@ -98,7 +98,7 @@ class Story:
 
     async def delete_records(self, name: str, index: int, before: int) -> None:
         self.topics[name].start[index] = before
-        await self.broker.partition(name, index).change_log(Log.delete_records, before)
+        await self.broker.partition(name, index).turns.change_log(Log.delete_records, before)
 
     async def move(self, name: str, index: int) -> None:
         """To the other log directory."""

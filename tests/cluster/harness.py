@@ -18,8 +18,15 @@ from headrace.cluster.controller import Controller
 from headrace.cluster.decision import Decision
 from headrace.cluster.image import Endpoint, Image
 from headrace.cluster.records import MetadataRecord, Unknown, decode_record, encode_record
+from headrace.error_codes import ErrorCode
 from headrace.protocol.api import ApiKey, api, is_flexible
 from headrace.protocol.codec import decode, decode_request_header, encode_response
+from headrace.protocol.messages.create_topics import (
+    CreatableReplicaAssignment,
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreateTopicsRequest,
+)
 
 BEHAVIOUR = Path(__file__).parent.parent / "reference" / "behaviour"
 LISTENER = "PLAINTEXT"
@@ -142,3 +149,16 @@ def _any_words(value: Any, fields: Iterable[str]) -> Any:
 
 def cases(file: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (BEHAVIOUR / file).read_text(encoding="utf-8").splitlines()]
+
+
+def create(cluster: OneBroker, name: str, replicas: list[list[int]], **configs: str) -> None:
+    """Make a topic whose partitions have these replicas."""
+    topic = CreatableTopic(
+        name=name,
+        num_partitions=-1,
+        replication_factor=-1,
+        assignments=[CreatableReplicaAssignment(partition_index=i, broker_ids=ids) for i, ids in enumerate(replicas)],
+        configs=[CreatableTopicConfig(name=key.replace("_", "."), value=value) for key, value in configs.items()],
+    )
+    answer = cluster.decide(cluster.controller.create_topics(cluster.image, CreateTopicsRequest(topics=[topic])))
+    assert answer.topics[0].error_code == ErrorCode.NONE, answer

@@ -17,7 +17,8 @@ from typing import Any, TypeVar
 
 os.environ.setdefault("HEADRACE_CHECK_OWNERS", "1")  # when it is run as a command
 
-from headrace.broker.partition import Isolation, Leadership, Partition
+from headrace.broker.leadership import Isolation, Leadership
+from headrace.broker.partition import Partition
 from headrace.errors import InvalidTxnStateError, NotLeaderOrFollowerError, OffsetOutOfRangeError
 from headrace.log import Appended, Caches, Log, LogConfig, Origin, Slice, WouldBlockError
 from headrace.log.cleaner import Cleaner
@@ -140,8 +141,8 @@ class World:
         await asyncio.sleep(0.01)
         self.over = True
         await asyncio.gather(*others)
-        await self.partition.sync()
-        await self.partition.idle()
+        await self.partition.turns.sync()
+        await self.partition.turns.idle()
         await self.writer.close()
 
     async def _nap(self, times: float = 1.0) -> None:
@@ -258,7 +259,7 @@ class World:
     # ---- those who look after the log ----------------------------------------------------------------------------
 
     async def _change(self, log: Log, change: Callable[[], None]) -> None:
-        await self.partition.change_log(lambda _: change())
+        await self.partition.turns.change_log(lambda _: change())
 
     async def _tend(self) -> None:
         rng = self.rng
@@ -266,13 +267,13 @@ class World:
         while not self.over:
             kind = self.favourite if rng.random() < 0.4 else rng.choice(self.kinds)
             if kind == "retain":
-                await self.partition.change_log(_retain, self.host.clock.now_ms())
+                await self.partition.turns.change_log(_retain, self.host.clock.now_ms())
             elif kind == "delete" and not self.compacts:
-                await self.partition.change_log(Log.delete_records, rng.randint(0, self.log.high_watermark))
+                await self.partition.turns.change_log(Log.delete_records, rng.randint(0, self.log.high_watermark))
             elif kind == "purge" and not self.compacts:
-                await self.partition.change_log(_purge, self.host.clock.now_ms())
+                await self.partition.turns.change_log(_purge, self.host.clock.now_ms())
             elif kind == "roll":
-                await self.partition.change_log(Log.roll)
+                await self.partition.turns.change_log(Log.roll)
             elif kind == "compact" and self.compacts:
                 await self.cleaner.clean_once([self.log])
             elif kind == "epoch":
@@ -298,7 +299,7 @@ class World:
     async def _sync(self) -> None:
         while not self.over:
             written = set(self.acknowledged)
-            await self.partition.sync()
+            await self.partition.turns.sync()
             self.durable |= written
             await self._nap(self.sync_pause)
 

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from tests.log.making import NOW_MS, PARTITION, batch, make_host, marker, open_log
 
-from headrace.broker.partition import Leadership, Partition
+from headrace.broker.leadership import Leadership
+from headrace.broker.partition import Partition
 from headrace.errors import InvalidTxnStateError, KafkaStorageError, NotLeaderOrFollowerError
 from headrace.log import UNVERIFIED, Log, LogConfig, Origin, Slice, reading
 from headrace.log import segment as segment_module
@@ -410,7 +411,7 @@ def test_a_late_batch_behind_its_transactions_end_is_refused() -> None:
         partition = served(simulation, log)
         first = batch(b"v", producer=(7, 0, 0), transactional=True)
         partition.append(first, verification=log.start_verification(7, 0, 0))
-        syncing = asyncio.ensure_future(partition.sync())
+        syncing = asyncio.ensure_future(partition.turns.sync())
         while not partition.writer.busy:
             await asyncio.sleep(0)
         ending = partition.append(marker(7, commit=False), origin=Origin.COORDINATOR)
@@ -444,7 +445,7 @@ def test_what_waits_for_the_disk_is_refused_when_a_new_leader_epoch_has_begun() 
         log = open_log(simulation.host())
         partition = served(simulation, log)
         partition.append(batch(b"v"))
-        syncing = asyncio.ensure_future(partition.sync())
+        syncing = asyncio.ensure_future(partition.turns.sync())
         while not partition.writer.busy:
             await asyncio.sleep(0)
         earlier = partition.append(batch(b"v"))
@@ -457,7 +458,7 @@ def test_what_waits_for_the_disk_is_refused_when_a_new_leader_epoch_has_begun() 
         for appended in (later, syncing):
             assert isinstance(appended, asyncio.Future)
             await appended
-        await partition.idle()
+        await partition.turns.idle()
         assert [tuple(entry) for entry in log.epochs.entries] == [(0, 0), (5, 1)]
         await partition.writer.close()
 
@@ -496,8 +497,8 @@ def test_a_log_that_is_served_is_changed_by_its_writer_and_the_watermark_by_the_
         with pytest.raises(NotTheOwnerError):
             log.apply_retention(NOW_MS)
         with pytest.raises(NotTheOwnerError):
-            await partition.change_log(lambda log: log.update_high_watermark(0))
-        await partition.change_log(Log.roll)
+            await partition.turns.change_log(lambda log: log.update_high_watermark(0))
+        await partition.turns.change_log(Log.roll)
         assert log.end_offset == 1
         await partition.writer.close()
 

@@ -59,8 +59,8 @@ async def heartbeat(broker: Broker, request: BrokerHeartbeatRequest) -> BrokerHe
 
 def _on_answer(broker: Broker, image: Image, request: BrokerHeartbeatRequest) -> Decision[BrokerHeartbeatResponse]:
     node_id = request.broker_id
-    known = image.brokers.get(node_id)
-    if known is None or known.epoch != request.broker_epoch:
+    known = image.broker_of_epoch(node_id, request.broker_epoch)
+    if known is None:
         return Decision(BrokerHeartbeatResponse(error_code=ErrorCode.STALE_BROKER_EPOCH))
     is_caught_up = request.current_metadata_offset > known.epoch
     response = BrokerHeartbeatResponse(is_caught_up=is_caught_up, is_fenced=known.fenced)

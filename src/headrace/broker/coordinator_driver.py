@@ -328,7 +328,7 @@ class CoordinatorDriver(Generic[OutcomeT, ShardT]):
         """Replay a partition of the topic, read off the loop and folded in turns, then let it be served."""
         partition = self.broker.partition(self.topic, index)
         # What was asked for in an earlier epoch and is still under way may come to the log yet: it has to be read too.
-        await partition.change_log(_nothing)
+        await partition.turns.change_log(_nothing)
         started = self.broker.runtime.clock.monotonic()
         count, end_offset = 0, partition.log.end_offset
         chunks = stored_records(partition.log, end_offset)

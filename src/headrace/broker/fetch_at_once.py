@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from headrace.broker.fetching import READ_AHEAD_BYTES
-from headrace.broker.partition import NO_LEADER_EPOCH, Isolation
+from headrace.broker.leadership import NO_LEADER_EPOCH, Isolation
 from headrace.errors import KafkaError
 from headrace.log import WouldBlockError
 from headrace.protocol.common_shapes import (

@@ -37,7 +37,8 @@ from headrace.broker.fetch_sessions import (
     next_epoch,
 )
 from headrace.broker.leaders import addresses, leader_and_epoch, not_here
-from headrace.broker.partition import NO_LEADER_EPOCH, Isolation, Partition
+from headrace.broker.leadership import NO_LEADER_EPOCH, Isolation
+from headrace.broker.partition import Partition
 from headrace.broker.purgatory import Waiter, Watchers
 from headrace.broker.replication.selection import nearest
 from headrace.broker.replication.truncation import NotInLogError, divergence

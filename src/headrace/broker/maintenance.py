@@ -122,7 +122,7 @@ class Maintenance:
         """Sync the logs whose topic asks for it by time (`flush.ms`)."""
         now_ms = self._broker.runtime.clock.now_ms()
         due = [
-            self._tried(f"flush of {partition.key}", partition.sync())
+            self._tried(f"flush of {partition.key}", partition.turns.sync())
             for partition in self._partitions()
             if partition.log.config.flush_ms < NEVER_MS and partition.log.sync_due(now_ms)
         ]
@@ -134,7 +134,7 @@ class Maintenance:
         now_ms = self._broker.runtime.clock.now_ms()
         for partition in self._partitions():
             # Its disk may fail, or its topic be deleted: no reason to keep the others waiting.
-            await self._tried(f"retention of {partition.key}", partition.change_log(_retain, now_ms))
+            await self._tried(f"retention of {partition.key}", partition.turns.change_log(_retain, now_ms))
         self._forget_absent()
 
     async def _checkpoint(self) -> None:
@@ -174,7 +174,7 @@ class Maintenance:
                 raise KafkaStorageError(f"{current.partition} was moved or made anew while it was compacted")
             change()
 
-        await self._broker.partition(topic, index).change_log(unless_exchanged)
+        await self._broker.partition(topic, index).turns.change_log(unless_exchanged)
 
     async def _tidy(self) -> None:
         """Remove what was deleted some time ago, and keep the metadata log short."""

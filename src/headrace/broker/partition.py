@@ -13,18 +13,14 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections import deque
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
-from enum import IntEnum
-from typing import TypeVar, TypeVarTuple
+from collections.abc import Awaitable
 
+from headrace.broker.leadership import NO_LEADER, NO_LEADER_EPOCH, Isolation, Leadership
 from headrace.broker.purgatory import Watchers
-from headrace.broker.replication.acks import AckWaiters
-from headrace.broker.replication.commits import TooFewError, TooLateError, WaitingAppend
+from headrace.broker.replication.commits import Commits
 from headrace.broker.replication.deletions import Deletions, low_watermark
 from headrace.broker.replication.follower import Position, is_about, position
-from headrace.broker.replication.leader import LeaderState, Proposal, Term
+from headrace.broker.replication.leader import LeaderState, Proposal
 from headrace.broker.replication.surroundings import ALONE, Surroundings
 from headrace.broker.turns import LogTurns
 from headrace.errors import (
@@ -42,51 +38,27 @@ from headrace.topics import TopicPartition
 _CLIENT = Origin.CLIENT
 _NEVER_FLUSHED = LogConfig().flush_messages
 ROLE_RETRY_S = 0.1
-NO_LEADER_EPOCH = NO_LEADER = -1
-
-T = TypeVar("T")
-Ts = TypeVarTuple("Ts")
-
-
-class Isolation(IntEnum):
-    READ_UNCOMMITTED = 0
-    READ_COMMITTED = 1
-
-
-@dataclass(slots=True)
-class Leadership:
-    """What the cluster's metadata says about a partition, as far as serving it needs."""
-
-    leader_id: int
-    leader_epoch: int
-    replicas: list[int]
-    isr: list[int]
-    partition_epoch: int = -1
-
-    def term(self) -> Term:
-        return Term(self.leader_id, self.leader_epoch, self.partition_epoch, tuple(self.replicas), tuple(self.isr))
 
 
 class Partition:
     """Appends to and reads from one partition whose replica is here."""
 
     __slots__ = (
-        "_acks",
+        "_commits",
         "_deletions",
         "_offline",
         "_own_id",
         "_refusal",
         "_role_epoch",
         "_surroundings",
-        "_turns",
-        "_uncommitted",
-        "_writer",
         "append_watchers",
         "key",
         "leadership",
         "log",
         "state",
+        "turns",
         "watchers",
+        "writer",
     )
 
     def __init__(
@@ -100,8 +72,6 @@ class Partition:
     ) -> None:
         self._own_id = own_id
         self.key = key
-        self.log = log
-        self.writer = writer
         self.leadership = leadership
         self._surroundings = surroundings
         #: Who waits for something to be committed; and who for something to be appended: followers.
@@ -111,30 +81,24 @@ class Partition:
         self.state: LeaderState | None = None
         #: The leader epoch whose role is in effect; others wait for their turn at the writer.
         self._role_epoch = NO_LEADER_EPOCH - 1
-        self._acks: AckWaiters[WaitingAppend] = AckWaiters()
+        self._commits = Commits(key, self.watchers, self.append_watchers)
         #: Who waits until other replicas have deleted records, too; most partitions never have any.
         self._deletions: Deletions | None = None
-        # Ends and sizes of batches that are not committed yet.
-        self._uncommitted: deque[tuple[int, int]] = deque()
         self._offline: str | None = None
         #: Why nothing is done here as the leader: the log is offline, or this broker counts as dead (`suspend`).
         self._refusal: str | None = None
-        # Who uses the log, and who has to wait while it is exchanged.
-        self._turns = LogTurns()
+        #: Who uses the log, and who has to wait while it is exchanged.
+        self.turns = LogTurns(log, writer, self._failed, self.wake_all)
+        self.put(log, writer)
         self._change_role()
         self._advance(log.end_offset)
 
     # --- state
 
-    @property
-    def writer(self) -> DirectoryWriter:
-        return self._writer
-
-    @writer.setter
-    def writer(self, writer: DirectoryWriter) -> None:
-        """The writer of the directory that the log is in: from now on nobody else changes the log."""
-        self._writer = writer
-        self.log.writer = writer
+    def put(self, log: Log, writer: DirectoryWriter) -> None:
+        """Serve this log, in the directory of that writer: from now on nobody else changes it."""
+        self.log = self.turns.log = log
+        self.writer = log.writer = self.turns.writer = writer
 
     @property
     def is_leader(self) -> bool:
@@ -179,7 +143,7 @@ class Partition:
         elif self._role_epoch == leadership.leader_epoch and self.is_leader and len(leadership.replicas) > 1:
             self._take_effect()  # it is given its first followers
         # What waits to be synced becomes visible with its own acknowledgement.
-        self._advance(_durable_end(self.log))
+        self._advance(self.log.durable_end)
         self.wake_all()
 
     def reconfigure(self, config: LogConfig) -> None:
@@ -200,20 +164,19 @@ class Partition:
     def _change_role(self) -> None:
         """Begin a leader epoch: what is appended from now on belongs to it, what was asked for before does not."""
         self.state = None
-        self._uncommitted.clear()
-        for waiting in self._acks.drain():
-            waiting.end(NotLeaderOrFollowerError(f"{self.key}: the leader epoch ended before this was committed"))
+        self._commits.forget()
+        self._commits.end(NotLeaderOrFollowerError, "the leader epoch ended before this was committed")
         self._end_deletions("the leader epoch ended before every replica had deleted the records")
-        if self._turns.held is not None:
-            self._turns.held.append(self._change_role)
+        if self.turns.held is not None:
+            self.turns.held.append(self._change_role)
             return
         log, epoch = self.log, self.leadership.leader_epoch
         leads = self.leadership.leader_id == self._own_id
-        if self._writer.try_inline(_take_role, log, epoch, leads) is not BUSY:
+        if self.writer.try_inline(_take_role, log, epoch, leads) is not BUSY:
             self._take_effect()
             return
         try:
-            self._turns.begin(self._change_role_later(self._writer.submit(_take_role, log, epoch, leads), epoch))
+            self.turns.begin(self._change_role_later(self.writer.submit(_take_role, log, epoch, leads), epoch))
         except OverloadedError:
             # Too much waits for the disk. What is appended before the next try begins the epoch by itself.
             asyncio.get_running_loop().call_later(ROLE_RETRY_S, self._retry_role_change, epoch)
@@ -241,7 +204,7 @@ class Partition:
                 self._own_id,
                 leadership.term(),
                 self._surroundings.broker_epoch,
-                end_offset=_durable_end(log),
+                end_offset=log.durable_end,
                 high_watermark=log.high_watermark,
                 now_ms=self._surroundings.now_ms(),
                 lag_time_max_ms=self._surroundings.lag_time_max_ms,
@@ -254,8 +217,7 @@ class Partition:
     def go_offline(self, reason: str) -> None:
         """The disk below failed: nothing is served from here any more."""
         self._offline = self._refusal = reason
-        for waiting in self._acks.drain():
-            waiting.end(KafkaStorageError(f"{self.key}: its log directory is offline ({reason})"))
+        self._commits.end(KafkaStorageError, f"its log directory is offline ({reason})")
         self._end_deletions(reason)
         self.wake_all()
 
@@ -266,8 +228,7 @@ class Partition:
         """
         if self._offline is None:
             self._refusal = reason
-        for waiting in self._acks.drain():
-            waiting.end(NotLeaderOrFollowerError(f"{self.key}: {reason}"))
+        self._commits.end(NotLeaderOrFollowerError, reason)
         self._end_deletions(reason)
         self.wake_all()
 
@@ -335,10 +296,10 @@ class Partition:
         with the batch or with this replica; then nothing was written. TakesLongError: a client's batch is to be checked
         first (`Log.check`), on another thread, and `checked` is what comes of that.
         """
-        if self._turns.held is not None:
+        if self.turns.held is not None:
             if checked is None and origin is _CLIENT:
                 checked = self.log.check(records, short=True)
-            return self._turns.hold_back(
+            return self.turns.hold_back(
                 functools.partial(
                     self.append,
                     records,
@@ -367,15 +328,18 @@ class Partition:
         epoch = leadership.leader_epoch
         work = (records, epoch, origin, None, verification, transaction_version, checked)
         try:
-            appended = self._writer.try_inline(log.append, *work)
+            appended = self.writer.try_inline(log.append, *work)
         except DiskError as error:
             raise self._failed(error) from error
         if appended is BUSY:
             # Submitted now, not when somebody waits for it: appends keep the order in which they were asked for.
-            submitted = self._writer.submit(self._append_in_turn, log, *work)
-            return self._turns.begin(self._append_later(log, submitted, len(records), acks, epoch, timeout_ms))
-        if appended.sync_due or (appended.duplicate and _is_volatile(log, appended)):
-            return self._turns.begin(self._sync_then(log, appended, len(records), acks, epoch, timeout_ms))
+            try:
+                submitted = self.writer.submit(self._append_in_turn, log, *work)
+            except OverloadedError as error:
+                raise self._failed(error) from error
+            return self.turns.begin(self._append_later(log, submitted, len(records), acks, epoch, timeout_ms))
+        if appended.sync_due or (appended.duplicate and log.durable_end <= appended.last_offset):
+            return self.turns.begin(self._sync_then(log, appended, len(records), acks, epoch, timeout_ms))
         if self.state is None:
             self._advance(appended.last_offset + 1)
             self._after(appended, len(records))
@@ -391,8 +355,9 @@ class Partition:
         config = log.config
         if (
             leadership.leader_id != self._own_id
-            or self._offline is not None
-            or self._turns.held is not None
+            or self._refusal is not None
+            or self.turns.held is not None
+            or self.writer.busy  # before the check, which writes its corrections into the bytes: they may come again
             or self.state is not None
             or len(leadership.replicas) != 1
             or config.flush_messages != _NEVER_FLUSHED
@@ -405,7 +370,7 @@ class Partition:
             return None
         epoch = leadership.leader_epoch
         try:
-            appended = self._writer.try_inline(log.append, records, epoch, _CLIENT, None, UNVERIFIED, 0, checked)
+            appended = self.writer.try_inline(log.append, records, epoch, _CLIENT, None, UNVERIFIED, 0, checked)
         except DiskError as error:
             raise self._failed(error) from error
         if appended is BUSY:
@@ -445,7 +410,7 @@ class Partition:
             appended = await submitted
         except DiskError as error:
             raise self._failed(error) from error
-        if appended.sync_due or (appended.duplicate and _is_volatile(log, appended)):
+        if appended.sync_due or (appended.duplicate and log.durable_end <= appended.last_offset):
             return await self._sync_then(log, appended, nbytes, acks, epoch, timeout_ms)
         return await self._now_in_log(appended, nbytes, acks, epoch, timeout_ms)
 
@@ -455,7 +420,7 @@ class Partition:
         """The topic wants records on the disk before they are acknowledged, or seen (`flush.messages`)."""
         if not appended.duplicate:
             self.append_watchers.on_append(nbytes)  # followers need not wait for our disk
-        await self._sync(log)
+        await self.turns.sync_log(log)
         return await self._now_in_log(appended, nbytes, acks, epoch, timeout_ms)
 
     async def _now_in_log(
@@ -481,7 +446,7 @@ class Partition:
         """A batch is in our log: followers may fetch it, and once they all have it is committed."""
         end_offset = appended.last_offset + 1
         if not appended.duplicate:
-            self._uncommitted.append((end_offset, nbytes))
+            self._commits.appended(end_offset, nbytes)
         if state.appended(end_offset, self._surroundings.now_ms()):
             self._was_committed()
         if not appended.duplicate:
@@ -489,47 +454,14 @@ class Partition:
             self._after_roll(appended)
         if acks != -1 or state.high_watermark >= end_offset:
             return appended
-        waiting = WaitingAppend(appended)
-        self._acks.add(end_offset, waiting)
-        if timeout_ms is not None:
-            loop = asyncio.get_running_loop()
-            waiting.timer = loop.call_later(timeout_ms / 1000, self._too_late, waiting)
-        return waiting.future
-
-    def _too_late(self, waiting: WaitingAppend) -> None:
-        """Its client no longer waits; the batch stays, and is committed when the others have it."""
-        if not waiting.done():
-            waiting.end(TooLateError(f"{self.key}: the in-sync replicas did not confirm the batch in time"))
-            self._acks.gave_up()
+        return self._commits.wait(appended, timeout_ms)
 
     def _was_committed(self) -> None:
         """The watermark may have moved: whoever waits for what is below it goes on."""
         state = self.state
-        if state is None:
-            return
-        high_watermark = state.high_watermark
-        if not self.log.update_high_watermark(high_watermark):
-            return
-        if self._acks:
-            is_short = state.is_under_min_isr
-            for waiting in self._acks.committed(high_watermark):
-                error = None
-                if is_short:
-                    error = TooFewError(
-                        f"{self.key}: {len(state.term.isr)} in-sync replicas, min.insync.replicas={state.needed}"
-                    )
-                waiting.end(error)
-        self._tell_committed(high_watermark)
-
-    def _tell_committed(self, high_watermark: int) -> None:
-        nbytes, uncommitted = 0, self._uncommitted
-        while uncommitted and uncommitted[0][0] <= high_watermark:
-            nbytes += uncommitted.popleft()[1]
-        if nbytes:
-            self.watchers.on_append(nbytes)
-        else:
-            self.watchers.wake_all()
-        self.append_watchers.mark_all()  # followers are told with what they fetch next
+        if state is not None and self.log.update_high_watermark(state.high_watermark):
+            self._commits.acknowledge(state)
+            self._commits.show(state.high_watermark)
 
     def check_follower(self, node_id: int, broker_epoch: int) -> None:
         """Refuse a fetch in the name of a broker that has no replica, or that was restarted since."""
@@ -577,10 +509,7 @@ class Partition:
         if state is None:
             return
         if state.term.partition_epoch > self.leadership.partition_epoch:
-            term = state.term
-            self.leadership = Leadership(
-                term.leader_id, term.leader_epoch, list(term.replicas), list(term.isr), term.partition_epoch
-            )
+            self.leadership = Leadership.of(state.term)
         self._was_committed()
         self._propose(state, state.any_expansion(self._surroundings.now_ms()))
 
@@ -601,56 +530,20 @@ class Partition:
 
     def copied(self, appended: Appended, nbytes: int) -> None:
         """A follower has appended what its leader sent."""
-        self._uncommitted.append((appended.last_offset + 1, nbytes))
+        self._commits.appended(appended.last_offset + 1, nbytes)
         self._after_roll(appended)
 
     def was_cut(self) -> None:
         """What waits below the log's end may be gone."""
-        self._uncommitted.clear()
+        self._commits.forget()
 
     def learn_watermark(self, high_watermark: int) -> None:
         """A follower hears what its leader has committed. It never shows less than before."""
         if high_watermark > self.log.high_watermark:
             self.log.update_high_watermark(high_watermark)
-            self._tell_committed(high_watermark)
+            self._commits.show(high_watermark)
 
     # --- the log
-
-    async def in_turn(self, change: Callable[[*Ts], T], *args: *Ts) -> T:
-        """Change the log in order with everything else that does: at once, unless the disk is busy.
-
-        After an exchange the log is another: the change looks whether it still is the one that it was meant for.
-        """
-        if self._turns.held is not None:
-            return await self._turns.hold_back(lambda: self._turns.begin(self.in_turn(change, *args)))
-        try:
-            done = self._writer.try_inline(change, *args)
-            if done is not BUSY:
-                return done
-            return await asyncio.shield(self._turns.begin(_result(self._writer.submit(change, *args))))
-        except DiskError as error:
-            raise self._failed(error) from error
-
-    async def sync(self) -> None:
-        """Make everything appended so far durable."""
-        await self._turns.run(lambda: self._sync(self.log))
-
-    async def _sync(self, log: Log) -> None:
-        try:
-            await self._writer.sync((log,))
-        except DiskError as error:
-            raise self._failed(error) from error
-
-    async def change_log(self, change: Callable[[Log, *Ts], object], *args: *Ts) -> None:
-        """Run a change of the log (delete records, retention, truncation) in order with the appends."""
-        await self._turns.run(lambda: self._change(change, *args))
-
-    async def _change(self, change: Callable[[Log, *Ts], object], *args: *Ts) -> None:
-        try:
-            await self._writer.submit(change, self.log, *args)
-        except DiskError as error:
-            raise self._failed(error) from error
-        self.wake_all()
 
     async def delete_records(self, before: int, timeout_s: float) -> int:
         """Delete what is below an offset, here and at every live replica; where the one with the oldest records begins.
@@ -658,7 +551,7 @@ class Partition:
         What a replica is late with is deleted all the same, when it has caught up.
         """
         if before > self.log.start_offset:
-            await self.change_log(Log.delete_records, before)
+            await self.turns.change_log(Log.delete_records, before)
         if self._deletions is None:
             self._deletions = Deletions(self._low_watermark)
         return await self._deletions.wait(before, timeout_s)
@@ -673,20 +566,10 @@ class Partition:
             self._deletions.end(f"{self.key}: {reason}")
             self._deletions = None
 
-    # --- one after the other
-
-    async def exchange(self, work: Callable[[], Awaitable[None]]) -> None:
-        """Do something while nobody uses the log, nor can begin to."""
-        if self._turns.held is not None:
-            raise KafkaStorageError(f"{self.key}: its log is being exchanged already")
-        await self._turns.exchange(work)
-
-    async def idle(self) -> None:
-        """Wait until nothing is under way on the log."""
-        await self._turns.idle()
-
-    def _failed(self, error: DiskError) -> KafkaStorageError:
-        if not error.is_shortage or self.log.failure is not None:
+    def _failed(self, error: DiskError | OverloadedError) -> KafkaStorageError:
+        """What is answered when the disk cannot do something; for good, unless it only has too much to do."""
+        may_pass = isinstance(error, OverloadedError) or error.is_shortage
+        if not may_pass or self.log.failure is not None:
             self.go_offline(str(error))
         return KafkaStorageError(f"{self.key}: {error}")
 
@@ -707,24 +590,10 @@ class Partition:
             # A read ends with its segment: whoever waits for more of the one before would get no more.
             self.wake_all()
             # In the background: nobody waits for it, but it keeps what a crash makes us check short.
-            self._turns.begin(self._sync(self.log))
-
-
-def _durable_end(log: Log) -> int:
-    """Up to where the log is as durable as its topic wants."""
-    return log.end_offset if log.unsynced < log.config.flush_messages else log.recovery_point
-
-
-def _is_volatile(log: Log, appended: Appended) -> bool:
-    """Whether a batch that the log had already is not yet as durable as its topic wants."""
-    return appended.last_offset >= log.recovery_point and log.unsynced >= log.config.flush_messages
+            self.turns.begin(self.turns.sync_log(self.log))
 
 
 def _take_role(log: Log, leader_epoch: int, leads: bool) -> None:
     """In the writer's turn: what was appended in former epochs is in the log now, or never will be."""
     if leads:
         log.begin_epoch(leader_epoch)
-
-
-async def _result(work: asyncio.Future[T]) -> T:
-    return await work

@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TypeVar, TypeVarTuple
 
-from headrace.broker.partition import Leadership, Partition
+from headrace.broker.leadership import Leadership
+from headrace.broker.partition import Partition
 from headrace.broker.replication.surroundings import ALONE, Surroundings
 from headrace.cluster.changes import Changes
 from headrace.cluster.image import Image, PartitionImage, TopicImage
@@ -289,7 +290,7 @@ class Replicas:
                 partition.go_offline(reason)
                 dropped.append(partition)
         for partition in dropped:
-            await partition.idle()
+            await partition.turns.idle()
         await self.change_directories(self.directories.delete, *keys)
 
     # --- moving between directories
@@ -320,14 +321,13 @@ class Replicas:
             moved.config = partition.log.config
             if partition.is_leader:
                 moved.begin_epoch(partition.leader_epoch)
-            partition.log = moved
-            partition.writer = self.writer(self.directories.directory_of(partition.log))
+            partition.put(moved, self.writer(self.directories.directory_of(moved)))
 
         try:
             async with self._moves_at_once:
                 while not move.caught_up:
                     await self._runtime.offload(move.step)
-            await partition.exchange(exchange)
+            await partition.turns.exchange(exchange)
             log.info("%s has moved to %s", partition.key, partition.log.directory)
         except HeadraceError as error:
             if self.directories.moves.get(partition.key) is move:

@@ -1,4 +1,7 @@
-"""One after the other: who uses a log, and who has to wait while it is exchanged for another."""
+"""One after the other: who uses a log, and who has to wait while it is exchanged for another.
+
+Every change goes through the writer of the log's directory, at once while the disk is quiet.
+"""
 
 from __future__ import annotations
 
@@ -6,24 +9,79 @@ import asyncio
 import functools
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, TypeVar
+from typing import Any, TypeVar, TypeVarTuple
+
+from headrace.errors import KafkaStorageError
+from headrace.log import Log
+from headrace.runtime import BUSY, DirectoryWriter, DiskError, OverloadedError
 
 T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
 
 
 class LogTurns:
     """What is under way on one log. What was begun is finished, also when whoever waits for it gives up."""
 
-    __slots__ = ("_under_way", "held")
+    __slots__ = ("_changed", "_failed", "_under_way", "held", "log", "writer")
 
-    def __init__(self) -> None:
+    def __init__(
+        self,
+        log: Log,
+        writer: DirectoryWriter,
+        failed: Callable[[DiskError | OverloadedError], KafkaStorageError],
+        changed: Callable[[], None],
+    ) -> None:
+        """`failed` is told what the disk said, and makes of it what is answered; `changed` that readers look again."""
+        self.log = log
+        self.writer = writer
+        self._failed = failed
+        self._changed = changed
         # Tasks that use the log or wait for its disk.
         self._under_way: dict[asyncio.Task[Any], None] = {}
         #: While the log is exchanged: what begins when that is over.
         self.held: deque[Callable[[], None]] | None = None
 
+    async def in_turn(self, change: Callable[[*Ts], T], *args: *Ts) -> T:
+        """Change the log in order with everything else that does: at once, unless the disk is busy.
+
+        After an exchange the log is another: the change looks whether it still is the one that it was meant for.
+        """
+        if self.held is not None:
+            return await self.hold_back(lambda: self.begin(self.in_turn(change, *args)))
+        try:
+            done = self.writer.try_inline(change, *args)
+            if done is not BUSY:
+                return done
+            return await asyncio.shield(self.begin(_result(self.writer.submit(change, *args))))
+        except (DiskError, OverloadedError) as error:
+            raise self._failed(error) from error
+
+    async def change_log(self, change: Callable[[Log, *Ts], object], *args: *Ts) -> None:
+        """Run a change of the log (delete records, retention, truncation) in order with the appends, off the loop."""
+        await self._run(lambda: self._change(change, *args))
+
+    async def _change(self, change: Callable[[Log, *Ts], object], *args: *Ts) -> None:
+        try:
+            await self.writer.submit(change, self.log, *args)
+        except (DiskError, OverloadedError) as error:
+            raise self._failed(error) from error
+        self._changed()
+
+    async def sync(self) -> None:
+        """Make everything appended so far durable."""
+        await self._run(lambda: self.sync_log(self.log))
+
+    async def sync_log(self, log: Log) -> None:
+        """As `sync`, for what has begun to use the log already."""
+        try:
+            await self.writer.sync((log,))
+        except (DiskError, OverloadedError) as error:
+            raise self._failed(error) from error
+
     async def exchange(self, work: Callable[[], Awaitable[None]]) -> None:
         """Do something while nobody uses the log, nor can begin to."""
+        if self.held is not None:
+            raise KafkaStorageError(f"{self.log.partition}: its log is being exchanged already")
         held: deque[Callable[[], None]] = deque()
         self.held = held
         try:
@@ -51,7 +109,7 @@ class LogTurns:
         if not task.cancelled():
             task.exception()  # is for those who wait, and it is no mistake when nobody does
 
-    def run(self, work: Callable[[], Coroutine[Any, Any, None]]) -> asyncio.Future[None]:
+    def _run(self, work: Callable[[], Coroutine[Any, Any, None]]) -> asyncio.Future[None]:
         """Do it now, or when the log may be used again; to its end, also when whoever waits for it gives up."""
         if self.held is None:
             return asyncio.shield(self.begin(work()))
@@ -80,3 +138,7 @@ async def _after_turn(turn: asyncio.Future[T | Awaitable[T]]) -> T:
         done: T = await begun
         return done
     return begun  # type: ignore[return-value]  # what is no future is the result itself
+
+
+async def _result(work: asyncio.Future[T]) -> T:
+    return await work

@@ -19,7 +19,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from headrace.broker.leaders import partition_here
-from headrace.broker.partition import NO_LEADER_EPOCH, Partition
+from headrace.broker.leadership import NO_LEADER_EPOCH
+from headrace.broker.partition import Partition
 from headrace.config import INT32_MAX
 from headrace.errors import ErrorCode, FencedLeaderEpochError, HeadraceError, KafkaError, UnknownLeaderEpochError
 from headrace.log import Appended, Origin, Verification

@@ -26,8 +26,8 @@ def assign_replicas(
 ) -> Decision[AssignReplicasToDirsResponse]:
     """A broker tells where its replicas are: those in a directory that it does not have are led by others."""
     decision = Decision(AssignReplicasToDirsResponse())
-    broker = image.brokers.get(request.broker_id)
-    if broker is None or broker.epoch != request.broker_epoch:
+    broker = image.broker_of_epoch(request.broker_id, request.broker_epoch)
+    if broker is None:
         decision.response.error_code = ErrorCode.STALE_BROKER_EPOCH
         return decision
     for directory in request.directories:

@@ -157,6 +157,11 @@ class Image:
         broker = self.brokers.get(node_id)
         return broker is not None and broker.is_active
 
+    def broker_of_epoch(self, node_id: int, epoch: int) -> BrokerImage | None:
+        """A broker that is still registered as it was with that epoch."""
+        broker = self.brokers.get(node_id)
+        return broker if broker is not None and broker.epoch == epoch else None
+
     def colliding_topic(self, name: str) -> str | None:
         """Another topic whose name differs only in dots and underscores: their metrics would have the same name."""
         return min(self._collisions.get(unify(name), set()) - {name}, default=None)

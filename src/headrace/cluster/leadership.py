@@ -172,8 +172,7 @@ def alter_partition(
 ) -> Decision[AlterPartitionResponse]:
     """A leader asks for other in-sync replicas; it is answered with the partition as it is then."""
     decision = Decision(AlterPartitionResponse())
-    broker = image.brokers.get(request.broker_id)
-    if broker is None or broker.epoch != request.broker_epoch:
+    if image.broker_of_epoch(request.broker_id, request.broker_epoch) is None:
         decision.response.error_code = ErrorCode.STALE_BROKER_EPOCH
         return decision
     for asked in request.topics:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 from headrace.errors import (
     CorruptMessageError,
@@ -45,7 +45,6 @@ class Log(LogState):
         "_rng",
         "config",
         "last_sync_ms",
-        "on_failure",
         "recovery",
         "topic_id",
     )
@@ -106,13 +105,19 @@ class Log(LogState):
         """Use `Log.open`."""
         files = LogFiles(caches, directory, loaded.segments, loaded.snapshots)
         super().__init__(
-            partition, files, loaded.producers, loaded.epochs, loaded.start_offset, loaded.end_offset, recovery_point
+            partition,
+            files,
+            loaded.producers,
+            loaded.epochs,
+            loaded.start_offset,
+            loaded.end_offset,
+            recovery_point,
+            on_failure,
         )
         self._clock = runtime.clock
         self._rng = runtime.rng
         self.topic_id = topic_id
         self.config = config
-        self.on_failure = on_failure
         self.files.active.jitter_ms = config.jitter_ms(runtime.rng)
         self.recovery = loaded.report
         if not loaded.epochs_changed:
@@ -262,14 +267,6 @@ class Log(LogState):
         except BaseException as error:
             raise self._lost_track(error) from error
         return new_epoch
-
-    def _lost_track(self, error: BaseException) -> BaseException:
-        """A batch is on disk of which only a part was noted: nothing may be written behind it before a restart."""
-        if self.failure is None:
-            self.failure = DiskError(
-                "append", self.directory, None, detail=f"a batch could not be taken in ({error!r}); restart the broker"
-            )
-        return self._failed() if isinstance(error, Exception) else error
 
     @by_writer
     def append_replica(self, records: Buffer) -> Appended:
@@ -551,6 +548,11 @@ class Log(LogState):
             self.synced = (view.end_offset, view.cuts)
         self.last_sync_ms = self._clock.now_ms()
 
+    @property
+    def durable_end(self) -> int:
+        """Up to where the log is as durable as its topic wants (`flush.messages`)."""
+        return self.end_offset if self.unsynced < self.config.flush_messages else self.recovery_point
+
     def sync_due(self, now_ms: int) -> bool:
         """Whether `flush.ms` is over for something that was appended."""
         return self.unsynced > 0 and now_ms - self.last_sync_ms >= self.config.flush_ms
@@ -581,40 +583,3 @@ class Log(LogState):
     def moved_to(self, directory: str) -> None:
         """The log's directory has another name now."""
         self.files.moved_to(directory)
-
-    def _check_usable(self) -> None:
-        if self.failure is not None:
-            raise self._failed()
-
-    @contextlib.contextmanager
-    def _failing(self, *, outlasts_shortage: bool = False) -> Iterator[None]:
-        """Around every change on disk: a DiskError takes the log out of service before it goes on to the caller.
-
-        `outlasts_shortage` is for changes that can be made again later when descriptors were short.
-        """
-        try:
-            yield
-        except DiskError as error:
-            if not (outlasts_shortage and self._survives(error)):
-                self._fail(error)
-            raise
-
-    def _survives(self, error: DiskError) -> bool:
-        """Whether nothing is wrong with the disk, nor half done: the same can be tried again."""
-        return error.is_shortage and error.rolled_back and self.files.active.active
-
-    def fail(self, error: DiskError) -> None:
-        """The disk below failed, found out elsewhere: nothing is read or written here any more."""
-        if self.failure is None:
-            self.failure = error
-
-    def _fail(self, error: DiskError) -> None:
-        if self.failure is None:
-            self.failure = error
-            if self.on_failure is not None:
-                self.on_failure(self, error)
-
-    def _failed(self) -> KafkaStorageError:
-        error = KafkaStorageError(f"{self.partition}: the log is offline since its disk failed: {self.failure}")
-        error.__cause__ = self.failure
-        return error

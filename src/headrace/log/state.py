@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
+from headrace.errors import KafkaStorageError
 from headrace.log.leader_epochs import LeaderEpochs
 from headrace.log.log_files import LogFiles
 from headrace.log.ownership import by_loop
@@ -37,7 +40,18 @@ class LogState:
     `ownership.py` refuses everyone else, in tests.
     """
 
-    __slots__ = ("changing", "failure", "files", "partition", "producers", "synced", "view", "watermark", "writer")
+    __slots__ = (
+        "_on_failure",
+        "changing",
+        "failure",
+        "files",
+        "partition",
+        "producers",
+        "synced",
+        "view",
+        "watermark",
+        "writer",
+    )
 
     def __init__(
         self,
@@ -48,11 +62,14 @@ class LogState:
         start_offset: int,
         end_offset: int,
         recovery_point: int,
+        on_failure: Callable[[Any, DiskError], None] | None,
     ) -> None:
+        """`on_failure` is told of this log, and why, when its disk has failed."""
         self.partition = partition
         self.files = files
         self.producers = producers
         self.failure: DiskError | None = None
+        self._on_failure = on_failure
         # The writer that this log is served with, if it is; and who changes it just now, where that is checked.
         self.writer: DirectoryWriter | None = None
         self.changing = 0
@@ -195,3 +212,50 @@ class LogState:
             ended=producers.ended,
             **changes,
         )
+
+    # ---- failure -------------------------------------------------------------------------------------------------
+
+    def _check_usable(self) -> None:
+        if self.failure is not None:
+            raise self._failed()
+
+    @contextlib.contextmanager
+    def _failing(self, *, outlasts_shortage: bool = False) -> Iterator[None]:
+        """Around every change on disk: a DiskError takes the log out of service before it goes on to the caller.
+
+        `outlasts_shortage` is for changes that can be made again later when descriptors were short.
+        """
+        try:
+            yield
+        except DiskError as error:
+            if not (outlasts_shortage and self._survives(error)):
+                self._fail(error)
+            raise
+
+    def _survives(self, error: DiskError) -> bool:
+        """Whether nothing is wrong with the disk, nor half done: the same can be tried again."""
+        return error.is_shortage and error.rolled_back and self.files.active.active
+
+    def fail(self, error: DiskError) -> None:
+        """The disk below failed, found out elsewhere: nothing is read or written here any more."""
+        if self.failure is None:
+            self.failure = error
+
+    def _fail(self, error: DiskError) -> None:
+        if self.failure is None:
+            self.failure = error
+            if self._on_failure is not None:
+                self._on_failure(self, error)
+
+    def _failed(self) -> KafkaStorageError:
+        error = KafkaStorageError(f"{self.partition}: the log is offline since its disk failed: {self.failure}")
+        error.__cause__ = self.failure
+        return error
+
+    def _lost_track(self, error: BaseException) -> BaseException:
+        """A batch is on disk of which only a part was noted: nothing may be written behind it before a restart."""
+        if self.failure is None:
+            self.failure = DiskError(
+                "append", self.directory, None, detail=f"a batch could not be taken in ({error!r}); restart the broker"
+            )
+        return self._failed() if isinstance(error, Exception) else error

@@ -79,8 +79,8 @@ class DirectoryWriter:
 
     @property
     def busy(self) -> bool:
-        """Whether work has to be submitted now: a sync is under way, or earlier work is still queued."""
-        return self._submitted > 0 or self._syncing
+        """Whether work has to be submitted now: a sync is under way, earlier work is still queued, or all is over."""
+        return self._submitted > 0 or self._syncing or self._closed
 
     def try_inline(self, fn: Callable[[*Ts], T], *args: *Ts) -> T | Literal[Busy.BUSY]:
         """Do the work now and return its result, or BUSY (having done nothing) when it has to be submitted."""

@@ -11,7 +11,8 @@ from tests.broker import raw
 from tests.broker.sim import SimulatedBroker
 
 from headrace.broker.broker import Broker
-from headrace.broker.partition import Leadership, Partition
+from headrace.broker.leadership import Leadership
+from headrace.broker.partition import Partition
 from headrace.broker.replication import copying
 from headrace.broker.replication.copying import StaleAnswerError
 from headrace.broker.replication.follower import Answer
@@ -298,7 +299,7 @@ def test_what_a_leader_sent_waits_while_the_log_is_exchanged() -> None:
         async def work() -> None:
             await may_end.wait()
 
-        exchange = asyncio.ensure_future(partition.exchange(work))
+        exchange = asyncio.ensure_future(partition.turns.exchange(work))
         await asyncio.sleep(0)
         assert partition.is_following  # it goes on being fetched when that is over
         asked, answer = partition.position(), Answer(high_watermark=1, log_start_offset=0)

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.broker.dispatch import RequestContext, handles
 from headrace.broker.leaders import partition_here
-from headrace.broker.partition import Isolation, Partition
+from headrace.broker.leadership import Isolation
+from headrace.broker.partition import Partition
 from headrace.broker.rights import Operation, on_topics
 from headrace.errors import (
     CorruptMessageError,

@@ -1,11 +1,19 @@
-"""Appends that are in the log and wait to be committed, and what they end with when that does not come in time."""
+"""What is in a partition's log and not committed yet: who waits for that, and what becomes of them."""
 
 from __future__ import annotations
 
 import asyncio
+from collections import deque
+from typing import TYPE_CHECKING
 
+from headrace.broker.replication.acks import AckWaiters
 from headrace.errors import KafkaError, NotEnoughReplicasAfterAppendError, RequestTimedOutError
 from headrace.log import Appended
+
+if TYPE_CHECKING:
+    from headrace.broker.purgatory import Watchers
+    from headrace.broker.replication.leader import LeaderState
+    from headrace.topics import TopicPartition
 
 
 class UncommittedError(KafkaError):
@@ -45,3 +53,70 @@ class WaitingAppend:
                 self.future.set_result(self.appended)
             else:
                 self.future.set_exception(error)
+
+
+class Commits:
+    """Those of one partition: of a leader the appends that wait, of any replica whoever reads what is committed."""
+
+    __slots__ = ("_acks", "_append_watchers", "_key", "_sizes", "_watchers")
+
+    def __init__(self, key: TopicPartition, watchers: Watchers, append_watchers: Watchers) -> None:
+        self._key = key
+        self._watchers = watchers
+        self._append_watchers = append_watchers
+        self._acks: AckWaiters[WaitingAppend] = AckWaiters()
+        # Ends and sizes of batches that are not committed yet.
+        self._sizes: deque[tuple[int, int]] = deque()
+
+    def appended(self, end_offset: int, nbytes: int) -> None:
+        """A batch that ends there is in the log."""
+        self._sizes.append((end_offset, nbytes))
+
+    def forget(self) -> None:
+        """What was appended may be gone, or may belong to a former leader epoch."""
+        self._sizes.clear()
+
+    def wait(self, appended: Appended, timeout_ms: int | None) -> asyncio.Future[Appended]:
+        """Wait until a batch is committed."""
+        waiting = WaitingAppend(appended)
+        self._acks.add(appended.last_offset + 1, waiting)
+        if timeout_ms is not None:
+            loop = asyncio.get_running_loop()
+            waiting.timer = loop.call_later(timeout_ms / 1000, self._too_late, waiting)
+        return waiting.future
+
+    def _too_late(self, waiting: WaitingAppend) -> None:
+        """Its client no longer waits; the batch stays, and is committed when the others have it."""
+        if not waiting.done():
+            waiting.end(TooLateError(f"{self._key}: the in-sync replicas did not confirm the batch in time"))
+            self._acks.gave_up()
+
+    def acknowledge(self, state: LeaderState) -> None:
+        """The leader's watermark has moved: tell the appends that are below it."""
+        over = self._acks.committed(state.high_watermark)
+        if not over:
+            return
+        is_short = state.is_under_min_isr
+        for waiting in over:
+            error = None
+            if is_short:
+                error = TooFewError(
+                    f"{self._key}: {len(state.term.isr)} in-sync replicas, min.insync.replicas={state.needed}"
+                )
+            waiting.end(error)
+
+    def show(self, high_watermark: int) -> None:
+        """Tell those who read how much more they see."""
+        nbytes, sizes = 0, self._sizes
+        while sizes and sizes[0][0] <= high_watermark:
+            nbytes += sizes.popleft()[1]
+        if nbytes:
+            self._watchers.on_append(nbytes)
+        else:
+            self._watchers.wake_all()
+        self._append_watchers.mark_all()  # followers are told with what they fetch next
+
+    def end(self, kind: type[KafkaError], reason: str) -> None:
+        """Nobody here will know whether what they appended is committed."""
+        for waiting in self._acks.drain():
+            waiting.end(kind(f"{self._key}: {reason}"))

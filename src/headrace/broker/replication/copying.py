@@ -26,17 +26,17 @@ async def append(partition: Partition, asked: Position, answer: Answer, records:
         raise StaleAnswerError
     log = partition.log
     if records:
-        appended = await partition.in_turn(_append, partition, log, asked, records)
+        appended = await partition.turns.in_turn(_append, partition, log, asked, records)
         if appended.sync_due:
             # The leader counts on what we say that we have.
-            await partition.sync()
+            await partition.turns.sync()
         partition.copied(appended, len(records))
     if partition.leader_epoch != asked.leader_epoch or not partition.is_following or partition.log is not log:
         raise StaleAnswerError
     partition.learn_watermark(watermark(answer, log.end_offset))
     start_offset = min(answer.log_start_offset, log.high_watermark)
     if start_offset > log.start_offset:
-        await partition.in_turn(log.delete_records, start_offset)
+        await partition.turns.in_turn(log.delete_records, start_offset)
         partition.wake_all()
 
 
@@ -44,7 +44,7 @@ async def truncate(partition: Partition, asked: Position, offset: int) -> None:
     """Cut the log to `offset`."""
     if not partition.is_following:
         raise StaleAnswerError
-    await partition.in_turn(_truncate, partition, partition.log, asked, offset)
+    await partition.turns.in_turn(_truncate, partition, partition.log, asked, offset)
     partition.was_cut()
     partition.wake_all()
 
@@ -53,7 +53,7 @@ async def start_at(partition: Partition, asked: Position, offset: int) -> None:
     """Drop everything; what comes next has `offset`."""
     if not partition.is_following:
         raise StaleAnswerError
-    await partition.in_turn(_start_at, partition, partition.log, asked, offset)
+    await partition.turns.in_turn(_start_at, partition, partition.log, asked, offset)
     partition.was_cut()
     partition.wake_all()
 

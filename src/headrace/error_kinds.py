@@ -2,9 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 
 class HeadraceError(Exception):
     """The root of all errors that Headrace raises on purpose. Its text says what happened, to what, and what to do."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Python would make it anew from its text, which those that are made of something else do not take; and a pool
+        # of processes that cannot read an error waits for its result for ever.
+        return _made_again, (type(self), self.args, self.__dict__)
+
+
+def _made_again(kind: type[HeadraceError], args: tuple[Any, ...], attributes: Mapping[str, Any]) -> HeadraceError:
+    """An error as it was in another process, or a copy."""
+    made = kind.__new__(kind, *args)
+    made.__dict__.update(attributes)
+    return made
 
 
 class RetriableError(HeadraceError):

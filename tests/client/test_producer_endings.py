@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from tests.waiting import eventually
 
 import headrace.testing
 from headrace import Consumer, Producer, aio, exactly_once
@@ -265,3 +266,46 @@ def test_a_batch_whose_commit_has_no_outcome_in_time_is_not_read_again(proxied: 
                 proxy.resume()
     assert is_late
     assert seen == [b"%d" % number for number in range(5)]
+
+
+def test_two_threads_may_close_a_producer_each_in_its_own_time() -> None:
+    producer = Producer(bootstrap_servers="127.0.0.1:1")
+    delivery = producer.send("t", b"x")
+    ended: list[BaseException | None] = []
+
+    def close() -> None:
+        try:
+            producer.close()
+        except BaseException as error:
+            ended.append(error)
+            raise
+        ended.append(None)
+
+    patient = threading.Thread(target=close)
+    patient.start()
+    eventually(lambda: producer._sender.waiting, "the first close")
+    producer.close(0)
+    patient.join(WAIT_S)
+    assert ended == [None]
+    with pytest.raises(ClientClosedError):
+        delivery.result(WAIT_S)
+
+
+def test_what_is_refused_in_a_callback_is_not_done_all_the_same(address: str) -> None:
+    refused: list[Exception] = []
+    with Producer(bootstrap_servers=address, transactional_id="refused-in-a-callback") as producer:
+        producer.init_transactions()
+        producer.begin_transaction()
+
+        def on_delivery(error: Any, metadata: Any) -> None:
+            for call in (producer.commit_transaction, producer.abort_transaction, producer.flush):
+                try:
+                    call()
+                except RuntimeError as raised:
+                    refused.append(raised)
+
+        producer.send("t", b"1", on_delivery=on_delivery).result(WAIT_S)
+        eventually(lambda: len(refused) == 3, "the callback's end")
+        # The transaction is the main thread's to end, and goes on.
+        producer.send("t", b"2").result(WAIT_S)
+        producer.commit_transaction()

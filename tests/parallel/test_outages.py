@@ -208,6 +208,54 @@ def test_a_producer_that_cannot_be_replaced_yet_leaves_the_outcome_open(monkeypa
     assert outcomes == [TransactionOutcome.UNKNOWN, TransactionOutcome.UNKNOWN, TransactionOutcome.ASK_GROUP]
 
 
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_a_member_ends_in_order_though_the_outcome_of_its_transaction_is_not_known(
+    is_killed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Closing its consumer asks it to commit once more, when its transactional producer is closed already."""
+    made: list[Any] = []
+
+    class Silent:
+        def __init__(self, config: Any) -> None:
+            made.append(self)
+            self.is_closed = False
+
+        def init_transactions(self, timeout: float) -> None: ...
+
+        def begin_transaction(self) -> None: ...
+
+        def send_offsets_to_transaction(self, offsets: Any, group: Any, timeout: float) -> None: ...
+
+        def commit_transaction(self, timeout: float) -> None:
+            raise TransactionTimeoutError("no coordinator")
+
+        def close(self, seconds: float) -> None:
+            self.is_closed = True
+
+    class Closing(AwayConsumer):
+        def close(self) -> None:
+            self._ask("close")
+            member.on_partitions_revoked([PARTITION])
+
+    monkeypatch.setattr("headrace.parallel.transactions.Producer", Silent)
+    consumer = Closing(0)
+    consumer.found[PARTITION] = OffsetAndMetadata(0, "")
+    transactions = Transactions({}, RealClock())
+    transactions.start()
+    member = engine(consumer, retry=Retry(local=0, dead_letters="orders.dead"), transactions=transactions)
+    core = member.member.core
+    member.on_partitions_assigned([PARTITION])
+    core.add(PARTITION, [record(0)], 0.0, 0)
+    chunk = core.take(0.0)
+    do(chunk)
+    core.complete(chunk, 0.0)
+    assert member._transact(consumer, transactions) is None
+    member._is_killed = is_killed
+    member._end(consumer, True)
+    assert consumer.asked["close"] == 1
+    assert [one.is_closed for one in made] == [True]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("model", [Pool(), Ranges(), Consumers()], ids=lambda model: type(model).__name__)
 def test_an_outage_longer_than_every_time_out_is_outlasted(tmp_path: Path, model: Model) -> None:

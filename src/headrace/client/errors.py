@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+from typing import TypeVar
+
 from headrace.errors import (
     FatalTransactionError as FatalTransactionError,
 )
@@ -15,6 +18,15 @@ from headrace.errors import (
 from headrace.errors import (
     TransactionError as TransactionError,
 )
+
+E = TypeVar("E", bound=HeadraceError)
+
+
+def copy_of(error: E) -> E:
+    """A copy to raise: one error stands for all that failed with it, and each raise would add to its traceback."""
+    copied = copy.copy(error)
+    copied.__cause__ = error.__cause__
+    return copied
 
 
 class ClientClosedError(HeadraceError):

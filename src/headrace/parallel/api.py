@@ -205,14 +205,15 @@ class ParallelConsumer:
         self._error: BaseException | None = None
         self._lock = threading.Lock()
         self._left = 0
+        self._is_stopping = False
 
     # --- running ----------------------------------------------------------------------------------------------------
 
     def run(self) -> None:
         """Consume until `stop()`, Ctrl-C, SIGTERM or SIGHUP: then drain, commit and leave. A second ends it at once."""
         with self._signals():
-            self.start()
             try:
+                self.start()
                 self.wait()
             except BaseException:
                 self.kill()
@@ -220,14 +221,19 @@ class ParallelConsumer:
 
     async def run_async(self) -> None:
         """The same from within an event loop: `async def` handlers run on it, everything else elsewhere."""
-        self._loop = asyncio.get_running_loop() if self.plan.kind is Kind.ASYNC else None
+        loop = asyncio.get_running_loop()
+        self._loop = loop if self.plan.kind is Kind.ASYNC else None
         # Starting asks the cluster whether the topics are there, which the loop must not wait for.
-        await asyncio.get_running_loop().run_in_executor(None, self.start)
+        starting = loop.run_in_executor(None, self.start)
         try:
-            await asyncio.get_running_loop().run_in_executor(None, self._ended.wait)
+            await asyncio.shield(starting)
+            await loop.run_in_executor(None, self._ended.wait)
         except asyncio.CancelledError:
             self.stop()
-            await asyncio.shield(asyncio.get_running_loop().run_in_executor(None, self._ended.wait))
+            # What was being started when this was cancelled ends too, and not only what had been.
+            await asyncio.wait([starting])
+            if starting.exception() is None:
+                await asyncio.shield(loop.run_in_executor(None, self._ended.wait))
             raise
         self.wait()
 
@@ -241,6 +247,8 @@ class ParallelConsumer:
 
             self._processes = ConsumerProcesses(plan, self._all_ended)
             self._processes.start()
+            if self._is_stopping:
+                self._processes.stop()
             return
         self._producer = _make_producer(plan)
         count = plan.workers if isinstance(plan.model, Consumers) else 1
@@ -252,9 +260,13 @@ class ParallelConsumer:
             )
             self._threads.append(thread)
             thread.start()
+        if self._is_stopping:
+            # It was asked for when there was nobody yet to ask.
+            self.stop()
 
     def stop(self) -> None:
-        """Ask to drain, commit and leave; `wait()` for it. From any thread, any number of times."""
+        """Ask to drain, commit and leave; `wait()` for it. From any thread, at any time, any number of times."""
+        self._is_stopping = True
         for engine in self._engines:
             engine.stop()
         if self._processes is not None:

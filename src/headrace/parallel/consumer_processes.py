@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import multiprocessing
 import pickle
@@ -32,7 +33,7 @@ class ConsumerProcesses:
         self._latest: dict[Connection, Snapshot] = {}
         self._before: list[Snapshot] = []
         """The last words of processes that are gone."""
-        self._stopping = False
+        self._stopping = self._is_killed = False
         self._restarts = 0
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._watch, name=f"headrace-{plan.group}-processes", daemon=True)
@@ -55,19 +56,21 @@ class ConsumerProcesses:
         process = context.Process(target=serve_member, args=(theirs, self._plan, number), daemon=True)
         process.start()
         theirs.close()
-        self._children[ours] = process
         self._numbers[ours] = number
+        self._children[ours] = process
+        # Only now: who stops or kills sets the flag first and then looks at the children, so one of both notices.
+        if self._is_killed:
+            process.kill()
+        elif self._stopping:
+            _tell_to_stop(ours)
 
     def stop(self) -> None:
         self._stopping = True
         for connection in list(self._children):
-            try:
-                connection.send("stop")
-            except (OSError, ValueError):
-                continue
+            _tell_to_stop(connection)
 
     def kill(self) -> None:
-        self._stopping = True
+        self._stopping = self._is_killed = True
         for process in list(self._children.values()):
             process.kill()
 
@@ -110,6 +113,12 @@ class ConsumerProcesses:
         self._start_one(number)
 
 
+def _tell_to_stop(connection: Connection) -> None:
+    # A child that is gone has stopped.
+    with contextlib.suppress(OSError, ValueError):
+        connection.send("stop")
+
+
 # --- in the process ---------------------------------------------------------------------------------------------------
 
 
@@ -126,8 +135,8 @@ def serve_member(connection: Connection, plan: Any, number: int) -> None:
     config = plan.consumer_config(number) | {name: plan.config[name] for name in DESERIALIZERS if name in plan.config}
     consumer = ParallelConsumer.of(replace(plan, model=Consumers(), workers=1, config=config))
     signal.signal(signal.SIGTERM, lambda number, frame: consumer.stop())
-    consumer.start()
     try:
+        consumer.start()
         while not consumer.has_ended(0.0):
             if connection.poll(_TELL_EVERY_S):
                 connection.recv()

@@ -472,6 +472,9 @@ class Engine:
             with self.member.lock:
                 # Nothing to wait for any more: closing the consumer would drain them once again.
                 self._core.end_revoke(list(self._core.trackers))
+            # How a transaction ended that is still under way, the next owners find out: its producer goes now, and
+            # closing the consumer would have it go on.
+            self._transaction, self._asks_group = None, False
             self.member.close()
             if self._workers is not None:
                 self._workers.stop(_END_S if is_drained else _HANGING_END_S)

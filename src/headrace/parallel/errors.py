@@ -81,11 +81,7 @@ class UnreadableRecordError(ParallelError):
 
     def __init__(self, partition: TopicPartition, offset: int, part: str, error: BaseException) -> None:
         self.partition, self.offset, self.part = partition, offset, part
-        self._error = error
         super().__init__(f"the {part} of {partition} at offset {offset} cannot be deserialised: {shown(error)}")
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return UnreadableRecordError, (self.partition, self.offset, self.part, ValueError(shown(self._error)))
 
 
 class DamagedBatchError(UnreadableRecordError):
@@ -111,9 +107,6 @@ class RetryLater(ParallelError):  # noqa: N818 - an instruction, not an error
         self.delay_s = max(0.0, delay_s)
         super().__init__(reason)
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return RetryLater, (self.delay_s, str(self))
-
 
 class BatchFailedError(ParallelError):
     """Raised by a batch handler: only these records (or positions in the batch) failed, the others are done."""
@@ -121,9 +114,6 @@ class BatchFailedError(ParallelError):
     def __init__(self, failed: Collection[Any], reason: str = "part of the batch failed") -> None:
         self.failed = failed
         super().__init__(reason)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return BatchFailedError, (self.failed, str(self))
 
     def indexes(self, records: Sequence[Any]) -> set[int]:
         """Positions of the failed records within the batch; all of them when a name does not fit."""

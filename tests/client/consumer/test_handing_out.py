@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import pickle
 import sys
 import threading
 from typing import Any
@@ -443,6 +444,16 @@ def test_a_wakeup_takes_no_records_along() -> None:
         with pytest.raises(WakeupError):
             consumer.poll(1)
         assert rest_of(consumer, 10) == list(range(10))
+
+
+def test_what_a_poll_gave_can_be_sent_to_another_process() -> None:
+    cluster = cluster_with(10, partitions=2)
+    with blocking_consumer(cluster) as consumer:
+        consumer.assign([("t", 0), ("t", 1)])
+        records = consumer.poll(1)
+        sent = pickle.loads(pickle.dumps(records))
+        assert list(sent) == list(records)
+        assert sent.next_offsets() == records.next_offsets()
 
 
 # --- callbacks that raise ---------------------------------------------------------------------------------------------

@@ -207,6 +207,8 @@ class ConsumerBase(ABC):
     """The core's, once there is one."""
     _progress: IterationProgress | None
     _closed: bool = False
+    _is_closing: bool = False
+    """Whether close() was called: it is not begun twice (by a listener that it calls), nor does a wakeup end it."""
     _wakeup_asked: bool = False
     _user: Any = None
     """The thread or task that is inside."""
@@ -263,7 +265,7 @@ class ConsumerBase(ABC):
         return ConsumerOperation(self._use(), self._check_wakeup)
 
     def _check_wakeup(self) -> None:
-        if self._wakeup_asked:
+        if self._wakeup_asked and not self._is_closing:
             self._wakeup_asked = False
             raise WakeupError("wakeup() was called")
 
@@ -296,11 +298,13 @@ class ConsumerBase(ABC):
     @abstractmethod
     def wakeup(self) -> None:
         """End a wait of this consumer from another thread (or task of its loop): it raises `WakeupError`. Without one,
-        the next wait does."""
+        the next wait does. Only close() goes on: it has its own time-out."""
 
     @abstractmethod
     def close(self, timeout: float = CLOSE_TIMEOUT_S, *, leave_group: bool | None = None) -> Any:
         """Commit (if that is automatic), leave the group at once, close every connection. Idempotent.
+
+        From a listener or a callback it ends the poll that called it, which gives nothing.
 
         `leave_group` False stays in the group until its session ends, True makes even a static member leave.
         """

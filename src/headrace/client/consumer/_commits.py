@@ -159,11 +159,20 @@ class OffsetCommits:
         while self._queue:
             self._send_queued()
             if self.has_unsent:
-                yield from self._link.find()
+                try:
+                    yield from self._link.find()
+                except HeadraceError as error:
+                    self.fail_unsent(error)
                 continue
             head = self._queue[0]
             yield When(lambda head=head: _is_done(head), _FOREVER)  # type: ignore[misc]  # mypy cannot infer a lambda with a default
             self.run_callbacks()
+
+    def fail_unsent(self, error: HeadraceError) -> None:
+        """There is no coordinator to be had for these: that is their outcome, and they are not to wait for another."""
+        for one in self._queue:
+            if one.call is None and not one.done:
+                one.done, one.error = True, error
 
     def _send_queued(self) -> None:
         for one in self._queue:

@@ -85,6 +85,8 @@ class ConsumerCore:
         # A poll that waits says so in time: several times in every max.poll.interval.ms.
         self._alive_s = _FOREVER if settings.group_id is None else settings.max_poll_interval_ms / 4000
         self._held: HeadraceError | None = None
+        self.is_closed = False
+        """Whether it was closed, perhaps by user code that `advance` ran: then a poll has nothing more to do."""
         core.topics = set()
         core.allow_auto_topic_creation = settings.allow_auto_create_topics
         core.listeners.append(self._metadata_changed)
@@ -194,6 +196,8 @@ class ConsumerCore:
 
         Raises what the application has to know.
         """
+        if self.is_closed:
+            return None
         now = self.core.clock.monotonic()
         self._due = _FOREVER
         if self._held is not None:
@@ -201,6 +205,8 @@ class ConsumerCore:
             raise held
         if self.commits is not None:
             self.commits.run_callbacks()
+            if self.is_closed:
+                return None
             if self.settings.auto_commit:
                 self._auto_commit(now)
         code = self._advance_group(now)
@@ -286,6 +292,8 @@ class ConsumerCore:
         if self._finding.done:
             task, self._finding = self._finding, None
             if task.error is not None:
+                if isinstance(task.error, HeadraceError):
+                    self.commits.fail_unsent(task.error)
                 raise task.error
 
     def _advance_positions(self, now: float) -> None:
@@ -465,6 +473,7 @@ class ConsumerCore:
     def close(self, *, leave_group: bool | None) -> Flow[None]:
         """Commit (if that is automatic), tell the listener, leave; the caller bounds how long that may take."""
         error: BaseException | None = None
+        self.is_closed = True
         if self._rebalance is not None:
             self._rebalance.cancel()
             self._rebalance = None

@@ -128,6 +128,8 @@ class Consumer(ConsumerBase):
             self._check_wakeup()
             while (pending := core.advance()) is not None:
                 await self._run_user_code(*pending)
+            if core.is_closed:
+                return nothing
             found = collect(core)
             if found:
                 core.prefetch()
@@ -232,8 +234,9 @@ class Consumer(ConsumerBase):
 
     @exclusive_async
     async def close(self, timeout: float = CLOSE_TIMEOUT_S, *, leave_group: bool | None = None) -> None:
-        if self._closed:
+        if self._closed or self._is_closing:
             return
+        self._is_closing = True
         self._progress = None
         core, client = self._core, self._client
         try:
@@ -251,7 +254,6 @@ class Consumer(ConsumerBase):
             self._setup.close()
 
     async def _close_core(self, core: ConsumerCore, timeout: float, leave_group: bool | None) -> None:
-        self._wakeup_asked = False
         try:
             limit = self._operation()
             limit.limit(timeout, "closing")

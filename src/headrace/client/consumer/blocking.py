@@ -139,10 +139,12 @@ class Consumer(ConsumerBase):
             self._check_wakeup()
             if not (is_quiet and core.is_at_rest()):
                 self._advance(core)
-                if core.awaits_answers:
+                if core.awaits_answers and not core.is_closed:
                     # Records that were fetched before must not keep the group waiting until they are used up.
                     client.poll_for_news(0.0)
                     self._advance(core)
+                if core.is_closed:
+                    return nothing
             is_quiet = False
             found = collect(core)
             if found:
@@ -262,11 +264,12 @@ class Consumer(ConsumerBase):
 
     @exclusive
     def close(self, timeout: float = CLOSE_TIMEOUT_S, *, leave_group: bool | None = None) -> None:
-        if self._closed:
+        if self._closed or self._is_closing:
             return
         if self._pid != os.getpid():
             self._closed = True
             return
+        self._is_closing = True
         self._progress = None
         core, client = self._core, self._client
         try:
@@ -282,7 +285,6 @@ class Consumer(ConsumerBase):
             ignore_forks(self)
 
     def _close_core(self, core: ConsumerCore, client: BlockingClient, timeout: float, leave_group: bool | None) -> None:
-        self._wakeup_asked = False
         try:
             limit = self._operation()
             limit.limit(timeout, "closing")

@@ -207,6 +207,10 @@ class ConsumerRecords(Sequence[ConsumerRecord]):
                 found[partition] = OffsetAndMetadata(piece[-1].offset + 1, "", _known(piece[-1].leader_epoch))
         return found
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # For another process (a pool that is to work on them): as records, since columns look into a fetch's bytes.
+        return ConsumerRecords, ([(partition, _listed(piece)) for partition, piece in self._pieces],)
+
     def __repr__(self) -> str:
         where = ", ".join(map(str, self.partitions()))
         return f"ConsumerRecords({self._count} of {where})" if self._pieces else "ConsumerRecords(none)"

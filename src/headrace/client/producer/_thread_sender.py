@@ -227,17 +227,22 @@ class ThreadSender(Sender):
         finally:
             self._blocked -= 1
 
-    def run_soon(self, request: Callable[[], None]) -> None:
-        """Have something done by the thread."""
+    def run_soon(self, request: Callable[[], None], what: str) -> None:
+        """Have something done by the thread, by who is going to wait for it."""
+        # Before anything is asked: what is refused is not to be done all the same.
+        self._refuse_on_thread(what)
         self.requests.append(request)
         self.wake()
 
-    def wait(self, condition: Callable[[], bool], timeout: float | None, what: str, waited: float = 0.0) -> None:
-        """Until it holds, or for so many seconds, of which some are over; `TimeoutError` says what did not come."""
+    def _refuse_on_thread(self, what: str) -> None:
         if self.is_on_thread:
             raise RuntimeError(
                 f"{what} was called from a delivery callback, on the thread that would have to do the work"
             )
+
+    def wait(self, condition: Callable[[], bool], timeout: float | None, what: str, waited: float = 0.0) -> None:
+        """Until it holds, or for so many seconds, of which some are over; `TimeoutError` says what did not come."""
+        self._refuse_on_thread(what)
         deadline = None if timeout is None else self.clock.monotonic() + timeout - waited
         with self.lock:
             self.waiting += 1
@@ -271,7 +276,7 @@ class ThreadSender(Sender):
         if self.direct.is_all_done():
             return
         waits: list[FlushWait] = []
-        self.run_soon(lambda: waits.append(core.flush()))
+        self.run_soon(lambda: waits.append(core.flush()), "flush")
         self.wait(lambda: bool(waits) and waits[0].is_done, timeout, "flush", waited)
 
     def close(self) -> None:

@@ -7,13 +7,13 @@ from typing import Any, Final
 
 from headrace.client.cluster.core import ANY_NODE, ClientCore, coordinator_key
 from headrace.client.consumer.records import ConsumerGroupMetadata
-from headrace.client.errors import TransactionStateError, TransactionTimeoutError
+from headrace.client.errors import TransactionStateError, TransactionTimeoutError, copy_of
 from headrace.client.offsets import OffsetAndMetadata
 from headrace.client.producer._base import check_record
 from headrace.client.producer._rows import is_text
 from headrace.client.producer._sequences import CurrentIdentity
 from headrace.client.producer.config import ProducerSettings
-from headrace.client.transactions._core import VERSION_2, TransactionCore, TransactionOperation, copy_of
+from headrace.client.transactions._core import VERSION_2, TransactionCore, TransactionOperation
 from headrace.client.transactions._requests import TransactionRequest
 from headrace.net.connection import Call
 from headrace.topics import TopicPartition

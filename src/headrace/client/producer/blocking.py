@@ -10,6 +10,7 @@ from typing import Any, Self, TypeVar
 
 from headrace.client.cluster.view import PartitionView
 from headrace.client.consumer.records import ConsumerGroupMetadata
+from headrace.client.errors import ClientClosedError
 from headrace.client.forks import watch_forks
 from headrace.client.producer._base import ProducerSetup, check_record
 from headrace.client.producer._calls import ProducerCalls
@@ -99,7 +100,7 @@ class Producer(ProducerCalls):
         sender, seconds = self._own_sender(), self._seconds(timeout)
         client = sender.started().core
         wait = TopicWait(client, topic)
-        sender.run_soon(lambda: client.add_topic(topic))
+        sender.run_soon(lambda: client.add_topic(topic), "partitions_for")
         with contextlib.suppress(TimeoutError):
             sender.wait(lambda: wait.is_over, seconds, "partitions_for")
         return wait.partitions(seconds)
@@ -115,6 +116,9 @@ class Producer(ProducerCalls):
                 self.flush(timeout)
         except TimeoutError:
             log.warning("closing with records undelivered: %s s were not enough", timeout)
+        except ClientClosedError:
+            # By another thread, which did not wait as long, or by a failure: then nothing more will be delivered.
+            log.info("the producer was closed while close() waited for its records")
         finally:
             self._closed = True
             sender.close()
@@ -207,8 +211,9 @@ class Producer(ProducerCalls):
             except Exception as error:  # noqa: BLE001 - the caller's, whatever it is: the thread has others to serve
                 errors.append(error)
 
-        sender.run_soon(run)
-        sender.wait(lambda: bool(answers or errors), None, "a transaction's call")
+        what = "a transaction's call"
+        sender.run_soon(run, what)
+        sender.wait(lambda: bool(answers or errors), None, what)
         if errors:
             raise errors[0]
         return answers[0]

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
+from headrace.client.errors import copy_of
 from headrace.errors import HeadraceError
 
 if TYPE_CHECKING:
@@ -100,7 +101,7 @@ class Delivery(list[Any]):
         batch = cast("ProducerBatch", self[OWNER])
         error = batch.error_of(self[PLACE])
         if error is not None:
-            raise _copy_of(error)
+            raise copy_of(error)
         return batch.metadata_of(self[PLACE])
 
 
@@ -119,15 +120,6 @@ class Callbacks:
 def _producer_of(delivery: Delivery) -> Any:
     owner = delivery[OWNER]
     return getattr(owner, "producer", owner)
-
-
-def _copy_of(error: HeadraceError) -> HeadraceError:
-    """A copy to raise: one error stands for every record of a batch, and each raise would add to its traceback."""
-    copy = type(error).__new__(type(error), *error.args)
-    copy.args = error.args
-    copy.__dict__.update(error.__dict__)
-    copy.__cause__ = error.__cause__
-    return copy
 
 
 class DeliveredRange(NamedTuple):
@@ -177,7 +169,7 @@ class BatchDelivery:
         if not self.is_done:
             self.producer._wait_for_delivery(self, timeout)
         if self.error is not None:
-            raise _copy_of(self.error)
+            raise copy_of(self.error)
         return self.ranges
 
     def exception(self, timeout: float | None = None) -> HeadraceError | None:
@@ -189,5 +181,5 @@ class BatchDelivery:
         if not self.is_done:
             yield from self.producer._delivery_future(self).__await__()
         if self.error is not None:
-            raise _copy_of(self.error)
+            raise copy_of(self.error)
         return self.ranges

@@ -24,6 +24,7 @@ from headrace.client.errors import (
     FatalTransactionError,
     ProducerFencedError,
     TransactionStateError,
+    copy_of,
 )
 from headrace.client.offsets import OffsetAndMetadata
 from headrace.client.transactions._requests import (
@@ -590,10 +591,3 @@ def _abortable(what: str, cause: HeadraceError | None) -> AbortableTransactionEr
     error = AbortableTransactionError(f"{what}{why} Call abort_transaction(), then begin another one")
     error.__cause__ = cause
     return error
-
-
-def copy_of(error: HeadraceError) -> HeadraceError:
-    """A copy to raise, so that one kept error does not gather the tracebacks of every raise."""
-    copy = type(error)(*error.args)
-    copy.__cause__ = error.__cause__
-    return copy

@@ -1,0 +1,147 @@
+"""stop() while something is being started: it is not lost, and nothing is left running."""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+import os
+import pickle
+import threading
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from tests.waiting import DEADLINE_S
+
+import headrace.parallel.consumer_processes as processes_module
+from headrace.client.errors import ClientClosedError
+from headrace.parallel import Consumers, ParallelConsumer
+from headrace.parallel.consumer_processes import ConsumerProcesses, serve_member
+from headrace.parallel.errors import ParallelError
+
+
+def ignore(record: Any) -> None: ...
+
+
+class StoppedEngine:
+    """Runs until it is stopped."""
+
+    def __init__(self) -> None:
+        self.is_stopped = threading.Event()
+
+    def run(self) -> None:
+        assert self.is_stopped.wait(DEADLINE_S)
+
+    def stop(self) -> None:
+        self.is_stopped.set()
+
+    kill = stop
+
+
+def consumer_that_starts_with(starting: Callable[[], Any], monkeypatch: pytest.MonkeyPatch) -> ParallelConsumer:
+    monkeypatch.setattr("headrace.parallel.api._make_producer", lambda plan: starting())
+    consumer = ParallelConsumer(ignore, topics=["t"], group="g", bootstrap_servers="nowhere:1")
+    monkeypatch.setattr(consumer, "_make_engine", lambda number: StoppedEngine())
+    return consumer
+
+
+def test_a_stop_while_it_starts_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    consumer = consumer_that_starts_with(lambda: consumer.stop(), monkeypatch)
+    consumer.start()
+    assert consumer.wait(DEADLINE_S / 2)
+
+
+def test_a_task_that_is_cancelled_while_it_starts_leaves_nothing_running(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, released = threading.Event(), threading.Event()
+
+    def starting() -> None:
+        begun.set()
+        assert released.wait(DEADLINE_S)
+
+    async def main() -> None:
+        consumer = consumer_that_starts_with(starting, monkeypatch)
+        running = asyncio.ensure_future(consumer.run_async())
+        await asyncio.to_thread(begun.wait, DEADLINE_S)
+        running.cancel()
+        await asyncio.sleep(0)
+        released.set()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+        assert consumer.has_ended(0)
+
+    asyncio.run(main())
+
+
+class Children:
+    """What `multiprocessing` gives, without processes: each child is told what it is told."""
+
+    def __init__(self, while_starting: Callable[[int], None]) -> None:
+        self.while_starting = while_starting
+        self.ends: list[Any] = []
+        self.killed: list[int] = []
+
+    Pipe = staticmethod(multiprocessing.Pipe)
+
+    def Process(self, *, args: tuple[Any, ...], **_: Any) -> Any:
+        number = len(self.ends)
+        # A copy of its end: the parent closes its own, as it does when a process has another.
+        self.ends.append(Connection(os.dup(args[0].fileno())))
+        return SimpleNamespace(
+            start=lambda: self.while_starting(number),
+            kill=lambda: self.killed.append(number),
+            join=lambda timeout=None: None,
+            exitcode=-9,
+        )
+
+
+@pytest.fixture
+def processes(monkeypatch: pytest.MonkeyPatch) -> tuple[ConsumerProcesses, Children]:
+    plan = SimpleNamespace(group="g", workers=1)
+    made = ConsumerProcesses(plan, lambda error: None)
+    children = Children(lambda number: None)
+    monkeypatch.setattr(processes_module.multiprocessing, "get_context", lambda way: children)
+    made._start_one(0)
+    return made, children
+
+
+def told(end: Any) -> list[Any]:
+    return [end.recv()] if end.poll(0) else []
+
+
+def test_a_process_that_takes_anothers_place_while_all_are_stopped_stops_too(
+    processes: tuple[ConsumerProcesses, Children],
+) -> None:
+    made, children = processes
+    children.while_starting = lambda number: made.stop()
+    (first,) = list(made._children)
+    made._gone(first)
+    assert len(children.ends) == 2
+    assert told(children.ends[1]) == ["stop"]
+
+
+def test_a_process_that_takes_anothers_place_while_all_are_killed_is_killed_too(
+    processes: tuple[ConsumerProcesses, Children],
+) -> None:
+    made, children = processes
+    children.while_starting = lambda number: made.kill()
+    (first,) = list(made._children)
+    made._gone(first)
+    assert 1 in children.killed
+
+
+def test_a_process_that_cannot_start_its_consumer_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    def starting(plan: Any) -> None:
+        raise ClientClosedError("there is no topic orders.dead")
+
+    monkeypatch.setattr("headrace.parallel.api._make_producer", starting)
+    monkeypatch.setattr(processes_module.signal, "signal", lambda number, handler: None)
+    plan = ParallelConsumer(
+        ignore, topics=["t"], group="g", model=Consumers(processes=True), bootstrap_servers="nowhere:1"
+    ).plan
+    ours, theirs = multiprocessing.Pipe()
+    serve_member(theirs, plan, 0)
+    error = pickle.loads(ours.recv())
+    assert isinstance(error, ParallelError)
+    assert "there is no topic orders.dead" in str(error)

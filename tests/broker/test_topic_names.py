@@ -16,7 +16,7 @@ from tests.log.making import batch
 from headrace.broker.broker import Broker
 from headrace.cluster.decision import Decision
 from headrace.cluster.image import InconsistentMetadataError, PartitionImage, partition_record
-from headrace.cluster.records import ConfigRecord, RemoveTopicRecord, ResourceType, TopicRecord
+from headrace.cluster.records import ConfigRecord, MetadataRecord, RemoveTopicRecord, ResourceType, TopicRecord
 from headrace.cluster.topic_names import CONSUMER_OFFSETS, TRANSACTION_STATE
 from headrace.errors import ErrorCode, KafkaStorageError
 from headrace.log import Appended, Log, LogConfig, LogDirectories
@@ -399,6 +399,40 @@ def test_a_topic_made_anew_while_its_directory_was_away_is_the_one_that_is_serve
         assert serving(machine).partition("two", 0).log.end_offset == 1
 
     simulate(scenario, BOTH)
+
+
+def test_topics_deleted_and_made_anew_in_one_decision_are_never_served_from_their_former_logs() -> None:
+    async def life(broker: Broker) -> None:
+        replicas, node = broker.replicas, (broker.node_id,)
+        state = PartitionImage(replicas=node, isr=node, leader=broker.node_id, leader_epoch=0, partition_epoch=0)
+        removed: list[MetadataRecord] = []
+        made: list[MetadataRecord] = []
+        for number, name in enumerate("ab"):
+            await create(broker, name)
+            await write(broker, name, b"former")
+            new_id = bytes(15) + bytes((number,))
+            removed.append(RemoveTopicRecord(topic_id=broker.image.topics[name].topic_id))
+            made += [TopicRecord(name=name, topic_id=new_id), partition_record(new_id, 0, state)]
+        change_directories = replicas.change_directories
+        served: list[str] = []
+
+        def looking(change: Callable[..., Any], *args: Any) -> asyncio.Future[Any]:
+            # The disk is about to be busy, and clients may know of the new topics from another broker.
+            served.extend(
+                name for (name, _), one in replicas.partitions.items() if one.log.topic_id != broker.topic_id(name)
+            )
+            return change_directories(change, *args)
+
+        replicas.change_directories = looking  # type: ignore[method-assign]
+        await broker.metadata.change(lambda image: Decision(None, [*removed, *made]))
+        assert served == []
+        for name in "ab":
+            assert broker.partition(name, 0).log.end_offset == 0
+
+    async def scenario(machine: SimulatedBroker) -> None:
+        await machine.host.start(life(serving(machine)))
+
+    simulate(scenario, {})
 
 
 def test_a_topic_is_deleted_and_made_anew_in_one_decision() -> None:

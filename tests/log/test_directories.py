@@ -14,6 +14,7 @@ from headrace.errors import KafkaStorageError, LogDirNotFoundError
 from headrace.log import DirectoryMismatchError, Log, LogConfig, LogDirectories, partition_metadata
 from headrace.log.checkpoints import read_offsets
 from headrace.log.directory_names import DirectoryKind, parse_name, temporary_name
+from headrace.log.files import LogFile
 from headrace.runtime import DirectoryLockedError, DiskError, Runtime
 from headrace.runtime.simulated import DiskFault, Host, SimulatedCrash, Simulation, run_simulation
 from headrace.topics import TopicPartition
@@ -37,9 +38,9 @@ def opened(host: Host, *paths: str, **options: object) -> LogDirectories:
     return directories
 
 
-def fill(log: Log, count: int = 20) -> None:
+def fill(log: Log, count: int = 20, leader_epoch: int = 0) -> None:
     for number in range(count):
-        log.append(batch(b"%d" % number * 30), leader_epoch=0, now_ms=NOW_MS)
+        log.append(batch(b"%d" % number * 30), leader_epoch=leader_epoch, now_ms=NOW_MS)
     log.update_high_watermark(log.end_offset)
 
 
@@ -220,6 +221,50 @@ def test_a_log_moves_to_another_directory_while_it_is_written() -> None:
     again = opened(host)
     assert directories.directory_of(again.logs[tp(0)]) == B
     assert stored(again.logs[tp(0)])[: len(before)] == before
+
+
+@pytest.mark.parametrize("regrown", [0, 5, 16, 30])
+@pytest.mark.parametrize("how", ["truncate_to", "start_at"])
+def test_a_log_that_is_cut_while_it_moves_is_not_mixed_with_what_it_was(how: str, regrown: int) -> None:
+    """A follower is cut to what its new leader has, and has the new leader's records there instead."""
+    directories = opened(make_host())
+    log = directories.create(tp(0), CONFIG, TOPIC_ID, path=A)
+    fill(log)
+    move = directories.start_move(tp(0), B)
+    while move.step(300):
+        pass
+    getattr(log, how)(4)
+    fill(log, regrown, leader_epoch=1)
+    while not move.caught_up:
+        move.step(300)
+    before = stored(log)
+    moved = directories.finish_move(tp(0))
+    assert (moved.start_offset, moved.end_offset) == (log.start_offset, log.end_offset)
+    assert stored(moved) == before
+    assert moved.high_watermark == log.high_watermark
+    assert moved.end_offset_for(0) == log.end_offset_for(0)
+
+
+def test_a_log_that_is_cut_while_a_move_reads_it_is_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    directories = opened(make_host())
+    log = directories.create(tp(0), CONFIG, TOPIC_ID, path=A)
+    fill(log)
+    move = directories.start_move(tp(0), B)
+    read = LogFile.read
+
+    def then_cut(self: LogFile, position: int, length: int) -> bytes:
+        data = read(self, position, length)
+        if length == 300:  # what the move asks for
+            monkeypatch.undo()
+            log.truncate_to(2)
+            fill(log, 3, leader_epoch=1)
+        return data
+
+    monkeypatch.setattr(LogFile, "read", then_cut)
+    while not move.caught_up:
+        move.step(300)
+    before = stored(log)
+    assert stored(directories.finish_move(tp(0))) == before
 
 
 def test_a_move_that_is_cancelled_leaves_the_log_where_it_is() -> None:

@@ -148,6 +148,79 @@ def test_a_protocol_that_fails_loses_its_connection_and_no_other():
     asyncio.run(main())
 
 
+def test_a_protocol_that_fails_at_its_beginning_loses_its_connection_and_leaves_nothing_behind():
+    class Failing(BufferedRecorder):
+        def connection_made(self, transport):
+            super().connection_made(transport)
+            raise ValueError("not at all")
+
+    async def main():
+        said = []
+        asyncio.get_running_loop().set_exception_handler(lambda loop, context: said.append(context["exception"]))
+        made = await connected(1, Failing)
+        _, (client,), (server,) = made
+        assert await server.lost is said[0]
+        assert await client.lost is None
+        await end(*made)
+
+    asyncio.run(main())
+
+
+def test_a_protocol_may_pause_and_resume_when_it_is_told_of_its_connection():
+    class Hesitating(BufferedRecorder):
+        def connection_made(self, transport):
+            super().connection_made(transport)
+            transport.pause_reading()
+            transport.resume_reading()
+
+    async def main():
+        said = []
+        asyncio.get_running_loop().set_exception_handler(lambda loop, context: said.append(context))
+        made = await connected(1, Hesitating)
+        _, (client,), (server,) = made
+        client.transport.write(b"x")
+        await server.until(lambda: server.received == b"x")
+        assert not said
+        await end(*made)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("ends_by", ["abort", "close", ""])
+def test_a_protocol_that_fails_when_it_may_write_again_is_told_so_and_the_loop_forgets_its_socket(ends_by):
+    class Failing(BufferedRecorder):
+        def pause_writing(self):
+            super().pause_writing()
+            raise ValueError("no pause")
+
+        def resume_writing(self):
+            super().resume_writing()
+            if ends_by:
+                getattr(self.transport, ends_by)()
+            raise ValueError("no more")
+
+    async def main():
+        said = []
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda loop, context: said.append(str(context["exception"])))
+        made = await connected(1, Failing)
+        _, (client,), (server,) = made
+        number = server.transport.get_extra_info("socket").fileno()
+        server.transport.set_write_buffer_limits(high=0)
+        client.transport.pause_reading()
+        server.transport.write(bytes(10_000_000))
+        client.transport.resume_reading()
+        await client.until(lambda: len(client.received) == 10_000_000)
+        await server.until(lambda: "resume" in server.events)
+        assert said == ["no pause", "no more"]
+        if ends_by:
+            assert await server.lost is None
+        assert loop.remove_writer(number) is False
+        await end(*made)
+
+    asyncio.run(main())
+
+
 def test_one_that_is_closed_by_another_of_the_same_turn_is_not_read():
     class Closing(BufferedRecorder):
         others = ()

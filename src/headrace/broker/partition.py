@@ -246,9 +246,9 @@ class Partition:
         ):
             return
         self.check_epoch(current_leader_epoch)
-        if leadership.leader_id != self._own_id:
-            raise NotLeaderOrFollowerError(f"{self.key}: broker {leadership.leader_id} leads it")
-        raise NotLeaderOrFollowerError(f"{self.key}: {self._refusal}")
+        leader_id = leadership.leader_id
+        reason = self._refusal if leader_id == self._own_id else f"broker {leader_id} leads it"
+        raise NotLeaderOrFollowerError(f"{self.key}: {reason}")
 
     def check_epoch(self, current_leader_epoch: int) -> None:
         """As `check_leader`, for what any replica may answer."""
@@ -291,10 +291,9 @@ class Partition:
     ) -> Appended | Awaitable[Appended]:
         """Append a client's batch. Gives the result at once, or something to wait for: a busy disk, other replicas.
 
-        With acks=-1 it is there when the batch is committed; `timeout_ms` is how long to wait for that. With a leader
-        epoch it is refused unless that is the present one, also if it has to wait for its turn. Raises what is wrong
-        with the batch or with this replica; then nothing was written. TakesLongError: a client's batch is to be checked
-        first (`Log.check`), on another thread, and `checked` is what comes of that.
+        With acks=-1 it is there when the batch is committed; `timeout_ms` is for that. With a leader epoch it is
+        refused unless that is the present one, also in its turn. Raises what is wrong with the batch or this replica;
+        then nothing was written. TakesLongError: check it (`Log.check`) on another thread, and pass what is `checked`.
         """
         if self.turns.held is not None:
             if checked is None and origin is _CLIENT:
@@ -320,6 +319,9 @@ class Partition:
             needed = min(log.config.min_insync_replicas, len(leadership.replicas))
             if len(isr) < needed:
                 raise NotEnoughReplicasError(f"{self.key}: {len(isr)} in-sync replicas, min.insync.replicas={needed}")
+        if self.state is None and len(leadership.replicas) > 1 and not self.writer.busy:
+            # Nobody would wait for the other replicas. What has to wait itself is looked at again when it is written.
+            raise NotLeaderOrFollowerError(f"{self.key}: leader epoch {leadership.leader_epoch} has yet to begin here")
         if verification is None and origin is _CLIENT:
             # Its transaction was open here when we looked, which by the writer's turn it may no longer be.
             verification = UNVERIFIED
@@ -458,8 +460,7 @@ class Partition:
 
     def _was_committed(self) -> None:
         """The watermark may have moved: whoever waits for what is below it goes on."""
-        state = self.state
-        if state is not None and self.log.update_high_watermark(state.high_watermark):
+        if (state := self.state) is not None and self.log.update_high_watermark(state.high_watermark):
             self._commits.acknowledge(state)
             self._commits.show(state.high_watermark)
 

@@ -169,9 +169,9 @@ class Replicas:
 
     async def follow(self, changes: Changes) -> None:
         """Make logs, leaders and configs agree with the image that has changed so."""
-        # First, as a topic of the same name may be among those that are made.
-        for gone in changes.deleted:
-            await self._drop(gone)
+        # First, as a topic of the same name may be among those that are made; and all of them at once, as the image has
+        # those already: nothing is served under a name, or an id, that is another topic's by now.
+        await self._drop(changes.deleted)
         names = {topic for topic, _ in self.partitions} if changes.brokers_configured else changes.configured
         configs = {name: self.config_of(name) for name in names}
         # What asks for more in-sync replicas counts before what is said of them here, and what asks for fewer after it:
@@ -274,9 +274,9 @@ class Replicas:
         for partition in self.partitions.values():
             partition.resume()
 
-    async def _drop(self, topic: TopicImage) -> None:
-        """Take a topic's partitions out of use, also those that are offline."""
-        keys = [TopicPartition(topic.name, index) for index in range(len(topic.partitions))]
+    async def _drop(self, topics: list[TopicImage]) -> None:
+        """Take the partitions of topics out of use, also those that are offline."""
+        keys = [TopicPartition(topic.name, index) for topic in topics for index in range(len(topic.partitions))]
         await self._drop_partitions(keys, "the topic was deleted")
 
     async def _drop_partitions(self, keys: list[TopicPartition], reason: str) -> None:

@@ -9,37 +9,49 @@ _STEP_BYTES = 4 * 1024 * 1024
 
 
 class Move:
-    """One move under way. `step` until `caught_up`, then `LogDirectories.finish_move` while nobody appends."""
+    """One move under way. `step` until `caught_up`, then `LogDirectories.finish_move` while nobody appends.
 
-    __slots__ = ("current", "future")
+    The log may be cut meanwhile, and have other records there soon: what was copied of it is cut as well.
+    """
+
+    __slots__ = ("_cuts", "current", "future")
 
     def __init__(self, current: Log, future: Log) -> None:
         self.current = current
         self.future = future
+        self._cuts = current.cut_count  # of these the copy has heard
         if future.end_offset < current.start_offset:
             future.start_at(current.start_offset)
 
     @property
     def caught_up(self) -> bool:
-        return self.future.end_offset >= self.current.end_offset
+        cuts, end_offset = self._cuts, self.future.end_offset  # before the view, which tells of cuts before it grows
+        view = self.current.view
+        return cuts == view.cuts and end_offset >= view.end_offset
 
     def step(self, max_bytes: int = _STEP_BYTES) -> int:
         """Copy about so many bytes more; how many (0 when the copy has caught up). Reads and writes the disk."""
         current, future = self.current, self.future
-        if future.end_offset > current.end_offset:
-            future.truncate_to(current.end_offset)
+        view = current.view
+        if view.cuts != self._cuts:
+            if view.cut_to > view.start_offset:
+                future.truncate_to(min(view.cut_to, future.end_offset))
+            else:
+                future.start_at(view.start_offset)  # nothing is left of what it was
+            self._cuts = view.cuts
         if future.end_offset < current.start_offset:
             future.start_at(current.start_offset)
         if self.caught_up:
             return 0
         found = current.locate(future.end_offset, max_bytes, limit=current.end_offset, at_least_one=True)
         data = found.file.read(found.position, found.length)
-        # After DeleteRecords the first batch may begin before the log's start: the copy then begins with that batch.
-        first_offset = int.from_bytes(data[:8], "big")
-        if first_offset < future.end_offset and future.end_offset == future.start_offset:
-            future.start_at(first_offset)
-        future.append_replica(data)
-        self._follow_start()
+        if current.cut_count == self._cuts:  # else it may be of before, or of after, and is read again
+            # After DeleteRecords the first batch may begin before the log's start: the copy then begins with it.
+            first_offset = int.from_bytes(data[:8], "big")
+            if first_offset < future.end_offset and future.end_offset == future.start_offset:
+                future.start_at(first_offset)
+            future.append_replica(data)
+            self._follow_start()
         return valid_bytes(data)
 
     def _follow_start(self) -> None:

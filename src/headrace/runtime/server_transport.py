@@ -54,8 +54,9 @@ class ReadyConnections:
     def add(self, number: int, read: Callable[[], None]) -> None:
         """Call `read` whenever there is something to be read from this descriptor, an end or an error included."""
         assert self._epoll is not None
-        self._reads[number] = read
-        self._epoll.register(number, select.EPOLLIN)
+        if number not in self._reads:
+            self._epoll.register(number, select.EPOLLIN)
+            self._reads[number] = read
 
     def discard(self, number: int) -> None:
         if self._reads.pop(number, None) is not None and self._epoll is not None:
@@ -145,9 +146,14 @@ class ServerTransport(asyncio.Transport):
         loop.call_soon(self._begin)
 
     def _begin(self) -> None:
-        self._protocol.connection_made(self)
-        if not self._closing and not self._paused:
-            self._ready.add(self._number, self._read)
+        try:
+            self._protocol.connection_made(self)
+            if not self._closing and not self._paused:
+                self._ready.add(self._number, self._read)
+        except (SystemExit, KeyboardInterrupt):
+            raise
+        except BaseException as error:  # noqa: BLE001 - nobody would read it, nor close it
+            self._fail(error, "connection_made() failed")
 
     # --- reading
 
@@ -255,7 +261,7 @@ class ServerTransport(asyncio.Transport):
         del self._unsent[:count]
         if self._protocol_paused and len(self._unsent) <= self._low:
             self._protocol_paused = False
-            self._protocol.resume_writing()
+            self._tell(self._protocol.resume_writing)
         if self._unsent:
             return
         self._loop.remove_writer(self._number)
@@ -267,7 +273,16 @@ class ServerTransport(asyncio.Transport):
     def _pause_protocol(self) -> None:
         if len(self._unsent) > self._high and not self._protocol_paused:
             self._protocol_paused = True
-            self._protocol.pause_writing()
+            self._tell(self._protocol.pause_writing)
+
+    def _tell(self, what: Callable[[], None]) -> None:
+        """As in asyncio: whoever writes, or is about to, goes on whatever the protocol makes of it."""
+        try:
+            what()
+        except (SystemExit, KeyboardInterrupt):
+            raise
+        except BaseException as error:  # noqa: BLE001 - as above
+            self._report(error, f"{what.__name__}() failed")
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
         if high is None:
@@ -318,10 +333,13 @@ class ServerTransport(asyncio.Transport):
 
     def _fail(self, error: BaseException, message: str) -> None:
         if not isinstance(error, OSError):
-            self._loop.call_exception_handler(
-                {"message": message, "exception": error, "transport": self, "protocol": self._protocol}
-            )
+            self._report(error, message)
         self._force_close(error)
+
+    def _report(self, error: BaseException, message: str) -> None:
+        self._loop.call_exception_handler(
+            {"message": message, "exception": error, "transport": self, "protocol": self._protocol}
+        )
 
     def _force_close(self, error: BaseException | None) -> None:
         self.send_answer()  # which was written before, and would be with the kernel if it had not been kept

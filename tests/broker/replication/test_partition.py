@@ -327,8 +327,34 @@ def test_a_role_that_finds_no_room_at_the_writer_takes_effect_later(monkeypatch:
             partition.lead(leads(1))
         assert partition.state is None
         await syncing
+        assert not partition.writer.busy
+        with pytest.raises(NotLeaderOrFollowerError):
+            partition.append(raw.batch([b"nobody would wait for the others"]))
         await asyncio.sleep(1)
         assert partition.state is not None
+        assert partition.log.end_offset == 0
+
+    simulated(test)
+
+
+def test_what_waits_for_an_exchange_is_not_acknowledged_before_the_role_that_waits_behind_it() -> None:
+    async def test(broker: Broker, partition: Partition, neighbours: Neighbours) -> None:
+        partition.lead(leads(1))
+        may_end = asyncio.Event()
+        exchange = asyncio.ensure_future(partition.turns.exchange(may_end.wait))  # type: ignore[arg-type]
+        await asyncio.sleep(0)
+        waiting = append(partition, b"one")
+        partition.lead(leads(2, partition_epoch=11))
+        may_end.set()
+        await exchange
+        with pytest.raises(NotLeaderOrFollowerError):
+            await waiting
+        assert partition.log.end_offset == 0
+        assert partition.state is not None
+        committed = append(partition, b"two")
+        for node_id in (SECOND, THIRD):
+            partition.fetched(node_id, 7, 1, 0)
+        assert (await committed).base_offset == 0
 
     simulated(test)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import http.client
 import json
 from collections.abc import Generator
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -210,6 +211,16 @@ def test_a_callback_that_returns_something_else_is_told_what_to_return(given: An
         token_of(given)
 
 
+@pytest.mark.parametrize(
+    "given", [("a", "soon"), ("a", 9e9, None, [1]), Token("a", None, {"b": 5}), Token(5), Token("a", "soon")]
+)  # type: ignore[arg-type]  # what a callback gives is checked at run time
+def test_whatever_a_callback_gives_ends_nothing_but_its_connection(given: Any) -> None:
+    _, prepare = sasl_security(settings(sasl_mechanism="OAUTHBEARER", sasl_oauthbearer_token_callback=lambda: given))
+    assert prepare is not None
+    with pytest.raises(SaslAuthenticationFailedError, match="there is no token: "):
+        prepare()
+
+
 def test_a_callback_that_raises_is_a_refusal_that_says_so() -> None:
     def callback() -> str:
         raise RuntimeError("no ticket")
@@ -290,6 +301,21 @@ def test_tokens_are_fetched_by_client_credentials(oauth_server: Any) -> None:
     header, body = oauth_server.asked[-1]
     assert header == "Basic " + base64.b64encode(b"me:s3cret%26").decode()
     assert body == {"grant_type": ["client_credentials"], "scope": ["kafka"]}
+
+
+def test_whatever_a_server_answers_ends_nothing_but_its_connection(
+    oauth_server: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    oauth_server.script = [(200, {"access_token": "abc", "expires_in": "soon"})]
+    with pytest.raises(SaslAuthenticationFailedError, match="there is no token: "):
+        TokenSource(credentials(oauth_server)).refresh()
+
+    def speaks_no_http(*_: Any, **__: Any) -> None:
+        raise http.client.BadStatusLine("SSH-2.0")
+
+    monkeypatch.setattr("urllib.request.urlopen", speaks_no_http)
+    with pytest.raises(NetworkError, match=r"gives no token now: SSH-2\.0"):
+        TokenSource(credentials(oauth_server)).refresh()
 
 
 def test_a_server_that_refuses_the_client_is_not_asked_again(oauth_server: Any) -> None:

@@ -461,7 +461,11 @@ def _readable(error: BaseException) -> BaseException:
 
 def resolve_addresses(host: str, port: int) -> list[Address]:
     """Every address of a host, in the system's order (`client.dns.lookup=use_all_dns_ips`)."""
-    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except UnicodeError as error:
+        # What cannot be the name of a host (`a..b`, which a broker may advertise) is one that nobody knows.
+        raise socket.gaierror(socket.EAI_NONAME, f"{host!r} cannot be the name of a host: {error}") from error
     return list(dict.fromkeys((entry[0], entry[4]) for entry in found))
 
 

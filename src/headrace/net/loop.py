@@ -132,7 +132,8 @@ class LoopDriver(Generic[Core]):
                 server_hostname=node.host,
                 timeout_s=timeout_s,
             )
-        except (RuntimeNetworkError, OSError) as error:
+        except (RuntimeNetworkError, OSError, UnicodeError) as error:
+            # The last one is said of what cannot be the name of a host, as `a..b`, which a broker may advertise.
             if connection.state is not ConnectionState.CLOSED:
                 self.core.disconnected(connection, error)
                 self.schedule()

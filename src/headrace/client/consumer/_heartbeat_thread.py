@@ -22,6 +22,7 @@ log = logging.getLogger("headrace.client.consumer")
 
 _WAIT_S_MAX = 5.0
 _JOIN_S = 5.0
+_AFTER_FAILURE_S = 0.5
 
 
 class HeartbeatThread:
@@ -39,6 +40,7 @@ class HeartbeatThread:
         self._clock = clock
         self._on_news = on_news
         self._stopping = False
+        self._stopped = threading.Event()
         self._client: BlockingClient | None = None
         self._broken = False
         self._begun = threading.Lock()
@@ -57,6 +59,7 @@ class HeartbeatThread:
     def stop(self) -> None:
         """End the thread and its connection. Never waits for a broker."""
         self._stopping = True
+        self._stopped.set()
         self._wake()
         if self._thread is not threading.current_thread() and self._thread.is_alive():
             self._thread.join(_JOIN_S)
@@ -78,27 +81,35 @@ class HeartbeatThread:
     def _run(self) -> None:
         if not self._begun.acquire(blocking=False):
             return
+        while not self._stopping:
+            try:
+                self._turn()
+            except Exception:
+                # As when the process has no descriptors left for now. Nobody would start another thread: without this
+                # one the member would be removed from its group again and again.
+                log.exception("a heartbeat could not be sent; the next one is tried with a new connection")
+                self._broken = True
+                self._stopped.wait(_AFTER_FAILURE_S)
+        if self._client is not None:
+            self._client.close()
+
+    def _turn(self) -> None:
+        """Send what is due, and wait for the answer, or until something is due again."""
         client = self._client
         assert client is not None
-        try:
-            while not self._stopping:
-                if self._broken:
-                    # A new client rather than a new connection: this one would begin to ask for metadata.
-                    self._broken = False
-                    client.close()
-                    client = self._client = self._fresh()
-                now = self._clock.monotonic()
-                due = self._heartbeats.next_request(now)
-                if due is not None:
-                    self._send(client, *due)
-                if self._heartbeats.has_news:
-                    self._on_news()
-                left = min(self._heartbeats.due_at() - self._clock.monotonic(), _WAIT_S_MAX)
-                client.poll(max(0.0, left))
-        except Exception:
-            log.exception("the heartbeat thread failed; this member will be removed from its group")
-        finally:
+        if self._broken:
+            # A new client rather than a new connection: this one would begin to ask for metadata.
             client.close()
+            client = self._client = self._fresh()
+            self._broken = False
+        now = self._clock.monotonic()
+        due = self._heartbeats.next_request(now)
+        if due is not None:
+            self._send(client, *due)
+        if self._heartbeats.has_news:
+            self._on_news()
+        left = min(self._heartbeats.due_at() - self._clock.monotonic(), _WAIT_S_MAX)
+        client.poll(max(0.0, left))
 
     def _send(self, client: BlockingClient, node: Node, request: Any, identity: GroupIdentity) -> None:
         def done(call: Call) -> None:

@@ -406,7 +406,7 @@ class GroupMembership:
             self._link.forget(ErrorCode(code).name)
         elif code not in (ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.REBALANCE_IN_PROGRESS):
             self.state = MemberState.UNJOINED
-            raise say(error_for(code), f"joining group {self._link.group_id}{_JOIN_HINTS.get(ErrorCode(code), '')}")
+            raise say(error_for(code), f"joining group {self._link.group_id}{_JOIN_HINTS.get(code, '')}")
         yield Pause(self._link.next_try())
         return None
 
@@ -561,7 +561,7 @@ class GroupMembership:
         self._leader.reset()
 
 
-_JOIN_HINTS = {
+_JOIN_HINTS: dict[int, str] = {
     ErrorCode.INCONSISTENT_GROUP_PROTOCOL: " (no strategy of partition.assignment.strategy is common to all members)",
     ErrorCode.INVALID_SESSION_TIMEOUT: " (the broker's group.min/max.session.timeout.ms bound session.timeout.ms)",
     ErrorCode.GROUP_MAX_SIZE_REACHED: " (group.max.size of the broker)",

@@ -7,12 +7,11 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from headrace.config import ConfigError, Password
-from headrace.errors import SaslAuthenticationFailedError
 from headrace.net.authentication import Authenticate
 from headrace.net.sasl import oauthbearer
 from headrace.net.sasl.exchange import authenticate_by
 from headrace.net.sasl.jaas import InvalidJaasError, parse_jaas
-from headrace.net.sasl.oauthbearer import ClientCredentials, Token, TokenSource, token_of
+from headrace.net.sasl.oauthbearer import ClientCredentials, TokenSource, token_of
 from headrace.net.sasl.plain import plain
 from headrace.net.sasl.scram import DIGESTS, scram
 
@@ -73,7 +72,7 @@ def _provider(values: Mapping[str, Any], options: Mapping[str, str]) -> oauthbea
     given = values[_CALLBACK]
     if given is not None:
         callback = _loaded(given) if isinstance(given, str) else given
-        return lambda: _called(callback)
+        return lambda: token_of(callback())
     url = values["sasl.oauthbearer.token.endpoint.url"]
     client_id = values[_CLIENT + "id"] or options.get("clientId")
     secret = values[_CLIENT + "secret"]
@@ -111,14 +110,6 @@ def _loaded(dotted: str) -> Callable[[], object]:
         raise ConfigError({_CALLBACK: f"{_CALLBACK}={dotted} names no function: give module.function"})
     called: Callable[[], object] = found
     return called
-
-
-def _called(callback: Callable[[], object]) -> Token:
-    try:
-        given = callback()
-    except Exception as error:
-        raise SaslAuthenticationFailedError(f"the token callback failed: {type(error).__name__}: {error}") from error
-    return token_of(given)
 
 
 def _secret(given: Password | str) -> str:

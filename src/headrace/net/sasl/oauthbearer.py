@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import http.client
 import json
 import os
 import re
@@ -16,7 +17,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from headrace.errors import NetworkError, SaslAuthenticationFailedError
+from headrace.errors import HeadraceError, NetworkError, SaslAuthenticationFailedError
 from headrace.net.sasl.exchange import Exchange
 
 _SEPARATOR = "\x01"
@@ -66,13 +67,22 @@ class TokenSource:
         with self._lock:
             if self._token is not None and self._now() < self._refresh_at:
                 return
-            token = self._provider()
-            _check(token, self._now())
-            self._token = token
+            self._token = token = self._checked_token()
             now = self._now()
             self._refresh_at = (
                 float("inf") if token.expires_at is None else now + (token.expires_at - now) * _REFRESH_PART
             )
+
+    def _checked_token(self) -> Token:
+        try:
+            token = self._provider()
+            _check(token, self._now())
+        except HeadraceError:
+            raise
+        except Exception as error:
+            # Whatever a callback gave or a server answered: it is this connection's failure, and nobody else's.
+            raise SaslAuthenticationFailedError(f"there is no token: {type(error).__name__}: {error}") from error
+        return token
 
     def exchange(self) -> Exchange:
         token = self._token
@@ -173,7 +183,7 @@ class ClientCredentials:
                     "Check the client's id, secret and scope"
                 ) from None
             raise NetworkError(f"{self._shown_url} gives no token now: {error.code} {error.reason}") from error
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, http.client.HTTPException) as error:
             raise NetworkError(f"{self._shown_url} gives no token now: {error}") from error
         value = answer.get("access_token") if isinstance(answer, dict) else None
         if not isinstance(value, str):

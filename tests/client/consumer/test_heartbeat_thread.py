@@ -1,0 +1,64 @@
+"""The thread that sends heartbeats: whatever happens to it, the next one is sent."""
+
+from __future__ import annotations
+
+import errno
+import threading
+from typing import Any
+
+import pytest
+from tests.waiting import DEADLINE_S
+
+import headrace.client.consumer._heartbeat_thread as module
+from headrace.client.configs import ConnectionConfig
+from headrace.client.consumer._heartbeat_thread import HeartbeatThread
+from headrace.client.consumer._heartbeats import GroupIdentity, Heartbeats
+from headrace.client.consumer.config import read_consumer_config
+from headrace.net.node import Node
+from headrace.runtime.real import RealClock
+
+
+@pytest.mark.parametrize("at", ["poll", "fresh"])
+def test_a_shortage_of_descriptors_does_not_end_the_heartbeats(at: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    sent = threading.Event()
+    failures = {"poll": 1, "fresh": 3 if at == "fresh" else 0}
+
+    class Client:
+        """A client that finds no descriptor: to wait with; or, when another is to be made after that, to begin with."""
+
+        made = 0
+
+        def __init__(self, *_: Any, **__: Any) -> None:
+            self.core = self
+            Client.made += 1
+            if Client.made > 1:
+                self._fail("fresh")
+
+        def _fail(self, what: str) -> None:
+            if failures[what]:
+                failures[what] -= 1
+                raise OSError(errno.EMFILE, "no descriptors")
+
+        def learn_node(self, node: Node) -> None: ...
+
+        def submit(self, node_id: int, request: Any, done: Any) -> None:
+            sent.set()
+
+        def poll(self, timeout_s: float) -> None:
+            self._fail("poll")
+
+        def wakeup(self) -> None: ...
+
+        def close(self) -> None: ...
+
+    monkeypatch.setattr(module, "BlockingClient", Client)
+    monkeypatch.setattr(module, "_AFTER_FAILURE_S", 0.001)
+    clock = RealClock()
+    heartbeats = Heartbeats("g", interval_ms=20, session_timeout_ms=60_000, max_poll_interval_ms=600_000)
+    config = ConnectionConfig.of(read_consumer_config({"bootstrap.servers": "nowhere:1"}))
+    thread = HeartbeatThread(heartbeats, config, clock, lambda: None)
+    heartbeats.start(GroupIdentity(1, "member"), Node(1, "nowhere", 1), clock.monotonic())
+    thread.start()
+    assert sent.wait(DEADLINE_S / 2)
+    thread.stop()
+    assert not any(failures.values())

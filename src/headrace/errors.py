@@ -17,6 +17,10 @@ class HeadraceError(Exception):
     """The root of all errors that Headrace raises on purpose. Its text says what happened, to what, and what to do."""
 
 
+class MissingExtraError(HeadraceError, ImportError):
+    """A package is missing that comes with an extra of Headrace's; the text says which."""
+
+
 class RetriableError(HeadraceError):
     """Mixed into errors that may be gone when the same thing is tried again."""
 

@@ -18,7 +18,7 @@ from typing import Any, Unpack
 from headrace.client.configs import common_config, has_no_effect, merge
 from headrace.client.consumer.config import CONSUMER_CONFIGS
 from headrace.client.consumer.keywords import ConsumerKeywords
-from headrace.client.librdkafka import SAME, equivalent
+from headrace.client.other_names import SAME, equivalent
 from headrace.client.producer.blocking import Producer
 from headrace.config import ConfigError
 from headrace.parallel.core import ParallelCore

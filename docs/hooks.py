@@ -99,13 +99,18 @@ def _allowed(key: Any) -> str:
     return re.sub(r"\w{25,}", lambda word: word[0].replace("_", "_<wbr>"), said)
 
 
-def librdkafka(which: str) -> str:
-    """librdkafka's names: those that are understood (`same`), and those answered with what to use (`instead`)."""
-    from headrace.client import librdkafka as names
+def names(whose: str, which: str) -> str:
+    """Another library's names: those that are understood (`same`), and those answered with what to use (`instead`)."""
+    from headrace.client import other_names as known
 
+    title, same, instead = {
+        "librdkafka": ("librdkafka's", known.LIBRDKAFKA_SAME, known.LIBRDKAFKA_INSTEAD),
+        "python": ("kafka-python's, aiokafka's", known.PYTHON_SAME, known.PYTHON_INSTEAD),
+    }[whose]
+    spelt = _code if whose == "librdkafka" else lambda name: _code(name.replace(".", "_"))
     if which == "same":
-        return table(("librdkafka's", "is understood as"), ((_code(a), _code(b)) for a, b in names.SAME.items()))
-    return table(("librdkafka's", "is answered with: use …"), ((_code(a), b) for a, b in names.INSTEAD.items()))
+        return table((title, "is understood as"), ((spelt(a), _code(b)) for a, b in same.items()))
+    return table((title, "is answered with: use …"), ((spelt(a), b) for a, b in instead.items()))
 
 
 # --- calls, errors, options -------------------------------------------------------------------------------------------
@@ -338,7 +343,7 @@ def _plain(value: Any) -> str:
 
 MAKERS: dict[str, Callable[..., str]] = {
     "config": config,
-    "librdkafka": librdkafka,
+    "names": names,
     "calls": calls,
     "errors": errors,
     "codes": codes,

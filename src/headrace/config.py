@@ -402,7 +402,7 @@ def _in_range(type_: ConfigType, number: int) -> int:
     return number
 
 
-def format_value(value: ConfigValue) -> str | None:
+def format_value(value: ConfigValue | list[str]) -> str | None:
     """The value as Kafka prints it in DescribeConfigs: true, 0.5, 1.0E10, a,b. A password stays hidden."""
     if value is None:
         return None
@@ -410,7 +410,7 @@ def format_value(value: ConfigValue) -> str | None:
         return "true" if value else "false"
     if isinstance(value, float):
         return _format_double(value)
-    if isinstance(value, tuple):
+    if isinstance(value, (tuple, list)):
         return ",".join(value)
     return str(value)
 

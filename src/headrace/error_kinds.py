@@ -22,6 +22,10 @@ def _made_again(kind: type[HeadraceError], args: tuple[Any, ...], attributes: Ma
     return made
 
 
+class MissingExtraError(HeadraceError, ImportError):
+    """A package is missing that comes with an extra of Headrace's; the text says which."""
+
+
 class RetriableError(HeadraceError):
     """Mixed into errors that may be gone when the same thing is tried again."""
 

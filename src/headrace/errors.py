@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 from headrace.error_codes import ErrorCode as ErrorCode
 from headrace.error_kinds import FatalTransactionError as FatalTransactionError
 from headrace.error_kinds import HeadraceError as HeadraceError
+from headrace.error_kinds import MissingExtraError as MissingExtraError
 from headrace.error_kinds import RetriableError as RetriableError
 from headrace.error_kinds import TransactionError as TransactionError
 

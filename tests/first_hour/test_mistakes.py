@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
+import enum
 import inspect
+import re
+import subprocess
+import sys
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,7 +16,9 @@ from typing import Any
 import pytest
 
 import headrace
+import headrace.admin
 from headrace import Admin, Consumer, Producer, TopicPartition, aio
+from headrace.admin import ConfigResource, ElectionType, ResetTo, ResourceType
 from headrace.client.configs import UnknownConfigWarning
 from headrace.config import ConfigError
 from headrace.testing import broker
@@ -138,3 +145,105 @@ def test_one_name_deletes_nothing() -> None:
         with pytest.raises(TypeError):
             admin.delete_topics("abc")
         assert set(admin.list_topics()) == {"a", "b", "c"}
+
+
+class AnythingElse:
+    """What no operation takes."""
+
+
+def parameters_of_several() -> list[tuple[str, str, Any]]:
+    """Every operation of Admin that takes several of something, and a list or dict of nothing that it knows."""
+    lists = [(operation, parameter, [AnythingElse()]) for operation, parameter in plural_parameters()]
+    dicts = [
+        (name, parameter.name, {AnythingElse(): AnythingElse()})
+        for name, method in inspect.getmembers(Admin, inspect.isfunction)
+        for parameter in inspect.signature(method).parameters.values()
+        if str(parameter.annotation).startswith("Mapping")
+    ]
+    return lists + [(name, parameter, given) for name, parameter, given in dicts if name != "__init__"]
+
+
+@pytest.mark.parametrize(("operation", "parameter", "given"), parameters_of_several())
+def test_no_operation_fails_inside_for_what_it_was_given(
+    admin: Admin, operation: str, parameter: str, given: Any
+) -> None:
+    others = {"group_id": "g", "to": ResetTo.earliest(), "election_type": ElectionType.PREFERRED}
+    accepted = inspect.signature(getattr(Admin, operation)).parameters
+    needed = {name: value for name, value in others.items() if name in accepted}
+    with pytest.raises(TypeError, match=f"{operation} takes {parameter} as .*AnythingElse.* is AnythingElse, not"):
+        getattr(admin, operation)(**{**needed, parameter: given})
+
+
+def test_an_element_of_the_wrong_kind_is_told_with_the_right_one(admin: Admin) -> None:
+    with pytest.raises(
+        TypeError, match=r"topics as a list of NewTopic\(name, …\): 'x' is str, not NewTopic\(name, …\)"
+    ):
+        admin.create_topics(["x"])  # type: ignore[list-item]  # that is the mistake
+    with pytest.raises(TypeError, match=r"resources as a list of ConfigResource\(type, name\): 'x' is str"):
+        admin.describe_configs(["x"])  # type: ignore[list-item]  # that is the mistake
+    with pytest.raises(TypeError, match=r"before_offsets as a dict of \(topic, partition\): int: 'x' is str"):
+        admin.delete_records({"x": 3})  # type: ignore[dict-item]  # that is the mistake
+    with pytest.raises(TypeError, match=r"takes several topics, and NewTopic\(.* is not"):
+        admin.create_topics(headrace.NewTopic("x"))  # type: ignore[arg-type]  # that is the mistake
+
+
+def test_admin_takes_pairs_for_partitions_and_plain_values_for_settings() -> None:
+    """As the consumer takes `("events", 0)`, and every client takes `1000` where a file has a text."""
+    policies = ["compact", "delete"]
+    topic = headrace.NewTopic("events", configs={"retention.ms": 3_600_000, "cleanup.policy": policies})  # type: ignore[dict-item]  # a list will do
+    with broker() as kafka, Admin(bootstrap_servers=kafka.address) as admin:
+        admin.create_topics([topic]).all()
+        with Producer(bootstrap_servers=kafka.address) as producer:
+            producer.send("events", b"1", key=b"k").result()
+        assert admin.delete_records({("events", 0): 1})[("events", 0)] == 1  # type: ignore[dict-item, index]  # a pair will do
+        resource = ConfigResource(ResourceType.TOPIC, "events")
+        admin.incremental_alter_configs({resource: {"min.cleanable.dirty.ratio": 0.25, "preallocate": True}}).all()
+        entries = {entry.name: entry.value for entry in admin.describe_configs([resource])[resource].values()}
+    assert entries["retention.ms"] == "3600000"
+    assert entries["cleanup.policy"] == "compact,delete"
+    assert (entries["min.cleanable.dirty.ratio"], entries["preallocate"]) == ("0.25", "true")
+
+
+_WITHOUT_EXTRAS = """
+import sys
+for name in ("numpy", "pyarrow", "numba", "pandas", "pyspark", "kazoo"):
+    sys.modules[name] = None
+from headrace import Consumer, HeadraceError, Producer, RangeReader, aio
+NOWHERE = {"bootstrap.servers": "127.0.0.1:1"}
+calls = [
+    lambda: Consumer(NOWHERE, group_id="g").poll_arrow(0),
+    lambda: Producer(NOWHERE).send_arrow("events", None),
+    lambda: next(RangeReader(NOWHERE).read_arrow({("events", 0): (0, 1)})),
+]
+for call in calls:
+    try:
+        call()
+    except HeadraceError as error:
+        assert isinstance(error, ImportError)
+        print(error)
+"""
+
+
+def test_a_missing_extra_is_named() -> None:
+    """In a Python of its own: what is imported once is there."""
+    done = subprocess.run([sys.executable, "-c", _WITHOUT_EXTRAS], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    said = done.stdout.splitlines()
+    assert len(said) == 3
+    assert all("pip install 'headrace[fast]'" in line for line in said), said
+
+
+@pytest.mark.parametrize("one", [Admin, Consumer, Producer, headrace.RangeReader])
+def test_what_a_call_takes_can_be_imported_from_a_public_place(one: type) -> None:
+    """Values that a user makes to call something are in `headrace` or `headrace.admin`, like those of NewTopic."""
+    missing = set()
+    for name, method in inspect.getmembers(one, inspect.isfunction):
+        if name.startswith("_"):
+            continue
+        for parameter in inspect.signature(method).parameters.values():
+            for word in re.findall(r"\b[A-Z]\w+", str(parameter.annotation)):
+                kind = inspect.unwrap(method).__globals__.get(word)
+                is_made = dataclasses.is_dataclass(kind) or isinstance(kind, enum.EnumMeta)
+                if is_made and not hasattr(headrace, word) and not hasattr(headrace.admin, word):
+                    missing.add(f"{one.__name__}.{name}: {word}")
+    assert not missing

@@ -337,11 +337,30 @@ def test_memory_is_bounded_while_handlers_stand_still(address: str, new_topic: C
         ({"enable_auto_commit": True}, "enable.auto.commit"),
         ({"retry": Retry(topic="orders")}, "take another"),
         ({"on": "async"}, "async def"),
+        ({"model": "pool"}, r"model is Consumers\(…\) or .*Window\(…\), not 'pool'"),
+        ({"model": Window}, "not the class Window"),
+        ({"retry": 3}, r"retry is Retry\(…\), not 3"),
+        ({"limits": {"records": 3}}, r"limits is Limits\(…\), not"),
     ],
 )
 def test_what_cannot_work_is_refused_at_once(options: dict[str, Any], words: str) -> None:
     with pytest.raises((ConfigError, ParallelError), match=words):
         ParallelConsumer(lambda record: None, topics=["orders"], group="g", **options)
+
+
+@pytest.mark.parametrize(
+    ("handler", "batch", "words"),
+    [
+        (None, None, "the handler is a function that takes a record, not None"),
+        (lambda: None, None, "called with a record, and .*lambda.* cannot be: too many positional arguments"),
+        (lambda one, other: None, 10, "called with a list of records, .* missing a required argument: 'other'"),
+    ],
+)
+def test_a_handler_that_takes_no_record_is_refused_before_it_fails_on_every_one(
+    handler: Any, batch: int | None, words: str
+) -> None:
+    with pytest.raises(ConfigError, match=words):
+        ParallelConsumer(handler, topics=["orders"], group="g", batch=batch)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from headrace import Producer
+from headrace import Consumer, Producer
 from headrace.runtime import real_disk
 from headrace.testing import broker
 
@@ -36,6 +36,20 @@ def test_data_that_is_thrown_away_is_never_synced(tmp_path: Path, synced: list[i
     with broker(str(tmp_path) if keeps else None) as kafka, Producer(bootstrap_servers=kafka.address) as producer:
         producer.send("t", b"1").result()
     assert bool(synced) == keeps
+
+
+def test_a_broker_that_had_a_group_leaves_few_files_to_remove() -> None:
+    """To remove them is most of what it does at its end."""
+    with broker() as kafka:
+        with Producer(bootstrap_servers=kafka.address) as producer:
+            producer.send("t", b"1").result()
+        with Consumer(bootstrap_servers=kafka.address, group_id="g", auto_offset_reset="earliest") as consumer:
+            consumer.subscribe(["t"])
+            while not consumer.poll(5):
+                pass
+        directory = kafka.call(lambda running: str(running.config.values["log.dirs"][0]))
+        assert sum(len(files) for _, _, files in os.walk(directory)) < 40
+    assert not Path(directory).exists()
 
 
 @pytest.mark.slow

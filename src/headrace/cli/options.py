@@ -99,7 +99,7 @@ def admin_for(config: Mapping[str, Any], timeout_s: float) -> Admin:
 
 def only(config: Mapping[str, Any], definition: ConfigDefinition) -> dict[str, Any]:
     """What one kind of client knows of a configuration: a file is for producers and consumers alike."""
-    from headrace.client.librdkafka import in_kafkas_words
+    from headrace.client.other_names import in_kafkas_words
 
     words = in_kafkas_words(config, definition)
     return {name: value for name, value in words.items() if name in definition}
@@ -187,7 +187,7 @@ def _check_names(given: Mapping[str, str], from_file: Mapping[str, str]) -> None
     from headrace.client.admin.drivers import ADMIN_CONFIGS
     from headrace.client.configs import has_no_effect
     from headrace.client.consumer.config import CONSUMER_CONFIGS
-    from headrace.client.librdkafka import SAME, equivalent
+    from headrace.client.other_names import SAME, equivalent
     from headrace.client.producer.config import PRODUCER_CONFIGS
 
     definitions = (ADMIN_CONFIGS, CONSUMER_CONFIGS, PRODUCER_CONFIGS)

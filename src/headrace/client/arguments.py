@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import is_dataclass
+from types import NoneType, UnionType
+from typing import Any, TypeAlias, Union, get_args, get_origin
 
 from headrace.topics import TopicPartition
 
-_SEVERAL = ("Iterable", "Sequence", "Collection")
 _LISTENER_METHODS = ("on_partitions_revoked", "on_partitions_assigned")
+_SEVERAL = (Iterable, Sequence, Collection)
+
+Arguments: TypeAlias = tuple[Sequence[Any], Mapping[str, Any]]
 
 
 def check_several(given: object, call: str, name: str) -> None:
     """Refuse one name, or one partition, where several are wanted: its letters would be taken for names."""
-    if isinstance(given, (str, bytes, TopicPartition)):
+    if isinstance(given, (str, bytes, TopicPartition)) or not isinstance(given, Iterable):
         one = f"({given!r}, 0)" if name == "partitions" and isinstance(given, str) else repr(given)
         raise TypeError(f"{call} takes several {name}, and {given!r} is not: give a list, [{one}]")
 
@@ -25,20 +30,112 @@ def check_mapping(given: object, call: str, name: str) -> None:
         raise TypeError(f"{call} takes {name} as a mapping (a dict), not {type(given).__name__}")
 
 
-def argument_check(operation: Callable[..., Any]) -> Callable[[tuple[Any, ...], Mapping[str, Any]], None]:
-    """What refuses arguments of a wrong kind, by the operation's own annotations: `delete_topics("abc")` would
-    otherwise delete the topics a, b and c. Its first parameter, which is no argument of the method's, is left out."""
+def argument_reader(operation: Callable[..., Any]) -> Callable[[Sequence[Any], Mapping[str, Any]], Arguments]:
+    """What makes of a call's arguments what the operation takes, by its own annotations, or refuses them.
+
+    `delete_topics("abc")` would otherwise delete the topics a, b and c, and `create_topics(["abc"])` fail somewhere
+    inside. A partition may be given as `(topic, partition)`. The operation's first parameter, which is no argument of
+    the method's, is left out.
+    """
     names = list(inspect.signature(operation).parameters)[1:]
-    kinds = {name: str(operation.__annotations__.get(name, "")).partition("[")[0] for name in names}
+    plural: dict[str, Any] = {}
 
-    def check(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-        for name, value in [*zip(names, args), *kwargs.items()]:
-            if value is not None and kinds.get(name) in _SEVERAL:
-                check_several(value, operation.__name__, name)
-            elif value is not None and kinds.get(name) == "Mapping":
-                check_mapping(value, operation.__name__, name)
+    def read(name: str, value: Any) -> Any:
+        hint = plural.get(name)
+        return value if hint is None or value is None else _read_plural(operation.__name__, name, value, hint)
 
-    return check
+    def read_all(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Arguments:
+        if names and not plural:
+            # With the first call, as it takes longer than the rest of an import.
+            plural.update(_plural_hints(operation, names))
+        args = [read(name, value) for name, value in zip(names, args)] + list(args[len(names) :])
+        return args, {name: read(name, value) for name, value in kwargs.items()}
+
+    return read_all
+
+
+def _plural_hints(operation: Callable[..., Any], names: list[str]) -> dict[str, Any]:
+    """The annotations of what takes several things; None for all else, which is left to the operation."""
+    parameters = inspect.signature(operation, eval_str=True).parameters
+    hints = {}
+    for name in names:
+        options = _options(parameters[name].annotation)
+        hints[name] = next((hint for hint in options if get_origin(hint) in (*_SEVERAL, Mapping)), None)
+    return hints
+
+
+def _read_plural(call: str, name: str, value: Any, hint: Any) -> Any:
+    if get_origin(hint) is Mapping:
+        check_mapping(value, call, name)
+    else:
+        check_several(value, call, name)
+    try:
+        return _fitted(value, hint)
+    except _MisfitError as misfit:
+        given, wanted = misfit.args
+        raise TypeError(
+            f"{call} takes {name} as {_in_words(hint)}: {given!r} is {type(given).__name__}, not {_in_words(wanted)}"
+        ) from None
+
+
+class _MisfitError(Exception):
+    """A value, and the annotation that it is none of."""
+
+
+def _options(hint: Any) -> tuple[Any, ...]:
+    return get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+
+
+def _fitted(value: Any, hint: Any) -> Any:
+    """The value as the annotation says; `(topic, partition)` becomes a `TopicPartition`."""
+    if hint is Any:
+        return value
+    options = _options(hint)
+    if len(options) > 1:
+        for option in options:
+            with contextlib.suppress(_MisfitError):
+                return _fitted(value, option)
+        raise _MisfitError(value, hint)
+    origin = get_origin(hint)
+    if origin is Mapping and isinstance(value, Mapping):
+        of_keys, of_values = get_args(hint)
+        return {_fitted(key, of_keys): _fitted(one, of_values) for key, one in value.items()}
+    if origin in _SEVERAL and isinstance(value, Iterable) and not isinstance(value, (str, bytes)):
+        (of_each,) = get_args(hint)
+        return [_fitted(one, of_each) for one in value]
+    if hint is TopicPartition and _names_a_partition(value):
+        return TopicPartition(*value)
+    kind = NoneType if hint is None else (origin or hint)
+    is_other = isinstance(kind, type) and not isinstance(value, (int, float) if kind is float else kind)
+    if is_other or (isinstance(value, bool) and kind in (int, float)):
+        raise _MisfitError(value, hint)
+    return value
+
+
+def _names_a_partition(value: Any) -> bool:
+    return isinstance(value, tuple) and len(value) == 2 and isinstance(value[0], str) and isinstance(value[1], int)
+
+
+def _in_words(hint: Any) -> str:
+    """An annotation for people: `NewTopic(name, …)`, `(topic, partition)`."""
+    options = [option for option in _options(hint) if option not in (None, NoneType)]
+    if len(options) > 1:
+        return " or ".join(dict.fromkeys(map(_in_words, options)))
+    (hint,) = options
+    origin = get_origin(hint)
+    if origin is Mapping:
+        of_keys, of_values = get_args(hint)
+        return f"a dict of {_in_words(of_keys)}: {_in_words(of_values)}"
+    if origin in _SEVERAL:
+        return f"a list of {_in_words(get_args(hint)[0])}"
+    if hint is TopicPartition or origin is tuple:
+        return "(topic, partition)"
+    if is_dataclass(hint) or hasattr(hint, "_fields"):
+        required = [
+            one.name for one in inspect.signature(hint).parameters.values() if one.default is inspect.Parameter.empty
+        ]
+        return f"{hint.__name__}({', '.join(required)}{', …' if is_dataclass(hint) else ''})"
+    return getattr(hint, "__name__", str(hint))
 
 
 def check_listener(listener: object) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
-from headrace.client.librdkafka import equivalent, in_kafkas_words
+from headrace.client.other_names import equivalent, in_kafkas_words
 from headrace.config import (
     ConfigDefinition,
     ConfigError,
@@ -252,7 +252,7 @@ def read_config(
     )
     values.update(objects)
     for name, nearest in definition.unknown(given).items():
-        if has_no_effect(name) or name in extra or name.startswith(extra):
+        if (has_no_effect(name) and not equivalent(name)) or name in extra or name.startswith(extra):
             continue
         hint = equivalent(name) or (f"; did you mean {nearest}?" if nearest else "")
         text = f"unknown configuration {name} has no effect{hint}"

@@ -18,7 +18,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeAlias, TypeVar
 
-from headrace.client.arguments import argument_check
+from headrace.client.arguments import argument_reader
 from headrace.net.connection import Call
 
 P = ParamSpec("P")
@@ -247,11 +247,11 @@ class RunsFlowsAsync(Protocol[X_co]):
 
 def method(operation: Callable[Concatenate[X, P], Flow[R]]) -> Callable[Concatenate[RunsFlows[X], P], R]:
     """An operation as a method that blocks."""
-    check = argument_check(operation)
+    read = argument_reader(operation)
 
     def run(self: RunsFlows[X], /, *args: P.args, **kwargs: P.kwargs) -> R:
-        check(args, kwargs)
-        return self._run_flow(lambda context: operation(context, *args, **kwargs))
+        positional, named = read(args, kwargs)
+        return self._run_flow(lambda context: operation(context, *positional, **named))
 
     return _named_as(operation, run)
 
@@ -260,11 +260,11 @@ def async_method(
     operation: Callable[Concatenate[X, P], Flow[R]],
 ) -> Callable[Concatenate[RunsFlowsAsync[X], P], Coroutine[Any, Any, R]]:
     """An operation as a method that is awaited."""
-    check = argument_check(operation)
+    read = argument_reader(operation)
 
     async def run(self: RunsFlowsAsync[X], /, *args: P.args, **kwargs: P.kwargs) -> R:
-        check(args, kwargs)
-        return await self._run_flow(lambda context: operation(context, *args, **kwargs))
+        positional, named = read(args, kwargs)
+        return await self._run_flow(lambda context: operation(context, *positional, **named))
 
     return _named_as(operation, run)
 

@@ -39,6 +39,7 @@ from headrace.client.forks import ignore_forks, watch_forks
 from headrace.config import ConfigError
 from headrace.errors import HeadraceError, RequestTimedOutError
 from headrace.records import Batch, BatchHeader
+from headrace.records.arrow import need_arrow
 from headrace.runtime import Clock
 from headrace.runtime.real import RealClock
 from headrace.topics import TopicPartition
@@ -145,6 +146,7 @@ class RangeReader:
         fail_on_data_loss: bool = True,
     ) -> Iterator[Any]:
         """Like `read`, as Arrow record batches (the columns of `Consumer.poll_arrow`). Needs `headrace[fast]`."""
+        need_arrow()
         for piece in self.read(ranges, timeout=timeout, fail_on_data_loss=fail_on_data_loss):
             yield to_arrow([piece], headers=headers)
 

@@ -18,7 +18,7 @@ from typing import Any, Unpack
 from headrace.client.configs import common_config, has_no_effect, merge
 from headrace.client.consumer.config import CONSUMER_CONFIGS
 from headrace.client.consumer.keywords import ConsumerKeywords
-from headrace.client.librdkafka import SAME, equivalent
+from headrace.client.other_names import SAME, equivalent
 from headrace.client.producer.blocking import Producer
 from headrace.config import ConfigError
 from headrace.parallel.core import ParallelCore
@@ -462,8 +462,35 @@ def _order(order: Order | str, model: Model | None) -> Order:
         raise ConfigError({"order": f"order is partition, key or none, not {order!r}"}) from None
 
 
-def _check(plan: Plan, given: Mapping[str, Any]) -> None:
+def _kinds_of_values(plan: Plan) -> dict[str, str]:
+    """What is none of the things that an option takes: Python would find out with the first record, if at all."""
     problems: dict[str, str] = {}
+    for name, value, kinds in (
+        ("model", plan.model, (Consumers, Ranges, Pool, Window)),
+        ("retry", plan.retry, (Retry,)),
+        ("limits", plan.limits, (Limits,)),
+    ):
+        if not isinstance(value, kinds):
+            given = f"the class {value.__name__}" if isinstance(value, type) else repr(value)
+            problems[name] = f"{name} is {' or '.join(f'{kind.__name__}(…)' for kind in kinds)}, not {given}"
+    if not callable(plan.handler):
+        problems["handler"] = f"the handler is a function that takes a record, not {plan.handler!r}"
+        return problems
+    try:
+        inspect.signature(plan.handler).bind(None)
+    except TypeError as error:
+        what = "a list of records" if plan.batch is not None else "a record"
+        name = getattr(plan.handler, "__qualname__", repr(plan.handler))
+        problems["handler"] = f"the handler is called with {what}, and {name} cannot be: {error}"
+    except ValueError:
+        pass  # Written in C, and says nothing of its parameters.
+    return problems
+
+
+def _check(plan: Plan, given: Mapping[str, Any]) -> None:
+    problems = _kinds_of_values(plan)
+    if problems:
+        raise ConfigError(problems)
     if not plan.topics or not all(isinstance(topic, str) and topic for topic in plan.topics):
         problems["topics"] = "topics is a list of at least one topic's name"
     if not plan.group:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any, Unpack
 
+from headrace.errors import MissingExtraError
 from headrace.records import kernels
 from headrace.records.buffers import SHARED, zeros
 from headrace.records.build import BatchOptions, build_batch_from_columns
@@ -20,18 +21,23 @@ _Arrow = Any
 _EMPTY_SECTION = b"\0"
 
 
-def _pyarrow() -> _Arrow:
+@cache
+def need_arrow() -> _Arrow:
+    """pyarrow; where it or numpy is missing, the error that says what to install."""
     try:
+        import numpy  # noqa: F401  # only whether it is there
         import pyarrow
-    except ImportError:
-        raise ImportError("Arrow needs pyarrow and numpy: pip install 'headrace[fast]'") from None
+    except ModuleNotFoundError as error:
+        raise MissingExtraError(
+            f"this needs Arrow, and {error.name} is not installed: pip install 'headrace[fast]'"
+        ) from None
     return pyarrow
 
 
 @cache
 def schema(*, headers: bool = False) -> pyarrow.Schema:
     """Fields of `columns_to_arrow`."""
-    arrow = _pyarrow()
+    arrow = need_arrow()
     fields = [
         ("offset", arrow.int64()),
         ("timestamp", arrow.timestamp("ms", tz="UTC")),
@@ -53,13 +59,13 @@ def columns_to_arrow(columns: Columns, *, headers: bool = False) -> pyarrow.Reco
     Numbers share the columns' memory. Keys and values are copied once, because Arrow wants the bytes of a column end to
     end and a batch holds them row by row. Only rows that have headers cost Python objects, and only when wanted.
     """
-    arrow = _pyarrow()
+    arrow = need_arrow()
     return arrow.RecordBatch.from_arrays(arrow_arrays([columns], headers=headers), schema=schema(headers=headers))
 
 
 def arrow_arrays(pieces: Sequence[Columns], *, headers: bool = False) -> list[_Arrow]:
     """The arrays of `columns_to_arrow`, of all pieces one after the other. Every byte is copied once, however many."""
-    arrow = _pyarrow()
+    arrow = need_arrow()
     count = sum(map(len, pieces))
     arrays = [
         arrow.Array.from_buffers(kind, count, [None, arrow.py_buffer(_end_to_end(numbers))], null_count=0)
@@ -126,7 +132,7 @@ def arrow_to_columns(
     """
     import numpy
 
-    arrow = _pyarrow()
+    arrow = need_arrow()
     count = batch.num_rows
     names = set(batch.schema.names)
     if "timestamp" in names:

@@ -10,8 +10,8 @@ from typing import Any
 
 from headrace.client.admin import Admin
 from headrace.client.admin.drivers import ADMIN_CONFIGS
-from headrace.client.librdkafka import in_kafkas_words
 from headrace.client.offsets import OffsetSpec
+from headrace.client.other_names import in_kafkas_words
 from headrace.errors import HeadraceError, UnknownTopicOrPartitionError
 from headrace.spark.options import EARLIEST, Bound, NoMatch, Topics
 from headrace.spark.planning import Offsets, resolved

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from headrace.errors import HeadraceError
+from headrace.errors import MissingExtraError
+
+__all__ = ["MissingExtraError", "explained"]
 
 _OF_THE_EXTRA = ("pyspark", "pyarrow", "numpy", "pandas", "py4j")
-
-
-class MissingExtraError(HeadraceError, ImportError):
-    """A package is missing that comes with an extra of Headrace's."""
 
 
 def explained(error: ModuleNotFoundError) -> ModuleNotFoundError | MissingExtraError:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from headrace.client.consumer.config import CONSUMER_CONFIGS
-from headrace.client.librdkafka import in_kafkas_words
+from headrace.client.other_names import in_kafkas_words
 from headrace.client.producer.config import PRODUCER_CONFIGS
 from headrace.config import ConfigDefinition, ConfigError, Password
 from headrace.topics import TopicPartition

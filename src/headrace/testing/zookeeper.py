@@ -43,7 +43,9 @@ def find_java() -> str:
 def find_jars() -> list[Path]:
     spec = importlib.util.find_spec("pyspark")
     if spec is None or spec.origin is None:
-        raise ZooKeeperNotFoundError("pyspark, whose jars have ZooKeeper, is not installed: pip install pyspark")
+        raise ZooKeeperNotFoundError(
+            "pyspark, whose jars have ZooKeeper, is not installed: pip install 'headrace[spark]'"
+        )
     folder = Path(spec.origin).parent / "jars"
     found = [next(iter(sorted(folder.glob(f"{pattern}.jar"))), None) for pattern in _JARS]
     missing = [pattern for pattern, jar in zip(_JARS, found) if jar is None]

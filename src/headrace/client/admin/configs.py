@@ -28,7 +28,7 @@ from headrace.client.admin.types import (
 )
 from headrace.client.cluster.core import ANY_NODE
 from headrace.client.flows import Flow
-from headrace.config import ConfigType
+from headrace.config import ConfigType, ConfigValue, format_value
 from headrace.errors import HeadraceError, InvalidRequestError
 from headrace.protocol.messages.describe_configs import (
     DescribeConfigsRequest,
@@ -135,7 +135,7 @@ def _source(number: int) -> ConfigSource:
 
 def incremental_alter_configs(
     context: Context,
-    changes: Mapping[ConfigResource, Iterable[AlterConfigOp] | Mapping[str, str | None]],
+    changes: Mapping[ConfigResource, Iterable[AlterConfigOp] | Mapping[str, ConfigValue]],
     *,
     validate_only: bool = False,
 ) -> Flow[Results[ConfigResource, None]]:
@@ -151,7 +151,7 @@ def incremental_alter_configs(
                         resource_type=int(resource.type),
                         resource_name=resource.name,
                         configs=[
-                            AlterableConfig(name=op.name, config_operation=int(op.op), value=op.value)
+                            AlterableConfig(name=op.name, config_operation=int(op.op), value=format_value(op.value))
                             for op in operations[resource]
                         ],
                     )
@@ -178,7 +178,7 @@ def incremental_alter_configs(
     return (yield from retried(context, operations, attempt))
 
 
-def _operations(change: Iterable[AlterConfigOp] | Mapping[str, str | None]) -> list[AlterConfigOp]:
+def _operations(change: Iterable[AlterConfigOp] | Mapping[str, ConfigValue]) -> list[AlterConfigOp]:
     if isinstance(change, Mapping):
         return [
             AlterConfigOp(name, value, OpType.DELETE if value is None else OpType.SET) for name, value in change.items()

@@ -30,6 +30,7 @@ from headrace.client.admin.types import (
 )
 from headrace.client.flows import Flow
 from headrace.client.offsets import OffsetSpec
+from headrace.config import format_value
 from headrace.errors import HeadraceError
 from headrace.protocol.messages.create_partitions import (
     CreatePartitionsAssignment,
@@ -98,7 +99,7 @@ def _creatable(topic: NewTopic) -> CreatableTopic:
             CreatableReplicaAssignment(partition_index=partition, broker_ids=list(brokers))
             for partition, brokers in (assigned or {}).items()
         ],
-        configs=[CreatableTopicConfig(name=name, value=value) for name, value in topic.configs.items()],
+        configs=[CreatableTopicConfig(name=name, value=format_value(value)) for name, value in topic.configs.items()],
     )
 
 

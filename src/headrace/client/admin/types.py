@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import NamedTuple
 
-from headrace.config import ConfigType
+from headrace.config import ConfigType, ConfigValue
 from headrace.errors import HeadraceError
 from headrace.net.node import Node
 from headrace.topics import TopicPartition
@@ -22,7 +22,7 @@ class NewTopic:
     name: str
     num_partitions: int = -1
     replication_factor: int = -1
-    configs: Mapping[str, str] = field(default_factory=dict)
+    configs: Mapping[str, ConfigValue] = field(default_factory=dict)
     replicas_assignments: Mapping[int, Sequence[int]] | None = None
 
 
@@ -148,7 +148,7 @@ class AlterConfigOp:
     """One change of one key. `APPEND` and `SUBTRACT` are for lists."""
 
     name: str
-    value: str | None
+    value: ConfigValue
     op: OpType = OpType.SET
 
 

@@ -30,6 +30,7 @@ from headrace.client.consumer.records import EMPTY, ConsumerRecord, ConsumerReco
 from headrace.client.flows import Flow, Task, UserCode, async_method, drive_async
 from headrace.errors import RequestTimedOutError
 from headrace.net.connection import Call
+from headrace.records.arrow import need_arrow
 from headrace.runtime import Runtime, real_runtime
 
 log = logging.getLogger("headrace.client.consumer")
@@ -87,6 +88,7 @@ class Consumer(ConsumerBase):
         return pieces
 
     async def poll_arrow(self, timeout: float = 1.0, max_records: int | None = None, *, headers: bool = False) -> Any:
+        need_arrow()
         made = to_arrow(await self._polled_columns(timeout, max_records), headers=headers)
         self._fetcher.marks = None
         return made

@@ -31,6 +31,7 @@ from headrace.client.consumer.records import EMPTY, ConsumerRecord, ConsumerReco
 from headrace.client.flows import Flow, Task, UserCode, drive, method
 from headrace.client.forks import ignore_forks, watch_forks
 from headrace.errors import RequestTimedOutError
+from headrace.records.arrow import need_arrow
 from headrace.runtime import Clock
 from headrace.runtime.real import RealClock
 
@@ -93,6 +94,7 @@ class Consumer(ConsumerBase):
         return pieces
 
     def poll_arrow(self, timeout: float = 1.0, max_records: int | None = None, *, headers: bool = False) -> Any:
+        need_arrow()
         made = to_arrow(self._polled_columns(timeout, max_records), headers=headers)
         self._fetcher.marks = None
         return made

@@ -19,6 +19,7 @@ from headrace.client.producer._core import ProducerCore
 from headrace.client.producer._rows import ColumnRows, Rows
 from headrace.client.producer._sender import Sender
 from headrace.client.producer.delivery import BatchDelivery, Delivery, DeliveryCallback
+from headrace.records.arrow import need_arrow
 from headrace.runtime import Clock
 
 
@@ -130,6 +131,7 @@ class ProducerCalls:
 
         Nothing is copied before the records are encoded; serializers and interceptors are not used.
         """
+        need_arrow()
         from headrace.client.producer._arrow import arrow_rows
 
         check_record(topic, partition, None)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from headrace.client.configs import COMMON_KEYS, key, read_config
-from headrace.client.librdkafka import in_kafkas_words
+from headrace.client.other_names import in_kafkas_words
 from headrace.config import (
     NO_DEFAULT,
     ConfigDefinition,

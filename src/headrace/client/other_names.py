@@ -1,5 +1,7 @@
-"""librdkafka's names of settings (confluent-kafka's): those that mean the same as one of Kafka's are understood, others
-are answered with what to use instead."""
+"""Settings under the names of other libraries: librdkafka's (confluent-kafka's), kafka-python's and aiokafka's.
+
+Those that mean the same as one of Kafka's are understood, others are answered with what to use instead.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,7 @@ from typing import Any
 
 from headrace.config import ConfigDefinition, ConfigError
 
-SAME = {
+LIBRDKAFKA_SAME = {
     "metadata.broker.list": "bootstrap.servers",
     "sasl.mechanisms": "sasl.mechanism",
     "sasl.oauthbearer.client.id": "sasl.oauthbearer.client.credentials.client.id",
@@ -32,7 +34,7 @@ SAME = {
 }
 """librdkafka's name → Kafka's, of the same meaning and unit."""
 
-INSTEAD = {
+LIBRDKAFKA_INSTEAD = {
     "batch.num.messages": "batch.size, in bytes",
     "enable.auto.offset.store": "enable.auto.commit=false and commit_sync(offsets)",
     "enable.partition.eof": "current_lag(partition), which is 0 at the end",
@@ -43,6 +45,7 @@ INSTEAD = {
     "message.max.bytes": "max.request.size",
     "oauth_cb": "sasl.oauthbearer.token.callback: a function that returns (token, seconds since 1970)",
     "on_delivery": "send(…, on_delivery=…)",
+    "partitioner": "partitioner.class; keys are placed as Java's clients do, librdkafka's murmur2_random",
     "queue.buffering.max.kbytes": "buffer.memory, in bytes",
     "queue.buffering.max.messages": "buffer.memory, in bytes",
     "queued.max.messages.kbytes": "fetch.max.bytes",
@@ -54,9 +57,35 @@ INSTEAD = {
 }
 """librdkafka's name → what to use here."""
 
+PYTHON_SAME = {
+    "max.batch.size": "batch.size",
+    "sasl.plain.password": "sasl.password",
+    "sasl.plain.username": "sasl.username",
+    "ssl.cafile": "ssl.truststore.location",
+    "ssl.certfile": "ssl.certificate.location",
+    "ssl.keyfile": "ssl.key.location",
+    "ssl.password": "ssl.key.password",
+}
+"""kafka-python's or aiokafka's name, with dots for underscores → Kafka's, of the same meaning and unit."""
+
+PYTHON_INSTEAD = {
+    "api.version": "nothing: versions are agreed on with each broker",
+    "consumer.timeout.ms": "poll(seconds), which ends with what came",
+    "default.offset.commit.callback": "commit_async(callback=…)",
+    "loop": "nothing: headrace.aio runs on the loop that it is used in",
+    "rebalance.timeout.ms": "max.poll.interval.ms",
+    "sasl.oauth.token.provider": "sasl.oauthbearer.token.callback: a function that returns (token, seconds since 1970)",
+    "ssl.check.hostname": "ssl.endpoint.identification.algorithm: https, or nothing for no check",
+    "ssl.ciphers": "ssl.cipher.suites, separated by commas",
+    "ssl.context": "ssl.truststore.location, ssl.certificate.location and ssl.key.location",
+}
+"""kafka-python's or aiokafka's name → what to use here."""
+
+SAME = {**LIBRDKAFKA_SAME, **PYTHON_SAME}
+
 
 def in_kafkas_words(given: Mapping[str, Any], definition: ConfigDefinition) -> dict[str, Any]:
-    """The settings under Kafka's names, where librdkafka's were given and this client has the setting."""
+    """The settings under Kafka's names, where another library's were given and this client has the setting."""
     found: dict[str, Any] = {}
     problems: dict[str, str] = {}
     for name, value in given.items():
@@ -73,5 +102,8 @@ def in_kafkas_words(given: Mapping[str, Any], definition: ConfigDefinition) -> d
 
 
 def equivalent(name: str) -> str:
-    """What to use instead of a setting of librdkafka's that there is none of here; nothing for any other name."""
-    return f"; it is librdkafka's, use {INSTEAD[name]}" if name in INSTEAD else ""
+    """What to use instead of another library's setting that there is none of here; nothing for any other name."""
+    for whose, instead in (("librdkafka's", LIBRDKAFKA_INSTEAD), ("kafka-python's or aiokafka's", PYTHON_INSTEAD)):
+        if name in instead:
+            return f"; it is {whose}, use {instead[name]}"
+    return ""

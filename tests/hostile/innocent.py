@@ -1,4 +1,5 @@
-"""The client beside an attack: it writes 64 KB, reads them again, asks for metadata, and notes its longest wait."""
+"""The client beside an attack: it writes 64 KB, reads them again, writes a compressed batch of 2,000 records, asks for
+metadata, and notes its longest wait."""
 
 from __future__ import annotations
 
@@ -12,10 +13,12 @@ from tests.broker import raw
 from tests.broker.raw import RawClient
 
 from headrace.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from headrace.records import Codec, build_batch
 
 TOPIC = "innocent"
 WAIT_S_MAX = 60.0
 PAUSE_S = 0.02
+LINES = [b"line %d of a log" % number for number in range(2000)]
 
 
 def turn(client: RawClient, offset: int) -> int:
@@ -26,9 +29,12 @@ def turn(client: RawClient, offset: int) -> int:
     assert done.error_code == 0, done
     read = client.request(raw.fetch_request(TOPIC, 0, done.base_offset), raw.FETCH_VERSION)
     assert raw.values_of(raw.fetched(read).records)[0] == (done.base_offset, value)
+    batch = build_batch([(int(time.time() * 1000), None, line, ()) for line in LINES], codec=Codec.LZ4)
+    done = raw.produced(client.request(raw.produce_request(TOPIC, 0, bytes(batch)), raw.PRODUCE_VERSION))
+    assert done.error_code == 0, done
     request = MetadataRequest(topics=[MetadataRequestTopic(name=TOPIC)], allow_auto_topic_creation=False)
     assert client.request(request, 9).topics
-    return int(done.base_offset) + 1
+    return int(done.base_offset) + len(LINES)
 
 
 def run(port: int, pipe: Pipe) -> None:

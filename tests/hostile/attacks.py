@@ -64,6 +64,13 @@ def produced(port: int, going: Going, records: bytes | bytearray) -> int:
     return asked(port, going, raw.produce_request(TOPIC, 0, bytes(records)), raw.PRODUCE_VERSION)
 
 
+def nothing(port: int, going: Going) -> int:
+    """What the innocent waits for without an attack, on this machine."""
+    while going():
+        time.sleep(0.01)
+    return 0
+
+
 def millions_of_records(port: int, going: Going) -> int:
     """3 KB of zstd that become 4.7 million records, all with timestamps of next year."""
     return produced(port, going, many_small(4_700_000, Codec.ZSTD, timestamp_ms=now_ms() + YEAR_MS))
@@ -216,6 +223,7 @@ def many_announced_frames(port: int, going: Going) -> int:
 
 
 ATTACKS: tuple[Attack, ...] = (
+    nothing,
     millions_of_records,
     a_million_records,
     records_of_all_sizes,

@@ -1,7 +1,7 @@
 """`python -m tests.hostile [--seconds 5] [--only headrace|kafka] [ATTACK …]`: every attack, with an innocent client
 beside it, on Headrace and on Apache Kafka (`make peers`).
 
-Prints, for each, the innocent's longest and median wait (for a round of three requests), its errors, the most memory
+Prints, for each, the innocent's longest and median wait for an answer, its errors, the most memory
 that the broker's process had, how long after the attack a new client is served, and whether there is a traceback in the
 log. The last line says whether Headrace kept its bounds.
 """
@@ -70,8 +70,8 @@ def attacked(port: int, pid: int, attack: Attack, seconds: float) -> Result:
     is_alive = psutil.pid_exists(pid) and process.status() != psutil.STATUS_ZOMBIE
     open_again_s = float("inf")
     if is_alive:
-        with contextlib.suppress(OSError, AssertionError), innocent.RawClient(port, timeout_s=60) as client:
-            innocent.turn(client, 0)
+        with contextlib.suppress(OSError, AssertionError), contextlib.closing(innocent.Innocent(port)) as client:
+            client.turn()
             open_again_s = time.monotonic() - began
     waits, errors = innocent.outcome(pipe)
     over.set()

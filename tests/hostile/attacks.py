@@ -8,6 +8,7 @@ import struct
 import time
 import zlib
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from tests.broker import raw
@@ -16,13 +17,27 @@ from tests.broker.raw import RawClient
 from headrace.protocol.api import ApiKey
 from headrace.protocol.messages.api_versions import ApiVersionsRequest
 from headrace.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
+from headrace.protocol.messages.describe_groups import DescribeGroupsRequest
+from headrace.protocol.messages.describe_producers import DescribeProducersRequest, TopicRequest
 from headrace.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from headrace.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from headrace.protocol.messages.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopics,
+)
+from headrace.protocol.messages.write_txn_markers import (
+    WritableTxnMarker,
+    WritableTxnMarkerTopic,
+    WriteTxnMarkersRequest,
+)
 from headrace.protocol.wire import uvarint
 from headrace.records import Codec
 
-from .batches import MIB, SMALLEST_RECORD, many_small, poisoned
+from .batches import MIB, SMALLEST_RECORD, many_small, of_all_sizes, poisoned
 
 TOPIC = "hostile"
+ELEMENTS = 5_000
 YEAR_MS = 365 * 86_400_000
 GONE = (ConnectionError, TimeoutError, OSError)
 Going = Callable[[], bool]
@@ -49,6 +64,13 @@ def produced(port: int, going: Going, records: bytes | bytearray) -> int:
     return asked(port, going, raw.produce_request(TOPIC, 0, bytes(records)), raw.PRODUCE_VERSION)
 
 
+def nothing(port: int, going: Going) -> int:
+    """What the innocent waits for without an attack, on this machine."""
+    while going():
+        time.sleep(0.01)
+    return 0
+
+
 def millions_of_records(port: int, going: Going) -> int:
     """3 KB of zstd that become 4.7 million records, all with timestamps of next year."""
     return produced(port, going, many_small(4_700_000, Codec.ZSTD, timestamp_ms=now_ms() + YEAR_MS))
@@ -57,6 +79,11 @@ def millions_of_records(port: int, going: Going) -> int:
 def a_million_records(port: int, going: Going) -> int:
     """As many as are taken, all with timestamps of next year."""
     return produced(port, going, many_small(1_000_000, Codec.ZSTD, timestamp_ms=now_ms() + YEAR_MS))
+
+
+def records_of_all_sizes(port: int, going: Going) -> int:
+    """A million records, each of another size than the one before, so that each has to be looked at."""
+    return produced(port, going, of_all_sizes(1_000_000, Codec.ZSTD, timestamp_ms=now_ms()))
 
 
 def noise(port: int, going: Going) -> int:
@@ -98,6 +125,58 @@ def the_same_again(port: int, going: Going) -> int:
     """The configuration of one topic, asked for 500 times in 5 KB."""
     resource = DescribeConfigsResource(resource_type=2, resource_name=TOPIC, configuration_keys=None)
     return asked(port, going, DescribeConfigsRequest(resources=[resource] * 500, include_documentation=True), 4)
+
+
+def just_inside(port: int, going: Going) -> int:
+    """Requests of almost as many elements as are taken, each of another kind, on twenty connections at once."""
+    names = [f"x{number}" for number in range(ELEMENTS - 2)]
+    numbers = list(range(ELEMENTS - 2))
+    messages: list[tuple[Any, int]] = [
+        (
+            MetadataRequest(
+                topics=[MetadataRequestTopic(name=name) for name in names], allow_auto_topic_creation=False
+            ),
+            9,
+        ),
+        (
+            DescribeConfigsRequest(
+                resources=[DescribeConfigsResource(resource_type=2, resource_name=name) for name in names]
+            ),
+            4,
+        ),
+        (DescribeGroupsRequest(groups=names), 5),
+        (DescribeProducersRequest(topics=[TopicRequest(name=TOPIC, partition_indexes=numbers)]), 0),
+        (
+            OffsetFetchRequest(
+                groups=[
+                    OffsetFetchRequestGroup(
+                        group_id="g", topics=[OffsetFetchRequestTopics(name=TOPIC, partition_indexes=numbers)]
+                    )
+                ]
+            ),
+            8,
+        ),
+        (
+            ListOffsetsRequest(
+                topics=[
+                    ListOffsetsTopic(
+                        name=TOPIC,
+                        partitions=[ListOffsetsPartition(partition_index=number, timestamp=-1) for number in numbers],
+                    )
+                ]
+            ),
+            7,
+        ),
+        (
+            WriteTxnMarkersRequest(
+                markers=[WritableTxnMarker(topics=[WritableTxnMarkerTopic(name=TOPIC, partition_indexes=numbers)])]
+            ),
+            1,
+        ),
+    ]
+    with ThreadPoolExecutor(20) as threads:
+        sent = [threads.submit(asked, port, going, *messages[place % len(messages)]) for place in range(20)]
+        return sum(one.result() for one in sent)
 
 
 def _held(port: int, going: Going, count: int, sent_bytes: int) -> int:
@@ -144,13 +223,16 @@ def many_announced_frames(port: int, going: Going) -> int:
 
 
 ATTACKS: tuple[Attack, ...] = (
+    nothing,
     millions_of_records,
     a_million_records,
+    records_of_all_sizes,
     noise,
     gzip_members,
     looked_up,
     small_topics,
     the_same_again,
+    just_inside,
     seven_large_frames,
     many_announced_frames,
 )

@@ -31,3 +31,9 @@ def poisoned(
 def many_small(count: int, codec: Codec, *, timestamp_ms: int) -> bytearray:
     """A batch of so many of the smallest records, which compress to next to nothing."""
     return poisoned(bytes(compress(codec, SMALLEST_RECORD * count)), count, codec, timestamp_ms=timestamp_ms)
+
+
+def of_all_sizes(count: int, codec: Codec, *, timestamp_ms: int) -> bytearray:
+    """A batch of records of which no two neighbours have the same size."""
+    some = b"".join(bytes((2 * (6 + size), 0, 0, 0, 1, 2 * size)) + bytes(size) + b"\0" for size in range(50))
+    return poisoned(bytes(compress(codec, some * (count // 50))), count // 50 * 50, codec, timestamp_ms=timestamp_ms)

@@ -1,4 +1,5 @@
-"""The client beside an attack: it writes 64 KB, reads them again, asks for metadata, and notes its longest wait."""
+"""The client beside an attack: it writes 64 KB, reads them again, writes a compressed batch of 2,000 records, asks for
+metadata, and notes how long it waits for each."""
 
 from __future__ import annotations
 
@@ -12,44 +13,66 @@ from tests.broker import raw
 from tests.broker.raw import RawClient
 
 from headrace.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from headrace.records import Codec, build_batch
 
 TOPIC = "innocent"
 WAIT_S_MAX = 60.0
 PAUSE_S = 0.02
+LINES = [b"line %d of a log" % number for number in range(2000)]
 
 
-def turn(client: RawClient, offset: int) -> int:
-    """One round; the next offset."""
-    value = os.urandom(64 * 1024)
-    batch = raw.batch([value], timestamp_ms=int(time.time() * 1000))
-    done = raw.produced(client.request(raw.produce_request(TOPIC, 0, batch), raw.PRODUCE_VERSION))
-    assert done.error_code == 0, done
-    read = client.request(raw.fetch_request(TOPIC, 0, done.base_offset), raw.FETCH_VERSION)
-    assert raw.values_of(raw.fetched(read).records)[0] == (done.base_offset, value)
-    request = MetadataRequest(topics=[MetadataRequestTopic(name=TOPIC)], allow_auto_topic_creation=False)
-    assert client.request(request, 9).topics
-    return int(done.base_offset) + 1
+class Innocent:
+    """One connection, and the waits for its answers."""
+
+    def __init__(self, port: int) -> None:
+        self.waits: list[float] = []
+        self._client = RawClient(port, timeout_s=WAIT_S_MAX)
+
+    def turn(self) -> None:
+        value = os.urandom(64 * 1024)
+        batch = raw.batch([value], timestamp_ms=int(time.time() * 1000))
+        done = raw.produced(self._ask(raw.produce_request(TOPIC, 0, batch), raw.PRODUCE_VERSION))
+        assert done.error_code == 0, done
+        read = self._ask(raw.fetch_request(TOPIC, 0, done.base_offset), raw.FETCH_VERSION)
+        assert raw.values_of(raw.fetched(read).records)[0] == (done.base_offset, value)
+        many = build_batch([(int(time.time() * 1000), None, line, ()) for line in LINES], codec=Codec.LZ4)
+        done = raw.produced(self._ask(raw.produce_request(TOPIC, 0, bytes(many)), raw.PRODUCE_VERSION))
+        assert done.error_code == 0, done
+        request = MetadataRequest(topics=[MetadataRequestTopic(name=TOPIC)], allow_auto_topic_creation=False)
+        assert self._ask(request, 9).topics
+
+    def _ask(self, message: Any, version: int) -> Any:
+        began = time.monotonic()
+        try:
+            return self._client.request(message, version)
+        finally:
+            self.waits.append(time.monotonic() - began)
+
+    def close(self) -> None:
+        self._client.close()
 
 
 def run(port: int, pipe: Pipe) -> None:
     """In a process of its own: rounds until it is told to stop; then the waits of all of them, and its errors."""
     waits: list[float] = []
     errors: list[str] = []
-    client: RawClient | None = None
-    offset = 0
+    client: Innocent | None = None
     pipe.send("ready")
     while not pipe.poll():
-        began = time.monotonic()
         try:
-            client = client or RawClient(port, timeout_s=WAIT_S_MAX)
-            offset = turn(client, offset)
+            client = client or Innocent(port)
+            client.turn()
         except (OSError, AssertionError) as error:
             errors.append(repr(error)[:200])
+            if client is not None:
+                waits += client.waits
+                client.close()
             client = None
-        waits.append(time.monotonic() - began)
         time.sleep(PAUSE_S)
+    if client is not None:
+        waits += client.waits
     with contextlib.suppress(OSError):
-        pipe.send((waits, errors))
+        pipe.send((waits or [WAIT_S_MAX], errors))
 
 
 def outcome(pipe: Any) -> tuple[list[float], list[str]]:

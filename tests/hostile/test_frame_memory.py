@@ -68,6 +68,32 @@ def test_a_frame_is_given_memory_as_it_arrives() -> None:
     assert reader.allocated_bytes <= 64 * 1024
 
 
+def test_a_large_frame_is_not_copied_again_as_it_grows() -> None:
+    """A hundred megabytes that are zeroed and copied with every few of them keep the event loop busy for seconds."""
+    reader = FrameReader(up_to(100 * MIB))
+    reader.buffer()[:4] = (100 * MIB).to_bytes(4, "big")
+    reader.received(4)
+    buffers: dict[int, object] = {}
+    arrived = 0
+    while arrived < 75 * MIB:
+        view = reader.buffer()
+        assert len(view) <= MIB  # others have their turn
+        buffers[id(view.obj)] = view.obj
+        view[0] = 1
+        arrived += len(view)
+        assert reader.received(len(view)) == []
+        assert reader.allocated_bytes <= max(arrived, 2 * MIB, 2 * arrived if arrived < 4 * MIB else 0)
+    assert sum(len(buffer) for buffer in buffers.values() if isinstance(buffer, bytearray)) <= 8 * MIB
+    assert sum(not isinstance(buffer, bytearray) for buffer in buffers.values()) == 1
+    while True:
+        view = reader.buffer()
+        frames = reader.received(len(view))
+        if frames:
+            break
+    assert len(frames[0]) == 100 * MIB
+    assert reader.allocated_bytes == 0
+
+
 def test_large_frames_leave_a_reserve_for_small_ones() -> None:
     memory = FrameMemory(LIMITS)
     large = [Peer(memory, f"10.0.0.{number}", 100 * MIB) for number in range(7)]

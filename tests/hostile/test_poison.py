@@ -13,7 +13,7 @@ from tests.broker.raw import RawClient
 
 from headrace.errors import ErrorCode
 from headrace.log import validation
-from headrace.records import Codec, compress
+from headrace.records import Codec, DecompressedTooLargeError, compress, decompress
 from headrace.records.walk import Rules, Walk, walk_records
 from headrace.testing import EmbeddedBroker, broker
 
@@ -149,3 +149,23 @@ def test_one_small_record_of_noise_is_refused(kafka: EmbeddedBroker) -> None:
     ):
         batch = poisoned(bytes([2 * len(body)]) + body, 1, Codec.NONE, timestamp_ms=NOW_MS)
         assert refused(kafka, "t", batch) == ErrorCode.INVALID_RECORD, body
+
+
+@pytest.mark.parametrize("name", ["gzip", "zstd", "snappy"])
+def test_frames_of_next_to_nothing_are_not_unpacked_one_by_one(name: str) -> None:
+    """What is unpacked on the loop, and on a thread, has a bound on frames as it has one on bytes."""
+    if name == "gzip":
+        codec, stream = Codec.GZIP, bytes(compress(Codec.GZIP, b"")) * 40_000
+    elif name == "zstd":
+        codec, stream = Codec.ZSTD, bytes(compress(Codec.ZSTD, b"")) * 40_000
+    else:
+        codec, stream = Codec.SNAPPY, bytes(compress(Codec.SNAPPY, b"")) + b"\0\0\0\1\0" * 40_000
+    for limit_bytes in (512 * 1024, 128 * 1024 * 1024):
+        with pytest.raises(DecompressedTooLargeError, match="frames"):
+            decompress(codec, stream, limit_bytes)
+    # What writers make has room: 32 KB in each.
+    large = bytes(1024 * 1024)
+    assert bytes(decompress(codec, compress(codec, large), len(large))) == large
+    if codec is not Codec.SNAPPY:
+        member = bytes(compress(codec, b"some"))
+        assert bytes(decompress(codec, member * 64, 512 * 1024)) == b"some" * 64

@@ -10,6 +10,7 @@ from tests.broker import raw
 from tests.broker.raw import RawClient
 from tests.waiting import eventually
 
+from headrace.broker import element_bound, pipeline
 from headrace.broker.handlers import metadata as metadata_handler
 from headrace.broker.repeated import drop_repeated
 from headrace.errors import ErrorCode
@@ -21,6 +22,11 @@ from headrace.protocol.messages.describe_configs import DescribeConfigsRequest, 
 from headrace.protocol.messages.describe_producers import DescribeProducersRequest, TopicRequest
 from headrace.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from headrace.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup
+from headrace.protocol.messages.write_txn_markers import (
+    WritableTxnMarker,
+    WritableTxnMarkerTopic,
+    WriteTxnMarkersRequest,
+)
 from headrace.protocol.wire import REQUEST_ELEMENTS_MAX, MalformedMessageError, uvarint
 from headrace.testing import EmbeddedBroker, broker
 
@@ -63,6 +69,62 @@ def test_elements_of_all_arrays_are_counted_together(nested: bool) -> None:
     codec.decode(DescribeConfigsRequest, 4, request(REQUEST_ELEMENTS_MAX - 1))
     with pytest.raises(MalformedMessageError):
         codec.decode(DescribeConfigsRequest, 4, request(REQUEST_ELEMENTS_MAX + 1))
+
+
+def test_numbers_and_tagged_fields_are_counted_too() -> None:
+    def request(count: int) -> bytes:
+        topic = TopicRequest(name="t", partition_indexes=list(range(count)))
+        return bytes(codec.encode(DescribeProducersRequest(topics=[topic]), 0))
+
+    codec.decode(DescribeProducersRequest, 0, request(REQUEST_ELEMENTS_MAX - 1))
+    with pytest.raises(MalformedMessageError):
+        codec.decode(DescribeProducersRequest, 0, request(REQUEST_ELEMENTS_MAX + 1))
+    few = request(1)[:-1]  # the last byte says that there are no tagged fields
+    codec.decode(DescribeProducersRequest, 0, few + uvarint(1000) + b"\x7f\0" * 1000)
+    many = REQUEST_ELEMENTS_MAX + 1
+    with pytest.raises(MalformedMessageError):
+        codec.decode(DescribeProducersRequest, 0, few + uvarint(many) + b"\x7f\0" * many)
+
+
+@pytest.mark.parametrize("place", ["header", "body"])
+def test_a_request_of_tagged_fields_is_refused(kafka: EmbeddedBroker, place: str) -> None:
+    tags = uvarint(1_000_000) + b"\x7f\0" * 1_000_000
+    header = struct.pack(">hhih", ApiKey.METADATA, METADATA_VERSION, 7, 3) + b"raw"
+    body = header + (tags + b"\0\0\0\0" if place == "header" else b"\0\1\0\0\0" + tags)
+    with RawClient(kafka.port) as client:
+        client.request(ApiVersionsRequest(), 0)
+        client.socket.sendall(struct.pack(">i", len(body)) + body)
+        assert client.is_closed_by_peer()
+
+
+def test_a_request_may_name_as_much_as_there_is(kafka: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many partitions, or few of which many are made up."""
+    monkeypatch.setattr(element_bound, "ELEMENTS_ALWAYS", 20)
+    monkeypatch.setattr(pipeline, "ELEMENTS_ALWAYS", 20)
+    partitions = kafka.call(lambda inside: sum(len(topic.partitions) for topic in inside.image.topics.values()))
+    allowed = 20 + partitions * element_bound.ELEMENTS_PER_PARTITION
+
+    def asked(count: int) -> MetadataRequest:
+        topics = [MetadataRequestTopic(name=f"no-{number}") for number in range(count)]
+        return MetadataRequest(topics=topics, allow_auto_topic_creation=False)
+
+    kafka.call(lambda inside: setattr(inside.pipeline, "_elements", element_bound.ElementBound(inside)))
+    with RawClient(kafka.port) as client:
+        assert len(client.request(asked(allowed), METADATA_VERSION).topics) == allowed
+        client.send(asked(allowed + 1), METADATA_VERSION)
+        assert client.is_closed_by_peer()
+
+
+def test_markers_for_what_is_not_there_do_not_fill_the_log(
+    kafka: EmbeddedBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    topic = WritableTxnMarkerTopic(name="nowhere", partition_indexes=list(range(500)))
+    marker = WritableTxnMarker(producer_id=7, producer_epoch=0, transaction_result=True, topics=[topic])
+    with caplog.at_level("INFO"), RawClient(kafka.port) as client:
+        answer = client.request(WriteTxnMarkersRequest(markers=[marker]), 1)
+    codes = {part.error_code for topic in answer.markers[0].topics for part in topic.partitions}
+    assert codes == {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+    assert "nowhere" not in caplog.text
 
 
 @pytest.mark.slow

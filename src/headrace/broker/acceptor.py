@@ -15,8 +15,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from headrace.broker.connection import ServerConnection
+from headrace.broker.costly_requests import CostlyRequests
 from headrace.broker.descriptors import DescriptorShares, share_out
 from headrace.broker.frame_memory import FrameLimits, FrameMemory
+from headrace.broker.time_used import TimeUsed
 from headrace.net.frames import FrameRefusedError
 from headrace.runtime.rarely import Rarely
 
@@ -57,6 +59,8 @@ class Acceptor:
         self._refusals = Rarely(self.now)
         self.connections: dict[ServerConnection, None] = {}  # in order: a set's would differ from run to run
         self.memory = FrameMemory(limits.frames)
+        self.used = TimeUsed(self.now)
+        self.costly = CostlyRequests(self.used)
         self.refused = 0
         self.is_open = False
         self._per_address: Counter[str] = Counter()
@@ -101,6 +105,8 @@ class Acceptor:
         del self.connections[connection]
         self._share_out()
         self.memory.has_arrived(connection)
+        self.costly.forget(connection)
+        self.used.forget(connection)
         self._per_address[connection.peer_host] -= 1
         if self._per_address[connection.peer_host] <= 0:
             del self._per_address[connection.peer_host]

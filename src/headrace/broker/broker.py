@@ -10,6 +10,7 @@ from typing import TypeVar
 
 from headrace.broker import startup
 from headrace.broker.acceptor import Acceptor, ConnectionLimits
+from headrace.broker.checks import Checks
 from headrace.broker.descriptors import share_out
 from headrace.broker.directory_reports import DirectoryReports
 from headrace.broker.dispatch import RequestContext
@@ -56,7 +57,6 @@ T = TypeVar("T")
 
 SHUTDOWN_GRACE_S = 5.0
 WAITING_LOGS_RETRY_S = 2.0
-CHECK_THREADS = 2
 _PARTITION_COUNT_KEYS = {
     CONSUMER_OFFSETS: "offsets.topic.num.partitions",
     TRANSACTION_STATE: "transaction.state.log.num.partitions",
@@ -95,7 +95,7 @@ class Broker:
         )
         self.acceptor = Acceptor(self, limits, share_out(runtime.descriptors))
         #: Where batches are looked into, which may take long: beside the disk threads, which others wait for.
-        self.checks = runtime.workers.pool("headrace-checks", CHECK_THREADS)
+        self.checks = Checks(runtime.workers, self.acceptor.used, runtime.clock.monotonic)
         self.fetch_sessions = FetchSessions(
             config.get_int("max.incremental.fetch.session.cache.slots"),
             runtime.rng,

@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
+from headrace.broker.costly_requests import COSTLY_FROM_BYTES, TURN_S
 from headrace.broker.dispatch import ANONYMOUS, CloseConnectionError, Pending, RequestContext
 from headrace.net.frames import FrameReader, FrameRefusedError
 from headrace.net.outbox import Outbox, Part
@@ -142,26 +143,38 @@ class ServerConnection(asyncio.BufferedProtocol):
         `was_tried`: the first of them could not be answered at once.
         """
         turns_left = REQUESTS_PER_TURN
+        costly = self.acceptor.costly
+        turn_began = float("inf")
         while self._frames and self._handling is None and self._may_handle():
-            if turns_left == 0:
+            if turns_left == 0 or (now is not None and now - turn_began > TURN_S):
                 self._go_on_next_turn()
                 break
             turns_left -= 1
             frame = self._handling = self._frames.popleft()
             # The end of one request is the beginning of the next: the clock is not read for both.
             began = self.acceptor.now() if now is None else now
+            if turn_began > began:
+                turn_began = began
             if not was_tried and self._answer_at_once(frame, self._arrived, began):
                 self._forget_frame()
                 now = self.last_progress
                 continue
             was_tried = False
+            is_costly = len(frame) > COSTLY_FROM_BYTES
+            if is_costly and not costly.may_begin(self):
+                self._frames.appendleft(frame)
+                self._handling = None
+                break
             try:
                 context = self.pipeline.begin(self, frame, self._arrived, began)
                 self.has_been_valid = True
                 if isinstance(context.result, Pending):
                     self._wait(context, context.result)
+                    now = context.ran
                 else:
                     now = self._answer(context, context.result, context.ran)
+                if is_costly:
+                    costly.took(self, now - began)
             except (MalformedMessageError, CloseConnectionError) as error:
                 self.close(str(error))
                 return

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from headrace.broker.dispatch import NO_RESPONSE, Handler, Pending, RequestContext, load_handlers
+from headrace.broker.element_bound import ELEMENTS_ALWAYS, ElementBound
 from headrace.broker.kept_answers import KeptAnswers, whole
 from headrace.broker.repeated import drop_repeated
 from headrace.broker.request_metrics import ApiMetrics
@@ -22,7 +23,7 @@ from headrace.protocol.api import ApiKey
 from headrace.protocol.codec import REQUEST_HEADER_BYTES, read_request_header, unpack_request_header
 from headrace.protocol.codegen import decoder
 from headrace.protocol.error_finder import error_finder
-from headrace.protocol.wire import MalformedMessageError, skip_tags
+from headrace.protocol.wire import HEADER_TAGS_MAX, MalformedMessageError, skip_tags
 
 if TYPE_CHECKING:
     from headrace.broker.broker import Broker
@@ -92,6 +93,7 @@ class RequestPipeline:
         self.malformed = 0
         self._routes: dict[int, Route] = {}
         self._now = broker.runtime.clock.monotonic
+        self._elements = ElementBound(broker)
 
     def at_once(self, connection: ServerConnection, frame: memoryview) -> tuple[Route, bytes] | None:
         """The whole answer, where it is known already or the request is of a shape that is answered in one go.
@@ -140,11 +142,16 @@ class RequestPipeline:
             context = RequestContext(route, correlation_id, client_id, connection, len(frame), began, began - arrived)
             if route.has_tags:
                 # Nobody sends any; a count of 0 is one byte.
-                position = skip_tags(frame, position) if frame[position] else position + 1
+                position = skip_tags(frame, position, HEADER_TAGS_MAX) if frame[position] else position + 1
             if route.kept is not None and self._lets_all_through():
                 context.to_keep = bytes(frame[position:])
                 route.kept.expect(self.broker.image.offset)
-            request = route.handler.request_class() if route.decode is None else route.decode(frame, position)[0]
+            if route.decode is None:
+                request = route.handler.request_class()
+            elif len(frame) <= ELEMENTS_ALWAYS:
+                request = route.decode(frame, position)[0]
+            else:
+                request = route.decode(frame, position, self._elements.max)[0]
         except (struct.error, IndexError) as error:
             self.malformed += 1
             what = "the header of a request" if route is None else f"{route.handler.api_key.name} v{route.api_version}"

@@ -51,6 +51,8 @@ log = logging.getLogger("headrace.broker.coordinator")
 
 #: How long another broker may take to answer, and the replicas of a partition to have a record.
 REQUEST_TIMEOUT_MS = 30_000
+# How many markers are begun before others have their turn.
+MARKERS_PER_TURN = 100
 
 
 class TransactionService(CoordinatorDriver[Outcome, Shard]):
@@ -201,6 +203,8 @@ class TransactionService(CoordinatorDriver[Outcome, Shard]):
         """
         answers: dict[TopicPartition, asyncio.Future[ErrorCode]] = {}
         for key in dict.fromkeys(partitions):
+            if len(answers) % MARKERS_PER_TURN == MARKERS_PER_TURN - 1:
+                await asyncio.sleep(0)  # others have their turn
             answers[key] = asyncio.get_running_loop().create_future()
             build = functools.partial(
                 control_batch,

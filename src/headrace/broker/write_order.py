@@ -22,7 +22,14 @@ from headrace.broker.leaders import partition_here
 from headrace.broker.leadership import NO_LEADER_EPOCH
 from headrace.broker.partition import Partition
 from headrace.config import INT32_MAX
-from headrace.errors import ErrorCode, FencedLeaderEpochError, HeadraceError, KafkaError, UnknownLeaderEpochError
+from headrace.errors import (
+    ErrorCode,
+    FencedLeaderEpochError,
+    HeadraceError,
+    KafkaError,
+    UnknownLeaderEpochError,
+    UnknownTopicOrPartitionError,
+)
 from headrace.log import Appended, Origin, Verification
 from headrace.runtime import Buffer
 
@@ -156,6 +163,10 @@ def _error_of(error: BaseException, what: str) -> ErrorCode:
         # Told in the word for it that those who asked for an append know: coordinators, and other brokers'.
         log.info("%s: a record of the coordinator was not written: %s", what, error)
         return ErrorCode.NOT_LEADER_OR_FOLLOWER
+    if isinstance(error, UnknownTopicOrPartitionError):
+        # Whoever asks for markers may name what was deleted since, or never was, and is told.
+        log.debug("%s: a record of the coordinator was not written: %s", what, error)
+        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     if isinstance(error, KafkaError):
         log.warning("%s: a record of the coordinator was not written: %s", what, error)
         return ErrorCode(error.code)

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 DEFAULT_LISTEN = "127.0.0.1:9092"
 LEVELS = ("debug", "info", "warning", "error")
+# Threads look into batches and unpack them; how long the event loop, which everyone waits for, waits for one of them.
+SWITCH_INTERVAL_S = 0.0005
 _ANY_ADDRESS = ("", "0.0.0.0", "::")
 
 
@@ -160,6 +162,7 @@ def run_broker(settings: dict[str, RawValue]) -> int:
     from headrace.runtime import ListenFailedError
 
     try:
+        sys.setswitchinterval(SWITCH_INTERVAL_S)
         asyncio.run(_serve(settings))
     except ListenFailedError as error:
         hint = ". Stop what listens there, or choose another address with --listen" if _in_use(error) else ""

@@ -2,11 +2,14 @@
 
 Small frames share a chunk and are copied out of it. A large frame gets a buffer of its own, which grows with what has
 really arrived, so that a peer cannot make us allocate more than it sends; that buffer is used again for the next one:
-when its user gives it back (`recycle`), or, with a pool, when nobody looks at it any more.
+when its user gives it back (`recycle`), or, with a pool, when nobody looks at it any more. One that grows past a few
+megabytes moves once, into a mapping of its whole size: the system gives that its memory page by page, as it is filled,
+where a buffer that grew on would be zeroed and copied again and again.
 """
 
 from __future__ import annotations
 
+import mmap
 import struct
 from collections.abc import Callable
 
@@ -18,6 +21,8 @@ CHUNK_BYTES = 16 * 1024
 FIRST_ALLOCATION_BYTES = 64 * 1024
 GROWTH_BYTES_MAX = 8 * 1024 * 1024
 SPARE_BYTES_MAX = 4 * 1024 * 1024
+# How much is read at a time, so that the others who share the thread have their turn.
+READ_BYTES_MAX = 1024 * 1024
 _LENGTH = struct.Struct(">i")
 
 
@@ -54,6 +59,7 @@ class FrameReader:
         "_frame_filled",
         "_frame_size",
         "_frame_view",
+        "_is_mapped",
         "_largest",
         "_pool",
         "_spare",
@@ -75,6 +81,7 @@ class FrameReader:
         self._frame_view: memoryview | None = None  # a large frame under way
         self._frame_size = 0
         self._frame_filled = 0
+        self._is_mapped = False
         self._spare: bytearray | None = None
         self._pool = pool
         self._largest = FIRST_ALLOCATION_BYTES  # what a frame may be given at once: as much as one really had
@@ -91,7 +98,9 @@ class FrameReader:
     @property
     def allocated_bytes(self) -> int:
         """What a large frame under way has been given; 0 when there is none."""
-        return 0 if self._frame_view is None else len(self._frame_view)
+        if self._frame_view is None:
+            return 0
+        return self._frame_filled if self._is_mapped else len(self._frame_view)
 
     @property
     def frame_bytes(self) -> int:
@@ -105,7 +114,8 @@ class FrameReader:
             return self._chunk_view[self._filled :]
         if self._frame_filled == len(view):
             view = self._grow(view)
-        return view[self._frame_filled :]
+        # A client reads its answers for itself alone.
+        return view[self._frame_filled :] if self._pool is not None else view[self._frame_filled :][:READ_BYTES_MAX]
 
     def received(self, nbytes: int) -> list[memoryview]:
         """Note that so many bytes came; the frames that are whole now, without their lengths."""
@@ -186,15 +196,26 @@ class FrameReader:
             view = memoryview(spare)[:size]
         else:
             view = self._allocate(min(size, FIRST_ALLOCATION_BYTES if self._pool is None else self._largest))
+        self._is_mapped = False
         arrived = self._filled - start
         view[:arrived] = self._chunk_view[start : self._filled]
         self._frame_view, self._frame_size, self._frame_filled, self._filled = view, size, arrived, 0
 
     def _grow(self, view: memoryview) -> memoryview:
-        grown = self._allocate(min(self._frame_size, len(view) + min(len(view), GROWTH_BYTES_MAX)))
+        size = min(self._frame_size, len(view) + min(len(view), GROWTH_BYTES_MAX))
+        mapped = self._map() if self._pool is None and size > SPARE_BYTES_MAX else None
+        grown = mapped or self._allocate(size)
+        self._is_mapped = mapped is not None
         grown[: self._frame_filled] = view[: self._frame_filled]
         self._frame_view = grown
         return grown
 
     def _allocate(self, size: int) -> memoryview:
         return memoryview(bytearray(size)) if self._pool is None else self._pool.take(size)
+
+    def _map(self) -> memoryview | None:
+        """Room for the whole frame under way, none of which is taken before it is written to."""
+        try:
+            return memoryview(mmap.mmap(-1, self._frame_size))
+        except OSError:  # there may be a bound on addresses (ulimit -v): it grows as smaller ones do
+            return None

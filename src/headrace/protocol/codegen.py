@@ -13,7 +13,8 @@ from headrace.protocol.decoder_source import DecoderWriter
 from headrace.protocol.encoder_source import EncoderWriter
 from headrace.protocol.schema import Schema
 
-Decoder = Callable[[Any, int], tuple[Any, int]]
+# The decoder of a request takes how many elements it may have, too, or has a bound of its own.
+Decoder = Callable[..., tuple[Any, int]]
 Encoder = Callable[[Any, Callable[[Any], None]], None]
 
 _decoders: dict[tuple[type, int], Decoder] = {}

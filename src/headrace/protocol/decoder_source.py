@@ -2,8 +2,8 @@
 
 Numbers that follow each other are read by one struct call, together with the length of what comes after them. Every
 length is held against the bytes that are left before anything is allocated for it, so a hostile frame costs no more
-memory than an honest one of its size. A request's elements are counted as well: a few bytes become an object of a few
-hundred, and somebody has to look at each.
+memory than an honest one of its size. A request's elements (and tagged fields) are counted as well, down from `room`: a
+few bytes become an object of a few hundred, and somebody has to look at each.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ class DecoderWriter(SourceWriter):
             "read_uvarint": wire.read_uvarint,
         }
         self.scope |= {"read_length": wire.read_length, "read_numbers": wire.read_numbers, "skip_tags": wire.skip_tags}
+        self.scope["TooMany"] = wire.TooManyElementsError
         self.has_records = self.is_request = False
         self.run: list[tuple[str, str]] = []  # (struct code, target) of numbers that wait to be read together
 
     def message(self, cls: type) -> None:
         self.is_request = cls.SCHEMA.kind is MessageKind.REQUEST  # type: ignore[attr-defined]  # every declared class has one
-        self.add(0, "def decode(buffer, position):")
+        room = f", room={wire.REQUEST_ELEMENTS_MAX}" if self.is_request else ""
+        self.add(0, f"def decode(buffer, position{room}):")
         self.add(1, "size = len(buffer)")
-        if self.is_request:
-            self.add(1, f"room = {wire.REQUEST_ELEMENTS_MAX}")
         self.struct(1, cls, "m")
         self.add(1, "return m, position")
         if self.has_records:
@@ -128,11 +128,20 @@ class DecoderWriter(SourceWriter):
         self.struct(depth, field.type, name)
         self.add(depth, f"{target} = {name}")
 
+    def count(self, depth: int) -> None:
+        """Count `n` more elements of a request; before any of them is read."""
+        if self.is_request:
+            self.add(depth, "room -= n", "if room < 0:", "    raise TooMany()")
+
     def array(self, depth: int, field: Field, target: str, nullable: bool) -> None:
         element = field.type.element
         self.length(depth, short=False)
         self.null(depth, field, target, nullable)
         if is_fixed(element) and element.name != "uuid":
+            if self.is_request:
+                self.add(depth, "else:")
+                self.count(depth + 1)
+                self.add(depth, "if n < 0:", "    pass")
             small = self.bind("unpack", wire.array_unpackers(element.struct_code))
             self.add(depth, f"elif n < {wire.SMALL_ARRAY}:", f"    {target} = list({small}[n](buffer, position))")
             self.add(depth + 1, f"position += n * {element.size}" if element.size > 1 else "position += n")
@@ -141,9 +150,7 @@ class DecoderWriter(SourceWriter):
             return
         self.add(depth, "else:", f"    if n * {self.smallest(element)} > size - position:")
         self.add(depth + 2, f"raise Malformed({f'{field.name} has more elements than bytes are left'!r})")
-        if self.is_request:
-            self.add(depth + 1, "room -= n", "if room < 0:")
-            self.add(depth + 2, f"raise Malformed('more than {wire.REQUEST_ELEMENTS_MAX} elements in one request')")
+        self.count(depth + 1)
         items, item = self.local("items"), self.local("m")
         self.add(depth + 1, f"{items} = {target} = []", "for _ in range(n):")
         if isinstance(element, Primitive) and element.name == "uuid":
@@ -168,10 +175,16 @@ class DecoderWriter(SourceWriter):
         """Read the tagged fields; unknown ones are skipped, and of one that comes twice the last counts."""
         self.byte(depth)
         self.add(depth, "if n:")
-        if not tagged:
+        if not tagged and not self.is_request:
             self.add(depth + 1, "position = skip_tags(buffer, position - 1)")
             return
-        self.add(depth + 1, "if n > 127:", "    n, position = read_uvarint(buffer, position - 1)")
+        start = self.local("start")
+        self.add(depth + 1, f"{start} = position - 1")
+        self.add(depth + 1, "if n > 127:", f"    n, position = read_uvarint(buffer, {start})")
+        self.count(depth + 1)
+        if not tagged:
+            self.add(depth + 1, f"position = skip_tags(buffer, {start})")
+            return
         self.add(depth + 1, "if n * 2 > size - position:", "    raise Malformed('more tagged fields than bytes left')")
         tag, end = self.local("tag"), self.local("tag_end")
         self.add(depth + 1, "for _ in range(n):", f"    {tag}, position = read_uvarint(buffer, position)")

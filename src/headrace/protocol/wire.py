@@ -16,12 +16,21 @@ read_int32 = struct.Struct(">i").unpack_from
 
 SMALL_ARRAY = 64
 REQUEST_ELEMENTS_MAX = 100_000
-"""Of all arrays of a request together, but for arrays of plain numbers."""
+"""Of all arrays of a request together, unless the reader says otherwise."""
+HEADER_TAGS_MAX = 1000
+"""Tagged fields of a request's header: known clients send none."""
 _LAYOUTS_MAX = 1024
 
 
 class MalformedMessageError(HeadraceError):
     """Bytes that are not the message they claim to be. Whoever sent them gets its connection closed."""
+
+
+class TooManyElementsError(MalformedMessageError):
+    """A request whose arrays have more elements, all together, than its reader takes."""
+
+    def __init__(self) -> None:
+        super().__init__("the arrays of a request have too many elements")
 
 
 def uvarint(value: int) -> bytes:
@@ -68,9 +77,11 @@ def read_length(buffer: Any, position: int) -> tuple[int, int]:
     return (value if value < 0x80000000 else value - 0x100000000) - 1, position
 
 
-def skip_tags(buffer: Any, position: int) -> int:
+def skip_tags(buffer: Any, position: int, count_max: int | None = None) -> int:
     """The position after a section of tagged fields none of which is known."""
     count, position = read_uvarint(buffer, position)
+    if count_max is not None and count > count_max:
+        raise TooManyElementsError
     if count * 2 > len(buffer) - position:
         raise MalformedMessageError("more tagged fields than bytes left")
     for _ in range(count):

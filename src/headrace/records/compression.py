@@ -36,6 +36,10 @@ LEVELS: dict[Codec, tuple[int, int, int]] = {
 _BE32 = struct.Struct(">i")
 _LE32 = struct.Struct("<I")
 
+# Known writers put at least 32 KB into a frame (a gzip member, a block of snappy's) when there is as much.
+_FRAMES_ALWAYS = 64
+_FRAME_BYTES_MIN = 4096
+
 _per_thread = threading.local()
 
 
@@ -96,6 +100,15 @@ def _too_large(codec: Codec, limit_bytes: int) -> DecompressedTooLargeError:
     )
 
 
+def _check_frames(codec: Codec, count: int, limit_bytes: int) -> None:
+    """Frames that hold next to nothing cost as much as full ones: there may be as many as make sense for the limit."""
+    if count > _FRAMES_ALWAYS + limit_bytes // _FRAME_BYTES_MIN:
+        raise DecompressedTooLargeError(
+            f"records compressed with {codec.kafka_name} are in more than {count - 1} frames: too many for the limit "
+            f"of {limit_bytes} bytes"
+        )
+
+
 def _broken(codec: Codec, what: str) -> MalformedRecordError:
     return MalformedRecordError(f"cannot decompress records with {codec.kafka_name}: {what}")
 
@@ -137,8 +150,10 @@ def _gzip_header_end(view: memoryview, start: int) -> int:
 
 def _gzip_pieces(view: memoryview, limit_bytes: int, piece_bytes: int) -> Iterator[bytes]:
     room = limit_bytes
-    start = 0
+    start = members = 0
     while True:
+        members += 1
+        _check_frames(Codec.GZIP, members, limit_bytes)
         try:
             at = _gzip_header_end(view, start)
         except (ValueError, IndexError) as error:
@@ -227,9 +242,11 @@ def _snappy_pieces(view: memoryview, limit_bytes: int, piece_bytes: int) -> Iter
         yield _snappy_block(view, limit_bytes, limit_bytes)
         return
     total = 0
-    at = 0
+    at = blocks = 0
     after_block = False
     while end - at >= 4:
+        blocks += 1
+        _check_frames(Codec.SNAPPY, blocks, limit_bytes)
         size = _BE32.unpack_from(view, at)[0]
         if size == _XERIAL_MAGIC_HEAD:
             if end - at < len(_XERIAL_HEADER):
@@ -285,7 +302,6 @@ def _rotate(number: int, bits: int) -> int:
     return ((number << bits) | (number >> (32 - bits))) & 0xFFFFFFFF
 
 
-@lru_cache(maxsize=64)
 @lru_cache(256)  # writers have few descriptors between them, unless they write the content's size
 def _xxh32_short(data: bytes) -> int:
     """XXH32 with seed 0 of fewer than 16 bytes: a frame descriptor's checksum."""
@@ -498,8 +514,10 @@ def _zstd_pieces(view: memoryview, limit_bytes: int, piece_bytes: int) -> Iterat
     if decompressor is None:
         decompressor = _per_thread.zstd_decompressor = zstandard.ZstdDecompressor()
     room = limit_bytes
-    at = 0
+    at = frames = 0
     while at < len(view):
+        frames += 1
+        _check_frames(Codec.ZSTD, frames, limit_bytes)
         try:
             magic = _LE32.unpack_from(view, at)[0]
             if magic & 0xFFFFFFF0 == _ZSTD_SKIPPABLE:

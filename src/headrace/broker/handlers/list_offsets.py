@@ -126,7 +126,7 @@ async def _find(
         return None
     look_up: Any = log.max_timestamp if when == MAX_TIMESTAMP else lambda: log.find_by_time(when)
     try:
-        found: TimeAndOffset | None = await broker.checks.submit(look_up)
+        found: TimeAndOffset | None = await broker.checks.submit(context.connection, None, look_up)
     except DiskError as error:
         raise KafkaStorageError(f"{partition.key}: {error}") from error
     except CorruptBatchError as error:

@@ -263,7 +263,8 @@ def _append_one(
                 records or b"", acks=request.acks, verification=verified, timeout_ms=request.timeout_ms
             )
         except TakesLongError:
-            checking = broker.checks.submit(partition.log.check, records or b"")
+            count = Batch(records or b"").header().count
+            checking = broker.checks.submit(context.connection, count, partition.log.check, records or b"")
             pending.append((partition, result, _append_checked(partition, request, data, verified, checking)))
             return
     except HeadraceError as error:

@@ -1,0 +1,93 @@
+"""Looking into batches beside the event loop: what takes long does not keep waiting what is quick, nor one client
+others.
+
+A check cannot be interrupted, and of a batch of a million records it takes a second. So long ones have a thread of
+their own, and within each kind a connection waits for its own checks first: of those that wait, the one goes on that
+has had the least time lately.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from headrace.broker.time_used import TimeUsed
+from headrace.errors import HeadraceError
+from headrace.runtime.interface import T, Ts, WorkerPool, Workers
+
+if TYPE_CHECKING:
+    from headrace.broker.connection import ServerConnection
+
+QUICK_THREADS = 2
+LONG_THREADS = 1
+LONG_FROM_RECORDS = 50_000
+
+_Waiting = tuple[asyncio.Future[Any], Callable[..., Any], tuple[Any, ...]]
+
+
+class Checks:
+    """Work on batches that may take long, on threads."""
+
+    def __init__(self, workers: Workers, used: TimeUsed, monotonic: Callable[[], float]) -> None:
+        self._quick = _Lane(workers.pool("headrace-checks", QUICK_THREADS), QUICK_THREADS, used, monotonic)
+        self._long = _Lane(workers.pool("headrace-long-checks", LONG_THREADS), LONG_THREADS, used, monotonic)
+
+    def submit(
+        self, connection: ServerConnection, records: int | None, fn: Callable[[*Ts], T], *args: *Ts
+    ) -> asyncio.Future[T]:
+        """Do it for this connection; `records` is how many there are to look at, None if nobody knows."""
+        is_quick = records is not None and records < LONG_FROM_RECORDS
+        return (self._quick if is_quick else self._long).submit(connection, fn, *args)
+
+
+class _Lane:
+    """The threads for one kind of work, and who waits for one."""
+
+    def __init__(self, pool: WorkerPool, threads: int, used: TimeUsed, monotonic: Callable[[], float]) -> None:
+        self._pool = pool
+        self._free = threads
+        self._used = used
+        self._now = monotonic
+        self._waiting: dict[ServerConnection, deque[_Waiting]] = {}
+
+    def submit(self, connection: ServerConnection, fn: Callable[[*Ts], T], *args: *Ts) -> asyncio.Future[T]:
+        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(connection, deque()).append((future, fn, args))
+        self._begin()
+        return future
+
+    def _begin(self) -> None:
+        """Begin as many as there are threads."""
+        while self._free and self._waiting:
+            connection = min(self._waiting, key=self._used.order)
+            waiting = self._waiting[connection]
+            future, fn, args = waiting.popleft()
+            if not waiting:
+                del self._waiting[connection]
+            if future.done():
+                continue  # nobody waits for it any more
+            try:
+                work = self._pool.submit(fn, *args)
+            except HeadraceError as error:
+                future.set_exception(error)
+                continue
+            self._free -= 1
+            work.add_done_callback(functools.partial(self._ended, connection, future, self._now()))
+
+    def _ended(
+        self, connection: ServerConnection, future: asyncio.Future[Any], began: float, work: asyncio.Future[Any]
+    ) -> None:
+        self._free += 1
+        self._used.add(connection, self._now() - began)
+        error = asyncio.CancelledError() if work.cancelled() else work.exception()
+        if not future.done():
+            if error is None:
+                future.set_result(work.result())
+            elif isinstance(error, asyncio.CancelledError):
+                future.cancel()
+            else:
+                future.set_exception(error)
+        self._begin()

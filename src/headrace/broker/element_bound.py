@@ -1,0 +1,35 @@
+"""How many elements the arrays of one request may have.
+
+Each is looked at, and most are answered, in one go of the event loop, for a few microseconds each: what a request may
+name has to be bounded, or a few bytes of it keep everyone else waiting for seconds. Kafka has no such bound; but nobody
+has a reason to name many more things than there are. So it follows from the number of partitions: a topic, its
+partition, and two or three of its replicas may all be named.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from headrace.broker.broker import Broker
+
+ELEMENTS_ALWAYS = 5_000
+ELEMENTS_PER_PARTITION = 5
+
+
+class ElementBound:
+    """Counts the partitions when the metadata has changed, and only if somebody asks."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._offset = -1
+        self._max = ELEMENTS_ALWAYS
+
+    @property
+    def max(self) -> int:
+        image = self._broker.image
+        if image.offset != self._offset:
+            self._offset = image.offset
+            partitions = sum(len(topic.partitions) for topic in image.topics.values())
+            self._max = ELEMENTS_ALWAYS + ELEMENTS_PER_PARTITION * partitions
+        return self._max

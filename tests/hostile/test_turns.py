@@ -1,0 +1,187 @@
+"""Who sends costly requests, on however many connections, leaves turns to others: on the loop, and on the threads that
+look into batches."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine, Iterator
+from typing import Any
+
+import pytest
+from tests.broker import raw
+from tests.broker.raw import RawClient
+
+from headrace.broker.checks import LONG_FROM_RECORDS, Checks
+from headrace.broker.costly_requests import CostlyRequests
+from headrace.broker.time_used import TimeUsed
+from headrace.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from headrace.runtime import real_runtime
+from headrace.testing import EmbeddedBroker, broker
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Peer:
+    """As much of a connection as is looked at."""
+
+    def __init__(self, address: str = "10.0.0.1") -> None:
+        self.peer_host = address
+        self.resumed: Callable[[], None] = lambda: None
+
+    def resume(self) -> None:
+        self.resumed()
+
+
+def on_a_loop(test: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    asyncio.run(asyncio.wait_for(test(), 60))
+
+
+# --- on the loop ------------------------------------------------------------------------------------------------------
+
+
+def test_one_costly_request_is_begun_in_a_turn_and_others_come_between() -> None:
+    async def test() -> None:
+        clock = Clock()
+        costly = CostlyRequests(TimeUsed(clock))
+        order: list[str] = []
+
+        def begin(name: str, peer: Peer) -> None:
+            if costly.may_begin(peer):  # type: ignore[arg-type]  # a part of a connection
+                order.append(name)
+                clock.now += 0.1
+                costly.took(peer, 0.1)  # type: ignore[arg-type]  # as above
+
+        peers = [Peer() for _ in range(5)]
+        for place, peer in enumerate(peers):
+            peer.resumed = lambda place=place, peer=peer: begin(f"costly {place}", peer)
+            peer.resume()
+        assert order == ["costly 0"]
+        for turn in range(1, 5):
+            await asyncio.sleep(0)
+            assert order[-1] == f"costly {turn}"
+            order.append("others")
+        assert [name for name in order if name != "others"] == [f"costly {place}" for place in range(5)]
+
+    on_a_loop(test)
+
+
+def test_cheap_ones_of_any_size_do_not_wait() -> None:
+    async def test() -> None:
+        costly = CostlyRequests(TimeUsed(Clock()))
+        for _ in range(20):
+            peer = Peer()
+            assert costly.may_begin(peer)  # type: ignore[arg-type]  # as above
+            costly.took(peer, 0.0001)  # type: ignore[arg-type]  # as above
+
+    on_a_loop(test)
+
+
+def test_who_had_less_time_goes_first_and_what_was_had_is_forgotten() -> None:
+    clock = Clock()
+    used = TimeUsed(clock)
+    hostile, again, innocent, elsewhere = Peer(), Peer(), Peer(), Peer("10.0.0.2")
+    used.add(hostile, 2.0)  # type: ignore[arg-type]  # as above
+    used.add(innocent, 0.01)  # type: ignore[arg-type]  # as above
+    used.add(elsewhere, 0.5)  # type: ignore[arg-type]  # as above
+
+    def order() -> list[Peer]:
+        return sorted([hostile, again, innocent, elsewhere], key=used.order)  # type: ignore[arg-type]  # as above
+
+    # Connecting anew helps among those of an address, and not against others.
+    assert order() == [elsewhere, again, innocent, hostile]
+    clock.now += 30
+    assert {used.order(peer) for peer in order()} == {(0.0, 0.0)}  # type: ignore[arg-type]  # as above
+
+
+def test_a_lost_connection_is_not_resumed() -> None:
+    async def test() -> None:
+        costly = CostlyRequests(TimeUsed(Clock()))
+        first, lost = Peer(), Peer()
+        lost.resumed = lambda: pytest.fail("it is gone")
+        costly.took(first, 1.0)  # type: ignore[arg-type]  # as above
+        assert not costly.may_begin(lost)  # type: ignore[arg-type]  # as above
+        costly.forget(lost)  # type: ignore[arg-type]  # as above
+        for _ in range(3):
+            await asyncio.sleep(0)
+
+    on_a_loop(test)
+
+
+# --- looking into batches ---------------------------------------------------------------------------------------------
+
+
+def test_long_checks_keep_no_quick_ones_waiting_and_each_connection_has_its_turn() -> None:
+    async def test() -> None:
+        runtime, clock = real_runtime(), Clock()
+        checks = Checks(runtime.workers, TimeUsed(clock), clock)
+        goes_on = threading.Event()
+        hostile, innocent = Peer(), Peer()
+        many: Any = hostile
+        other: Any = innocent
+        long = [checks.submit(many, LONG_FROM_RECORDS, goes_on.wait, 60.0) for _ in range(8)]
+        assert await checks.submit(other, 2000, lambda: "quick") == "quick"
+        assert not any(future.done() for future in long)
+        waiting = checks.submit(other, None, lambda: "in turn")
+        clock.now += 1
+        goes_on.set()
+        # Behind the one that was under way, and before the seven of the other connection that came first.
+        await asyncio.wait([waiting, long[2]], return_when=asyncio.FIRST_COMPLETED)
+        assert waiting.done()
+        await asyncio.gather(*long)
+        await runtime.workers.close()
+
+    on_a_loop(test)
+
+
+def test_what_a_check_raises_is_for_who_waits_for_it() -> None:
+    async def test() -> None:
+        runtime = real_runtime()
+        checks = Checks(runtime.workers, TimeUsed(runtime.clock.monotonic), runtime.clock.monotonic)
+        peer: Any = Peer()
+
+        def fails() -> None:
+            raise ValueError("no batch")
+
+        given_up = [checks.submit(peer, 1, fails) for _ in range(4)]
+        given_up[2].cancel()
+        for place in (0, 1, 3):
+            with pytest.raises(ValueError, match="no batch"):
+                await given_up[place]
+        assert await checks.submit(peer, 1, lambda: 1) == 1
+        await runtime.workers.close()
+
+    on_a_loop(test)
+
+
+# --- over sockets -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def kafka() -> Iterator[EmbeddedBroker]:
+    with broker(None, {}) as running:
+        with RawClient(running.port) as client:
+            client.request(raw.create_topics_request({"t": 1}), raw.CREATE_TOPICS_VERSION)
+        yield running
+
+
+def test_all_costly_requests_are_answered_in_the_end(kafka: EmbeddedBroker) -> None:
+    """Several on each of several connections; each in its order."""
+    topics = [MetadataRequestTopic(name=f"no-{number}") for number in range(1000)]
+    request = MetadataRequest(topics=topics, allow_auto_topic_creation=False)
+    clients = [RawClient(kafka.port) for _ in range(6)]
+    for _ in range(3):
+        for client in clients:
+            client.send(request, 9)
+    for client in clients:
+        for _ in range(3):
+            assert len(client.receive(request, 9)[1].topics) == 1000
+        client.close()
+    assert kafka.call(lambda inside: not inside.acceptor.costly._waiting)
+    assert kafka.call(lambda inside: inside.acceptor.held_bytes) == 0

@@ -11,7 +11,7 @@ from tests.waiting import eventually
 from headrace import Admin, Consumer, NewTopic, Producer
 from headrace.broker.broker import Broker
 from headrace.cluster.topic_names import CONSUMER_OFFSETS
-from headrace.errors import ErrorCode
+from headrace.errors import ErrorCode, KafkaError
 from headrace.log.producer_state import NEVER
 from headrace.testing import EmbeddedBroker, broker
 from headrace.topics import TopicPartition
@@ -77,4 +77,29 @@ def test_the_end_of_the_transaction_before_does_not_make_the_next_one_fail(
             assert [record.value for record in consumer.poll(5)] == [b"1", b"2"]
         with Admin(address) as admin:
             assert admin.list_group_offsets(["g"])["g"][TopicPartition("t", 0)].offset == 2
+    assert not failures
+
+
+def test_a_producer_that_was_replaced_does_not_make_the_transaction_of_its_successor_fail(
+    tmp_path: Path, failures: list[str]
+) -> None:
+    with broker(str(tmp_path / "data"), SETTINGS) as kafka:
+        address = {"bootstrap.servers": kafka.address}
+        with Admin(address) as admin:
+            admin.create_topics([NewTopic("t", 1, 1)]).all()
+        settings = {**address, "transactional.id": "tid"}
+        with Producer(settings) as replaced, Producer(settings) as successor:
+            replaced.init_transactions()
+            successor.init_transactions()
+            successor.begin_transaction()
+            successor.send("t", b"1").result()
+            replaced.begin_transaction()
+            with pytest.raises(KafkaError):
+                replaced.send("t", b"late").result()
+            successor.send("t", b"2").result()
+            successor.commit_transaction()
+        with Consumer({**address, "isolation.level": "read_committed"}) as consumer:
+            consumer.assign([("t", 0)])
+            consumer.seek_to_beginning()
+            assert [record.value for record in consumer.poll(5)] == [b"1", b"2"]
     assert not failures

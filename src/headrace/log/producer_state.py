@@ -222,7 +222,8 @@ class LogProducers:
     def _check_sequence(self, producer: ProducerEntry | None, header: BatchHeader, offset: int) -> None:
         first = header.base_sequence
         verifying = self._verifying.get(header.producer_id)
-        if verifying is not None and first > verifying.lowest_sequence:
+        # Who asks with another epoch is another producer of the same id, whose batches say nothing about these.
+        if verifying is not None and verifying.epoch == header.producer_epoch and first > verifying.lowest_sequence:
             raise OutOfOrderSequenceNumberError(
                 f"{self._partition}: producer {header.producer_id} sent sequence {first} at offset {offset} "
                 f"while {verifying.lowest_sequence} is still on its way"

@@ -465,22 +465,24 @@ def _order(order: Order | str, model: Model | None) -> Order:
 def _kinds_of_values(plan: Plan) -> dict[str, str]:
     """What is none of the things that an option takes: Python would find out with the first record, if at all."""
     problems: dict[str, str] = {}
-    for name, value, kinds in (
+    handler: Any = plan.handler
+    given_values: tuple[tuple[str, Any, tuple[type, ...]], ...] = (
         ("model", plan.model, (Consumers, Ranges, Pool, Window)),
         ("retry", plan.retry, (Retry,)),
         ("limits", plan.limits, (Limits,)),
-    ):
+    )
+    for name, value, kinds in given_values:
         if not isinstance(value, kinds):
             given = f"the class {value.__name__}" if isinstance(value, type) else repr(value)
             problems[name] = f"{name} is {' or '.join(f'{kind.__name__}(…)' for kind in kinds)}, not {given}"
-    if not callable(plan.handler):
-        problems["handler"] = f"the handler is a function that takes a record, not {plan.handler!r}"
+    if not callable(handler):
+        problems["handler"] = f"the handler is a function that takes a record, not {handler!r}"
         return problems
     try:
-        inspect.signature(plan.handler).bind(None)
+        inspect.signature(handler).bind(None)
     except TypeError as error:
         what = "a list of records" if plan.batch is not None else "a record"
-        name = getattr(plan.handler, "__qualname__", repr(plan.handler))
+        name = getattr(handler, "__qualname__", repr(handler))
         problems["handler"] = f"the handler is called with {what}, and {name} cannot be: {error}"
     except ValueError:
         pass  # Written in C, and says nothing of its parameters.

@@ -205,8 +205,8 @@ class ConsumerCore:
             raise held
         if self.commits is not None:
             self.commits.run_callbacks()
-            if self.is_closed:
-                return None
+            if self.is_closed:  # by a callback
+                return None  # type: ignore[unreachable]  # mypy does not know what callbacks do
             if self.settings.auto_commit:
                 self._auto_commit(now)
         code = self._advance_group(now)

@@ -186,6 +186,7 @@ class Play:
         self.earlier += [life] if self.as_earlier else []
         self.as_earlier = self.as_earlier and rng.random() < 0.5
         self.tally.lives += 1
+        life.is_alone = not world.lives
         world.lives.append(life)
         while not life.is_done:
             running = [one for one in world.lives if not one.is_done]
@@ -218,7 +219,7 @@ class Play:
         if isinstance(outcome, WrongHistoryError):
             self.tally.refused += 1
             if len(self.names) == 1 and self.world.rng.random() < 0.5:
-                self._begin_anew(str(outcome))
+                self._begin_anew(life, str(outcome))
             else:
                 # The newest checkpoint is the one that is not refused.
                 self.current = self.world.rng.choice(self.lines)
@@ -231,17 +232,20 @@ class Play:
             self.current = life.checkpoint
         return life.is_done and outcome is None
 
-    def _begin_anew(self, text: str) -> None:
+    def _begin_anew(self, refused: Life, text: str) -> None:
         """A new checkpoint, which begins where the error says that the output ends."""
+        for life in self.world.lives:
+            self._bury(life)
+        self.world.lives = []
         found = re.search(r"startingOffsets=(\{.*?\}\})", text)
-        if found is not None:
+        if not refused.is_alone:
+            # Another may have written since: as the error says, it is asked once more.
+            self.current = refused.checkpoint
+        elif found is not None:
             start = json.loads(found[1])["in"]["0"]
             self.current = Checkpoint(str(uuid.UUID(int=self.world.rng.getrandbits(128))), start)
             self.backups.clear()
             self.lines = [self.current]
-            for life in self.world.lives:
-                self._bury(life)
-            self.world.lives = []
 
     def _bury(self, life: Life) -> None:
         if not life.is_done:

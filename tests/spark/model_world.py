@@ -85,6 +85,7 @@ class Life:
         self.world, self.checkpoint, self.run = world, checkpoint, f"run-{number}"
         self.turn = threading.Semaphore(0)
         self.is_done, self.is_doomed, self.in_task = False, False, False
+        self.is_alone = True
         self.outcome: BaseException | None = None
         self.batches = 0
         self._body = body

@@ -193,5 +193,6 @@ def _remedy(found: Marker) -> str:
         where = f"startingOffsets={said}, where the committed output ends"
     return (
         "Nothing is written, since rows would be lost or repeated. Start the query with its newest checkpoint; or with "
-        f"a new checkpoint, and {where}"
+        f"a new checkpoint, and {where}. Stop all other runs of the query first: if there was one, start this one once "
+        "more, and go by what it says then"
     )

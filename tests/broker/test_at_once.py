@@ -16,6 +16,12 @@ from headrace.error_codes import ErrorCode
 from headrace.protocol import codec
 from headrace.protocol.api import ApiKey
 from headrace.protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
+from headrace.protocol.messages.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopic,
+)
 from headrace.protocol.messages.metadata import MetadataRequest
 from headrace.protocol.messages.produce import (
     PartitionProduceData,
@@ -255,6 +261,31 @@ def test_a_batch_that_waits_for_the_disk_is_stamped_once() -> None:
         await asyncio.sleep(1)
         codes = [raw.produced(answer).error_code for answer in answers(world, ProduceResponse, 12)]
         assert codes == [ErrorCode.NONE] * 3
+
+    run(scenario)
+
+
+def test_what_cannot_be_looked_into_for_now_costs_its_answer_and_not_the_connection(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def scenario(world: World) -> None:
+        def is_full(*args: Any) -> Any:
+            future = asyncio.get_running_loop().create_future()
+            future.set_exception(OverloadedError("no thread can be started"))
+            return future
+
+        monkeypatch.setattr(world.broker.checks, "submit", is_full)
+        world.send((produce(raw.batch([b"x"] * 2000)), 12))
+        await asyncio.sleep(1)
+        (answer,) = answers(world, ProduceResponse, 12)
+        assert raw.produced(answer).error_code == ErrorCode.KAFKA_STORAGE_ERROR
+        world.transport.written.clear()
+        wanted = ListOffsetsTopic(name="t", partitions=[ListOffsetsPartition(partition_index=0, timestamp=1)])
+        world.send((ListOffsetsRequest(topics=[wanted]), 7))
+        await asyncio.sleep(1)
+        (answer,) = answers(world, ListOffsetsResponse, 7)
+        assert answer.topics[0].partitions[0].error_code == ErrorCode.KAFKA_STORAGE_ERROR
+        assert not world.transport.closed
 
     run(scenario)
 

@@ -22,7 +22,7 @@ from headrace.protocol.messages.list_offsets import (
     ListOffsetsResponse,
     ListOffsetsTopic,
 )
-from headrace.protocol.messages.metadata import MetadataRequest
+from headrace.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from headrace.protocol.messages.produce import (
     PartitionProduceData,
     ProduceRequest,
@@ -179,6 +179,25 @@ def test_the_common_shapes_are_answered_in_one_go(taken_the_long_way: list[ApiKe
         # Also where several come with one read.
         world.send_bytes(b"".join(raw.frame(message, version) for message, version in everyday[:3]))
         assert taken_the_long_way == []
+
+    run(scenario)
+
+
+def test_a_long_request_is_not_copied_to_look_for_its_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept: list[bytes | None] = []
+    begin = RequestPipeline.begin
+
+    def noting(self: RequestPipeline, *args: Any) -> RequestContext:
+        context = begin(self, *args)
+        kept.append(context.to_keep)
+        return context
+
+    async def scenario(world: World) -> None:
+        monkeypatch.setattr(RequestPipeline, "begin", noting)
+        topics = [MetadataRequestTopic(name=f"{number:0200d}") for number in range(50)]
+        world.send((MetadataRequest(topics=topics, allow_auto_topic_creation=False), 12))
+        world.send((MetadataRequest(topics=topics[:1], allow_auto_topic_creation=False), 12))
+        assert [found is not None for found in kept] == [False, True]
 
     run(scenario)
 

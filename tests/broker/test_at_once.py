@@ -16,7 +16,13 @@ from headrace.error_codes import ErrorCode
 from headrace.protocol import codec
 from headrace.protocol.api import ApiKey
 from headrace.protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
-from headrace.protocol.messages.metadata import MetadataRequest
+from headrace.protocol.messages.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopic,
+)
+from headrace.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from headrace.protocol.messages.produce import (
     PartitionProduceData,
     ProduceRequest,
@@ -177,6 +183,25 @@ def test_the_common_shapes_are_answered_in_one_go(taken_the_long_way: list[ApiKe
     run(scenario)
 
 
+def test_a_long_request_is_not_copied_to_look_for_its_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept: list[bytes | None] = []
+    begin = RequestPipeline.begin
+
+    def noting(self: RequestPipeline, *args: Any) -> RequestContext:
+        context = begin(self, *args)
+        kept.append(context.to_keep)
+        return context
+
+    async def scenario(world: World) -> None:
+        monkeypatch.setattr(RequestPipeline, "begin", noting)
+        topics = [MetadataRequestTopic(name=f"{number:0200d}") for number in range(50)]
+        world.send((MetadataRequest(topics=topics, allow_auto_topic_creation=False), 12))
+        world.send((MetadataRequest(topics=topics[:1], allow_auto_topic_creation=False), 12))
+        assert [found is not None for found in kept] == [False, True]
+
+    run(scenario)
+
+
 def test_nothing_is_answered_in_one_go_where_anyone_is_checked(taken_the_long_way: list[ApiKey]) -> None:
     async def scenario(world: World) -> None:
         message = (fetch(1), 12)
@@ -255,6 +280,31 @@ def test_a_batch_that_waits_for_the_disk_is_stamped_once() -> None:
         await asyncio.sleep(1)
         codes = [raw.produced(answer).error_code for answer in answers(world, ProduceResponse, 12)]
         assert codes == [ErrorCode.NONE] * 3
+
+    run(scenario)
+
+
+def test_what_cannot_be_looked_into_for_now_costs_its_answer_and_not_the_connection(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def scenario(world: World) -> None:
+        def is_full(*args: Any) -> Any:
+            future = asyncio.get_running_loop().create_future()
+            future.set_exception(OverloadedError("no thread can be started"))
+            return future
+
+        monkeypatch.setattr(world.broker.checks, "submit", is_full)
+        world.send((produce(raw.batch([b"x"] * 2000)), 12))
+        await asyncio.sleep(1)
+        (answer,) = answers(world, ProduceResponse, 12)
+        assert raw.produced(answer).error_code == ErrorCode.KAFKA_STORAGE_ERROR
+        world.transport.written.clear()
+        wanted = ListOffsetsTopic(name="t", partitions=[ListOffsetsPartition(partition_index=0, timestamp=1)])
+        world.send((ListOffsetsRequest(topics=[wanted]), 7))
+        await asyncio.sleep(1)
+        (answer,) = answers(world, ListOffsetsResponse, 7)
+        assert answer.topics[0].partitions[0].error_code == ErrorCode.KAFKA_STORAGE_ERROR
+        assert not world.transport.closed
 
     run(scenario)
 

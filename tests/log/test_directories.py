@@ -227,7 +227,8 @@ def test_a_log_moves_to_another_directory_while_it_is_written() -> None:
 @pytest.mark.parametrize("how", ["truncate_to", "start_at"])
 def test_a_log_that_is_cut_while_it_moves_is_not_mixed_with_what_it_was(how: str, regrown: int) -> None:
     """A follower is cut to what its new leader has, and has the new leader's records there instead."""
-    directories = opened(make_host())
+    host = make_host()
+    directories = opened(host)
     log = directories.create(tp(0), CONFIG, TOPIC_ID, path=A)
     fill(log)
     move = directories.start_move(tp(0), B)
@@ -243,6 +244,8 @@ def test_a_log_that_is_cut_while_it_moves_is_not_mixed_with_what_it_was(how: str
     assert stored(moved) == before
     assert moved.high_watermark == log.high_watermark
     assert moved.end_offset_for(0) == log.end_offset_for(0)
+    moved.remove_discarded(NOW_MS * 2)
+    assert not [name for name in host.disk.listdir(moved.directory) if name.endswith(".deleted")]
 
 
 def test_a_log_that_is_cut_while_a_move_reads_it_is_read_again(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from headrace.broker.dispatch import NO_RESPONSE, Handler, Pending, RequestContext, load_handlers
 from headrace.broker.element_bound import ELEMENTS_ALWAYS, ElementBound
-from headrace.broker.kept_answers import KeptAnswers, whole
+from headrace.broker.kept_answers import REQUEST_BYTES_MAX, KeptAnswers, whole
 from headrace.broker.repeated import drop_repeated
 from headrace.broker.request_metrics import ApiMetrics
 from headrace.protocol import codec
@@ -120,7 +120,7 @@ class RequestPipeline:
             if type(answer) is bytes:
                 return route, answer
             return None if answer is None else (route, self._encode_refusal(route, answer, correlation_id))
-        if route.kept is None or position > len(frame):
+        if route.kept is None or not 0 <= len(frame) - position <= REQUEST_BYTES_MAX:
             return None
         kept = route.kept.find(connection.listener, bytes(frame[position:]), self.broker.image.offset)
         return None if kept is None else (route, whole(kept, correlation_id))
@@ -143,7 +143,7 @@ class RequestPipeline:
             if route.has_tags:
                 # Nobody sends any; a count of 0 is one byte.
                 position = skip_tags(frame, position, HEADER_TAGS_MAX) if frame[position] else position + 1
-            if route.kept is not None and self._lets_all_through():
+            if route.kept is not None and len(frame) - position <= REQUEST_BYTES_MAX and self._lets_all_through():
                 context.to_keep = bytes(frame[position:])
                 route.kept.expect(self.broker.image.offset)
             if route.decode is None:

@@ -193,7 +193,7 @@ class LogFiles:
 
     def moved_to(self, directory: str) -> None:
         self.directory = self.snapshots.directory = directory
-        for segment in self.segments:
+        for segment in (*self.segments, *(segment for _, segment in self.discarded)):
             segment.moved_to(directory)
 
     def release(self) -> None:

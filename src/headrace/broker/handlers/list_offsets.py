@@ -33,7 +33,7 @@ from headrace.protocol.messages.list_offsets import (
     ListOffsetsTopicResponse,
 )
 from headrace.records import CorruptBatchError
-from headrace.runtime import DiskError
+from headrace.runtime import DiskError, OverloadedError
 
 if TYPE_CHECKING:
     from headrace.broker.broker import Broker
@@ -127,7 +127,7 @@ async def _find(
     look_up: Any = log.max_timestamp if when == MAX_TIMESTAMP else lambda: log.find_by_time(when)
     try:
         found: TimeAndOffset | None = await broker.checks.submit(context.connection, None, look_up)
-    except DiskError as error:
+    except (DiskError, OverloadedError) as error:
         raise KafkaStorageError(f"{partition.key}: {error}") from error
     except CorruptBatchError as error:
         raise CorruptMessageError(f"{partition.key}: {error}") from error

@@ -66,7 +66,7 @@ from headrace.records.batch import (
     PREFIX_BYTES,
     TRANSACTIONAL_BIT,
 )
-from headrace.runtime import Buffer
+from headrace.runtime import Buffer, OverloadedError
 from headrace.topics import TopicPartition
 from headrace.transactions import PRODUCE_ADDS_VERSION, QUESTIONS_MAX, produce_error
 
@@ -288,7 +288,10 @@ async def _append_checked(
     checking: Awaitable[Checked],
 ) -> Appended:
     """Append a batch that is being looked into on another thread."""
-    checked = await checking
+    try:
+        checked = await checking
+    except OverloadedError as error:
+        raise KafkaStorageError(f"{partition.key}: {error}") from error
     appended = partition.append(
         data.records or b"",
         acks=request.acks,

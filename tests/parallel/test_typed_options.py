@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import os
+import pydoc
 import subprocess
 import sys
 from pathlib import Path
@@ -55,3 +57,12 @@ def test_a_wrong_option_is_refused_with_the_nearest() -> None:
 
 def test_every_setting_of_the_consumer_is_a_keyword() -> None:
     assert sorted(ConsumerKeywords.__annotations__) == sorted(name.replace(".", "_") for name in CONSUMER_CONFIGS.names)
+
+
+def test_help_shows_the_options_of_run() -> None:
+    shown, made = inspect.signature(run), inspect.signature(ParallelConsumer)
+    assert list(shown.parameters.values()) == list(made.parameters.values())
+    text = pydoc.plain(pydoc.render_doc(run))
+    assert "run(handler: 'Callable[..., Any]', *, topics: 'Collection[str] | str', group: 'str'" in text
+    assert "-> 'None'" in text
+    assert "with the same options" in text

@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from headrace.client.other_names import equivalent, in_kafkas_words
@@ -18,6 +18,7 @@ from headrace.config import (
     ConfigError,
     ConfigKey,
     ConfigType,
+    ConfigValue,
     Importance,
     at_least,
     between,
@@ -203,6 +204,13 @@ COMMON_KEYS = (
 )
 
 _COMMON = ConfigDefinition(COMMON_KEYS)
+
+
+def common_keys(**defaults: ConfigValue) -> tuple[ConfigKey, ...]:
+    """`COMMON_KEYS` of a client that has other defaults for some, given by their names with underscores."""
+    others = {name.replace("_", "."): value for name, value in defaults.items()}
+    return tuple(replace(one, default=others.get(one.name, one.default)) for one in COMMON_KEYS)
+
 
 # Keys that Kafka's Java clients know and that mean nothing here: accepted without a warning, without effect.
 _WITHOUT_EFFECT = frozenset(

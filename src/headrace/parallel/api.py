@@ -13,7 +13,7 @@ import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import FrameType
-from typing import Any, Unpack
+from typing import Any, ParamSpec, Unpack
 
 from headrace.client.configs import common_config, has_no_effect, merge
 from headrace.client.consumer.config import CONSUMER_CONFIGS
@@ -37,6 +37,8 @@ from headrace.runtime.real import RealClock
 from headrace.runtime.signals import Asked, StopRequests, stop_signals
 
 log = logging.getLogger("headrace.parallel")
+
+P = ParamSpec("P")
 
 WORKERS_MAX = 10_000
 _FORCED = {"enable.auto.commit": False}
@@ -390,48 +392,20 @@ class ParallelConsumer:
                 signal.signal(number, handler)
 
 
-def run(
-    handler: Callable[..., Any],
-    *,
-    topics: Collection[str] | str,
-    group: str,
-    config: Mapping[str, Any] | None = None,
-    model: Model | None = None,
-    order: Order | str = Order.KEY,
-    on: Kind | str | None = None,
-    workers: int = 16,
-    batch: int | None = None,
-    retry: Retry | None = None,
-    limits: Limits | None = None,
-    drain_s: float = 30.0,
-    commit_every_s: float = 1.0,
-    log_every_s: float = 60.0,
-    transactional: bool = False,
-    producer_config: Mapping[str, Any] | None = None,
-    clock: Clock | None = None,
-    **keywords: Unpack[ConsumerKeywords],
-) -> None:
+def _with_options_of(made: Callable[P, ParallelConsumer]) -> Callable[[Callable[..., None]], Callable[P, None]]:
+    """For a function that makes one: it takes the same options, for type checkers and for `help`."""
+
+    def give(function: Callable[..., None]) -> Callable[P, None]:
+        function.__signature__ = inspect.signature(made).replace(return_annotation="None")  # type: ignore[attr-defined]  # what `inspect` looks for
+        return function
+
+    return give
+
+
+@_with_options_of(ParallelConsumer)
+def run(*args: Any, **options: Any) -> None:
     """Consume until stopped: `ParallelConsumer(handler, …).run()`, with the same options."""
-    ParallelConsumer(
-        handler,
-        topics=topics,
-        group=group,
-        config=config,
-        model=model,
-        order=order,
-        on=on,
-        workers=workers,
-        batch=batch,
-        retry=retry,
-        limits=limits,
-        drain_s=drain_s,
-        commit_every_s=commit_every_s,
-        log_every_s=log_every_s,
-        transactional=transactional,
-        producer_config=producer_config,
-        clock=clock,
-        **keywords,
-    ).run()
+    ParallelConsumer(*args, **options).run()
 
 
 def _heartbeats(model: Model | None, given: Mapping[str, Any]) -> dict[str, int]:
@@ -445,7 +419,7 @@ def _heartbeats(model: Model | None, given: Mapping[str, Any]) -> dict[str, int]
 
 def _check_keywords(keywords: Iterable[str]) -> None:
     """Refuse a keyword that is neither an option nor a setting: a misspelt option would be a setting without effect."""
-    options = [name for name in inspect.signature(run).parameters if name not in ("handler", "keywords")]
+    options = [name for name in inspect.signature(ParallelConsumer).parameters if name not in ("handler", "keywords")]
     for name in keywords:
         dotted = name.replace("_", ".")
         if dotted in CONSUMER_CONFIGS or dotted in SAME or has_no_effect(dotted) or dotted.startswith(DESERIALIZERS):

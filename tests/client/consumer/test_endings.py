@@ -13,6 +13,7 @@ from tests.client.fake import VirtualClock
 
 import headrace.aio
 from headrace.client.admin import Admin, NewTopic
+from headrace.client.consumer.errors import IllegalStateError
 from headrace.client.errors import ClientClosedError
 from headrace.errors import ErrorCode, GroupAuthorizationFailedError
 from headrace.protocol.messages.find_coordinator import Coordinator, FindCoordinatorResponse
@@ -146,6 +147,31 @@ def test_a_wakeup_does_not_keep_close_from_committing_and_leaving(at: str) -> No
         consumer.close()
         assert cluster.committed == {("t", 0): 10}
         assert cluster.requests[-1][1] == "LeaveGroup"
+
+
+def test_a_poll_in_a_listener_is_refused_and_the_rebalance_ends() -> None:
+    """It would begin the rebalance again, which calls the listener again."""
+    cluster = cluster_with(10)
+    refused: list[IllegalStateError] = []
+    with blocking_consumer(cluster, group_id="g") as consumer:
+
+        class Polling:
+            def on_partitions_assigned(self, partitions: list[TopicPartition]) -> None:
+                with pytest.raises(IllegalStateError, match="by a rebalance listener") as raised:
+                    consumer.poll(1)
+                refused.append(raised.value)
+                assert consumer.position(("t", 0)) == 0
+                with pytest.raises(IllegalStateError):
+                    next(iter(consumer))
+
+            def on_partitions_revoked(self, partitions: list[TopicPartition]) -> None: ...
+
+        consumer.subscribe(["t"], Polling())
+        while not consumer.poll(5):
+            pass
+        assert len(refused) == 1
+        assert len(cluster.names("SyncGroup")) == 1
+        consumer.close()
 
 
 @pytest.mark.slow

@@ -158,6 +158,53 @@ def test_a_topic_that_was_created_again_goes_on_with_what_comes_with_policy_late
     assert offsets(world)[5:] == [3, 4]
 
 
+def test_a_position_that_was_held_against_the_topic_before_is_not_one_of_its_successor() -> None:
+    world = reader_of_epoch_3("earliest", metadata_max_age_ms=600_000)
+    cluster = world.cluster
+
+    def script(node: int, kind: str, request: Any) -> Any:
+        if kind != "OffsetForLeaderEpoch":
+            return None
+        cluster.script = lambda *_: None
+        # While the answer is on its way, the topic is deleted and created again, and the client hears of that.
+        recreate(cluster, 9)
+        cluster.leaders[T0] = (1, 4)
+        world.core.view.topics["t"].topic_id = cluster.topic_ids["t"]
+        world.core.view.version += 1
+        end = EpochEndOffset(partition=0, leader_epoch=3, end_offset=5)
+        return OffsetForLeaderEpochResponse(topics=[OffsetForLeaderTopicResult(topic="t", partitions=[end])])
+
+    cluster.script = script
+    cluster.leaders[T0] = (1, 4)
+    world.core.refresh_metadata()
+    world.run_until(lambda: len(world.records) >= 14)
+    assert offsets(world)[5:] == list(range(9))
+
+
+def test_an_offset_that_was_looked_up_in_the_topic_before_is_not_one_of_its_successor() -> None:
+    world = make(auto_offset_reset="earliest")
+    cluster = world.cluster
+    cluster.starts[T0] = 500
+    cluster.write("t", 0, 5)
+
+    def script(node: int, kind: str, request: Any) -> Any:
+        if kind != "ListOffsets":
+            return None
+        cluster.script = lambda *_: None
+        answer = cluster._do_ListOffsets(node, request, 8)
+        # While the answer is on its way, the topic is deleted and created again, and the client hears of that.
+        del cluster.starts[T0]
+        recreate(cluster, 600)
+        world.core.view.topics["t"].topic_id = cluster.topic_ids["t"]
+        world.core.view.version += 1
+        return answer
+
+    cluster.script = script
+    world.consumer.assign([T0])
+    world.run_until(lambda: len(world.records) >= 100)
+    assert offsets(world)[:100] == list(range(100))
+
+
 def test_without_a_policy_a_topic_that_was_created_again_is_an_error_until_it_is_settled() -> None:
     world = reader_of_epoch_3("none")
     recreate(world.cluster, 9)

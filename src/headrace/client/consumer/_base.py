@@ -21,7 +21,7 @@ from headrace.client.consumer._membership import rebalance_protocol
 from headrace.client.consumer._operations import ConsumerOperation
 from headrace.client.consumer._subscription import RebalanceListener, TopicPartitionState
 from headrace.client.consumer.config import ConsumerSettings, read_consumer_config
-from headrace.client.consumer.errors import ConcurrentAccessError, WakeupError
+from headrace.client.consumer.errors import ConcurrentAccessError, IllegalStateError, WakeupError
 from headrace.client.consumer.records import (
     EMPTY,
     ConsumerGroupMetadata,
@@ -209,6 +209,8 @@ class ConsumerBase(ABC):
     _closed: bool = False
     _is_closing: bool = False
     """Whether close() was called: it is not begun twice (by a listener that it calls), nor does a wakeup end it."""
+    _is_in_listener: bool = False
+    """Whether code of the user's is being run that a rebalance waits for."""
     _wakeup_asked: bool = False
     _user: Any = None
     """The thread or task that is inside."""
@@ -238,6 +240,8 @@ class ConsumerBase(ABC):
 
     def _settle(self) -> None:
         """Whenever the application comes in: what it was given counts as read, and nothing but that."""
+        # Whoever comes in from outside is in no listener, whatever interrupted the one that was called last.
+        self._is_in_listener = False
         core = self._core
         if core is None:
             return
@@ -258,6 +262,11 @@ class ConsumerBase(ABC):
         """Whoever comes in from outside settles what was handed out before; an iteration that was under way ends."""
         if user is None:
             self._settle()
+        if self._is_in_listener:
+            raise IllegalStateError(
+                "poll() was called by a rebalance listener or an assignor, which poll() itself runs: it would begin "
+                "the rebalance again, and never end. Let it return; it may seek(), ask for position(), and commit"
+            )
         self._progress = None
         return self._use()
 

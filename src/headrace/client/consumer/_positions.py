@@ -26,6 +26,7 @@ from headrace.protocol.messages.offset_for_leader_epoch import (
     OffsetForLeaderPartition,
     OffsetForLeaderTopic,
 )
+from headrace.protocol.schema import ZERO_UUID
 from headrace.topics import TopicPartition
 
 log = logging.getLogger("headrace.client.consumer")
@@ -125,6 +126,7 @@ class Positions:
         epochs = {partition: self._lookup.leader_epoch(partition) for partition in asked}
         yield from self._lookup.wait_for_leaders(asked)
         timestamps = {partition: policy.resolve(now_ms) for partition, policy in asked.items()}
+        topic_ids = {partition: self._topic_id(partition) for partition in asked}
         found, errors = yield from self._lookup.round(timestamps)
         # No record is young enough for a time in the past: the end is where the next ones will be.
         # (Of a start or an end that was asked for, it would be the wrong one: that is asked for again.)
@@ -137,13 +139,17 @@ class Positions:
             partition = state.partition
             if not self._is_current(state) or state.reset is not asked.get(partition):
                 continue
+            if self._topic_id(partition) != topic_ids[partition]:
+                # Deleted and created again meanwhile: asked once more, as an offset of one means nothing in the other.
+                continue
             answer = found.get(partition)
             if answer is not None:
                 log.info("%s is reset to offset %s (%s)", partition, answer.offset, asked[partition].name)
                 epoch = NO_EPOCH if answer.leader_epoch is None else answer.leader_epoch
                 state.seek(answer.offset, epoch)
-                # The leader itself said so: there is nothing to hold against it.
-                state.current_epoch = max(epochs[partition], epoch)
+                # The leader itself said so: there is nothing to hold against it. But it may have said so of a topic
+                # that was deleted, which only the next metadata tell.
+                state.current_epoch, state.topic_id = max(epochs[partition], epoch), topic_ids[partition]
             else:
                 self._failed(state, errors.get(partition))
 
@@ -197,6 +203,9 @@ class Positions:
                     continue
                 if state.position != position or state.offset_epoch != offset_epoch:
                     continue
+                if self._is_recreated(state):
+                    # Deleted and created again meanwhile: the next round gives the position up.
+                    continue
                 if isinstance(call.error, UnsupportedVersionError):
                     # A broker before 2.0 cannot tell: go on as consumers did then.
                     state.validating, state.current_epoch = False, epoch
@@ -206,8 +215,11 @@ class Positions:
             raise LogTruncationError(truncated, divergent)
 
     def _is_recreated(self, state: TopicPartitionState) -> bool:
-        topic = self._core.view.topics.get(state.partition.topic)
-        return topic is not None and state.is_in_another(topic.topic_id)
+        return state.is_in_another(self._topic_id(state.partition))
+
+    def _topic_id(self, partition: TopicPartition) -> bytes:
+        topic = self._core.view.topics.get(partition.topic)
+        return ZERO_UUID if topic is None else topic.topic_id
 
     def _give_up(self, states: list[TopicPartitionState]) -> None:
         """Positions in topics that were deleted and created again: offsets of one log mean nothing in the other."""

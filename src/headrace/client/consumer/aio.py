@@ -161,8 +161,8 @@ class Consumer(ConsumerBase):
         assert self._client is not None
         self._client.schedule()
 
-    @staticmethod
-    async def _run_user_code(task: Task[Any], code: UserCode) -> None:
+    async def _run_user_code(self, task: Task[Any], code: UserCode) -> None:
+        was_in_listener, self._is_in_listener = self._is_in_listener, True
         try:
             result = code.run()
             if inspect.isawaitable(result):
@@ -175,6 +175,8 @@ class Consumer(ConsumerBase):
             raise
         else:
             task.resume(result)
+        finally:
+            self._is_in_listener = was_in_listener
 
     async def __aiter__(self) -> AsyncIterator[ConsumerRecord]:
         """Records one by one, without end (until close); a record counts as read when it is handed out."""

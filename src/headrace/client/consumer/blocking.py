@@ -185,8 +185,8 @@ class Consumer(ConsumerBase):
         while (pending := core.advance()) is not None:
             self._run_user_code(*pending)
 
-    @staticmethod
-    def _run_user_code(task: Task[Any], code: UserCode) -> None:
+    def _run_user_code(self, task: Task[Any], code: UserCode) -> None:
+        was_in_listener, self._is_in_listener = self._is_in_listener, True
         try:
             result = code.run()
             if inspect.isawaitable(result):
@@ -199,6 +199,8 @@ class Consumer(ConsumerBase):
             raise
         else:
             task.resume(result)
+        finally:
+            self._is_in_listener = was_in_listener
 
     def __iter__(self) -> Iterator[ConsumerRecord]:
         """Records one by one, without end (until close). A record counts as read when it is handed out, so a commit in

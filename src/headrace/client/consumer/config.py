@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from headrace.client.configs import COMMON_KEYS, key, read_config
+from headrace.client.configs import common_keys, key, read_config
 from headrace.config import (
     Check,
     ConfigDefinition,
@@ -77,14 +77,10 @@ def _is_reset(value: Any) -> bool:
     return value.lower() in ("latest", "earliest", "none")
 
 
-# Kafka's default is 64 KB, which makes the kernel hand over fetched data in small pieces: a third of the speed. The
-# system's own choice grows with the connection.
-_RECEIVE_BUFFER = key(
-    "receive.buffer.bytes", _INT, -1, at_least(-1), "The socket's SO_RCVBUF; -1 leaves it to the system."
-)
-
 CONSUMER_KEYS = (
-    *(_RECEIVE_BUFFER if common.name == "receive.buffer.bytes" else common for common in COMMON_KEYS),
+    # Kafka's default is 64 KB, which makes the kernel hand over fetched data in small pieces: a third of the speed. The
+    # system's own choice grows with the connection.
+    *common_keys(receive_buffer_bytes=-1),
     key("group.id", _STRING, None, doc="The consumer group. Without one: no subscribe, no commits."),
     key(
         "group.instance.id",

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from headrace.client.configs import COMMON_KEYS, key, read_config
+from headrace.client.configs import common_keys, key, read_config
 from headrace.client.other_names import in_kafkas_words
 from headrace.config import (
     NO_DEFAULT,
@@ -28,12 +28,8 @@ _BOOLEAN, _CLASS = ConfigType.BOOLEAN, ConfigType.CLASS
 _INT32_MAX = 2_147_483_647
 _IDEMPOTENT_IN_FLIGHT_MAX = 5
 
-_RECEIVE_BUFFER = key(
-    "receive.buffer.bytes", _INT, 32_768, at_least(-1), "The socket's SO_RCVBUF; -1 leaves it to the system."
-)
-
 PRODUCER_KEYS = (
-    *(_RECEIVE_BUFFER if common.name == "receive.buffer.bytes" else common for common in COMMON_KEYS),
+    *common_keys(receive_buffer_bytes=32_768),
     key(
         "buffer.memory",
         _LONG,

@@ -13,8 +13,13 @@ from headrace.broker.broker import Broker
 from headrace.cluster.topic_names import CONSUMER_OFFSETS
 from headrace.errors import ErrorCode, KafkaError
 from headrace.log.producer_state import NEVER
+from headrace.protocol.messages.init_producer_id import InitProducerIdRequest
+from headrace.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from headrace.testing import EmbeddedBroker, broker
 from headrace.topics import TopicPartition
+from headrace.transactions import PRODUCE_ADDS_VERSION
+
+from . import raw
 
 SETTINGS = {"offsets.topic.num.partitions": "1", "transaction.state.log.num.partitions": "1"}
 PLACES = [TopicPartition("t", 0), TopicPartition(CONSUMER_OFFSETS, 0)]
@@ -102,4 +107,41 @@ def test_a_producer_that_was_replaced_does_not_make_the_transaction_of_its_succe
             consumer.assign([("t", 0)])
             consumer.seek_to_beginning()
             assert [record.value for record in consumer.poll(5)] == [b"1", b"2"]
+    assert not failures
+
+
+def test_a_request_with_batches_of_two_epochs_is_refused(tmp_path: Path, failures: list[str]) -> None:
+    """Else what the coordinator says of the present epoch would let in a batch of a producer that was replaced."""
+    with broker(str(tmp_path / "data"), SETTINGS) as kafka, raw.RawClient(kafka.port) as client:
+        client.request(raw.create_topics_request({"t": 2}), raw.CREATE_TOPICS_VERSION)
+        with Producer({"bootstrap.servers": kafka.address, "transactional.id": "tid"}) as producer:
+            producer.init_transactions()  # so that the coordinator is there
+        epochs = []
+        for _ in range(3):
+            init = InitProducerIdRequest(transactional_id="tid", transaction_timeout_ms=60_000)
+            found = client.request(init, 4)
+            assert found.error_code == ErrorCode.NONE
+            epochs.append(found.producer_epoch)
+        for pair in (epochs[1:], epochs[:0:-1]):
+            data = [
+                PartitionProduceData(
+                    index=index,
+                    records=raw.batch(
+                        [b"v"],
+                        producer_id=found.producer_id,
+                        producer_epoch=epoch,
+                        base_sequence=0,
+                        transactional=True,
+                    ),
+                )
+                for index, epoch in enumerate(pair)
+            ]
+            request = ProduceRequest(
+                transactional_id="tid",
+                acks=-1,
+                timeout_ms=30_000,
+                topic_data=[TopicProduceData(name="t", partition_data=data)],
+            )
+            answered = client.request(request, PRODUCE_ADDS_VERSION).responses[0].partition_responses
+            assert [one.error_code for one in answered] == [ErrorCode.INVALID_PRODUCER_ID_MAPPING] * 2
     assert not failures

@@ -11,7 +11,9 @@ from typing import Any
 
 import pytest
 
+from headrace.errors import ErrorCode
 from headrace.groups import GroupConfig, GroupCoordinator, GroupState, Now, StoredRecord
+from headrace.groups.group_offsets import CommittedOffset
 from headrace.groups.loading import Loader
 from headrace.groups.records import group_record, offset_record
 from headrace.protocol.messages.describe_groups import DescribeGroupsRequest
@@ -19,6 +21,7 @@ from headrace.protocol.messages.list_groups import ListGroupsRequest
 from headrace.protocol.messages.offset_fetch import OffsetFetchRequest
 
 from .driver import Driver, Topics
+from .members import Members
 
 VECTORS = Path(__file__).parent.parent / "reference" / "vectors" / "offsets-topic.jsonl.gz"
 CLASSIC = {"LEGACY_OFFSET_COMMIT", "OFFSET_COMMIT", "GROUP_METADATA"}
@@ -166,6 +169,43 @@ def test_a_whole_partition_of_them_answers_requests() -> None:
         assert told == {name: offset for name, offset in offsets.items() if name[0] == group_id}
     described = driver.ask("describe_groups", DescribeGroupsRequest(groups=sorted(groups)), 5)
     assert {group.group_state for group in described.groups} == {"Empty", "Stable"}
+
+
+def group_in_two_partitions() -> tuple[Driver, str]:
+    """The topic was given a second partition, to which the group belongs by now; it has offset 5 in the old one, 100 in
+    its own. Nothing is loaded."""
+    driver = Driver(GroupConfig(offsets_topic_partitions=2), load=False)
+    name = next(f"g{number}" for number in range(100) if driver.coordinator.partition_of(f"g{number}") == 1)
+    for partition, offset in enumerate((5, 100)):
+        record = offset_record(partition, name, "topic", 0, CommittedOffset(offset, -1, "", driver.now_ms))
+        driver.log[partition] = [StoredRecord(record.key, record.value)]
+    return driver, name
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)], ids=["its old partition first", "its own partition first"])
+def test_a_group_that_two_partitions_hold_is_that_of_its_own(order: tuple[int, int]) -> None:
+    driver, name = group_in_two_partitions()
+    for partition in order:
+        driver.load(partition)
+    members = Members(driver)
+    assert members.offsets(name) == {("topic", 0): 100}
+    assert [group.group_id for group in driver.ask("list_groups", ListGroupsRequest(), 5).groups] == [name]
+    driver.topics.create("topic")
+    assert members.commit(101, group=name) == ErrorCode.NONE
+    assert len(driver.log[1]) == 2, "it is written to its own partition"
+    for partition in order:
+        driver.absorb(driver.coordinator.unload(partition))
+    response = driver.ask("offset_fetch", OffsetFetchRequest(group_id=name, topics=None), 7)
+    assert response.error_code == ErrorCode.NOT_COORDINATOR
+    assert driver.timers == {}
+
+
+def test_who_waits_for_a_group_in_its_old_partition_is_told_when_it_is_found_in_its_own() -> None:
+    driver, name = group_in_two_partitions()
+    driver.load(0)
+    joining = Members(driver).join(group=name, version=3)
+    driver.load(1)
+    assert driver.answers[joining].error_code == ErrorCode.NOT_COORDINATOR
 
 
 def test_a_partition_that_serves_takes_no_more_records() -> None:

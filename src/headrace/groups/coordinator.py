@@ -20,6 +20,7 @@ from headrace.groups.offsets import OffsetChanges, TopicLookup
 from headrace.groups.outcome import Outcome, TimerKind
 from headrace.groups.rebalance import Rebalances
 from headrace.groups.shards import Shard, Shards
+from headrace.groups.state import Group
 from headrace.protocol.messages.delete_groups import DeleteGroupsRequest
 from headrace.protocol.messages.describe_groups import DescribeGroupsRequest
 from headrace.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
@@ -54,8 +55,10 @@ class GroupCoordinator(Coordinator[Outcome, Shard]):
         loader, shard.loader = shard.loader, None
         assert loader is not None
         for group in loader.groups(shard.partition):
+            self._replace(out, shard, group.group_id)
             self._shards.add(shard, group)
         for found in loader.offsets():
+            self._replace(out, shard, found.group_id)
             self._shards.number(shard, found.offset)
             self._shards.apply_offset(
                 shard, found.group_id, found.topic, found.partition, found.offset, found.producer_id
@@ -69,17 +72,27 @@ class GroupCoordinator(Coordinator[Outcome, Shard]):
                 self._rebalances.prepare(out, group, at, reason)
         self._administration.schedule_expiry(out, shard, at)
 
+    def _replace(self, out: Outcome, shard: Shard, group_id: str) -> None:
+        """A group was found in its own partition: one of that name that was served from another is given up."""
+        known = self._shards.groups.get(group_id)
+        if known is not None and known.partition != shard.partition and self._shards.is_own(shard, group_id):
+            self._give_up_group(out, known)
+
     def _give_up(self, out: Outcome, shard: Shard) -> None:
         for group in shard.groups.values():
-            group.cancel_timers(out)
-            for member in group.members.values():
-                waiting = group.set_join(member, None)
-                if waiting is not None:
-                    answers.join_error(out, waiting, ErrorCode.NOT_COORDINATOR, member.member_id)
-                if member.sync is not None:
-                    answers.sync_error(out, member.sync, ErrorCode.NOT_COORDINATOR)
-                    member.sync = None
+            self._give_up_group(out, group)
         self._administration.cancel_expiry(out, shard)
+
+    @staticmethod
+    def _give_up_group(out: Outcome, group: Group) -> None:
+        group.cancel_timers(out)
+        for member in group.members.values():
+            waiting = group.set_join(member, None)
+            if waiting is not None:
+                answers.join_error(out, waiting, ErrorCode.NOT_COORDINATOR, member.member_id)
+            if member.sync is not None:
+                answers.sync_error(out, member.sync, ErrorCode.NOT_COORDINATOR)
+                member.sync = None
 
     def ending_transaction(self, partition: int, producer_id: int, committed: bool) -> Callable[[], None] | None:
         """A marker is about to be appended to the partition: what is to be called when it is in the log.

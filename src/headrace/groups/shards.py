@@ -20,7 +20,7 @@ class Shard(coordination.Shard[Loader]):
 
 
 class Shards(coordination.Shards[Shard]):
-    """All of them. Group ids are unique over partitions, so a group is found by its id alone.
+    """All of them. A group is found by its id alone: of each id there is one that is served.
 
     A group that is known needs no question whether this coordinator may speak for it.
     """
@@ -32,8 +32,9 @@ class Shards(coordination.Shards[Shard]):
     def end(self, partition: int) -> Shard | None:
         shard = super().end(partition)
         if shard is not None:
-            for group_id in shard.groups:
-                del self.groups[group_id]
+            for group_id, group in shard.groups.items():
+                if self.groups.get(group_id) is group:
+                    del self.groups[group_id]
         return shard
 
     def of(self, group: Group) -> Shard:
@@ -41,7 +42,19 @@ class Shards(coordination.Shards[Shard]):
         return self._shards[group.partition]
 
     def add(self, shard: Shard, group: Group) -> None:
-        shard.groups[group.group_id] = self.groups[group.group_id] = group
+        """Serve a group from that shard.
+
+        Since the topic may be given more partitions, a partition may hold groups that belong to another one by now.
+        Such a group is served as long as its own partition has none of that name.
+        """
+        shard.groups[group.group_id] = group
+        known = self.groups.get(group.group_id)
+        if known is None or known.partition == shard.partition or self.is_own(shard, group.group_id):
+            self.groups[group.group_id] = group
+
+    def is_own(self, shard: Shard, group_id: str) -> bool:
+        """Whether it is this shard that the group belongs to."""
+        return self.partition_of(group_id) == shard.partition
 
     def create(self, group_id: str, now_ms: int | None) -> Group:
         shard = self.serving(group_id)

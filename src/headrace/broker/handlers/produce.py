@@ -360,15 +360,19 @@ async def _join(
     unverified: dict[TopicPartition, tuple[BatchHeader, Verification]],
 ) -> dict[TopicPartition, _Verified]:
     adds = context.api_version >= PRODUCE_ADDS_VERSION
-    verified: dict[TopicPartition, _Verified] = {}
     producers = {(header.producer_id, header.producer_epoch) for header, _ in unverified.values()}
+    if len(producers) > 1:
+        # A transactional id has one producer at a time, so what is asked about one says nothing about the other.
+        return dict.fromkeys(unverified, ErrorCode.INVALID_PRODUCER_ID_MAPPING)
+    verified: dict[TopicPartition, _Verified] = {}
     for producer_id, epoch in producers:
-        keys = [key for key, (header, _) in unverified.items() if header.producer_id == producer_id]
         assert request.transactional_id is not None
-        errors = await broker.transactions.join(request.transactional_id, producer_id, epoch, keys, adds=adds)
-        for key in keys:
+        errors = await broker.transactions.join(
+            request.transactional_id, producer_id, epoch, list(unverified), adds=adds
+        )
+        for key, (_, guard) in unverified.items():
             error = produce_error(errors[key], context.api_version)
-            verified[key] = error if error else unverified[key][1]
+            verified[key] = error if error else guard
     return verified
 
 

@@ -177,7 +177,12 @@ SERVER_KEYS: tuple[BrokerKey, ...] = (
         doc="What this process is: broker, controller or both.",
     ),
     broker_key("producer.purgatory.purge.interval.requests", INT, 1000),
-    broker_key("queued.max.request.bytes", LONG, -1, doc="Most bytes of requests being handled; -1 is no limit."),
+    broker_key(
+        "queued.max.request.bytes",
+        LONG,
+        -1,
+        doc="Most bytes of requests being handled; -1: a quarter of headrace.memory.max.",
+    ),
     broker_key(
         "queued.max.requests",
         INT,

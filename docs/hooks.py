@@ -113,6 +113,19 @@ def names(whose: str, which: str) -> str:
     return table((title, "is answered with: use …"), ((spelt(a), b) for a, b in instead.items()))
 
 
+def inert() -> str:
+    """Every setting of brokers that changes nothing, by the first word of its name."""
+    from headrace.cluster.broker_config import inert_keys
+
+    by_word: dict[str, list[str]] = {}
+    for name in inert_keys():
+        by_word.setdefault(name.partition(".")[0], []).append(name)
+    several = {word: found for word, found in by_word.items() if len(found) > 2}
+    others = [name for word, found in by_word.items() if word not in several for name in found]
+    rows = [(_code(f"{word}.*"), ", ".join(map(_name, found))) for word, found in several.items()]
+    return table(("of", "settings"), [*rows, ("others", ", ".join(map(_name, others)))])
+
+
 # --- calls, errors, options -------------------------------------------------------------------------------------------
 
 
@@ -343,6 +356,7 @@ def _plain(value: Any) -> str:
 
 MAKERS: dict[str, Callable[..., str]] = {
     "config": config,
+    "inert": inert,
     "names": names,
     "calls": calls,
     "errors": errors,

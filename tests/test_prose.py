@@ -11,7 +11,7 @@ ROOT = Path(__file__).parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("bench/*.md")])
 COLUMNS_MAX = 120
 _LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)]*)?\)")
-_CITED = re.compile(r"SPEC (\d+\.\d+)")
+_CITED = re.compile(r"SPEC ((?:\d+(?:\.\d+)?(?:, |-)?)+)")
 
 
 def prose(page: Path) -> list[tuple[int, str]]:
@@ -32,6 +32,18 @@ def test_prose_is_not_wider_than_a_screen(page: Path) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_code_is_not_wider_than_a_screen_either(page: Path) -> None:
+    lines = page.read_text().splitlines()
+    shown = {number for number, _ in prose(page)}
+    wide = [
+        number
+        for number, line in enumerate(lines, 1)
+        if number not in shown and not line.startswith(("|", "    options: ")) and len(line) > COLUMNS_MAX
+    ]
+    assert not wide, f"lines over {COLUMNS_MAX} columns: {wide}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_lead_somewhere(page: Path) -> None:
     targets = {target for _, line in prose(page) for target in _LINK.findall(line) if "://" not in target}
     missing = [target for target in sorted(targets) if not (page.parent / target).exists()]
@@ -45,7 +57,22 @@ def test_what_is_cited_stands_in_the_specification() -> None:
         for folder in ("src", "tests", "docs", "bench", "examples")
         for path in (ROOT / folder).rglob("*")
         if path.suffix in (".py", ".md") and "reference" not in path.parts
-        for number in _CITED.findall(path.read_text())
+        for cited in _CITED.findall(path.read_text())
+        for number in re.findall(r"\d+(?:\.\d+)?", cited)
     }
-    assert cited
-    assert cited <= numbers
+    assert "4.6" in cited, "the end of a range is cited, too"
+    chapters = {number.partition(".")[0] for number in numbers}
+    assert cited <= numbers | chapters
+
+
+def test_the_architecture_has_every_room_and_only_files_that_are_there() -> None:
+    page = (ROOT / "docs" / "architecture.md").read_text()
+    source = ROOT / "src" / "headrace"
+    rooms = {path.name for path in source.iterdir() if (path / "__init__.py").exists()}
+    table = page.partition("| room |")[2].partition("\n\n")[0]
+    assert rooms == set(re.findall(r"`(\w+)/`", "\n".join(line.split(" | ")[0] for line in table.splitlines())))
+    way = page.partition("## A record's way")[2].partition("\n## ")[0]
+    folders = [source, *(source / name for name in ("client/producer", "client/consumer", "broker"))]
+    named = re.findall(r"`([\w/]+\.py)`", way)
+    assert len(named) > 50
+    assert not [name for name in named if not any((folder / name).exists() for folder in folders)]

@@ -244,3 +244,17 @@ def test_an_address_that_is_none_is_refused(text: str) -> None:
 def test_an_override_that_is_none_is_refused() -> None:
     with pytest.raises(ConfigError, match="is not KEY=VALUE"):
         settings("--override", "num.partitions")
+
+
+def test_num_io_threads_is_how_many_disk_threads_there_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+
+    def real_runtime(io_threads: int) -> None:
+        asked.append(io_threads)
+        raise ConfigError({"x": "enough"})
+
+    monkeypatch.setattr("headrace.runtime.real_runtime", real_runtime)
+    settings = {"log.dirs": str(tmp_path), "listeners": "PLAINTEXT://127.0.0.1:0"}
+    assert start_module.run_broker({**settings, "num.io.threads": "3"}) == 2
+    assert start_module.run_broker({**settings}) == 2
+    assert asked == [3, 8]

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+import headrace
 from headrace.cluster.broker_config import (
     BROKER_CONFIGS,
     BROKER_KEYS,
@@ -60,6 +61,33 @@ def test_every_key_is_documented_and_keys_without_effect_are_listed() -> None:
     assert "remote.log.reader.threads" in inert
     assert "num.partitions" not in inert
     assert inert == sorted(inert)
+
+
+# Names that are put together where they are read, from the topic's prefix and what is common to both.
+_PREFIXES = ("offsets.topic.", "transaction.state.log.")
+_READ_BY = ("broker", "cluster", "log", "groups", "transactions", "coordination")
+
+
+def test_a_key_says_that_it_changes_nothing_just_when_nobody_reads_it() -> None:
+    """An operator relies on it: a broker warns of those that were set."""
+    root = Path(headrace.__file__).parent
+    tables = root / "cluster" / "broker_keys"
+    files = [root / "cli" / "start.py", *(file for room in _READ_BY for file in (root / room).rglob("*.py"))]
+    text = "\n".join(file.read_text("utf-8") for file in files if tables not in file.parents)
+
+    def is_read(name: str) -> bool:
+        of_both = next((name.removeprefix(prefix) for prefix in _PREFIXES if name.startswith(prefix)), None)
+        return f'"{name}"' in text or f"{{prefix}}.{of_both}" in text
+
+    said = {row.name for row in BROKER_KEYS.values() if not row.inert}
+    assert {name for name in said if not is_read(name)} == set()
+
+
+def test_what_was_set_in_vain_is_named() -> None:
+    given = {"num.network.threads": "3", "background.threads": "20", "num.partitions": "7"}
+    given |= {"listener.name.a.ssl.client.auth": "required", "authorizer.class.name": "org.apache.Some"}
+    found = BrokerConfig.parse(given).without_effect()
+    assert found == ["authorizer.class.name", "background.threads", "listener.name.a.ssl.client.auth"]
 
 
 def test_a_broker_starts_with_nothing_configured() -> None:

@@ -87,3 +87,14 @@ def test_a_broker_that_stays_away_is_said_once_and_then_rarely(caplog: pytest.Lo
     assert first, "it is said"
     assert len(first) == len({line.split(" failed")[0] for line in first}), "once of each address"
     assert len(caplog.records) <= 3 * len(first)
+
+
+def test_a_broker_names_once_what_was_set_and_has_no_effect(caplog: pytest.LogCaptureFixture) -> None:
+    given = {"background.threads": "20", "num.network.threads": "3", "authorizer.class.name": "a.b.C"}
+    with caplog.at_level(logging.WARNING, "headrace.broker"), broker(overrides=given):
+        pass
+    said = [record.getMessage() for record in caplog.records]
+    assert said == [
+        "settings that are accepted, and have no effect here: authorizer.class.name, background.threads",
+        "authorizer.class.name is set, and nobody's rights are checked: everyone may do everything",
+    ]

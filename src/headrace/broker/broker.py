@@ -137,6 +137,11 @@ class Broker:
         config = BrokerConfig.parse(settings)
         for name, near in config.unknown().items():
             log.warning("unknown setting %s is ignored%s", name, f"; did you mean {near}?" if near else "")
+        inert = config.without_effect()
+        if inert:
+            log.warning("settings that are accepted, and have no effect here: %s", ", ".join(inert))
+        if "authorizer.class.name" in inert:
+            log.warning("authorizer.class.name is set, and nobody's rights are checked: everyone may do everything")
         return cls(runtime, config, compaction_worker=compaction_worker, store=store)
 
     # --- what others look up

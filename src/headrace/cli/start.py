@@ -183,11 +183,12 @@ def _in_use(error: BaseException) -> bool:
 
 async def _serve(settings: dict[str, RawValue]) -> None:
     from headrace.broker.broker import Broker
+    from headrace.cluster.broker_config import BrokerConfig
     from headrace.log.cleaner_process import InProcess
     from headrace.runtime import raise_descriptor_limit, real_runtime
 
     raise_descriptor_limit()
-    runtime = real_runtime()
+    runtime = real_runtime(io_threads=BrokerConfig.parse(settings).get_int("num.io.threads"))
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
     requests = StopRequests(runtime.clock.monotonic)

@@ -193,6 +193,15 @@ class BrokerConfig:
         bases = {base_name(name): name for name in self.given}
         return {bases[base]: near for base, near in BROKER_CONFIGS.unknown(bases).items()}
 
+    def without_effect(self) -> list[str]:
+        """Keys given a value other than Kafka's own, of which nothing depends here."""
+        found = []
+        for name, text in self.given.items():
+            row = BROKER_KEYS.get(base_name(name))
+            if row is not None and row.inert and row.key.parse(text) != row.key.default:
+                found.append(name)
+        return sorted(found)
+
     def __getitem__(self, name: str) -> ConfigValue:
         return self.values[name]
 

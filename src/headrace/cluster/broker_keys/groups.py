@@ -144,7 +144,6 @@ GROUPS_KEYS: tuple[BrokerKey, ...] = (
         INT,
         0,
         importance=HIGH,
-        doc="Codec of the topic of committed offsets, as its number.",
     ),
     broker_key(
         "offsets.topic.num.partitions",
@@ -177,7 +176,6 @@ GROUPS_KEYS: tuple[BrokerKey, ...] = (
         check=at_least(1),
         importance=LOW,
         internal=True,
-        doc="How often it is checked whether producers have expired.",
     ),
     broker_key(
         "producer.id.expiration.ms",
@@ -238,7 +236,6 @@ GROUPS_KEYS: tuple[BrokerKey, ...] = (
         True,
         mode=CLUSTER_WIDE,
         importance=LOW,
-        doc="Whether it is checked that a transaction knows of the partition written to.",
     ),
     broker_key(
         "transaction.remove.expired.transaction.cleanup.interval.ms",

@@ -58,7 +58,6 @@ LOG_KEYS: tuple[BrokerKey, ...] = (
         (),
         check=list_of_any(allow_null=True),
         mode=PER_BROKER,
-        doc="Log directories that get no new partitions.",
     ),
     broker_key("internal.metadata.delete.delay.millis", LONG, 60_000, importance=LOW, internal=True),
     broker_key("internal.metadata.log.segment.bytes", INT, None, importance=LOW, internal=True),
@@ -100,7 +99,6 @@ LOG_KEYS: tuple[BrokerKey, ...] = (
         524_288,
         check=at_least(0),
         mode=CLUSTER_WIDE,
-        doc="Memory for the cleaner's reads and writes, over all cleaner threads.",
     ),
     broker_key(
         "log.cleaner.io.max.bytes.per.second",
@@ -139,7 +137,6 @@ LOG_KEYS: tuple[BrokerKey, ...] = (
         1,
         check=at_least(0),
         mode=CLUSTER_WIDE,
-        doc="Number of compactions at the same time.",
     ),
     broker_key(
         "log.cleanup.policy",
@@ -163,7 +160,6 @@ LOG_KEYS: tuple[BrokerKey, ...] = (
         30_000,
         check=at_least(1),
         importance=LOW,
-        doc="How long a broker waits for the controller to know of a failed directory.",
     ),
     broker_key(
         "log.dirs",
@@ -211,7 +207,6 @@ LOG_KEYS: tuple[BrokerKey, ...] = (
         60_000,
         check=at_least(0),
         importance=HIGH,
-        doc="How often the first offsets of the logs are written down.",
     ),
     broker_key(
         "log.index.interval.bytes",
@@ -370,7 +365,6 @@ LOG_KEYS: tuple[BrokerKey, ...] = (
         20_971_520,
         check=at_least(1),
         importance=HIGH,
-        doc="Size of the metadata log at which it is rewritten.",
     ),
     broker_key("metadata.log.max.snapshot.interval.ms", LONG, 3_600_000, check=at_least(0), importance=HIGH),
     broker_key("metadata.log.segment.bytes", INT, 1_073_741_824, check=at_least(8_388_608), importance=HIGH),
@@ -394,7 +388,6 @@ LOG_KEYS: tuple[BrokerKey, ...] = (
         check=at_least(1),
         mode=CLUSTER_WIDE,
         importance=HIGH,
-        doc="Logs that are opened at the same time in each directory.",
     ),
     broker_key(
         "unclean.leader.election.enable",

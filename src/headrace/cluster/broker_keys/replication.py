@@ -30,9 +30,18 @@ REPLICATION_KEYS: tuple[BrokerKey, ...] = (
     broker_key("broker.heartbeat.interval.ms", INT, 2000, doc="Time between a broker's heartbeats to the controller."),
     broker_key("broker.session.timeout.ms", INT, 9000, doc="A broker that was silent for so long is fenced."),
     broker_key(
-        "controlled.shutdown.enable", BOOLEAN, True, doc="Whether a broker hands its leaderships over before it stops."
+        "controlled.shutdown.enable",
+        BOOLEAN,
+        True,
     ),
-    broker_key("controller.listener.names", LIST, (), check=list_of_any(), importance=HIGH),
+    broker_key(
+        "controller.listener.names",
+        LIST,
+        (),
+        check=list_of_any(),
+        importance=HIGH,
+        doc="Listeners of a KRaft controller, which are not opened: brokers keep the metadata themselves.",
+    ),
     broker_key("controller.performance.always.log.threshold.ms", LONG, 2000, check=at_least(0), internal=True),
     broker_key("controller.performance.sample.period.ms", LONG, 60_000, check=at_least(100), internal=True),
     broker_key("controller.quorum.append.linger.ms", INT, 25, check=at_least(0)),
@@ -52,7 +61,6 @@ REPLICATION_KEYS: tuple[BrokerKey, ...] = (
         11,
         check=at_least(1),
         importance=LOW,
-        doc="Number of samples kept for the quota of controller mutations.",
     ),
     broker_key(
         "controller.quota.window.size.seconds",
@@ -60,10 +68,11 @@ REPLICATION_KEYS: tuple[BrokerKey, ...] = (
         1,
         check=at_least(1),
         importance=LOW,
-        doc="Length of each sample of the quota of controller mutations.",
     ),
     broker_key(
-        "controller.socket.timeout.ms", INT, 30_000, doc="Time-out of requests between the controller and a broker."
+        "controller.socket.timeout.ms",
+        INT,
+        30_000,
     ),
     broker_key("initial.broker.registration.timeout.ms", INT, 60_000),
     broker_key(
@@ -79,7 +88,6 @@ REPLICATION_KEYS: tuple[BrokerKey, ...] = (
         INT,
         None,
         importance=HIGH,
-        doc="Replicas that are moved between directories at the same time.",
     ),
     broker_key(
         "num.replica.fetchers",
@@ -136,7 +144,6 @@ REPLICATION_KEYS: tuple[BrokerKey, ...] = (
         INT,
         65_536,
         importance=HIGH,
-        doc="Receive buffer of the connections between replicas.",
     ),
     broker_key("replica.socket.timeout.ms", INT, 30_000, importance=HIGH, doc="Time-out of requests between replicas."),
     broker_key(
@@ -145,7 +152,6 @@ REPLICATION_KEYS: tuple[BrokerKey, ...] = (
         11,
         check=at_least(1),
         importance=LOW,
-        doc="Number of samples kept for the throttling of replication.",
     ),
     broker_key(
         "replication.quota.window.size.seconds",
@@ -153,7 +159,6 @@ REPLICATION_KEYS: tuple[BrokerKey, ...] = (
         1,
         check=at_least(1),
         importance=LOW,
-        doc="Length of each sample of the throttling of replication.",
     ),
     broker_key(
         "follower.replication.throttled.rate",
@@ -162,7 +167,6 @@ REPLICATION_KEYS: tuple[BrokerKey, ...] = (
         check=at_least(0),
         mode=PER_BROKER,
         dynamic_only=True,
-        doc="Bytes per second at which throttled followers fetch.",
     ),
     broker_key(
         "leader.replication.throttled.rate",
@@ -171,7 +175,6 @@ REPLICATION_KEYS: tuple[BrokerKey, ...] = (
         check=at_least(0),
         mode=PER_BROKER,
         dynamic_only=True,
-        doc="Bytes per second at which leaders answer throttled followers.",
     ),
     broker_key(
         "replica.alter.log.dirs.io.max.bytes.per.second",
@@ -180,7 +183,6 @@ REPLICATION_KEYS: tuple[BrokerKey, ...] = (
         check=at_least(0),
         mode=PER_BROKER,
         dynamic_only=True,
-        doc="Bytes per second at which replicas move between directories.",
     ),
     broker_key(
         "zookeeper.connect",

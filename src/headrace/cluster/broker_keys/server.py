@@ -80,7 +80,6 @@ SERVER_KEYS: tuple[BrokerKey, ...] = (
         INT32_MAX,
         check=at_least(0),
         mode=CLUSTER_WIDE,
-        doc="Most new connections per second.",
     ),
     broker_key(
         "max.connections",
@@ -145,7 +144,7 @@ SERVER_KEYS: tuple[BrokerKey, ...] = (
         check=at_least(1),
         mode=CLUSTER_WIDE,
         importance=HIGH,
-        doc="Number of threads for disk reads that would make the network wait.",
+        doc="Number of threads for disk work that would make the network wait; counts from the next start.",
     ),
     broker_key("num.network.threads", INT, 3, check=at_least(1), mode=CLUSTER_WIDE, importance=HIGH),
     broker_key(
@@ -178,17 +177,25 @@ SERVER_KEYS: tuple[BrokerKey, ...] = (
         doc="What this process is: broker, controller or both.",
     ),
     broker_key("producer.purgatory.purge.interval.requests", INT, 1000),
-    broker_key("queued.max.request.bytes", LONG, -1, doc="Most bytes of requests being handled; -1 is no limit."),
+    broker_key(
+        "queued.max.request.bytes",
+        LONG,
+        -1,
+        doc="Most bytes of requests being handled; -1: a quarter of headrace.memory.max.",
+    ),
     broker_key(
         "queued.max.requests",
         INT,
         500,
         check=at_least(1),
         importance=HIGH,
-        doc="Most requests being handled at the same time.",
     ),
     broker_key(
-        "quota.window.num", INT, 11, check=at_least(1), importance=LOW, doc="Number of samples kept for client quotas."
+        "quota.window.num",
+        INT,
+        11,
+        check=at_least(1),
+        importance=LOW,
     ),
     broker_key(
         "quota.window.size.seconds",
@@ -196,28 +203,35 @@ SERVER_KEYS: tuple[BrokerKey, ...] = (
         1,
         check=at_least(1),
         importance=LOW,
-        doc="Length of each sample of client quotas.",
     ),
     broker_key(
-        "request.timeout.ms", INT, 30_000, importance=HIGH, doc="How long a broker waits for an answer of another."
+        "request.timeout.ms",
+        INT,
+        30_000,
+        importance=HIGH,
     ),
     broker_key("server.max.startup.time.ms", LONG, INT64_MAX, check=at_least(0), internal=True),
     broker_key(
         "socket.connection.setup.timeout.max.ms",
         LONG,
         30_000,
-        doc="Longest wait for a connection to be set up, after several failures.",
     ),
-    broker_key("socket.connection.setup.timeout.ms", LONG, 10_000, doc="How long setting up a connection may take."),
     broker_key(
-        "socket.listen.backlog.size", INT, 50, check=at_least(1), doc="Connections that may wait for being accepted."
+        "socket.connection.setup.timeout.ms",
+        LONG,
+        10_000,
+    ),
+    broker_key(
+        "socket.listen.backlog.size",
+        INT,
+        50,
+        check=at_least(1),
     ),
     broker_key(
         "socket.receive.buffer.bytes",
         INT,
         102_400,
         importance=HIGH,
-        doc="Receive buffer of a connection; -1 leaves it to the system.",
     ),
     broker_key(
         "socket.request.max.bytes",
@@ -232,7 +246,6 @@ SERVER_KEYS: tuple[BrokerKey, ...] = (
         INT,
         102_400,
         importance=HIGH,
-        doc="Send buffer of a connection; -1 leaves it to the system.",
     ),
     broker_key("telemetry.max.bytes", INT, 1_048_576, check=at_least(1), importance=LOW),
     broker_key("unstable.api.versions.enable", BOOLEAN, False, importance=HIGH, internal=True),

@@ -133,6 +133,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         assert self._outbox is not None
         self.last_progress = self.last_written = self.acceptor.now()
         self._outbox.resume()
+        self.acceptor.answers.hold(self, self._outbox.held_bytes)
         self._handle_next()
 
     # --- handling
@@ -206,6 +207,7 @@ class ServerConnection(asyncio.BufferedProtocol):
             self._sending = RequestContext(route, 0, None, self, len(frame), began, began - arrived)
             self._sending.ran = self._sending.done = ran
             route.metrics.response_bytes += len(answer)
+            self.acceptor.answers.hold(self, outbox.held_bytes)
         return True
 
     def _wait(self, context: RequestContext, pending: Pending[Any]) -> None:
@@ -233,7 +235,9 @@ class ServerConnection(asyncio.BufferedProtocol):
         if self._sending is not None:
             self.pipeline.sent(self._sending, self.acceptor.now())
             self._sending = None
-        return self.acceptor.is_open and self._transport is not None and self._resting is None
+        transport = self._transport
+        # Nothing is begun for a client that is gone, also if nobody has been told yet.
+        return self.acceptor.is_open and transport is not None and self._resting is None and not transport.is_closing()
 
     async def _finish_later(self, context: RequestContext, pending: Pending[Any]) -> None:
         try:
@@ -276,6 +280,7 @@ class ServerConnection(asyncio.BufferedProtocol):
             self.pipeline.sent(context, now)
         else:
             self._sending = context
+            self.acceptor.answers.hold(self, outbox.held_bytes)
         if context.throttle_s > 0:
             self._rest(context.throttle_s)
         return now

@@ -6,7 +6,7 @@ See `headrace.coordination.outcome` for the order in which a driver must do thin
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from headrace.cluster.topic_names import CONSUMER_OFFSETS
 from headrace.coordination import Caller, Coordinator, Now, Reply, Timer
@@ -20,6 +20,7 @@ from headrace.groups.offsets import OffsetChanges, TopicLookup
 from headrace.groups.outcome import Outcome, TimerKind
 from headrace.groups.rebalance import Rebalances
 from headrace.groups.shards import Shard, Shards
+from headrace.groups.state import Group
 from headrace.protocol.messages.delete_groups import DeleteGroupsRequest
 from headrace.protocol.messages.describe_groups import DescribeGroupsRequest
 from headrace.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
@@ -46,6 +47,10 @@ class GroupCoordinator(Coordinator[Outcome, Shard]):
         self._offsets = OffsetChanges(config, self._shards, self._rebalances, topics)
         self._fetches = OffsetFetches(self._shards, topics)
         self._administration = Administration(config, self._shards, self._offsets)
+
+    def groups(self) -> Iterable[Group]:
+        """All that are served, whatever their state."""
+        return self._shards.groups.values()
 
     # --- partitions come and go ---------------------------------------------------------------------------------------
 

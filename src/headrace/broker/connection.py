@@ -60,6 +60,8 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._resting: asyncio.TimerHandle | None = None  # until then a client that sends too much is not heard
         self._reading_paused = False
         self._arriving_bytes = 0
+        #: What its costly requests have cost of the loop's time; None before the first.
+        self.costly_s_per_byte: float | None = None
 
     # --- asyncio's side
 
@@ -162,7 +164,7 @@ class ServerConnection(asyncio.BufferedProtocol):
                 continue
             was_tried = False
             is_costly = len(frame) > COSTLY_FROM_BYTES
-            if is_costly and not costly.may_begin(self):
+            if is_costly and not costly.may_begin(self, frame):
                 self._frames.appendleft(frame)
                 self._handling = None
                 break
@@ -175,7 +177,7 @@ class ServerConnection(asyncio.BufferedProtocol):
                 else:
                     now = self._answer(context, context.result, context.ran)
                 if is_costly:
-                    costly.took(self, now - began)
+                    costly.took(self, context.request_bytes, context.api_key, now - began)
             except (MalformedMessageError, CloseConnectionError) as error:
                 self.close(str(error))
                 return

@@ -1,16 +1,19 @@
-"""`python -m tests.hostile [--seconds 5] [--only headrace|kafka] [ATTACK …]`: every attack, with an innocent client
-beside it, on Headrace and on Apache Kafka (`make peers`).
+"""`python -m tests.hostile [--seconds 5] [--only headrace|kafka] [--table FILE] [ATTACK …]`: every attack, with an
+innocent client beside it, on Headrace and on Apache Kafka (`make peers`).
 
-Prints, for each, the innocent's longest and median wait for an answer, its errors, the most memory
-that the broker's process had, how long after the attack a new client is served, and whether there is a traceback in the
-log. The last line says whether Headrace kept its bounds.
+Prints, for each, the innocent's longest and median wait for an answer, its errors, the most memory that the broker's
+process had, how long after the attack a new client is served, and whether there is a traceback in the log. `--table`
+puts both side by side into a file, between its markers. The last line says whether Headrace kept its bounds.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import math
 import multiprocessing
+import os
+import re
 import statistics
 import tempfile
 import threading
@@ -29,12 +32,13 @@ from .attacks import ATTACKS, Attack, prepared
 
 WAIT_S_MAX = 0.25
 MEMORY_MAX = 1024 * 1024 * 1024
-BEFORE_S = 1.0
+WARM_S = 3.0
 MIB = 1024 * 1024
+KINDS = {"headrace": "Headrace", "kafka": f"Apache Kafka {peers.KAFKA_VERSION}"}
+BEGIN, END = "<!-- table of attacks: begin -->", "<!-- table of attacks: end -->"
 
 
 class Result(NamedTuple):
-    attack: str
     times: int
     longest_s: float
     median_s: float
@@ -42,6 +46,18 @@ class Result(NamedTuple):
     memory_bytes: int
     open_again_s: float
     is_alive: bool
+    has_traceback: bool = False
+
+    @property
+    def kept(self) -> bool:
+        return (
+            self.is_alive
+            and not self.has_traceback
+            and not self.errors
+            and self.longest_s <= WAIT_S_MAX
+            and self.memory_bytes <= MEMORY_MAX
+            and math.isfinite(self.open_again_s)
+        )
 
 
 def attacked(port: int, pid: int, attack: Attack, seconds: float) -> Result:
@@ -61,7 +77,8 @@ def attacked(port: int, pid: int, attack: Attack, seconds: float) -> Result:
 
     watching = threading.Thread(target=watch)
     watching.start()
-    time.sleep(BEFORE_S)
+    time.sleep(WARM_S)
+    innocent.begin(pipe)
     end = time.monotonic() + seconds
     times = 0
     with contextlib.suppress(OSError):
@@ -77,16 +94,7 @@ def attacked(port: int, pid: int, attack: Attack, seconds: float) -> Result:
     over.set()
     watching.join()
     beside.join(10)
-    return Result(
-        attack.__name__,
-        times,
-        max(waits),
-        statistics.median(waits),
-        errors,
-        max(memory),
-        open_again_s,
-        is_alive,
-    )
+    return Result(times, max(waits), statistics.median(waits), errors, max(memory), open_again_s, is_alive)
 
 
 @contextlib.contextmanager
@@ -99,38 +107,88 @@ def broker_of(kind: str, directory: Path) -> Iterator[tuple[Any, Path]]:
             yield broker, broker.output_path
 
 
+def one(kind: str, attack: Attack, seconds: float) -> Result:
+    with tempfile.TemporaryDirectory() as directory, broker_of(kind, Path(directory)) as (broker, log):
+        with prepared(broker.port):
+            found = attacked(broker.port, broker.pid, attack, seconds)
+        return found._replace(has_traceback="Traceback" in log.read_text(errors="replace"))
+
+
+def shown(attack: Attack, kind: str, found: Result) -> None:
+    print(
+        f"  {attack.__name__:22} {kind:9} {found.times:6} {found.longest_s * 1e3:9.0f} {found.median_s * 1e3:7.0f} "
+        f"{len(found.errors):4} {found.memory_bytes / MIB:7.0f} {found.open_again_s * 1e3:8.0f}"
+        f"{'' if found.is_alive else '  THE BROKER ENDED'}{'  a traceback in the log' if found.has_traceback else ''}",
+        flush=True,
+    )
+    for error in found.errors[:3]:
+        print(f"    {error}")
+
+
+def _cells(found: Result | None) -> list[str]:
+    if found is None:
+        return ["–"] * 3
+    if not found.is_alive:
+        return [f"{found.longest_s * 1e3:,.0f}", f"{found.memory_bytes / MIB:,.0f}", "ended"]
+    again = f"{found.open_again_s * 1e3:,.0f}" if math.isfinite(found.open_again_s) else "no"
+    errors = f" ({len(found.errors)} errors)" if found.errors else ""
+    return [f"{found.longest_s * 1e3:,.0f}{errors}", f"{found.memory_bytes / MIB:,.0f}", again]
+
+
+def table(results: dict[Attack, dict[str, Result]], seconds: float, loads: list[float]) -> str:
+    """What was found, in Markdown."""
+    said = f"Each for {seconds:g} s, on {os.cpu_count()} cores"
+    if max(loads) > (os.cpu_count() or 1):
+        said += f" that others used too (load {min(loads):.0f} to {max(loads):.0f})"
+    lines = [
+        f'{said}. Waits are for one answer; "open again" is how long after',
+        "the attack's end a new client had written and read. For each: Headrace, then Apache Kafka "
+        f"{peers.KAFKA_VERSION}.",
+        "",
+        "| attack | longest wait, ms | | most memory, MB | | open again, ms | |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for attack, by_kind in results.items():
+        what = (attack.__doc__ or "").split("\n")[0].rstrip(".")
+        ours, theirs = (_cells(by_kind.get(kind)) for kind in KINDS)
+        cells = [cell for pair in zip(ours, theirs, strict=True) for cell in pair]
+        lines.append(f"| {what} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def put(path: Path, text: str) -> None:
+    """Between the markers of a file."""
+    before = path.read_text()
+    found = re.sub(f"{BEGIN}.*{END}", lambda _: f"{BEGIN}\n{text}\n{END}", before, flags=re.DOTALL)
+    assert BEGIN in before, f"{path} has no {BEGIN}"
+    path.write_text(found)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.hostile")
     parser.add_argument("--seconds", type=float, default=5.0)
-    parser.add_argument("--only", choices=("headrace", "kafka"))
+    parser.add_argument("--only", choices=tuple(KINDS))
+    parser.add_argument("--table", type=Path)
     parser.add_argument("attacks", nargs="*", choices=[[], *(attack.__name__ for attack in ATTACKS)])
     options = parser.parse_args()
-    kinds = [options.only] if options.only else ["headrace", "kafka"]
+    kinds = [options.only] if options.only else list(KINDS)
     if "kafka" in kinds and peers.kafka_libs() is None:
         print(f"without Apache Kafka: {peers.why_no_kafka()}")
         kinds.remove("kafka")
-    kept = True
-    for kind in kinds:
-        print(f"\n{kind}: attack, times, longest wait ms, median ms, errors, memory MB, open again ms", flush=True)
-        for attack in ATTACKS:
-            if options.attacks and attack.__name__ not in options.attacks:
-                continue
-            with tempfile.TemporaryDirectory() as directory, broker_of(kind, Path(directory)) as (broker, log):
-                with prepared(broker.port):
-                    found = attacked(broker.port, broker.pid, attack, options.seconds)
-                traceback = "Traceback" in log.read_text(errors="replace")
-            print(
-                f"  {found.attack:22} {found.times:6} {found.longest_s * 1e3:9.0f} {found.median_s * 1e3:7.0f} "
-                f"{len(found.errors):4} {found.memory_bytes / MIB:7.0f} {found.open_again_s * 1e3:8.0f}"
-                f"{'' if found.is_alive else '  THE BROKER ENDED'}{'  a traceback in the log' if traceback else ''}",
-                flush=True,
-            )
-            for error in found.errors[:3]:
-                print(f"    {error}")
-            if kind == "headrace":
-                kept &= found.is_alive and not traceback and not found.errors
-                kept &= found.longest_s <= WAIT_S_MAX and found.memory_bytes <= MEMORY_MAX
-    print("\nHeadrace kept its bounds" if kept else "\nHeadrace did not keep its bounds")
+    results: dict[Attack, dict[str, Result]] = {}
+    loads = []
+    print("attack, broker, times, longest wait ms, median ms, errors, memory MB, open again ms", flush=True)
+    for attack in ATTACKS:
+        if options.attacks and attack.__name__ not in options.attacks:
+            continue
+        for kind in kinds:
+            found = results.setdefault(attack, {})[kind] = one(kind, attack, options.seconds)
+            loads.append(os.getloadavg()[0])
+            shown(attack, kind, found)
+        if options.table is not None:
+            put(options.table, table(results, options.seconds, loads))
+    kept = all(by_kind["headrace"].kept for by_kind in results.values() if "headrace" in by_kind)
+    print("Headrace kept its bounds" if kept else "Headrace did not keep its bounds")
     return 0 if kept else 1
 
 

@@ -19,6 +19,8 @@ from headrace.protocol.messages.api_versions import ApiVersionsRequest
 from headrace.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
 from headrace.protocol.messages.describe_groups import DescribeGroupsRequest
 from headrace.protocol.messages.describe_producers import DescribeProducersRequest, TopicRequest
+from headrace.protocol.messages.find_coordinator import FindCoordinatorRequest
+from headrace.protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
 from headrace.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from headrace.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from headrace.protocol.messages.offset_fetch import (
@@ -38,6 +40,7 @@ from .batches import MIB, SMALLEST_RECORD, many_small, of_all_sizes, poisoned
 
 TOPIC = "hostile"
 ELEMENTS = 5_000
+_ESTABLISHED = 1
 YEAR_MS = 365 * 86_400_000
 GONE = (ConnectionError, TimeoutError, OSError)
 Going = Callable[[], bool]
@@ -222,6 +225,59 @@ def many_announced_frames(port: int, going: Going) -> int:
     return _held(port, going, 600, 17 * 1024)
 
 
+def _unanswered(port: int, going: Going, count: int, requests: Callable[[int], bytes]) -> int:
+    """Connections that send requests and read nothing."""
+    held: list[RawClient] = []
+    times = 0
+    while going():
+        if len(held) < count:
+            with contextlib.suppress(*GONE):
+                client = RawClient(port, timeout_s=0.2, receive_buffer_bytes=4096)
+                held.append(client)
+                times += 1
+                client.socket.sendall(requests(times))
+        for client in list(held):
+            if len(held) == count and _is_lost(client.socket):
+                client.close()
+                held.remove(client)
+        time.sleep(0.001)
+    for client in held:
+        client.close()
+    return times
+
+
+def _is_lost(one: socket.socket) -> bool:
+    return bool(one.getsockopt(socket.SOL_TCP, socket.TCP_INFO, 1)[0] != _ESTABLISHED)
+
+
+def unread_answers(port: int, going: Going) -> int:
+    """300 connections that ask for ten megabytes of answers each and read none."""
+    names = [f"x{number}" for number in range(ELEMENTS - 2)]
+    resources = [DescribeConfigsResource(resource_type=2, resource_name=name) for name in names]
+    request = raw.frame(DescribeConfigsRequest(resources=resources), 4, 1)
+    return _unanswered(port, going, 300, lambda number: request * 10)
+
+
+def large_joins(port: int, going: Going) -> int:
+    """Members of 300 groups that tell a megabyte of themselves."""
+    told = bytes(1000 * 1000)
+
+    def joining(number: int) -> bytes:
+        protocol = JoinGroupRequestProtocol(name="range", metadata=told)
+        request = JoinGroupRequest(
+            group_id=f"hostile-{number}",
+            session_timeout_ms=60_000,
+            rebalance_timeout_ms=60_000,
+            protocol_type="consumer",
+            protocols=[protocol],
+        )
+        return raw.frame(request, 2, 1)
+
+    with RawClient(port) as client:
+        client.request(FindCoordinatorRequest(key="hostile"), 0)
+    return _unanswered(port, going, 300, joining)
+
+
 ATTACKS: tuple[Attack, ...] = (
     nothing,
     millions_of_records,
@@ -235,6 +291,8 @@ ATTACKS: tuple[Attack, ...] = (
     just_inside,
     seven_large_frames,
     many_announced_frames,
+    unread_answers,
+    large_joins,
 )
 
 

@@ -53,12 +53,21 @@ class Innocent:
 
 
 def run(port: int, pipe: Pipe) -> None:
-    """In a process of its own: rounds until it is told to stop; then the waits of all of them, and its errors."""
+    """In a process of its own: rounds until it is told to stop; then the waits since it was told to begin, and its
+    errors."""
     waits: list[float] = []
     errors: list[str] = []
     client: Innocent | None = None
     pipe.send("ready")
-    while not pipe.poll():
+    while True:
+        if pipe.poll():
+            if pipe.recv() == "stop":
+                break
+            # What was before has warmed up both ends.
+            waits.clear()
+            errors.clear()
+            if client is not None:
+                client.waits.clear()
         try:
             client = client or Innocent(port)
             client.turn()
@@ -73,6 +82,10 @@ def run(port: int, pipe: Pipe) -> None:
         waits += client.waits
     with contextlib.suppress(OSError):
         pipe.send((waits or [WAIT_S_MAX], errors))
+
+
+def begin(pipe: Any) -> None:
+    pipe.send("begin")
 
 
 def outcome(pipe: Any) -> tuple[list[float], list[str]]:

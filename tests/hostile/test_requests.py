@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import struct
 from collections.abc import Iterator
 
@@ -18,8 +19,10 @@ from headrace.protocol import codec
 from headrace.protocol.api import ApiKey
 from headrace.protocol.messages.api_versions import ApiVersionsRequest
 from headrace.protocol.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
+from headrace.protocol.messages.create_topics import CreateTopicsRequest
 from headrace.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
 from headrace.protocol.messages.describe_producers import DescribeProducersRequest, TopicRequest
+from headrace.protocol.messages.find_coordinator import FindCoordinatorRequest
 from headrace.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from headrace.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup
 from headrace.protocol.messages.write_txn_markers import (
@@ -221,3 +224,42 @@ def test_a_topic_without_a_name_is_refused(kafka: EmbeddedBroker, failures: list
         answer = client.request(MetadataRequest(topics=[MetadataRequestTopic(name=None)]), version)
         assert all(topic.error_code for topic in answer.topics)
     assert failures == []
+
+
+def test_requests_behind_one_whose_client_is_reset_are_not_handled(
+    kafka: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The one under way is finished, as in Kafka; that its client is gone shows when its answer is sent."""
+    made: list[str] = []
+    decide = kafka.broker.decide
+    client = RawClient(kafka.port)
+    client.request(ApiVersionsRequest(), 0)
+
+    async def noting(verb: object, request: CreateTopicsRequest, **rest: object) -> object:
+        made.extend(topic.name for topic in request.topics)
+        client.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        client.socket.close()
+        return await decide(verb, request, **rest)  # type: ignore[arg-type]  # as it was given
+
+    monkeypatch.setattr(kafka.broker, "decide", noting)
+    frames = b"".join(
+        raw.frame(raw.create_topics_request({f"reset-{number}": 1}), raw.CREATE_TOPICS_VERSION, number)
+        for number in range(40)
+    )
+    client.socket.sendall(frames)
+    eventually(lambda: bool(made))
+    eventually(lambda: not kafka.call(lambda inside: inside.acceptor._tasks or inside.acceptor.connections))
+    assert made == ["reset-0"]
+
+
+@pytest.mark.parametrize("client_id", ["someone", "__admin_client"])
+def test_no_name_lets_a_client_write_internal_topics(kafka: EmbeddedBroker, client_id: str) -> None:
+    """Kafka lets whoever calls itself `__admin_client`; a name that everyone may use is no right."""
+    request = raw.produce_request("__consumer_offsets", 0, raw.batch([b"poison"]))
+    with RawClient(kafka.port) as client:
+        client.request(FindCoordinatorRequest(key="g"), 0)
+        eventually(lambda: kafka.call(lambda inside: "__consumer_offsets" in inside.image.topics))
+        parts = codec.encode_request(request, raw.PRODUCE_VERSION, correlation_id=1, client_id=client_id)
+        client.socket.sendall(b"".join(bytes(part) for part in parts))
+        answer = client.receive(request, raw.PRODUCE_VERSION)[1]
+    assert raw.produced(answer).error_code == ErrorCode.INVALID_TOPIC_EXCEPTION

@@ -19,6 +19,8 @@ from headrace.protocol.messages.metadata import MetadataRequest, MetadataRequest
 from headrace.runtime import real_runtime
 from headrace.testing import EmbeddedBroker, broker
 
+FRAME = memoryview(b"\0\3" + bytes(998))
+
 
 class Clock:
     def __init__(self) -> None:
@@ -33,6 +35,7 @@ class Peer:
 
     def __init__(self, address: str = "10.0.0.1") -> None:
         self.peer_host = address
+        self.costly_s_per_byte: float | None = None
         self.resumed: Callable[[], None] = lambda: None
 
     def resume(self) -> None:
@@ -53,10 +56,10 @@ def test_one_costly_request_is_begun_in_a_turn_and_others_come_between() -> None
         order: list[str] = []
 
         def begin(name: str, peer: Peer) -> None:
-            if costly.may_begin(peer):  # type: ignore[arg-type]  # a part of a connection
+            if costly.may_begin(peer, FRAME):  # type: ignore[arg-type]  # a part of a connection
                 order.append(name)
                 clock.now += 0.1
-                costly.took(peer, 0.1)  # type: ignore[arg-type]  # as above
+                costly.took(peer, len(FRAME), 3, 0.1)  # type: ignore[arg-type]  # as above
 
         peers = [Peer() for _ in range(5)]
         for place, peer in enumerate(peers):
@@ -72,13 +75,41 @@ def test_one_costly_request_is_begun_in_a_turn_and_others_come_between() -> None
     on_a_loop(test)
 
 
+def test_a_cheap_one_waits_for_two_costly_ones_at_most() -> None:
+    """However many wait, and however new their connections are."""
+
+    async def test() -> None:
+        costly = CostlyRequests(TimeUsed(Clock()))
+        order: list[str] = []
+
+        def begin(name: str, peer: Peer, seconds: float) -> None:
+            if costly.may_begin(peer, FRAME):  # type: ignore[arg-type]  # as above
+                order.append(name)
+                costly.took(peer, len(FRAME), 3, seconds)  # type: ignore[arg-type]  # as above
+
+        for _ in range(300):
+            peer = Peer()
+            peer.resumed = lambda peer=peer: begin("costly", peer, 0.1)
+            peer.resume()
+        cheap = Peer()
+        cheap.costly_s_per_byte = 1e-6
+        cheap.resumed = lambda: begin("cheap", cheap, 0.001)
+        cheap.resume()
+        for _ in range(400):
+            await asyncio.sleep(0)
+        assert order.index("cheap") <= 2
+        assert len(order) == 301
+
+    on_a_loop(test)
+
+
 def test_cheap_ones_of_any_size_do_not_wait() -> None:
     async def test() -> None:
         costly = CostlyRequests(TimeUsed(Clock()))
         for _ in range(20):
             peer = Peer()
-            assert costly.may_begin(peer)  # type: ignore[arg-type]  # as above
-            costly.took(peer, 0.0001)  # type: ignore[arg-type]  # as above
+            assert costly.may_begin(peer, FRAME)  # type: ignore[arg-type]  # as above
+            costly.took(peer, len(FRAME), 3, 0.0001)  # type: ignore[arg-type]  # as above
 
     on_a_loop(test)
 
@@ -105,8 +136,8 @@ def test_a_lost_connection_is_not_resumed() -> None:
         costly = CostlyRequests(TimeUsed(Clock()))
         first, lost = Peer(), Peer()
         lost.resumed = lambda: pytest.fail("it is gone")
-        costly.took(first, 1.0)  # type: ignore[arg-type]  # as above
-        assert not costly.may_begin(lost)  # type: ignore[arg-type]  # as above
+        costly.took(first, len(FRAME), 3, 1.0)  # type: ignore[arg-type]  # as above
+        assert not costly.may_begin(lost, FRAME)  # type: ignore[arg-type]  # as above
         costly.forget(lost)  # type: ignore[arg-type]  # as above
         for _ in range(3):
             await asyncio.sleep(0)

@@ -1,8 +1,8 @@
 """Who may connect, and how much they may send: the bounds over all connections of a broker.
 
-Connections (all, and per address, and what the process has descriptors for), bytes held for requests under way over all
-connections, the size of a frame (a small one until a connection has sent a valid request), time without progress. Over
-a bound a peer waits or is turned away; memory never grows instead.
+Connections (all, and per address, and what the process has descriptors for), bytes held for requests under way and for
+answers that nobody reads, over all connections, the size of a frame (a small one until a connection has sent a valid
+request), time without progress. Over a bound a peer waits or is turned away; memory never grows instead.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from headrace.broker.answer_memory import ANSWERS_BYTES_MAX, AnswerMemory
 from headrace.broker.connection import ServerConnection
 from headrace.broker.costly_requests import CostlyRequests
 from headrace.broker.descriptors import DescriptorShares, share_out
@@ -40,6 +41,7 @@ class ConnectionLimits:
     # A peer that has not yet spoken Kafka may be anything; the first request of every known client is far smaller.
     first_frame_bytes_max: int = 2 * 1024 * 1024
     frames: FrameLimits = field(default_factory=FrameLimits)
+    answers_bytes_max: int = ANSWERS_BYTES_MAX
     idle_s: float = 600.0
     # How long a peer may take to send a frame or to read an answer once begun; a frame gets more time as it comes.
     stalled_s: float = 60.0
@@ -59,6 +61,7 @@ class Acceptor:
         self._refusals = Rarely(self.now)
         self.connections: dict[ServerConnection, None] = {}  # in order: a set's would differ from run to run
         self.memory = FrameMemory(limits.frames)
+        self.answers = AnswerMemory(limits.answers_bytes_max)
         self.used = TimeUsed(self.now)
         self.costly = CostlyRequests(self.used)
         self.refused = 0
@@ -107,6 +110,7 @@ class Acceptor:
         self.memory.has_arrived(connection)
         self.costly.forget(connection)
         self.used.forget(connection)
+        self.answers.hold(connection, 0)
         self._per_address[connection.peer_host] -= 1
         if self._per_address[connection.peer_host] <= 0:
             del self._per_address[connection.peer_host]

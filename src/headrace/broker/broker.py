@@ -91,6 +91,7 @@ class Broker:
             connections_per_address_overrides=startup.address_overrides(config),
             frame_bytes_max=config.get_int("socket.request.max.bytes"),
             frames=FrameLimits(held_bytes_max=startup.held_bytes_max(config)),
+            answers_bytes_max=startup.answers_bytes_max(config),
             idle_s=config.get_int("connections.max.idle.ms") / 1000,
         )
         self.acceptor = Acceptor(self, limits, share_out(runtime.descriptors))

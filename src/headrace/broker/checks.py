@@ -2,8 +2,8 @@
 others.
 
 A check cannot be interrupted, and of a batch of a million records it takes a second. So long ones have a thread of
-their own, and within each kind a connection waits for its own checks first: of those that wait, the one goes on that
-has had the least time lately.
+their own. Of those that wait for a thread the shortest goes first, of equal ones that of the peer that has had the
+least time lately, and every other time the connection that has waited longest.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import asyncio
 import functools
 from collections import deque
 from collections.abc import Callable
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from headrace.broker.time_used import TimeUsed
@@ -25,7 +26,11 @@ QUICK_THREADS = 2
 LONG_THREADS = 1
 LONG_FROM_RECORDS = 50_000
 
-_Waiting = tuple[asyncio.Future[Any], Callable[..., Any], tuple[Any, ...]]
+# Records between which no difference is made, and how many of those that wait are looked at.
+MUCH_MORE_RECORDS = 5_000
+LOOKED_AT_MAX = 500
+
+_Waiting = tuple[asyncio.Future[Any], int, Callable[..., Any], tuple[Any, ...]]
 
 
 class Checks:
@@ -40,7 +45,7 @@ class Checks:
     ) -> asyncio.Future[T]:
         """Do it for this connection; `records` is how many there are to look at, None if nobody knows."""
         is_quick = records is not None and records < LONG_FROM_RECORDS
-        return (self._quick if is_quick else self._long).submit(connection, fn, *args)
+        return (self._quick if is_quick else self._long).submit(connection, records or 0, fn, *args)
 
 
 class _Lane:
@@ -52,19 +57,26 @@ class _Lane:
         self._used = used
         self._now = monotonic
         self._waiting: dict[ServerConnection, deque[_Waiting]] = {}
+        self._takes_shortest = False
 
-    def submit(self, connection: ServerConnection, fn: Callable[[*Ts], T], *args: *Ts) -> asyncio.Future[T]:
+    def submit(
+        self, connection: ServerConnection, records: int, fn: Callable[[*Ts], T], *args: *Ts
+    ) -> asyncio.Future[T]:
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        self._waiting.setdefault(connection, deque()).append((future, fn, args))
+        self._waiting.setdefault(connection, deque()).append((future, records // MUCH_MORE_RECORDS, fn, args))
         self._begin()
         return future
 
     def _begin(self) -> None:
         """Begin as many as there are threads."""
         while self._free and self._waiting:
-            connection = min(self._waiting, key=self._used.order)
+            self._takes_shortest = not self._takes_shortest
+            if self._takes_shortest:
+                connection = min(islice(self._waiting, LOOKED_AT_MAX), key=self._order)
+            else:
+                connection = next(iter(self._waiting))
             waiting = self._waiting[connection]
-            future, fn, args = waiting.popleft()
+            future, _, fn, args = waiting.popleft()
             if not waiting:
                 del self._waiting[connection]
             if future.done():
@@ -76,6 +88,9 @@ class _Lane:
                 continue
             self._free -= 1
             work.add_done_callback(functools.partial(self._ended, connection, future, self._now()))
+
+    def _order(self, connection: ServerConnection) -> tuple[float, ...]:
+        return self._waiting[connection][0][1], *self._used.order(connection)
 
     def _ended(
         self, connection: ServerConnection, future: asyncio.Future[Any], began: float, work: asyncio.Future[Any]

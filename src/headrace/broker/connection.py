@@ -60,6 +60,8 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._resting: asyncio.TimerHandle | None = None  # until then a client that sends too much is not heard
         self._reading_paused = False
         self._arriving_bytes = 0
+        #: What its costly requests have cost of the loop's time; None before the first.
+        self.costly_s_per_byte: float | None = None
 
     # --- asyncio's side
 
@@ -133,6 +135,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         assert self._outbox is not None
         self.last_progress = self.last_written = self.acceptor.now()
         self._outbox.resume()
+        self.acceptor.answers.hold(self, self._outbox.held_bytes)
         self._handle_next()
 
     # --- handling
@@ -161,7 +164,7 @@ class ServerConnection(asyncio.BufferedProtocol):
                 continue
             was_tried = False
             is_costly = len(frame) > COSTLY_FROM_BYTES
-            if is_costly and not costly.may_begin(self):
+            if is_costly and not costly.may_begin(self, frame):
                 self._frames.appendleft(frame)
                 self._handling = None
                 break
@@ -174,7 +177,7 @@ class ServerConnection(asyncio.BufferedProtocol):
                 else:
                     now = self._answer(context, context.result, context.ran)
                 if is_costly:
-                    costly.took(self, now - began)
+                    costly.took(self, context.request_bytes, context.api_key, now - began)
             except (MalformedMessageError, CloseConnectionError) as error:
                 self.close(str(error))
                 return
@@ -206,6 +209,7 @@ class ServerConnection(asyncio.BufferedProtocol):
             self._sending = RequestContext(route, 0, None, self, len(frame), began, began - arrived)
             self._sending.ran = self._sending.done = ran
             route.metrics.response_bytes += len(answer)
+            self.acceptor.answers.hold(self, outbox.held_bytes)
         return True
 
     def _wait(self, context: RequestContext, pending: Pending[Any]) -> None:
@@ -233,7 +237,9 @@ class ServerConnection(asyncio.BufferedProtocol):
         if self._sending is not None:
             self.pipeline.sent(self._sending, self.acceptor.now())
             self._sending = None
-        return self.acceptor.is_open and self._transport is not None and self._resting is None
+        transport = self._transport
+        # Nothing is begun for a client that is gone, also if nobody has been told yet.
+        return self.acceptor.is_open and transport is not None and self._resting is None and not transport.is_closing()
 
     async def _finish_later(self, context: RequestContext, pending: Pending[Any]) -> None:
         try:
@@ -276,6 +282,7 @@ class ServerConnection(asyncio.BufferedProtocol):
             self.pipeline.sent(context, now)
         else:
             self._sending = context
+            self.acceptor.answers.hold(self, outbox.held_bytes)
         if context.throttle_s > 0:
             self._rest(context.throttle_s)
         return now

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
+from headrace.broker import startup
 from headrace.broker.coordinator_driver import CoordinatorDriver
+from headrace.broker.member_memory import MemberMemory
 from headrace.broker.write_order import Append
 from headrace.cluster.topic_names import CONSUMER_OFFSETS
 from headrace.errors import ErrorCode, KafkaError
@@ -33,6 +35,9 @@ class GroupService(CoordinatorDriver[Outcome, Shard]):
 
     def __init__(self, broker: Broker, coordinator: GroupCoordinator, append_timeout_ms: int = 5_000) -> None:
         super().__init__(broker, CONSUMER_OFFSETS, coordinator, append_timeout_ms)
+        self.member_memory = MemberMemory(
+            startup.member_bytes_max(broker.started_with), coordinator.groups, broker.runtime.clock.monotonic
+        )
 
     def batch_options(self, outcome: Outcome) -> BatchOptions:
         """Offsets that are committed in a transaction are records of it: unseen until its marker is there."""

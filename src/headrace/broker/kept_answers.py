@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 
 REQUEST_BYTES_MAX = 4 * 1024
-KEPT_BYTES_MAX = 16 * 1024 * 1024
+KEPT_BYTES_MAX = 8 * 1024 * 1024
 _HEAD = struct.Struct(">ii")
 HEAD_BYTES = _HEAD.size
 

@@ -51,6 +51,16 @@ def held_bytes_max(config: BrokerConfig) -> int:
     return given if given > 0 else config.get_int("headrace.memory.max") // 4
 
 
+def answers_bytes_max(config: BrokerConfig) -> int:
+    """What answers may take that clients have not read yet: a quarter of all memory."""
+    return config.get_int("headrace.memory.max") // 4
+
+
+def member_bytes_max(config: BrokerConfig) -> int:
+    """What members of groups may tell of themselves, all together: an eighth of all memory."""
+    return config.get_int("headrace.memory.max") // 8
+
+
 def session_partitions_max(config: BrokerConfig) -> int:
     """How many partitions all fetch sessions may remember: an eighth of all memory."""
     return config.get_int("headrace.memory.max") // 8 // SESSION_PARTITION_BYTES

@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import gc
 import logging
 import os
 import signal
@@ -203,6 +204,8 @@ async def _serve(settings: dict[str, RawValue]) -> None:
         try:
             # A signal in the middle of a start waits for its end: half a recovery would have to be done again.
             await starting
+            # What is there now stays: the collector need not look through all of it, with everyone waiting, again.
+            gc.freeze()
             if not stopping.is_set():
                 print(banner(broker), flush=True)
             await waiting

@@ -6,7 +6,7 @@ See `headrace.coordination.outcome` for the order in which a driver must do thin
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from headrace.cluster.topic_names import CONSUMER_OFFSETS
 from headrace.coordination import Caller, Coordinator, Now, Reply, Timer
@@ -47,6 +47,10 @@ class GroupCoordinator(Coordinator[Outcome, Shard]):
         self._offsets = OffsetChanges(config, self._shards, self._rebalances, topics)
         self._fetches = OffsetFetches(self._shards, topics)
         self._administration = Administration(config, self._shards, self._offsets)
+
+    def groups(self) -> Iterable[Group]:
+        """All that are served, whatever their state."""
+        return self._shards.groups.values()
 
     # --- partitions come and go ---------------------------------------------------------------------------------------
 

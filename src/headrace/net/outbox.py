@@ -99,6 +99,12 @@ class Outbox:
         """Whether everything has gone to the kernel."""
         return not self._parts and not self._paused
 
+    @property
+    def held_bytes(self) -> int:
+        """The memory of what waits here and in the transport. What is still on disk takes none."""
+        held = sum(len(part) for part in self._parts if not isinstance(part, FilePart))
+        return held + self._transport.get_write_buffer_size()
+
     def send(self, parts: Sequence[Part]) -> None:
         self._parts.extend(parts)
         self._pump()

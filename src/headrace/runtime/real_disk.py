@@ -321,7 +321,8 @@ class RealDisk:
             os.remove(path)
 
     def rmtree(self, path: str) -> None:
-        self._with_room("rmtree", path, lambda: shutil.rmtree(path))
+        # Of a link the link alone: what it leads to is not ours to delete, and `shutil.rmtree` refuses it.
+        self._with_room("rmtree", path, lambda: os.unlink(path) if os.path.islink(path) else shutil.rmtree(path))
 
     def free_bytes(self, path: str) -> int:
         with _as_disk_error("statvfs", path):

@@ -1,6 +1,7 @@
 """JoinGroup (key 11): become a member of a group, and wait for the others.
 
 Serves versions 0-9. From 4 on a new member first gets its id; 5 knows static members; 9 may skip the assignment.
+A member for which there is no memory is told COORDINATOR_NOT_AVAILABLE, which clients wait for and ask again.
 """
 
 from __future__ import annotations
@@ -9,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.broker.dispatch import RequestContext, handles
 from headrace.broker.rights import Operation, on_groups
+from headrace.errors import ErrorCode
 from headrace.protocol.api import ApiKey
-from headrace.protocol.messages.join_group import JoinGroupRequest
+from headrace.protocol.messages.join_group import JoinGroupRequest, JoinGroupResponse
 
 if TYPE_CHECKING:
     from headrace.broker.broker import Broker
@@ -18,4 +20,9 @@ if TYPE_CHECKING:
 
 @handles(ApiKey.JOIN_GROUP, versions=(0, 9), requires=(on_groups(Operation.READ, "group_id"),), only_waits=True)
 def join_group(broker: Broker, context: RequestContext, request: JoinGroupRequest) -> Any:
+    if not broker.groups.member_memory.has_room(request):
+        # One that clients ask again after: there is room when others have left.
+        return JoinGroupResponse(
+            error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE, member_id=request.member_id, protocol_name=""
+        )
     return broker.groups.call(broker.groups.coordinator.join_group, context, request)

@@ -76,7 +76,6 @@ if TYPE_CHECKING:
 VALID_ACKS = (-1, 0, 1)
 ZSTD_SINCE_VERSION = 7
 LEADER_SINCE_VERSION = 10
-ADMIN_CLIENT_ID = "__admin_client"
 MAGIC_AT, MAGIC = 16, 2
 NO_TOPIC_ID = bytes(16)
 
@@ -414,7 +413,7 @@ def _check_allowed(context: RequestContext, acks: int, topic: str, records: Buff
     forbidden: KafkaError | None = None
     if acks not in VALID_ACKS:
         forbidden = InvalidRequiredAcksError(f"acks={acks}; it has to be -1, 0 or 1")
-    elif topic in INTERNAL_TOPICS and context.client_id != ADMIN_CLIENT_ID:
+    elif topic in INTERNAL_TOPICS:
         forbidden = InvalidTopicError(f"{topic} is the broker's own: clients cannot write to it")
     if forbidden is not None:
         raise forbidden if _is_one_batch(records) else InvalidRecordError(f"{topic}: not exactly one batch")

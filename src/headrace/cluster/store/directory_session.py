@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, TypeVar
 
 from headrace.cluster.image import InconsistentMetadataError
+from headrace.cluster.store.node_formats import reading
 from headrace.cluster.store.node_tree import NodeTree, Touched, TreeNode, Watches
 from headrace.cluster.store.session import (
     Check,
@@ -225,10 +226,12 @@ def _frames(data: bytes) -> Iterator[tuple[dict[str, Any], Iterator[bytes], int]
         payload = data[position + _FRAME.size : position + _FRAME.size + length]
         if len(payload) != length or zlib.crc32(payload) != checksum:
             return
-        (size,) = _META.unpack_from(payload)
-        meta = json.loads(payload[_META.size : _META.size + size])
-        rows = meta.get("operations") or meta.get("tree") or []
-        yield meta, _blobs(payload, _META.size + size, [row[-3] for row in rows]), _FRAME.size + length
+        with reading("the journal of the directory"):
+            (size,) = _META.unpack_from(payload)
+            meta = json.loads(payload[_META.size : _META.size + size])
+            rows = meta.get("operations") or meta.get("tree") or []
+            sizes = [int(row[-3]) for row in rows]
+        yield meta, _blobs(payload, _META.size + size, sizes), _FRAME.size + length
         position += _FRAME.size + length
 
 
@@ -252,7 +255,8 @@ def _row(operation: Operation) -> tuple[list[Any], bytes]:
 
 
 def _operation(row: list[Any], blobs: Iterator[bytes]) -> Operation:
-    kind, path, _, extra, _ = row
+    with reading("the journal of the directory"):
+        kind, path, _, extra, _ = row
     data = next(blobs)
     if kind == "create":
         return Create(path, data, extra)

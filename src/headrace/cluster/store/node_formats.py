@@ -13,8 +13,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import struct
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
@@ -81,7 +83,8 @@ class SnapshotPointer:
     @classmethod
     def decode(cls, data: bytes) -> SnapshotPointer:
         found = _values(SNAPSHOT, data)
-        return cls(str(found["name"]), int(found["chunks"]), int(found["end"]), int(found["next"]))
+        with reading(SNAPSHOT):
+            return cls(str(found["name"]), int(found["chunks"]), int(found["end"]), int(found["next"]))
 
 
 class ElectionData(NamedTuple):
@@ -98,7 +101,8 @@ def encode_election(election: ElectionData) -> bytes:
 
 def decode_election(data: bytes) -> ElectionData:
     found = _values(EPOCH, data)
-    return ElectionData(int(found["epoch"]), int(found["node"]), bytes.fromhex(found["nonce"]))
+    with reading(EPOCH):
+        return ElectionData(int(found["epoch"]), int(found["node"]), bytes.fromhex(found["nonce"]))
 
 
 def encode_member(member: StoreMember) -> bytes:
@@ -106,7 +110,9 @@ def encode_member(member: StoreMember) -> bytes:
 
 
 def decode_member(path: str, data: bytes) -> StoreMember:
-    return _member(_values(path, data))
+    found = _values(path, data)
+    with reading(path):
+        return _member(found)
 
 
 def encode_seat(seat: Seat) -> bytes:
@@ -115,7 +121,8 @@ def encode_seat(seat: Seat) -> bytes:
 
 def decode_seat(data: bytes) -> Seat:
     found = _values(CONTROLLER, data)
-    return Seat(int(found["epoch"]), _member(found))
+    with reading(CONTROLLER):
+        return Seat(int(found["epoch"]), _member(found))
 
 
 def _of_member(member: StoreMember) -> dict[str, Any]:
@@ -135,10 +142,21 @@ def _json(values: dict[str, Any]) -> bytes:
     return json.dumps(values, separators=(",", ":")).encode()
 
 
+@contextlib.contextmanager
+def reading(path: str) -> Iterator[None]:
+    """Whatever cannot be made of what is stored there is said of the place, not of a key or a number."""
+    try:
+        yield
+    except (LookupError, TypeError, ValueError, OverflowError, AttributeError, struct.error) as error:
+        raise InconsistentMetadataError(
+            f"{path}: it does not hold what this version writes there ({error!r}); is it another program's?"
+        ) from error
+
+
 def _values(path: str, data: bytes) -> dict[str, Any]:
     try:
         found = json.loads(data)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InconsistentMetadataError(f"{path}: it holds no JSON ({error}); is it another program's?") from error
     if not isinstance(found, dict):
         raise InconsistentMetadataError(f"{path}: it holds {type(found).__name__} instead of an object")

@@ -1,0 +1,63 @@
+"""A few mutated bytes into every decoder; `python -m tests.hostile.fuzz` tries many more. And what that has found."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from headrace.broker.dispatch import load_handlers
+from headrace.cluster.image import InconsistentMetadataError
+from headrace.cluster.store import node_formats
+from headrace.cluster.store.directory_session import _frame
+
+from . import fuzz
+from .mutating import mutated
+
+
+@pytest.mark.slow
+def test_every_request_and_file_survives_a_few_mutations() -> None:
+    rng = random.Random(7)
+    targets = [*fuzz.requests(rng), *fuzz.files()]
+    served = sum(handler.high - handler.low + 1 for handler in load_handlers().values())
+    assert sum(target.kind == "request" for target in targets) == served
+    findings = [fuzz.tried(target, rng) for target in targets for _ in range(4 if target.kind == "request" else 60)]
+    assert [finding for finding in findings if finding is not None] == []
+
+
+def test_the_same_seed_gives_the_same_bytes() -> None:
+    assert [mutated(b"some bytes", random.Random(seed)) for seed in range(50)] == [
+        mutated(b"some bytes", random.Random(seed)) for seed in range(50)
+    ]
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"{}",
+        b"[1]",
+        b"null",
+        b"\xff\0\0\0",
+        b'{"epoch":"x","node":1,"nonce":""}',
+        b'{"epoch":1e999,"node":1,"nonce":""}',
+    ]
+    + [b'{"node":1,"incarnation":"0","host":"h","port":1,"epoch":1,"nonce":7}', b"[" * 100_000],
+)
+def test_nodes_of_a_store_that_others_wrote_are_said_to_be_so(data: bytes) -> None:
+    """ZooKeeper's nodes may be anybody's: what they lack is no KeyError of ours."""
+    for decode in (
+        node_formats.decode_election,
+        node_formats.decode_seat,
+        node_formats.SnapshotPointer.decode,
+        lambda data: node_formats.decode_member("/brokers/1", data),
+        lambda data: node_formats.decode_log_node("/log/1", data),
+    ):
+        with pytest.raises(InconsistentMetadataError):
+            decode(data)
+
+
+@pytest.mark.parametrize("meta", [{"operations": [["create"]]}, {"operations": [1]}, {"tree": [[1, "x", 2, 3]]}, [1]])
+def test_a_journal_with_other_entries_is_said_to_be_so(meta: object) -> None:
+    data = _frame(meta, [b"abc"])  # type: ignore[arg-type]  # which others may have written
+    with pytest.raises(InconsistentMetadataError):
+        fuzz.journal(data)

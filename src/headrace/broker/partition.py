@@ -36,7 +36,7 @@ from headrace.errors import (
     UnknownLeaderEpochError,
 )
 from headrace.log import UNVERIFIED, Appended, Checked, Log, LogConfig, Origin, TakesLongError, Verification
-from headrace.runtime import BUSY, Buffer, DirectoryWriter, DiskError, OverloadedError
+from headrace.runtime import BUSY, Buffer, Busy, DirectoryWriter, DiskError, OverloadedError
 from headrace.topics import TopicPartition
 
 _CLIENT = Origin.CLIENT
@@ -366,11 +366,14 @@ class Partition:
             checked = log.check(records, short=True)
         epoch = leadership.leader_epoch
         work = (records, epoch, origin, None, verification, transaction_version, checked)
-        try:
-            appended = self._writer.try_inline(log.append, *work)
-        except DiskError as error:
-            raise self._failed(error) from error
+        appended: Appended | Busy = BUSY
+        if self._role_epoch == epoch:
+            try:
+                appended = self._writer.try_inline(log.append, *work)
+            except DiskError as error:
+                raise self._failed(error) from error
         if appended is BUSY:
+            # So it is where the role waits for its turn: nothing is known of followers yet.
             # Submitted now, not when somebody waits for it: appends keep the order in which they were asked for.
             submitted = self._writer.submit(self._append_in_turn, log, *work)
             return self._turns.begin(self._append_later(log, submitted, len(records), acks, epoch, timeout_ms))
@@ -391,7 +394,7 @@ class Partition:
         config = log.config
         if (
             leadership.leader_id != self._own_id
-            or self._offline is not None
+            or self._refusal is not None
             or self._turns.held is not None
             or self.state is not None
             or len(leadership.replicas) != 1
@@ -467,6 +470,7 @@ class Partition:
             self._after(appended, nbytes)
             return appended
         if state is None or state.term.leader_epoch != epoch:
+            self._note_durable()
             if acks == -1:
                 raise NotLeaderOrFollowerError(f"{self.key}: the leader epoch ended before this was committed")
             return appended
@@ -634,6 +638,13 @@ class Partition:
     async def sync(self) -> None:
         """Make everything appended so far durable."""
         await self._turns.run(lambda: self._sync(self.log))
+        self._note_durable()
+
+    def _note_durable(self) -> None:
+        """A leader epoch that began while something of an earlier one was not on the disk yet counts it from now on."""
+        state = self.state
+        if state is not None and state.appended(_durable_end(self.log), self._surroundings.now_ms()):
+            self._was_committed()
 
     async def _sync(self, log: Log) -> None:
         try:

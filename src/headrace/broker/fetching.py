@@ -31,6 +31,7 @@ from headrace.broker.fetch_sessions import (
     FINAL_EPOCH,
     FULL_EPOCH,
     NO_SESSION,
+    NOT_TOLD,
     FetchSession,
     PartitionKey,
     SessionPartition,
@@ -92,7 +93,7 @@ def open_fetch(broker: Broker, context: RequestContext, request: FetchRequest) -
     found = sessions.find(request.session_id, request.session_epoch, by_id)
     if isinstance(found, ErrorCode):
         return FetchResponse(error_code=found)
-    _update_session(found, wanted, request, by_id)
+    _update_session(found, wanted, request, by_id, is_follower=replica_id(request, context.api_version) >= 0)
     sessions.touch(found, now_ms)
     if not sessions.has_room(found):
         return FetchResponse(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
@@ -123,10 +124,18 @@ def _named_partitions(broker: Broker, request: FetchRequest, by_id: bool) -> dic
 
 
 def _update_session(
-    session: FetchSession, wanted: dict[PartitionKey, SessionPartition], request: FetchRequest, by_id: bool
+    session: FetchSession,
+    wanted: dict[PartitionKey, SessionPartition],
+    request: FetchRequest,
+    by_id: bool,
+    *,
+    is_follower: bool,
 ) -> None:
     for key, new in wanted.items():
         session.put(key, new)
+        if is_follower and new.kept is not None:
+            # It may have thrown away what it was told, as an answer about an epoch or a log that was over by then.
+            new.kept.told_high_watermark = NOT_TOLD
     for forgotten in request.forgotten_topics_data:
         for partition in forgotten.partitions:
             session.drop(("" if by_id else forgotten.topic, forgotten.topic_id, partition))

@@ -6,16 +6,22 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 from tests.broker import raw
 from tests.broker.replication.trio import NODES, TOPIC, TOPIC_ID, Trio, simulated
 
+from headrace.broker.partition import Partition
+from headrace.broker.replication import copying
+from headrace.broker.replication.copying import StaleAnswerError
+from headrace.cluster.decision import Decision
+from headrace.cluster.records import PartitionChangeRecord
 from headrace.errors import ErrorCode
 from headrace.protocol.messages.delete_records import (
     DeleteRecordsPartition,
     DeleteRecordsRequest,
     DeleteRecordsTopic,
 )
-from headrace.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic, PartitionData
+from headrace.protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, PartitionData
 from headrace.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from headrace.protocol.messages.produce import PartitionProduceResponse
 
@@ -103,6 +109,47 @@ def test_who_comes_to_a_follower_is_told_the_leader() -> None:
         topic = ListOffsetsTopic(name=TOPIC, partitions=[wanted])
         answer = await client.request(ListOffsetsRequest(replica_id=-1, isolation_level=0, topics=[topic]), 7)
         assert answer.topics[0].partitions[0].error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+    simulated(test)
+
+
+@pytest.mark.parametrize("is_over", ["the epoch", "the log"])
+def test_a_follower_that_could_not_use_what_it_was_told_is_told_again(
+    is_over: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With nothing more to fetch, nobody else would tell it that the last record is committed."""
+
+    async def test(trio: Trio) -> None:
+        await trio.create_topic()
+        await produced(trio, 1, b"first")
+        await until(lambda: logs_are_equal(trio))
+        source = next(iter(trio.broker(2).replication._fetchers.values()))._source
+        fetch, append = source.fetch, copying.append
+        of_no_use: list[Partition] = []
+
+        async def fetch_too_late(request: FetchRequest) -> FetchResponse:
+            response = await fetch(request)
+            marks = [data.high_watermark for topic in response.responses for data in topic.partitions]
+            if marks == [2] and not of_no_use:
+                of_no_use.append(trio.partition(2))
+                if is_over == "the epoch":
+                    change = PartitionChangeRecord(partition_id=0, topic_id=TOPIC_ID, leader=1)
+                    await trio.decide(Decision(None, [change]))
+                else:
+                    monkeypatch.setattr(copying, "append", exchanged)
+            return response
+
+        async def exchanged(partition: Partition, *about: Any) -> None:
+            """As when a log is moved to another directory meanwhile."""
+            if partition in of_no_use:
+                monkeypatch.setattr(copying, "append", append)
+                raise StaleAnswerError
+            await append(partition, *about)
+
+        monkeypatch.setattr(source, "fetch", fetch_too_late)
+        await produced(trio, 1, b"second")
+        await until(lambda: bool(of_no_use))
+        await until(lambda: all(trio.partition(node_id).high_watermark == 2 for node_id in NODES))
 
     simulated(test)
 

@@ -210,7 +210,8 @@ class ReplicaFetcher:
                 key, partition, asked, step(asked, partition.position(), answer, partition.log), answer, records
             )
         except StaleAnswerError:
-            return
+            # The leader takes it as told, and would not tell it again.
+            self._session.ask_again(key)
         except HeadraceError as error:
             self._pause(key, partition, str(error))
 
@@ -218,6 +219,8 @@ class ReplicaFetcher:
         self, key: Key, partition: Partition, asked: Position, to_do: FollowerStep, answer: Answer, records: Buffer
     ) -> None:
         act = to_do.act
+        if act is Act.NOTHING:
+            raise StaleAnswerError
         if act is Act.APPEND:
             await copying.append(partition, asked, answer, records)
             self._pauses.pop(key, None)

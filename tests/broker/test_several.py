@@ -24,7 +24,7 @@ from headrace.runtime import real_runtime
 from headrace.runtime.simulated import DiskFault, Simulation
 
 from . import raw
-from .several import SeveralBrokers, SharingBroker, run_several
+from .several import SESSION_S, SeveralBrokers, SharingBroker, run_several
 from .sim import INIT_PRODUCER_ID_VERSION, METADATA_VERSION
 
 
@@ -167,6 +167,24 @@ def test_when_the_controller_dies_another_takes_over_and_fences_it(seed: int) ->
         assert set(back.image.topics) == {"wide", "after"}
 
     run_several(main, seed)
+
+
+def test_a_controller_that_has_just_started_fences_whoever_died_before_without_waiting_another_time_out() -> None:
+    async def main(cluster: SeveralBrokers) -> None:
+        await asyncio.sleep(3)
+        fresh = cluster.other_than(cluster.controller_id())
+        others = [node_id for node_id in cluster.brokers if node_id != fresh]
+        await cluster.brokers[fresh].stop()
+        await cluster.brokers[fresh].start()
+        for node_id in others:
+            cluster.brokers[node_id].kill()
+        took_s = await cluster.until(lambda: cluster.controller_id() == fresh)
+        # As soon as their sessions are over, though the store is known to this broker for less than a time-out.
+        image = cluster.running(fresh).image
+        took_s += await cluster.until(lambda: all(image.brokers[node_id].fenced for node_id in others))
+        assert took_s < SESSION_S + 0.5
+
+    run_several(main)
 
 
 def test_a_broker_that_stops_hands_over_what_it_leads_first() -> None:

@@ -37,6 +37,8 @@ class NodeLink:
         self.where = where
         self._session: StoreSession | None = None
         self._changed = asyncio.Event()
+        #: Whether a session was ever suspended, or over before it was closed.
+        self.was_away = False
 
     @property
     def session(self) -> StoreSession | None:
@@ -68,6 +70,8 @@ class NodeLink:
             self._tell()
 
     def _tell(self) -> None:
+        if self._session is not None and self._session.state is not SessionState.CONNECTED:
+            self.was_away = True
         self._changed.set()
         self._changed = asyncio.Event()
 

@@ -158,6 +158,10 @@ class NodeStore:
     def connected_since(self) -> float | None:
         return self._link.connected_since
 
+    @property
+    def was_away(self) -> bool:
+        return self._link.was_away
+
     # --- who is the controller
 
     async def seat(self, *other_than: Seat | None) -> Seat | None:

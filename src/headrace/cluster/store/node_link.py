@@ -131,6 +131,14 @@ class NodeLink:
             # It may have been made in the session's last moments.
             raise ConnectionBrokenError(f"the session with {self.where} is over: {error}") from error
 
+    async def before_another_try(self) -> None:
+        """After a change that did not fit, or was not answered: rest, then see what others have changed meanwhile.
+
+        What this session was shown may be older than what its change was held against, and would not fit again.
+        """
+        await asyncio.sleep(_PAUSE_S)
+        await self.read(lambda session: session.sync())
+
     async def other_than(self, known: Sequence[T], look: Callable[[StoreSession, Watch | None], Awaitable[T]]) -> T:
         """What `look` finds; where something is `known`, as soon as it is not that."""
         if not known:

@@ -246,6 +246,7 @@ class Broker:
                 store = LocalStore(self.runtime, metadata_log)
             self.controller = Controller(self.node_id, config, self.runtime.rng, self.runtime.uuid)
             self.replicas = Replicas(self.runtime, self.node_id, self.directories, self.log_config)
+            self.replicas.on_lost = self._tell_of_directories
             self.metadata = MetadataService(self.runtime, store, self.controller, self.replicas)
             self.replication = ReplicationManager(self)
             self.replicas.surroundings = self.replication
@@ -325,6 +326,9 @@ class Broker:
 
     def _directory_failed(self, path: str, reason: str) -> None:
         self.replicas.directory_failed(path, reason)
+        self._tell_of_directories()
+
+    def _tell_of_directories(self) -> None:
         self.acceptor.keep(asyncio.get_running_loop().create_task(self._directory_reports.tell()))
 
     def _make_waiting_later(self) -> None:

@@ -122,6 +122,35 @@ def test_what_has_to_be_tried_again_is_tried_at_a_measured_pace(verb: str, refus
     run_model(main, faults=Faults(delay_s_max=0.0, lag_s_max=0.0))
 
 
+def test_an_append_that_fails_after_its_controller_was_elected_again_ends_only_its_own_epoch() -> None:
+    async def main(home: Home) -> None:
+        home, _ = of_model(home)
+        session = home.session()
+        apply, may_fail = session.apply, asyncio.Event()
+
+        async def lose(operations: Sequence[Operation]) -> None:
+            session.apply = apply  # type: ignore[method-assign]  # only this one
+            await may_fail.wait()
+            raise ConnectionBrokenError("lost")
+
+        home.session = lambda: session
+        store = home.store()
+        await store.open("a-cluster")
+        first = await won(store)
+        session.apply = lose  # type: ignore[method-assign]
+        appending = asyncio.ensure_future(store.append_if_epoch(first, topic(1)))
+        await asyncio.sleep(0.1)
+        second = await won(store)
+        may_fail.set()
+        with pytest.raises(StaleControllerEpochError):
+            await appending
+        await store.append_if_epoch(second, topic(2))
+        assert told(await store.read_from(0)) == topic(2)
+        await store.close()
+
+    run_model(main)
+
+
 def test_a_store_that_was_emptied_is_said_to_whoever_registers() -> None:
     async def main(home: Home) -> None:
         home, _ = of_model(home)

@@ -74,6 +74,9 @@ class ControllerService:
 
     async def take_over(self, epoch: int) -> None:
         """This broker was elected: decide from now on, beginning with all that its predecessors wrote."""
+        while self._writing is not None:
+            # Of an epoch of its own that is over: how that ends says nothing about this one.
+            await asyncio.wait([self._writing])
         await self._follower.catch_up()
         self._image = self._follower.image.copied()
         self.epoch = epoch

@@ -256,7 +256,8 @@ class NodeLog:
                 await self._append_node(won, place.number, data, nonce)
             except StoreUnavailableError:
                 if index == 0:
-                    self._end = end  # it was not even sent
+                    if self._end is None:
+                        self._end = end  # it was not even sent
                     raise
                 raise OutcomeUnknownError(f"{self._link.where} was lost in the middle of a decision.") from None
             place = _Place(next_offset, place.number + 1)

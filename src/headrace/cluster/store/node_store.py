@@ -223,7 +223,8 @@ class NodeStore:
         try:
             return await self._log.append(won, records)
         except (StaleControllerEpochError, OutcomeUnknownError):
-            self._won = None
+            if self._won is won:  # and not elected again since
+                self._won = None
             raise
 
     def _elected(self, epoch: int) -> Won:

@@ -435,6 +435,27 @@ def test_a_replica_whose_log_is_damaged_can_be_moved_away_and_back() -> None:
     run_several(main, settings={"log.dirs": "/data"})
 
 
+@pytest.mark.parametrize("is_there", [True, False])
+def test_a_broker_that_comes_back_without_a_directory_was_not_stopped_cleanly(is_there: bool) -> None:
+    """It would stay eligible as one that has all that was committed, and lead with an empty log."""
+
+    async def main(cluster: SeveralBrokers) -> None:
+        assert await create(cluster, 1, "shared", partitions=6, replicas=3) == ErrorCode.NONE
+        first, second = [node_id for node_id in cluster.brokers if node_id != cluster.controller_id()]
+        stopped_in = cluster.running(second).broker_epoch
+        for node_id in (first, second):
+            await cluster.brokers[node_id].stop()
+        if not is_there:
+            cluster.brokers[second].settings["log.dirs"] = "/data/one"
+        await cluster.brokers[second].start()
+        membership = cluster.running(second).membership
+        assert membership is not None
+        assert membership._registration is not None
+        assert membership._registration.stopped_in_epoch == (stopped_in if is_there else -1)
+
+    run_several(main, settings={"log.dirs": "/data/one,/data/two", "min.insync.replicas": "2"})
+
+
 def test_a_broker_whose_session_is_over_leads_nothing_until_it_is_registered_again() -> None:
     async def main(cluster: SeveralBrokers) -> None:
         assert await create(cluster, 1, "t", partitions=3, replicas=3) == ErrorCode.NONE

@@ -266,7 +266,7 @@ class Broker:
             self.directories.on_offline = functools.partial(_tell, loop, self._directory_failed)
             logs = await startup.open_logs(self)
             missing = startup.missing_directories(self, logs)
-            registration = startup.registration(self, missing)
+            registration = startup.registration(self, missing, logs)
             self.broker_epoch = await self._register(registration)
             await self.replicas.open_all(self.image, logs, [encode_id(directory) for directory in missing])
             self._make_waiting_later()

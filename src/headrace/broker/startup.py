@@ -169,8 +169,22 @@ def _ids_not_here(broker: Broker) -> list[bytes]:
     return [directory for directory in (known.directories if known is not None else ()) if directory not in here]
 
 
-def registration(broker: Broker, missing: list[bytes]) -> Registration:
-    """What this broker tells of itself. `missing` directories stay its own, so that the next start looks for them."""
+def _lacks_a_log(broker: Broker, logs: Mapping[TopicPartition, Log]) -> bool:
+    """Whether there is no log of a replica that had everything when it was stopped: its directory is gone, say."""
+    node_id = broker.node_id
+    return any(
+        TopicPartition(topic.name, index) not in logs
+        for topic in broker.image.topics.values()
+        for index, state in enumerate(topic.partitions)
+        if node_id in state.isr or node_id in state.eligible
+    )
+
+
+def registration(broker: Broker, missing: list[bytes], logs: Mapping[TopicPartition, Log]) -> Registration:
+    """What this broker tells of itself. `missing` directories stay its own, so that the next start looks for them.
+
+    Where a log is missing it does not count as stopped cleanly: nobody is to take it for one that has everything.
+    """
     listeners = [
         Endpoint(setting.name, setting.advertised_host, setting.public_port, SECURITY_PROTOCOLS[setting.protocol])
         for setting in broker.listener_settings
@@ -183,7 +197,7 @@ def registration(broker: Broker, missing: list[bytes]) -> Registration:
         rack=None if rack is None else str(rack),
         directories=[*map(_raw_id, broker.directories.directory_ids().values()), *missing],
         features=[(name, known.low, known.high) for name, known in SUPPORTED_FEATURES.items()],
-        stopped_in_epoch=broker.directories.stopped_in_epoch,
+        stopped_in_epoch=-1 if _lacks_a_log(broker, logs) else broker.directories.stopped_in_epoch,
     )
 
 

@@ -18,7 +18,7 @@ from headrace.cluster.brokers import Registration
 from headrace.cluster.decision import Decision
 from headrace.cluster.features import SUPPORTED_FEATURES
 from headrace.cluster.image import Endpoint, InconsistentMetadataError, PartitionImage, partition_record
-from headrace.cluster.records import ConfigRecord, MetadataRecord, ResourceType, TopicRecord
+from headrace.cluster.records import ConfigRecord, MetadataRecord, ProducerIdsRecord, ResourceType, TopicRecord
 from headrace.cluster.store import Store
 from headrace.cluster.store.directory_session import DirectorySession
 from headrace.cluster.store.kazoo_session import KazooSession
@@ -36,6 +36,9 @@ if TYPE_CHECKING:
     from headrace.broker.broker import Broker
 
 log = logging.getLogger("headrace.broker")
+
+PRODUCER_IDS_SPARED = 1_000_000
+"""Ids above those in the logs that may have been given out: in blocks of 1,000, to brokers and transactional ids."""
 
 
 def address_overrides(config: BrokerConfig) -> dict[str, int]:
@@ -260,6 +263,11 @@ def adopt(broker: Broker, found: list[FoundLog], logs: dict[TopicPartition, Log]
         taken.add(topic_id)
         count = 1 + max(index for index, entry in partitions.items() if entry.topic_id in (None, topic_id))
         records += _adopted(broker, topic, topic_id, count, logs)
+    known = [producer_id for opened in logs.values() for producer_id in opened.producers.producers]
+    if known:
+        # A new producer with an id that a log knows would have its first records taken for ones that are there already.
+        first = max(known) + 1 + PRODUCER_IDS_SPARED
+        records.append(ProducerIdsRecord(broker_id=broker.node_id, broker_epoch=-1, next_producer_id=first))
     return Decision(None, records)
 
 

@@ -256,6 +256,7 @@ class Broker:
             await self.metadata.open()
             self.metadata.follow(self._follow)
             self.metadata.follow(self.replication.follow)
+            self.replication.throttles.follow(Changes())
             await self._listen()
             if is_alone:
                 self.answers.controller_id = self.node_id

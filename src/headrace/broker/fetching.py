@@ -158,6 +158,7 @@ class Fetching:
         "replica_id",
         "request",
         "session",
+        "throttle",
         "wanted",
     )
 
@@ -181,6 +182,7 @@ class Fetching:
         self.by_id = context.api_version >= TOPIC_IDS_SINCE_VERSION
         self.replica_id = replica_id(request, context.api_version)
         self.replica_epoch = request.replica_state.replica_epoch if self.replica_id >= 0 else -1
+        self.throttle = broker.replication.throttles.leader if self.replica_id >= 0 else None
         #: What a follower's fetch says of it is noted once, however often it is looked at while it waits.
         self.is_looked_at = False
         self.isolation = Isolation.READ_UNCOMMITTED if request.isolation_level == 0 else Isolation.READ_COMMITTED
@@ -290,6 +292,8 @@ class Fetching:
         read.start_offset, read.stable_offset, read.high_watermark = log.offsets()
         if self.replica_id >= 0:
             read.limit = log.end_offset
+            if self.throttle is not None and self.throttle.holds_back(partition, self.replica_id):
+                read.is_held_back, read.limit = True, min(read.limit, wanted.fetch_offset)
         else:
             read.limit = read.high_watermark if self.isolation is Isolation.READ_UNCOMMITTED else read.stable_offset
         return read
@@ -466,7 +470,7 @@ class Fetching:
         log = partition.log
         return (
             partition.is_offline
-            or (self.replica_id >= 0 and log.end_offset != read.limit)
+            or (self.replica_id >= 0 and log.end_offset != read.limit and not read.is_held_back)
             or log.high_watermark != data.high_watermark
             or log.last_stable_offset != data.last_stable_offset
             or log.start_offset != data.log_start_offset
@@ -526,6 +530,8 @@ class Fetching:
                 topic, last = FetchableTopicResponse(topic=wanted.topic, topic_id=wanted.topic_id, partitions=[]), name
                 response.responses.append(topic)
             topic.partitions.append(data)
+            if self.throttle is not None and read.slice is not None and read.partition is not None:
+                self.throttle.count(read.partition, read.slice.length)
             if data.error_code in _TELL_LEADER:
                 tells_leader = True
         if incremental and session is not None:

@@ -14,6 +14,7 @@ from headrace.broker.peers import PeerConnection, Peers
 from headrace.broker.replication.fetcher import ReplicaFetcher
 from headrace.broker.replication.isr_changes import IsrChanges
 from headrace.broker.replication.leader import LeaderState, Proposal
+from headrace.broker.replication.throttles import Throttle, Throttles
 from headrace.cluster.changes import Changes
 from headrace.errors import HeadraceError
 from headrace.net.node import Node
@@ -62,6 +63,7 @@ class ReplicationManager:
             client_id=f"broker-{broker.node_id}-fetcher",
             request_timeout_ms=broker.started_with.get_int("replica.socket.timeout.ms"),
         )
+        self.throttles = Throttles(broker)
         self._fetchers: dict[tuple[int, int], ReplicaFetcher] = {}
         self._changes = IsrChanges()
         self._proposed: dict[tuple[bytes, int], Partition] = {}
@@ -115,6 +117,8 @@ class ReplicationManager:
 
     def follow(self, changes: Changes) -> None:
         """After a change of the metadata: brokers that came, went or were fenced may change who is waited for."""
+        if changes.brokers_configured or changes.configured or changes.deleted:
+            self.throttles.follow(changes)
         if changes.brokers:
             node_ids = sorted(changes.brokers)
             for partition in self._broker.replicas.partitions.values():
@@ -204,6 +208,10 @@ class _Settings:
     @property
     def broker_epoch(self) -> int:
         return self._manager.broker_epoch_here
+
+    @property
+    def throttle(self) -> Throttle | None:
+        return self._manager.throttles.follower
 
     def setting(self, key: str) -> int:
         return self._manager.setting(key)

@@ -13,6 +13,7 @@ from tests.broker.replication.trio import NODES, TOPIC, TOPIC_ID, Trio, simulate
 from headrace.broker.partition import Partition
 from headrace.broker.replication import copying
 from headrace.broker.replication.copying import StaleAnswerError
+from headrace.cluster import brokers as registrations
 from headrace.cluster.decision import Decision
 from headrace.cluster.records import PartitionChangeRecord
 from headrace.errors import ErrorCode
@@ -187,6 +188,24 @@ def test_below_the_minimum_acks_all_is_refused_and_nothing_is_committed() -> Non
         assert trio.partition(1).high_watermark == 1
 
     simulated(test, settings={"min.insync.replicas": "2"})
+
+
+@pytest.mark.parametrize("timeout_ms", [0, -1])
+def test_who_does_not_wait_for_replicas_is_told_so_at_once_and_its_records_are_kept(timeout_ms: int) -> None:
+    async def test(trio: Trio) -> None:
+        await trio.create_topic()
+        result = await produced(trio, 1, b"one", timeout_ms=timeout_ms)
+        # Where it was written is told, though nobody knows yet whether it stays.
+        assert (result.error_code, result.base_offset) == (ErrorCode.REQUEST_TIMED_OUT, 0)
+        await until(lambda: logs_are_equal(trio))
+        assert values(await fetched(trio, 2)) == [b"one"]
+        # What needs no other replica is there at once.
+        await trio.decide(registrations.fence(trio.image, 2))
+        await trio.decide(registrations.fence(trio.image, 3))
+        result = await produced(trio, 1, b"two", timeout_ms=timeout_ms)
+        assert (result.error_code, result.base_offset) == (ErrorCode.NONE, 1)
+
+    simulated(test)
 
 
 def test_a_leader_that_was_replaced_commits_nothing_and_is_cut() -> None:

@@ -21,14 +21,15 @@ from headrace.cluster.image import Endpoint, InconsistentMetadataError, Partitio
 from headrace.cluster.records import ConfigRecord, MetadataRecord, ProducerIdsRecord, ResourceType, TopicRecord
 from headrace.cluster.store import Store
 from headrace.cluster.store.directory_session import DirectorySession
-from headrace.cluster.store.kazoo_session import KazooSession
+from headrace.cluster.store.kazoo_session import KazooSession, ZooKeeperAccess
 from headrace.cluster.store.metadata_log import DIRECTORY_NAME, MetadataLog
 from headrace.cluster.store.node_store import NodeStore
 from headrace.cluster.store.session import StoreSession
 from headrace.cluster.topic_names import INTERNAL_TOPICS, name_problem
-from headrace.config import ConfigError
+from headrace.config import ConfigError, Password
 from headrace.errors import KafkaStorageError
 from headrace.log import FoundLog, Log, LogDirectories, LogFate, meta_properties
+from headrace.net.zookeeper import kazoo_handler, zookeeper_context
 from headrace.runtime import DiskError, Runtime
 from headrace.topics import TopicPartition
 
@@ -69,7 +70,8 @@ def shared_store(runtime: Runtime, config: BrokerConfig) -> Store | None:
     timeout_s = config.get_int("zookeeper.session.timeout.ms") / 1000
     session: Callable[[], StoreSession]
     if zookeeper:
-        session = functools.partial(KazooSession, runtime, str(zookeeper), timeout_s=timeout_s)
+        access = zookeeper_access(config)
+        session = functools.partial(KazooSession, runtime, str(zookeeper), timeout_s=timeout_s, access=access)
         where = f"ZooKeeper ({zookeeper})"
     elif directory:
         session = functools.partial(DirectorySession, runtime, str(directory), timeout_s=timeout_s)
@@ -78,6 +80,29 @@ def shared_store(runtime: Runtime, config: BrokerConfig) -> Store | None:
         return None
     _check_number(config)
     return NodeStore(runtime, session, timeout_s=timeout_s, where=where)
+
+
+def zookeeper_access(config: BrokerConfig) -> ZooKeeperAccess:
+    """Whether connections to ZooKeeper are TLS, and as whom this broker comes to it."""
+    make_handler = None
+    if config.get_bool("zookeeper.ssl.client.enable"):
+        try:
+            make_handler = functools.partial(kazoo_handler, zookeeper_context(config.values))
+        except (ValueError, OSError) as error:
+            key = "zookeeper.ssl.client.enable"
+            raise ConfigError({key: f"{key}: TLS cannot be set up by zookeeper.ssl.*: {error}"}) from error
+    given = config["headrace.zookeeper.digest"]
+    digest = given.value if isinstance(given, Password) else None
+    if digest is not None and not all(digest.partition(":")):
+        raise ConfigError({"headrace.zookeeper.digest": "headrace.zookeeper.digest: give it as user:password"})
+    sets_acl = config.get_bool("zookeeper.set.acl")
+    if sets_acl and digest is None and (make_handler is None or not config["zookeeper.ssl.keystore.location"]):
+        words = (
+            "ZooKeeper has to know whose the nodes are: give headrace.zookeeper.digest, or zookeeper.ssl.client.enable "
+            "with a certificate in zookeeper.ssl.keystore.location, the same for all brokers (SASL is not there)"
+        )
+        raise ConfigError({"zookeeper.set.acl": f"zookeeper.set.acl: {words}"})
+    return ZooKeeperAccess(make_handler, digest, sets_acl)
 
 
 def _check_number(config: BrokerConfig) -> None:

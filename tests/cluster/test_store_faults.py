@@ -28,6 +28,7 @@ from headrace.cluster.store.session import (
     NodeMissingError,
     NodeNotEmptyError,
     Operation,
+    SessionExpiredError,
     StoreSession,
     Write,
 )
@@ -149,6 +150,32 @@ def test_an_append_that_fails_after_its_controller_was_elected_again_ends_only_i
         await store.close()
 
     run_model(main)
+
+
+def test_a_session_that_ended_while_its_process_stood_still_learns_of_it_from_a_file_that_was_begun_anew() -> None:
+    """Else its broker would not register again, and stay fenced as long as it lives."""
+
+    async def main(directory: str) -> None:
+        runtime = real_runtime()
+        still = DirectorySession(runtime, directory, timeout_s=6.0, poll_s=3600.0)
+        other = DirectorySession(runtime, directory, timeout_s=6.0, rewrite_after_bytes=1000)
+        try:
+            await still.start()
+            await other.start()
+            await still.apply([Create("/brokers", b""), Create("/brokers/1", b"", is_ephemeral=True)])
+            still._until_due = asyncio.Event().wait  # type: ignore[method-assign, assignment]  # it looks at nothing
+            await other._locked(lambda: other._tree.expire(still.name))
+            await other.apply([Create("/large", bytes(2000))])
+            assert other._tree._generation == 1
+            with pytest.raises(SessionExpiredError):
+                await still.get("/brokers/1")
+        finally:
+            await still.close()
+            await other.close()
+            await runtime.close()
+
+    with tempfile.TemporaryDirectory(prefix="headrace-store-") as directory:
+        asyncio.run(main(directory))
 
 
 def test_a_store_that_was_emptied_is_said_to_whoever_registers() -> None:

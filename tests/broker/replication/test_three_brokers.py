@@ -17,6 +17,7 @@ from headrace.cluster import brokers as registrations
 from headrace.cluster.decision import Decision
 from headrace.cluster.records import PartitionChangeRecord
 from headrace.errors import ErrorCode
+from headrace.protocol.messages.alter_partition import AlterPartitionRequest, AlterPartitionResponse
 from headrace.protocol.messages.delete_records import (
     DeleteRecordsPartition,
     DeleteRecordsRequest,
@@ -257,6 +258,40 @@ def test_the_controller_is_asked_again_until_it_answers() -> None:
         trio.controller_is_reached = True
         await until(lambda: set(trio.state.isr) == {1, 2})
         await until(lambda: trio.partition(1).high_watermark == 2)
+
+    simulated(test)
+
+
+def test_a_defect_does_not_keep_a_lagging_follower_in_sync(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever goes wrong once, the leader looks again and asks again."""
+
+    async def test(trio: Trio) -> None:
+        await trio.create_topic(partitions=2)
+        manager, first = trio.broker(1).replication, trio.partition(1, 0)
+        ask, check = manager.ask_controller, Partition.check_in_sync
+        failed: list[str] = []
+
+        async def ask_badly(request: AlterPartitionRequest) -> AlterPartitionResponse:
+            if "ask" not in failed:
+                failed.append("ask")
+                raise ZeroDivisionError
+            return await ask(request)
+
+        def check_badly(partition: Partition) -> None:
+            if partition is first and "check" not in failed:
+                failed.append("check")
+                raise ZeroDivisionError
+            check(partition)
+
+        manager.ask_controller = ask_badly
+        monkeypatch.setattr(Partition, "check_in_sync", check_badly)
+        trio.simulation.network.partition(["b3"], ["b1", "b2"])
+        for index in (0, 1):
+            client = await trio.client(1)
+            await client.request(raw.produce_request(TOPIC, index, raw.batch([b"x"])), 10, timeout_s=WAIT_S)
+            client.close()
+        await until(lambda: all(3 not in state.isr for state in trio.image.topics[TOPIC].partitions))
+        assert sorted(failed) == ["ask", "check"]
 
     simulated(test)
 

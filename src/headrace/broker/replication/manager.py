@@ -31,6 +31,7 @@ logger = logging.getLogger("headrace.broker.replication")
 AskController: TypeAlias = Callable[[AlterPartitionRequest], Awaitable[AlterPartitionResponse]]
 
 ASK_AGAIN_S = 0.1
+DEFECT_PAUSE_S = 1.0
 
 
 class _Peer:
@@ -171,6 +172,12 @@ class ReplicationManager:
             except asyncio.CancelledError:
                 self._changes.unanswered()
                 raise
+            except Exception:
+                # A defect of ours: as long as nobody takes a lagging follower out, whoever waits for it waits on.
+                logger.exception("asking the controller about in-sync replicas failed, by a defect: please report it")
+                self._changes.unanswered()
+                await asyncio.sleep(DEFECT_PAUSE_S)
+                continue
             for key in self._changes.answered(response, self.now_ms()):
                 partition = self._proposed.pop(key, None)
                 if partition is not None:
@@ -184,7 +191,11 @@ class ReplicationManager:
             await asyncio.sleep(self.lag_time_max_ms / 2000)
             for partition in list(self._broker.replicas.partitions.values()):
                 if partition.state is not None:
-                    partition.check_in_sync()
+                    try:
+                        partition.check_in_sync()
+                    except Exception:
+                        # A defect of ours: the followers of the others are looked at all the same.
+                        logger.exception("%s: who lags cannot be told, by a defect: please report it", partition.key)
 
     async def close(self) -> None:
         self._is_closed = True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 from pathlib import Path
 
 import pytest
@@ -37,6 +38,16 @@ def test_a_plan_is_made_run_and_undone(headrace: Command, topic: str, tmp_path: 
     file.write_text(json.dumps({"version": 1, "partitions": [{"topic": topic, "partition": 0, "replicas": [1]}]}))
     assert headrace("reassign", "run", str(file)).code == Exit.OK
     assert "nothing is being moved" in headrace("reassign", "cancel").err
+
+
+def test_a_cluster_is_not_started_where_another_listens(command: Command, tmp_path: Path) -> None:
+    """Else that one would be taken for its broker, and be written to."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        result = command("cluster", "start", "-n", "1", "--dir", str(tmp_path / "cluster"), "--port", str(port))
+    assert result.code != Exit.OK
+    assert f"cannot listen on 127.0.0.1:{port}" in result.err
+    assert list(tmp_path.rglob("*.log")) == []
 
 
 def test_throttles_stay_as_long_as_something_is_moved(

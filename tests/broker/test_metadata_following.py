@@ -179,6 +179,30 @@ def test_a_store_that_is_away_is_an_error_of_the_request(failure: Exception) -> 
     run(main)
 
 
+def test_how_an_append_of_an_earlier_epoch_ends_is_nothing_to_the_next_one() -> None:
+    """A broker that is elected again while its last append as the controller before is still under way."""
+
+    async def main(world: World) -> None:
+        world.store.may_append.clear()
+        creating = asyncio.ensure_future(world.create("early"))
+        while not world.store.appends:
+            await asyncio.sleep(0)
+        world.service.resign("its session is over")
+        world.store.failure = OutcomeUnknownError("the session is over")
+        epoch = await world.store.elect(StoreMember(1, bytes(16)))
+        taking_over = asyncio.ensure_future(world.service.take_over(epoch))
+        await asyncio.sleep(1)
+        world.store.may_append.set()
+        await asyncio.sleep(1)
+        world.store.failure = None
+        await taking_over
+        assert await creating == ErrorCode.NOT_CONTROLLER
+        assert world.service.epoch == epoch
+        assert await world.create("late") == ErrorCode.NONE
+
+    run(main)
+
+
 def test_a_topic_that_was_deleted_and_created_again_is_two_to_whoever_hears_of_both_at_once() -> None:
     async def main(world: World) -> None:
         late = FakeReplicas()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from tests.log.test_directories_names import damage
 
 from headrace.broker import startup
 from headrace.broker.broker import Broker
@@ -15,6 +16,11 @@ from headrace.cluster.store import StoreMember, WrongClusterError
 from headrace.cluster.store.model import ZooKeeperModel
 from headrace.config import ConfigError
 from headrace.errors import ErrorCode
+from headrace.protocol.messages.alter_partition_reassignments import (
+    AlterPartitionReassignmentsRequest,
+    ReassignablePartition,
+    ReassignableTopic,
+)
 from headrace.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from headrace.protocol.messages.delete_topics import DeleteTopicsRequest
 from headrace.protocol.messages.describe_quorum import DescribeQuorumRequest, QuorumPartition, QuorumTopic
@@ -24,7 +30,7 @@ from headrace.runtime import real_runtime
 from headrace.runtime.simulated import DiskFault, Simulation
 
 from . import raw
-from .several import SeveralBrokers, SharingBroker, run_several
+from .several import SESSION_S, SeveralBrokers, SharingBroker, run_several
 from .sim import INIT_PRODUCER_ID_VERSION, METADATA_VERSION
 
 
@@ -167,6 +173,24 @@ def test_when_the_controller_dies_another_takes_over_and_fences_it(seed: int) ->
         assert set(back.image.topics) == {"wide", "after"}
 
     run_several(main, seed)
+
+
+def test_a_controller_that_has_just_started_fences_whoever_died_before_without_waiting_another_time_out() -> None:
+    async def main(cluster: SeveralBrokers) -> None:
+        await asyncio.sleep(3)
+        fresh = cluster.other_than(cluster.controller_id())
+        others = [node_id for node_id in cluster.brokers if node_id != fresh]
+        await cluster.brokers[fresh].stop()
+        await cluster.brokers[fresh].start()
+        for node_id in others:
+            cluster.brokers[node_id].kill()
+        took_s = await cluster.until(lambda: cluster.controller_id() == fresh)
+        # As soon as their sessions are over, though the store is known to this broker for less than a time-out.
+        image = cluster.running(fresh).image
+        took_s += await cluster.until(lambda: all(image.brokers[node_id].fenced for node_id in others))
+        assert took_s < SESSION_S + 0.5
+
+    run_several(main)
 
 
 def test_a_broker_that_stops_hands_over_what_it_leads_first() -> None:
@@ -352,6 +376,84 @@ def test_a_failed_directory_of_any_broker_is_led_by_others_and_the_broker_by_its
             await cluster.until(lambda t=topic, i=index: failing in watcher.image.topics[t].partitions[i].isr)  # type: ignore[misc]
 
     run_several(main, settings={"log.dirs": "/data/one,/data/two"})
+
+
+def test_a_replica_whose_log_could_not_be_made_is_led_by_others() -> None:
+    async def main(cluster: SeveralBrokers) -> None:
+        failing = cluster.other_than(cluster.controller_id())
+        watcher = cluster.running(cluster.other_than(failing))
+        cluster.brokers[failing].host.disk.inject(DiskFault("*", under="/data/two", times=None))
+        assert await create(cluster, cluster.other_than(failing), "new", partitions=6, replicas=3) == ErrorCode.NONE
+        broker = cluster.running(failing)
+        await cluster.until(lambda: bool(broker.replicas.offline))
+
+        def is_told() -> bool:
+            states = watcher.image.topics["new"].partitions
+            lost = {index for topic, index in broker.replicas.offline if topic == "new"}
+            return all((failing in state.isr) == (index not in lost) for index, state in enumerate(states))
+
+        await cluster.until(is_told)
+        states = watcher.image.topics["new"].partitions
+        assert all(states[index].leader not in (failing, -1) for _, index in broker.replicas.offline)
+
+    run_several(main, settings={"log.dirs": "/data/one,/data/two"})
+
+
+def test_a_replica_whose_log_is_damaged_can_be_moved_away_and_back() -> None:
+    """It has nothing to do with the log that could not be opened when it is made anew."""
+
+    async def main(cluster: SeveralBrokers) -> None:
+        assert await create(cluster, 1, "shared", partitions=1, replicas=3) == ErrorCode.NONE
+        state = cluster.running(1).image.topics["shared"].partitions[0]
+        damaged = next(node_id for node_id in cluster.brokers if node_id not in (state.leader, cluster.controller_id()))
+        others = [node_id for node_id in cluster.brokers if node_id != damaged]
+        for _ in range(5):
+            await cluster.client(state.leader).request(
+                raw.produce_request("shared", 0, raw.batch([b"x" * 100])), raw.PRODUCE_VERSION
+            )
+        machine = cluster.brokers[damaged]
+        # Twice: what was on its disk when it was stopped is damaged when it was killed.
+        await machine.stop()
+        await machine.start()
+        machine.kill()
+        machine.host.restart()
+        damage(machine.host, "/data/shared-0")
+        await machine.start()
+        broker = cluster.running(damaged)
+        assert broker.replicas.offline == [("shared", 0)]
+        for replicas in (others, [*others, damaged]):
+            topic = ReassignableTopic(
+                name="shared", partitions=[ReassignablePartition(partition_index=0, replicas=replicas)]
+            )
+            request = AlterPartitionReassignmentsRequest(topics=[topic], timeout_ms=10_000)
+            answer = await cluster.client(others[0]).request(request, 0, 30.0)
+            assert answer.responses[0].partitions[0].error_code == ErrorCode.NONE
+            wanted = set(replicas)
+            await cluster.until(lambda w=wanted: set(broker.image.topics["shared"].partitions[0].isr) == w)  # type: ignore[misc]
+        assert broker.partition("shared", 0).log.end_offset == 5
+
+    run_several(main, settings={"log.dirs": "/data"})
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_a_broker_that_comes_back_without_a_directory_was_not_stopped_cleanly(is_there: bool) -> None:
+    """It would stay eligible as one that has all that was committed, and lead with an empty log."""
+
+    async def main(cluster: SeveralBrokers) -> None:
+        assert await create(cluster, 1, "shared", partitions=6, replicas=3) == ErrorCode.NONE
+        first, second = [node_id for node_id in cluster.brokers if node_id != cluster.controller_id()]
+        stopped_in = cluster.running(second).broker_epoch
+        for node_id in (first, second):
+            await cluster.brokers[node_id].stop()
+        if not is_there:
+            cluster.brokers[second].settings["log.dirs"] = "/data/one"
+        await cluster.brokers[second].start()
+        membership = cluster.running(second).membership
+        assert membership is not None
+        assert membership._registration is not None
+        assert membership._registration.stopped_in_epoch == (stopped_in if is_there else -1)
+
+    run_several(main, settings={"log.dirs": "/data/one,/data/two", "min.insync.replicas": "2"})
 
 
 def test_a_broker_whose_session_is_over_leads_nothing_until_it_is_registered_again() -> None:

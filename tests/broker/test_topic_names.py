@@ -247,6 +247,32 @@ def test_a_directory_that_comes_back_to_other_metadata_is_kept() -> None:
     simulate(scenario, BOTH)
 
 
+def test_logs_that_come_without_metadata_keep_their_producer_ids() -> None:
+    """A new producer with the id of one in the logs would be told that its records are there, and they would not be."""
+
+    async def new_id(broker: Broker) -> int:
+        while (producer_id := broker.producer_ids.take()) is None:
+            await broker.producer_ids.fill()
+        return producer_id
+
+    async def first_life(broker: Broker) -> int:
+        await create(broker, "t")
+        producer_id = await new_id(broker)
+        written = batch(b"one", producer=(producer_id, 0, 0), timestamp=broker.runtime.clock.now_ms())
+        await given(broker.partition("t", 0).append(written))
+        return producer_id
+
+    async def scenario(machine: SimulatedBroker) -> None:
+        known = await machine.host.start(first_life(serving(machine)))
+        await machine.stop()
+        machine.host.restart().disk.rmtree(f"{A}/__cluster_metadata-0")
+        await machine.start()
+        assert serving(machine).partition("t", 0).log.end_offset == 1
+        assert await machine.host.start(new_id(serving(machine))) > known
+
+    simulate(scenario, {"log.dirs": A})
+
+
 def test_new_metadata_does_not_begin_beside_the_old() -> None:
     async def scenario(machine: SimulatedBroker) -> None:
         await machine.host.start(create(serving(machine), "t"))

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import socket
 from pathlib import Path
 
 import pytest
 from tests.cli.conftest import Command
 
 from headrace.cli.exits import Exit
+from headrace.client.admin import Admin, PartitionReassignment, Results
 from headrace.testing import EmbeddedBroker
+from headrace.topics import TopicPartition
 
 COMMANDS = ["cluster", "reassign status", "elect"]
 
@@ -35,6 +38,35 @@ def test_a_plan_is_made_run_and_undone(headrace: Command, topic: str, tmp_path: 
     file.write_text(json.dumps({"version": 1, "partitions": [{"topic": topic, "partition": 0, "replicas": [1]}]}))
     assert headrace("reassign", "run", str(file)).code == Exit.OK
     assert "nothing is being moved" in headrace("reassign", "cancel").err
+
+
+def test_a_cluster_is_not_started_where_another_listens(command: Command, tmp_path: Path) -> None:
+    """Else that one would be taken for its broker, and be written to."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        result = command("cluster", "start", "-n", "1", "--dir", str(tmp_path / "cluster"), "--port", str(port))
+    assert result.code != Exit.OK
+    assert f"cannot listen on 127.0.0.1:{port}" in result.err
+    assert list(tmp_path.rglob("*.log")) == []
+
+
+def test_throttles_stay_as_long_as_something_is_moved(
+    headrace: Command, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of two moves one is cancelled: the other goes on no faster than before."""
+    names = [f"{side}.replication.throttled.replicas" for side in ("leader", "follower")]
+    assert headrace("config", "set", "topic", topic, *(f"{name}=*" for name in names)).code == Exit.OK
+    moving = {TopicPartition(topic, index): PartitionReassignment((1,), (), ()) for index in (0, 1)}
+
+    def alter(admin: Admin, wanted: dict[TopicPartition, None]) -> Results[TopicPartition, None]:
+        for partition in wanted:
+            del moving[partition]
+        return Results(dict.fromkeys(wanted), {})
+
+    monkeypatch.setattr(Admin, "list_partition_reassignments", lambda admin: dict(moving))
+    monkeypatch.setattr(Admin, "alter_partition_reassignments", alter)
+    assert "taken back" not in headrace("reassign", "cancel", f"{topic}-0").err
+    assert "taken back" in headrace("reassign", "cancel").err
 
 
 def test_an_election_that_loses_records_is_not_held_where_nobody_can_be_asked(headrace: Command, topic: str) -> None:

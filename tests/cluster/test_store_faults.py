@@ -9,12 +9,12 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
 
 import pytest
 
-from headrace.cluster.store import OutcomeUnknownError, SessionLostError, StoreUnavailableError
+from headrace.cluster.store import OutcomeUnknownError, SessionLostError, StoreUnavailableError, WrongClusterError
 from headrace.cluster.store.directory_session import DirectorySession
 from headrace.cluster.store.model import Faults, ZooKeeperModel
 from headrace.cluster.store.node_store import NodeStore
@@ -27,6 +27,8 @@ from headrace.cluster.store.session import (
     NodeExistsError,
     NodeMissingError,
     NodeNotEmptyError,
+    Operation,
+    SessionExpiredError,
     StoreSession,
     Write,
 )
@@ -73,6 +75,120 @@ def test_an_election_whose_connection_broke_is_won_once(faults: Faults) -> None:
             assert epochs == sorted(set(epochs))
             await store.append_if_epoch(epochs[-1], topic(1))
             assert (await store.seat()) is not None
+
+    run_model(main)
+
+
+@pytest.mark.parametrize("verb", ["open", "register", "elect", "new_number", "append"])
+@pytest.mark.parametrize(
+    "refusal", [NodeExistsError("/brokers/1"), ConnectionBrokenError("lost")], ids=["node", "lost"]
+)
+def test_what_has_to_be_tried_again_is_tried_at_a_measured_pace(verb: str, refusal: Exception) -> None:
+    """A server that answers at once, or a session that does not know yet that it is lost, is not asked without end."""
+
+    async def main(home: Home) -> None:
+        home, _ = of_model(home)
+        tries: list[float] = []
+        session = home.session()
+        apply, is_refusing = session.apply, verb == "open"
+
+        async def refuse(operations: Sequence[Operation]) -> None:
+            if not is_refusing:
+                return await apply(operations)
+            tries.append(home.runtime.clock.monotonic())
+            raise refusal
+
+        session.apply = refuse  # type: ignore[method-assign]
+        home.session = lambda: session
+        store = home.store()
+        epoch = 0
+        if verb != "open":
+            await store.open("a-cluster")
+        if verb == "append":
+            epoch = await won(store)
+        is_refusing = True
+        verbs: dict[str, Callable[[], Awaitable[object]]] = {
+            "open": lambda: store.open("a-cluster"),
+            "register": lambda: store.register(member(1)),
+            "elect": lambda: store.elect(member(1)),
+            "new_number": lambda: store.new_number(1000),
+            "append": lambda: store.append_if_epoch(epoch, topic(1)),
+        }
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(2.0):
+                await verbs[verb]()
+        assert 1 <= len(tries) <= 2.0 / 0.02 + 1
+        await store.close()
+
+    run_model(main, faults=Faults(delay_s_max=0.0, lag_s_max=0.0))
+
+
+def test_an_append_that_fails_after_its_controller_was_elected_again_ends_only_its_own_epoch() -> None:
+    async def main(home: Home) -> None:
+        home, _ = of_model(home)
+        session = home.session()
+        apply, may_fail = session.apply, asyncio.Event()
+
+        async def lose(operations: Sequence[Operation]) -> None:
+            session.apply = apply  # type: ignore[method-assign]  # only this one
+            await may_fail.wait()
+            raise ConnectionBrokenError("lost")
+
+        home.session = lambda: session
+        store = home.store()
+        await store.open("a-cluster")
+        first = await won(store)
+        session.apply = lose  # type: ignore[method-assign]
+        appending = asyncio.ensure_future(store.append_if_epoch(first, topic(1)))
+        await asyncio.sleep(0.1)
+        second = await won(store)
+        may_fail.set()
+        with pytest.raises(StaleControllerEpochError):
+            await appending
+        await store.append_if_epoch(second, topic(2))
+        assert told(await store.read_from(0)) == topic(2)
+        await store.close()
+
+    run_model(main)
+
+
+def test_a_session_that_ended_while_its_process_stood_still_learns_of_it_from_a_file_that_was_begun_anew() -> None:
+    """Else its broker would not register again, and stay fenced as long as it lives."""
+
+    async def main(directory: str) -> None:
+        runtime = real_runtime()
+        still = DirectorySession(runtime, directory, timeout_s=6.0, poll_s=3600.0)
+        other = DirectorySession(runtime, directory, timeout_s=6.0, rewrite_after_bytes=1000)
+        try:
+            await still.start()
+            await other.start()
+            await still.apply([Create("/brokers", b""), Create("/brokers/1", b"", is_ephemeral=True)])
+            still._until_due = asyncio.Event().wait  # type: ignore[method-assign, assignment]  # it looks at nothing
+            await other._locked(lambda: other._tree.expire(still.name))
+            await other.apply([Create("/large", bytes(2000))])
+            assert other._tree._generation == 1
+            with pytest.raises(SessionExpiredError):
+                await still.get("/brokers/1")
+        finally:
+            await still.close()
+            await other.close()
+            await runtime.close()
+
+    with tempfile.TemporaryDirectory(prefix="headrace-store-") as directory:
+        asyncio.run(main(directory))
+
+
+def test_a_store_that_was_emptied_is_said_to_whoever_registers() -> None:
+    async def main(home: Home) -> None:
+        home, _ = of_model(home)
+        async with opened(home) as store:
+            session = home.session()
+            await session.start()
+            await session.apply([Delete("/brokers")])
+            async with asyncio.timeout(10):
+                with pytest.raises(WrongClusterError, match="emptied"):
+                    await store.register(member(1))
+            await session.close()
 
     run_model(main)
 

@@ -252,6 +252,7 @@ class Broker:
                 store = LocalStore(self.runtime, metadata_log)
             self.controller = Controller(self.node_id, config, self.runtime.rng, self.runtime.uuid)
             self.replicas = Replicas(self.runtime, self.node_id, self.directories, self.log_config)
+            self.replicas.on_lost = self._tell_of_directories
             self.metadata = MetadataService(self.runtime, store, self.controller, self.replicas)
             self.replication = ReplicationManager(self)
             self.replicas.surroundings = self.replication
@@ -261,6 +262,7 @@ class Broker:
             await self.metadata.open()
             self.metadata.follow(self._follow)
             self.metadata.follow(self.replication.follow)
+            self.replication.throttles.follow(Changes())
             await self._listen()
             if is_alone:
                 self.answers.controller_id = self.node_id
@@ -271,7 +273,7 @@ class Broker:
             self.directories.on_offline = functools.partial(_tell, loop, self._directory_failed)
             logs = await startup.open_logs(self)
             missing = startup.missing_directories(self, logs)
-            registration = startup.registration(self, missing)
+            registration = startup.registration(self, missing, logs)
             self.broker_epoch = await self._register(registration)
             await self.replicas.open_all(self.image, logs, [encode_id(directory) for directory in missing])
             self._make_waiting_later()
@@ -331,6 +333,9 @@ class Broker:
 
     def _directory_failed(self, path: str, reason: str) -> None:
         self.replicas.directory_failed(path, reason)
+        self._tell_of_directories()
+
+    def _tell_of_directories(self) -> None:
         self.acceptor.keep(asyncio.get_running_loop().create_task(self._directory_reports.tell()))
 
     def _make_waiting_later(self) -> None:

@@ -20,10 +20,10 @@ from headrace.cluster.decision import Decision
 from headrace.cluster.image import Image
 from headrace.cluster.records import MetadataRecord
 from headrace.cluster.store import (
-    DecisionTooLargeError,
     OutcomeUnknownError,
     SessionLostError,
     Store,
+    StoreError,
     StoreUnavailableError,
 )
 from headrace.errors import (
@@ -74,6 +74,9 @@ class ControllerService:
 
     async def take_over(self, epoch: int) -> None:
         """This broker was elected: decide from now on, beginning with all that its predecessors wrote."""
+        while self._writing is not None:
+            # Of an epoch of its own that is over: how that ends says nothing about this one.
+            await asyncio.wait([self._writing])
         await self._follower.catch_up()
         self._image = self._follower.image.copied()
         self.epoch = epoch
@@ -172,7 +175,8 @@ class ControllerService:
             raise NotControllerError(f"This broker is no longer the controller: {error}") from error
         except StoreUnavailableError as error:
             raise RequestTimedOutError(f"The metadata cannot be changed for now: {error}") from error
-        except DecisionTooLargeError as error:
+        except StoreError as error:
+            # Too large for it, say, or it does not let this broker write.
             raise KafkaStorageError(f"The metadata could not be written: {error}") from error
         except (DiskError, KafkaStorageError) as error:
             is_short = isinstance(error, DiskError) and error.is_shortage

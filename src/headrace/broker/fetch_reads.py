@@ -33,6 +33,7 @@ class Read:
     __slots__ = (
         "data",
         "high_watermark",
+        "is_held_back",
         "limit",
         "log",
         "partition",
@@ -49,6 +50,8 @@ class Read:
         #: Set when there is something to be looked for in it.
         self.log: Log | None = None
         self.slice: Slice | None = None
+        #: Whether a follower is given nothing for now, by a throttle.
+        self.is_held_back = False
         self.high_watermark = self.stable_offset = self.start_offset = self.limit = -1
 
 
@@ -127,6 +130,7 @@ def is_quiet(read: Read) -> bool:
         and not data.error_code
         and data.diverging_epoch is NO_DIVERGENCE
         and read.wanted.fetch_offset >= read.limit
+        and not read.is_held_back
     )
 
 

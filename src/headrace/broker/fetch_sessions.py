@@ -22,6 +22,7 @@ from headrace.errors import ErrorCode
 NO_SESSION = 0
 FULL_EPOCH = 0
 FINAL_EPOCH = -1
+NOT_TOLD = -1
 EVICTABLE_AFTER_MS = 120_000
 EPOCH_MAX = 2**31 - 1
 SESSION_PARTITION_BYTES = 600
@@ -57,7 +58,7 @@ class Kept:
         #: Its place in the order of answers: whoever gave records goes to the end, so that none starves.
         self.turn = turn
         self.watch: PartitionWatch | None = None
-        self.told_high_watermark = self.told_log_start_offset = -1
+        self.told_high_watermark = self.told_log_start_offset = NOT_TOLD
         self.told_error = False
 
 

@@ -31,6 +31,7 @@ from headrace.broker.fetch_sessions import (
     FINAL_EPOCH,
     FULL_EPOCH,
     NO_SESSION,
+    NOT_TOLD,
     FetchSession,
     PartitionKey,
     SessionPartition,
@@ -93,7 +94,7 @@ def open_fetch(broker: Broker, context: RequestContext, request: FetchRequest) -
     found = sessions.find(request.session_id, request.session_epoch, by_id)
     if isinstance(found, ErrorCode):
         return FetchResponse(error_code=found)
-    _update_session(found, wanted, request, by_id)
+    _update_session(found, wanted, request, by_id, is_follower=replica_id(request, context.api_version) >= 0)
     sessions.touch(found, now_ms)
     if not sessions.has_room(found):
         return FetchResponse(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
@@ -124,10 +125,18 @@ def _named_partitions(broker: Broker, request: FetchRequest, by_id: bool) -> dic
 
 
 def _update_session(
-    session: FetchSession, wanted: dict[PartitionKey, SessionPartition], request: FetchRequest, by_id: bool
+    session: FetchSession,
+    wanted: dict[PartitionKey, SessionPartition],
+    request: FetchRequest,
+    by_id: bool,
+    *,
+    is_follower: bool,
 ) -> None:
     for key, new in wanted.items():
         session.put(key, new)
+        if is_follower and new.kept is not None:
+            # It may have thrown away what it was told, as an answer about an epoch or a log that was over by then.
+            new.kept.told_high_watermark = NOT_TOLD
     for forgotten in request.forgotten_topics_data:
         for partition in forgotten.partitions:
             session.drop(("" if by_id else forgotten.topic, forgotten.topic_id, partition))
@@ -150,6 +159,7 @@ class Fetching:
         "replica_id",
         "request",
         "session",
+        "throttle",
         "wanted",
     )
 
@@ -173,6 +183,7 @@ class Fetching:
         self.by_id = context.api_version >= TOPIC_IDS_SINCE_VERSION
         self.replica_id = replica_id(request, context.api_version)
         self.replica_epoch = request.replica_state.replica_epoch if self.replica_id >= 0 else -1
+        self.throttle = broker.replication.throttles.leader if self.replica_id >= 0 else None
         #: What a follower's fetch says of it is noted once, however often it is looked at while it waits.
         self.is_looked_at = False
         self.isolation = Isolation.READ_UNCOMMITTED if request.isolation_level == 0 else Isolation.READ_COMMITTED
@@ -282,6 +293,8 @@ class Fetching:
         read.start_offset, read.stable_offset, read.high_watermark = log.offsets()
         if self.replica_id >= 0:
             read.limit = log.end_offset
+            if self.throttle is not None and self.throttle.holds_back(partition, self.replica_id):
+                read.is_held_back, read.limit = True, min(read.limit, wanted.fetch_offset)
         else:
             read.limit = read.high_watermark if self.isolation is Isolation.READ_UNCOMMITTED else read.stable_offset
         return read
@@ -458,7 +471,7 @@ class Fetching:
         log = partition.log
         return (
             partition.is_offline
-            or (self.replica_id >= 0 and log.end_offset != read.limit)
+            or (self.replica_id >= 0 and log.end_offset != read.limit and not read.is_held_back)
             or log.high_watermark != data.high_watermark
             or log.last_stable_offset != data.last_stable_offset
             or log.start_offset != data.log_start_offset
@@ -518,6 +531,8 @@ class Fetching:
                 topic, last = FetchableTopicResponse(topic=wanted.topic, topic_id=wanted.topic_id, partitions=[]), name
                 response.responses.append(topic)
             topic.partitions.append(data)
+            if self.throttle is not None and read.slice is not None and read.partition is not None:
+                self.throttle.count(read.partition, read.slice.length)
             if data.error_code in _TELL_LEADER:
                 tells_leader = True
         if incremental and session is not None:

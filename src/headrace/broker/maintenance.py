@@ -122,7 +122,7 @@ class Maintenance:
         """Sync the logs whose topic asks for it by time (`flush.ms`)."""
         now_ms = self._broker.runtime.clock.now_ms()
         due = [
-            self._tried(f"flush of {partition.key}", partition.turns.sync())
+            self._tried(f"flush of {partition.key}", partition.sync())
             for partition in self._partitions()
             if partition.log.config.flush_ms < NEVER_MS and partition.log.sync_due(now_ms)
         ]

@@ -305,9 +305,11 @@ class ClusterMembership:
             return None
         since = self._store.connected_since
         now = self._clock.monotonic()
-        # After the store was away all sessions may be over at once: those who live have the time to come back.
-        if since is None or now - since < self._session_s:
-            return self._session_s if since is None else self._session_s - (now - since) + 0.001
+        # After the store was away all sessions may be over at once: those who live have the time to come back. Nothing
+        # says that it was when this broker has only just started: a moment is left to those who start with it.
+        grace_s = self._session_s if self._store.was_away else min(self._heartbeat_s, self._session_s)
+        if since is None or now - since < grace_s:
+            return grace_s if since is None else grace_s - (now - since) + 0.001
         for node_id in absent:
             log.warning("broker %d is gone: it is fenced, and others lead what it led", node_id)
             with contextlib.suppress(RequestTimedOutError):

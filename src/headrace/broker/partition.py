@@ -434,6 +434,7 @@ class Partition:
             self._after(appended, nbytes)
             return appended
         if state is None or state.term.leader_epoch != epoch:
+            self._note_durable()
             if acks == -1:
                 raise NotLeaderOrFollowerError(f"{self.key}: the leader epoch ended before this was committed")
             return appended
@@ -545,6 +546,17 @@ class Partition:
             self._commits.show(high_watermark)
 
     # --- the log
+
+    async def sync(self) -> None:
+        """Make everything appended so far durable."""
+        await self.turns.sync()
+        self._note_durable()
+
+    def _note_durable(self) -> None:
+        """A leader epoch that began while something of an earlier one was not on the disk yet counts it from now on."""
+        state = self.state
+        if state is not None and state.appended(self.log.durable_end, self._surroundings.now_ms()):
+            self._was_committed()
 
     async def delete_records(self, before: int, timeout_s: float) -> int:
         """Delete what is below an offset, here and at every live replica; where the one with the oldest records begins.

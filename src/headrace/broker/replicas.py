@@ -57,6 +57,8 @@ class Replicas:
         self._writers: dict[str, DirectoryWriter] = {}
         #: Why this broker leads nothing for now, whatever the metadata says.
         self._suspended: str | None = None
+        #: Called when logs could not be made, so that the controller hears of it.
+        self.on_lost: Callable[[], None] = _nobody_hears
         self._is_open = False  # until `open_all`, which looks at every partition there is
         self._moving: dict[TopicPartition, asyncio.Task[None]] = {}
         self._move_lock = asyncio.Lock()
@@ -183,8 +185,8 @@ class Replicas:
             state = topic.partitions[index]
             known = self.partitions.get((topic.name, index))
             if self._node_id not in state.replicas:
-                if known is not None:
-                    left.append(known.key)
+                if known is not None or (topic.name, index) in self._offline:
+                    left.append(TopicPartition(topic.name, index))
             elif known is not None:
                 known.lead(leadership(state))
             elif self._is_open and (is_new or (topic.name, index) not in self._offline):
@@ -230,6 +232,7 @@ class Replicas:
         if not wanted:
             return
         made = await self.change_directories(self._make_logs, wanted)
+        lost_before = len(self.offline)
         for (topic, index, state), outcome in zip(wanted, made):
             if isinstance(outcome, _Offline):
                 if (topic.name, index) not in self._offline:  # said once, however often it is tried
@@ -238,6 +241,8 @@ class Replicas:
             else:
                 self._offline.pop((topic.name, index), None)
                 self._add(topic.name, index, outcome, state)
+        if len(self.offline) > lost_before:
+            self.on_lost()
 
     def _make_logs(self, wanted: list[tuple[TopicImage, int, PartitionImage]]) -> list[Log | _Offline]:
         made: list[Log | _Offline] = []
@@ -362,6 +367,10 @@ class Replicas:
             if self.directories.directory_of(partition.log) == directory:
                 partition.go_offline(reason)
                 self._offline[topic, index] = _Offline(reason)
+
+
+def _nobody_hears() -> None:
+    """A broker without others to lead in its place."""
 
 
 def leadership(state: PartitionImage) -> Leadership:

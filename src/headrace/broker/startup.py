@@ -18,17 +18,18 @@ from headrace.cluster.brokers import Registration
 from headrace.cluster.decision import Decision
 from headrace.cluster.features import SUPPORTED_FEATURES
 from headrace.cluster.image import Endpoint, InconsistentMetadataError, PartitionImage, partition_record
-from headrace.cluster.records import ConfigRecord, MetadataRecord, ResourceType, TopicRecord
+from headrace.cluster.records import ConfigRecord, MetadataRecord, ProducerIdsRecord, ResourceType, TopicRecord
 from headrace.cluster.store import Store
 from headrace.cluster.store.directory_session import DirectorySession
-from headrace.cluster.store.kazoo_session import KazooSession
+from headrace.cluster.store.kazoo_session import KazooSession, ZooKeeperAccess
 from headrace.cluster.store.metadata_log import DIRECTORY_NAME, MetadataLog
 from headrace.cluster.store.node_store import NodeStore
 from headrace.cluster.store.session import StoreSession
 from headrace.cluster.topic_names import INTERNAL_TOPICS, name_problem
-from headrace.config import ConfigError
+from headrace.config import ConfigError, Password
 from headrace.errors import KafkaStorageError
 from headrace.log import FoundLog, Log, LogDirectories, LogFate, meta_properties
+from headrace.net.zookeeper import kazoo_handler, zookeeper_context
 from headrace.runtime import DiskError, Runtime
 from headrace.topics import TopicPartition
 
@@ -36,6 +37,9 @@ if TYPE_CHECKING:
     from headrace.broker.broker import Broker
 
 log = logging.getLogger("headrace.broker")
+
+PRODUCER_IDS_SPARED = 1_000_000
+"""Ids above those in the logs that may have been given out: in blocks of 1,000, to brokers and transactional ids."""
 
 
 def address_overrides(config: BrokerConfig) -> dict[str, int]:
@@ -76,7 +80,8 @@ def shared_store(runtime: Runtime, config: BrokerConfig) -> Store | None:
     timeout_s = config.get_int("zookeeper.session.timeout.ms") / 1000
     session: Callable[[], StoreSession]
     if zookeeper:
-        session = functools.partial(KazooSession, runtime, str(zookeeper), timeout_s=timeout_s)
+        access = zookeeper_access(config)
+        session = functools.partial(KazooSession, runtime, str(zookeeper), timeout_s=timeout_s, access=access)
         where = f"ZooKeeper ({zookeeper})"
     elif directory:
         session = functools.partial(DirectorySession, runtime, str(directory), timeout_s=timeout_s)
@@ -85,6 +90,29 @@ def shared_store(runtime: Runtime, config: BrokerConfig) -> Store | None:
         return None
     _check_number(config)
     return NodeStore(runtime, session, timeout_s=timeout_s, where=where)
+
+
+def zookeeper_access(config: BrokerConfig) -> ZooKeeperAccess:
+    """Whether connections to ZooKeeper are TLS, and as whom this broker comes to it."""
+    make_handler = None
+    if config.get_bool("zookeeper.ssl.client.enable"):
+        try:
+            make_handler = functools.partial(kazoo_handler, zookeeper_context(config.values))
+        except (ValueError, OSError) as error:
+            key = "zookeeper.ssl.client.enable"
+            raise ConfigError({key: f"{key}: TLS cannot be set up by zookeeper.ssl.*: {error}"}) from error
+    given = config["headrace.zookeeper.digest"]
+    digest = given.value if isinstance(given, Password) else None
+    if digest is not None and not all(digest.partition(":")):
+        raise ConfigError({"headrace.zookeeper.digest": "headrace.zookeeper.digest: give it as user:password"})
+    sets_acl = config.get_bool("zookeeper.set.acl")
+    if sets_acl and digest is None and (make_handler is None or not config["zookeeper.ssl.keystore.location"]):
+        words = (
+            "ZooKeeper has to know whose the nodes are: give headrace.zookeeper.digest, or zookeeper.ssl.client.enable "
+            "with a certificate in zookeeper.ssl.keystore.location, the same for all brokers (SASL is not there)"
+        )
+        raise ConfigError({"zookeeper.set.acl": f"zookeeper.set.acl: {words}"})
+    return ZooKeeperAccess(make_handler, digest, sets_acl)
 
 
 def _check_number(config: BrokerConfig) -> None:
@@ -179,8 +207,22 @@ def _ids_not_here(broker: Broker) -> list[bytes]:
     return [directory for directory in (known.directories if known is not None else ()) if directory not in here]
 
 
-def registration(broker: Broker, missing: list[bytes]) -> Registration:
-    """What this broker tells of itself. `missing` directories stay its own, so that the next start looks for them."""
+def _lacks_a_log(broker: Broker, logs: Mapping[TopicPartition, Log]) -> bool:
+    """Whether there is no log of a replica that had everything when it was stopped: its directory is gone, say."""
+    node_id = broker.node_id
+    return any(
+        TopicPartition(topic.name, index) not in logs
+        for topic in broker.image.topics.values()
+        for index, state in enumerate(topic.partitions)
+        if node_id in state.isr or node_id in state.eligible
+    )
+
+
+def registration(broker: Broker, missing: list[bytes], logs: Mapping[TopicPartition, Log]) -> Registration:
+    """What this broker tells of itself. `missing` directories stay its own, so that the next start looks for them.
+
+    Where a log is missing it does not count as stopped cleanly: nobody is to take it for one that has everything.
+    """
     listeners = [
         Endpoint(setting.name, setting.advertised_host, setting.public_port, SECURITY_PROTOCOLS[setting.protocol])
         for setting in broker.listener_settings
@@ -193,7 +235,7 @@ def registration(broker: Broker, missing: list[bytes]) -> Registration:
         rack=None if rack is None else str(rack),
         directories=[*map(_raw_id, broker.directories.directory_ids().values()), *missing],
         features=[(name, known.low, known.high) for name, known in SUPPORTED_FEATURES.items()],
-        stopped_in_epoch=broker.directories.stopped_in_epoch,
+        stopped_in_epoch=-1 if _lacks_a_log(broker, logs) else broker.directories.stopped_in_epoch,
     )
 
 
@@ -256,6 +298,11 @@ def adopt(broker: Broker, found: list[FoundLog], logs: dict[TopicPartition, Log]
         taken.add(topic_id)
         count = 1 + max(index for index, entry in partitions.items() if entry.topic_id in (None, topic_id))
         records += _adopted(broker, topic, topic_id, count, logs)
+    known = [producer_id for opened in logs.values() for producer_id in opened.producers.producers]
+    if known:
+        # A new producer with an id that a log knows would have its first records taken for ones that are there already.
+        first = max(known) + 1 + PRODUCER_IDS_SPARED
+        records.append(ProducerIdsRecord(broker_id=broker.node_id, broker_epoch=-1, next_producer_id=first))
     return Decision(None, records)
 
 

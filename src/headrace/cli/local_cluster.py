@@ -136,6 +136,8 @@ class LocalCluster:
         """Start these and wait until they take connections; gives the seconds that it took."""
         began = time.monotonic()
         for broker in brokers:
+            _check_is_free(broker)
+        for broker in brokers:
             self._spawn(broker)
         self.save()
         for broker in brokers:
@@ -217,6 +219,19 @@ class LocalCluster:
         """As a crash does; gives back when it is gone."""
         self.signal(broker, signal.SIGKILL)
         _await_end(broker, _STOP_TIMEOUT_S)
+
+
+def _check_is_free(broker: LocalBroker) -> None:
+    """Whoever listens there already would be taken for the broker, which cannot start, and be written to."""
+    with socket.socket() as sock:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            sock.bind(("127.0.0.1", broker.port))
+        except OSError as error:
+            raise CommandError(
+                f"broker {broker.id} cannot listen on {broker.address} ({error.strerror}): stop what listens there, or "
+                "begin elsewhere with --port and another --dir"
+            ) from error
 
 
 def _await_end(broker: LocalBroker, timeout_s: float) -> bool:

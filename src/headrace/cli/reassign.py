@@ -145,7 +145,8 @@ def cancel(
             note("nothing is being moved")
             return
         results = admin.alter_partition_reassignments(dict.fromkeys(chosen))
-        _unthrottle(admin)
+        if not admin.list_partition_reassignments():
+            _unthrottle(admin)
     for partition in sorted(results.ok):
         print(f"{partition}: cancelled")
     check_errors(results.errors.values())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import cast
 
 import pytest
@@ -355,6 +356,78 @@ def test_what_waits_for_an_exchange_is_not_acknowledged_before_the_role_that_wai
         for node_id in (SECOND, THIRD):
             partition.fetched(node_id, 7, 1, 0)
         assert (await committed).base_offset == 0
+
+    simulated(test)
+
+
+def test_nothing_is_acknowledged_before_a_role_that_found_no_room_has_taken_effect(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """By then the disk is quiet again, and followers are not known yet."""
+
+    async def test(broker: Broker, partition: Partition, neighbours: Neighbours) -> None:
+        syncing = partition.writer.sync((partition.log,))
+
+        def is_full(*arguments: object) -> None:
+            raise OverloadedError("too much waits")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(partition.writer, "submit", is_full)
+            partition.lead(leads(1))
+        await syncing
+        assert partition.state is None
+        with pytest.raises(NotLeaderOrFollowerError):
+            await append(partition, b"one")
+        await asyncio.sleep(1)
+        assert partition.state is not None
+        waiting = append(partition, b"two")
+        await asyncio.sleep(1)
+        assert not waiting.done()
+        for follower in (SECOND, THIRD):
+            partition.fetched(follower, 7, 1, 0)
+        assert (await waiting).last_offset == 0, "what was refused is not in the log"
+
+    simulated(test)
+
+
+def test_a_broker_that_counts_as_dead_appends_nothing() -> None:
+    async def test(broker: Broker, partition: Partition, neighbours: Neighbours) -> None:
+        assert partition.append_at_once(raw.batch([b"one"]), -1) is not None
+        partition.suspend("the session is over")
+        assert partition.append_at_once(raw.batch([b"two"]), -1) is None
+        with pytest.raises(NotLeaderOrFollowerError):
+            await append(partition, b"two")
+        assert partition.log.end_offset == 1
+        partition.resume()
+        assert partition.append_at_once(raw.batch([b"two"]), -1) is not None
+
+    simulated(test)
+
+
+@pytest.mark.parametrize("as_follower", [False, True])
+def test_what_comes_to_the_disk_when_the_next_epoch_has_begun_is_committed_in_it(as_follower: bool) -> None:
+    """With flush.messages a leader counts what is on its disk, also what it was asked for in an epoch before."""
+
+    async def test(broker: Broker, partition: Partition, neighbours: Neighbours) -> None:
+        partition.log.config = replace(partition.log.config, flush_messages=1)
+        partition.lead(follows(1) if as_follower else leads(1))
+        if as_follower:
+            asked, answer = partition.position(), Answer(high_watermark=0, log_start_offset=0)
+            waiting = asyncio.ensure_future(copying.append(partition, asked, answer, from_leader(b"one", 0, 1)))
+        else:
+            waiting = append(partition, b"one")
+        while partition.log.end_offset == 0:
+            await asyncio.sleep(0)
+        assert partition.log.recovery_point == 0
+        partition.lead(leads(2))
+        with pytest.raises((NotLeaderOrFollowerError, StaleAnswerError)):
+            await waiting
+        while partition.state is None:
+            await asyncio.sleep(0.1)
+        for follower in (SECOND, THIRD):
+            partition.fetched(follower, 7, 1, 0)
+        assert partition.log.recovery_point == 1
+        assert partition.high_watermark == 1
 
     simulated(test)
 

@@ -6,16 +6,24 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 from tests.broker import raw
 from tests.broker.replication.trio import NODES, TOPIC, TOPIC_ID, Trio, simulated
 
+from headrace.broker.partition import Partition
+from headrace.broker.replication import copying
+from headrace.broker.replication.copying import StaleAnswerError
+from headrace.cluster import brokers as registrations
+from headrace.cluster.decision import Decision
+from headrace.cluster.records import PartitionChangeRecord
 from headrace.errors import ErrorCode
+from headrace.protocol.messages.alter_partition import AlterPartitionRequest, AlterPartitionResponse
 from headrace.protocol.messages.delete_records import (
     DeleteRecordsPartition,
     DeleteRecordsRequest,
     DeleteRecordsTopic,
 )
-from headrace.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic, PartitionData
+from headrace.protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, PartitionData
 from headrace.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from headrace.protocol.messages.produce import PartitionProduceResponse
 
@@ -107,6 +115,47 @@ def test_who_comes_to_a_follower_is_told_the_leader() -> None:
     simulated(test)
 
 
+@pytest.mark.parametrize("is_over", ["the epoch", "the log"])
+def test_a_follower_that_could_not_use_what_it_was_told_is_told_again(
+    is_over: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With nothing more to fetch, nobody else would tell it that the last record is committed."""
+
+    async def test(trio: Trio) -> None:
+        await trio.create_topic()
+        await produced(trio, 1, b"first")
+        await until(lambda: logs_are_equal(trio))
+        source = next(iter(trio.broker(2).replication._fetchers.values()))._source
+        fetch, append = source.fetch, copying.append
+        of_no_use: list[Partition] = []
+
+        async def fetch_too_late(request: FetchRequest) -> FetchResponse:
+            response = await fetch(request)
+            marks = [data.high_watermark for topic in response.responses for data in topic.partitions]
+            if marks == [2] and not of_no_use:
+                of_no_use.append(trio.partition(2))
+                if is_over == "the epoch":
+                    change = PartitionChangeRecord(partition_id=0, topic_id=TOPIC_ID, leader=1)
+                    await trio.decide(Decision(None, [change]))
+                else:
+                    monkeypatch.setattr(copying, "append", exchanged)
+            return response
+
+        async def exchanged(partition: Partition, *about: Any) -> None:
+            """As when a log is moved to another directory meanwhile."""
+            if partition in of_no_use:
+                monkeypatch.setattr(copying, "append", append)
+                raise StaleAnswerError
+            await append(partition, *about)
+
+        monkeypatch.setattr(source, "fetch", fetch_too_late)
+        await produced(trio, 1, b"second")
+        await until(lambda: bool(of_no_use))
+        await until(lambda: all(trio.partition(node_id).high_watermark == 2 for node_id in NODES))
+
+    simulated(test)
+
+
 def test_a_follower_that_is_cut_off_leaves_and_comes_back() -> None:
     async def test(trio: Trio) -> None:
         await trio.create_topic()
@@ -140,6 +189,24 @@ def test_below_the_minimum_acks_all_is_refused_and_nothing_is_committed() -> Non
         assert trio.partition(1).high_watermark == 1
 
     simulated(test, settings={"min.insync.replicas": "2"})
+
+
+@pytest.mark.parametrize("timeout_ms", [0, -1])
+def test_who_does_not_wait_for_replicas_is_told_so_at_once_and_its_records_are_kept(timeout_ms: int) -> None:
+    async def test(trio: Trio) -> None:
+        await trio.create_topic()
+        result = await produced(trio, 1, b"one", timeout_ms=timeout_ms)
+        # Where it was written is told, though nobody knows yet whether it stays.
+        assert (result.error_code, result.base_offset) == (ErrorCode.REQUEST_TIMED_OUT, 0)
+        await until(lambda: logs_are_equal(trio))
+        assert values(await fetched(trio, 2)) == [b"one"]
+        # What needs no other replica is there at once.
+        await trio.decide(registrations.fence(trio.image, 2))
+        await trio.decide(registrations.fence(trio.image, 3))
+        result = await produced(trio, 1, b"two", timeout_ms=timeout_ms)
+        assert (result.error_code, result.base_offset) == (ErrorCode.NONE, 1)
+
+    simulated(test)
 
 
 def test_a_leader_that_was_replaced_commits_nothing_and_is_cut() -> None:
@@ -191,6 +258,40 @@ def test_the_controller_is_asked_again_until_it_answers() -> None:
         trio.controller_is_reached = True
         await until(lambda: set(trio.state.isr) == {1, 2})
         await until(lambda: trio.partition(1).high_watermark == 2)
+
+    simulated(test)
+
+
+def test_a_defect_does_not_keep_a_lagging_follower_in_sync(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever goes wrong once, the leader looks again and asks again."""
+
+    async def test(trio: Trio) -> None:
+        await trio.create_topic(partitions=2)
+        manager, first = trio.broker(1).replication, trio.partition(1, 0)
+        ask, check = manager.ask_controller, Partition.check_in_sync
+        failed: list[str] = []
+
+        async def ask_badly(request: AlterPartitionRequest) -> AlterPartitionResponse:
+            if "ask" not in failed:
+                failed.append("ask")
+                raise ZeroDivisionError
+            return await ask(request)
+
+        def check_badly(partition: Partition) -> None:
+            if partition is first and "check" not in failed:
+                failed.append("check")
+                raise ZeroDivisionError
+            check(partition)
+
+        manager.ask_controller = ask_badly
+        monkeypatch.setattr(Partition, "check_in_sync", check_badly)
+        trio.simulation.network.partition(["b3"], ["b1", "b2"])
+        for index in (0, 1):
+            client = await trio.client(1)
+            await client.request(raw.produce_request(TOPIC, index, raw.batch([b"x"])), 10, timeout_s=WAIT_S)
+            client.close()
+        await until(lambda: all(3 not in state.isr for state in trio.image.topics[TOPIC].partitions))
+        assert sorted(failed) == ["ask", "check"]
 
     simulated(test)
 

@@ -29,7 +29,7 @@ async def append(partition: Partition, asked: Position, answer: Answer, records:
         appended = await partition.turns.in_turn(_append, partition, log, asked, records)
         if appended.sync_due:
             # The leader counts on what we say that we have.
-            await partition.turns.sync()
+            await partition.sync()
         partition.copied(appended, len(records))
     if partition.leader_epoch != asked.leader_epoch or not partition.is_following or partition.log is not log:
         raise StaleAnswerError

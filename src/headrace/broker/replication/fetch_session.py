@@ -40,6 +40,11 @@ class FollowerSession:
             self._changed[key] = None
             self._forgotten.pop(key, None)
 
+    def ask_again(self, key: Key) -> None:
+        """Name a partition again though nothing is new of it: what its leader said was of no use."""
+        if key in self.asked:
+            self._changed[key] = None
+
     def forget(self, key: Key) -> None:
         """Fetch it no more."""
         if self.asked.pop(key, None) is not None:

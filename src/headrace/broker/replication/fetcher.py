@@ -27,12 +27,14 @@ from headrace.records.batch import PREFIX_BYTES
 
 if TYPE_CHECKING:
     from headrace.broker.partition import Partition
+    from headrace.broker.replication.throttles import Throttle
     from headrace.runtime import Buffer, Clock
 
 logger = logging.getLogger("headrace.broker.replication")
 
 EARLIEST, LATEST = -2, -1
 FIRST_BACKOFF_MS = 50.0
+THROTTLED_S = 0.25
 
 
 class FetchSource(Protocol):
@@ -51,6 +53,11 @@ class FetcherSettings(Protocol):
 
     @property
     def broker_epoch(self) -> int: ...
+
+    @property
+    def throttle(self) -> Throttle | None:
+        """How much may be fetched of what is not in sync yet; None: as much as there is."""
+        ...
 
     def setting(self, key: str) -> int:
         """A number of the configuration in effect."""
@@ -138,14 +145,17 @@ class ReplicaFetcher:
             del self._paused[key]
             self._due[key] = None
         due, self._due = self._due, {}
+        throttle = self._settings.throttle
         for key in due:
             partition = self._partitions.get(key)
             if partition is None or key in self._paused:
                 continue
-            if self._is_ours(partition):
-                self._session.ask(key, partition.position())
-            else:
+            if not self._is_ours(partition):
                 self._drop(key)
+            elif throttle is not None and throttle.holds_back(partition, self._settings.node_id):
+                self._leave_alone(key, THROTTLED_S)
+            else:
+                self._session.ask(key, partition.position())
 
     def _is_ours(self, partition: Partition) -> bool:
         return partition.is_following and partition.leadership.leader_id == self._source.broker_id
@@ -210,7 +220,8 @@ class ReplicaFetcher:
                 key, partition, asked, step(asked, partition.position(), answer, partition.log), answer, records
             )
         except StaleAnswerError:
-            return
+            # The leader takes it as told, and would not tell it again.
+            self._session.ask_again(key)
         except HeadraceError as error:
             self._pause(key, partition, str(error))
 
@@ -218,9 +229,13 @@ class ReplicaFetcher:
         self, key: Key, partition: Partition, asked: Position, to_do: FollowerStep, answer: Answer, records: Buffer
     ) -> None:
         act = to_do.act
+        if act is Act.NOTHING:
+            raise StaleAnswerError
         if act is Act.APPEND:
             await copying.append(partition, asked, answer, records)
             self._pauses.pop(key, None)
+            if records and self._settings.throttle is not None:
+                self._settings.throttle.count(partition, len(records))
         elif act is Act.FIND_RANGE:
             start, end = await self._range(partition, asked)
             found = out_of_range(asked, partition.position(), start, end, partition.log)
@@ -242,11 +257,14 @@ class ReplicaFetcher:
         pause = self._pauses.setdefault(key, _Pause())
         longest_ms = float(self._settings.setting("replica.fetch.backoff.ms"))
         pause.backoff_ms = min(max(pause.backoff_ms * 2, FIRST_BACKOFF_MS), longest_ms)
-        pause.until = self._clock.monotonic() + pause.backoff_ms / 1000
+        self._leave_alone(key, pause.backoff_ms / 1000)
+        logger.debug("%s is not fetched for %.0f ms: %s", partition.key, pause.backoff_ms, reason)
+
+    def _leave_alone(self, key: Key, seconds: float) -> None:
+        self._pauses.setdefault(key, _Pause()).until = self._clock.monotonic() + seconds
         self._paused[key] = None
         self._due.pop(key, None)
         self._session.forget(key)
-        logger.debug("%s is not fetched for %.0f ms: %s", partition.key, pause.backoff_ms, reason)
 
     async def _range(self, partition: Partition, asked: Position) -> tuple[int, int]:
         """Where the leader's log begins and ends."""

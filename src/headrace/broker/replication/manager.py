@@ -14,6 +14,7 @@ from headrace.broker.peers import PeerConnection, Peers
 from headrace.broker.replication.fetcher import ReplicaFetcher
 from headrace.broker.replication.isr_changes import IsrChanges
 from headrace.broker.replication.leader import LeaderState, Proposal
+from headrace.broker.replication.throttles import Throttle, Throttles
 from headrace.cluster.changes import Changes
 from headrace.errors import HeadraceError
 from headrace.net.node import Node
@@ -30,6 +31,7 @@ logger = logging.getLogger("headrace.broker.replication")
 AskController: TypeAlias = Callable[[AlterPartitionRequest], Awaitable[AlterPartitionResponse]]
 
 ASK_AGAIN_S = 0.1
+DEFECT_PAUSE_S = 1.0
 
 
 class _Peer:
@@ -62,6 +64,7 @@ class ReplicationManager:
             client_id=f"broker-{broker.node_id}-fetcher",
             request_timeout_ms=broker.started_with.get_int("replica.socket.timeout.ms"),
         )
+        self.throttles = Throttles(broker)
         self._fetchers: dict[tuple[int, int], ReplicaFetcher] = {}
         self._changes = IsrChanges()
         self._proposed: dict[tuple[bytes, int], Partition] = {}
@@ -115,6 +118,8 @@ class ReplicationManager:
 
     def follow(self, changes: Changes) -> None:
         """After a change of the metadata: brokers that came, went or were fenced may change who is waited for."""
+        if changes.brokers_configured or changes.configured or changes.deleted:
+            self.throttles.follow(changes)
         if changes.brokers:
             node_ids = sorted(changes.brokers)
             for partition in self._broker.replicas.partitions.values():
@@ -167,6 +172,12 @@ class ReplicationManager:
             except asyncio.CancelledError:
                 self._changes.unanswered()
                 raise
+            except Exception:
+                # A defect of ours: as long as nobody takes a lagging follower out, whoever waits for it waits on.
+                logger.exception("asking the controller about in-sync replicas failed, by a defect: please report it")
+                self._changes.unanswered()
+                await asyncio.sleep(DEFECT_PAUSE_S)
+                continue
             for key in self._changes.answered(response, self.now_ms()):
                 partition = self._proposed.pop(key, None)
                 if partition is not None:
@@ -180,7 +191,11 @@ class ReplicationManager:
             await asyncio.sleep(self.lag_time_max_ms / 2000)
             for partition in list(self._broker.replicas.partitions.values()):
                 if partition.state is not None:
-                    partition.check_in_sync()
+                    try:
+                        partition.check_in_sync()
+                    except Exception:
+                        # A defect of ours: the followers of the others are looked at all the same.
+                        logger.exception("%s: who lags cannot be told, by a defect: please report it", partition.key)
 
     async def close(self) -> None:
         self._is_closed = True
@@ -204,6 +219,10 @@ class _Settings:
     @property
     def broker_epoch(self) -> int:
         return self._manager.broker_epoch_here
+
+    @property
+    def throttle(self) -> Throttle | None:
+        return self._manager.throttles.follower
 
     def setting(self, key: str) -> int:
         return self._manager.setting(key)

@@ -122,6 +122,11 @@ class Store(Protocol):
         """By the monotonic clock: since when the store was reached without a break. None while it is not."""
         ...
 
+    @property
+    def was_away(self) -> bool:
+        """Whether it was ever out of reach since it was opened: then others' sessions may be over, who live."""
+        ...
+
     # --- who is the controller
 
     async def elect(self, member: StoreMember) -> int | None:

@@ -44,6 +44,7 @@ T = TypeVar("T")
 _FRAME: Final = struct.Struct(">II")
 _META: Final = struct.Struct(">I")
 REWRITE_AFTER_BYTES: Final = 8 * 1024 * 1024
+EXPIRED_KEPT_MAX: Final = 1000
 POLL_S: Final = 0.1
 # The size of one file tells whether others changed anything: that is asked for more often than all else.
 _GLANCE_S: Final = 0.01
@@ -59,7 +60,8 @@ class SharedTree:
         self._directory = directory
         self._rewrite_after_bytes = rewrite_after_bytes
         self.tree = NodeTree()
-        self.expired: set[str] = set()
+        #: In the order in which they ended.
+        self.expired: dict[str, None] = {}
         self._generation = -1
         self._position = 0
         # Beyond the position there may be what a process that died has written half.
@@ -131,9 +133,10 @@ class SharedTree:
 
     def _replay(self, meta: dict[str, Any], blobs: Iterator[bytes]) -> Touched:
         if "expired" in meta:
-            self.expired.add(meta["expired"])
+            self.expired[meta["expired"]] = None
             return self.tree.expire(meta["expired"])
         if "tree" in meta:
+            self.expired.update(dict.fromkeys(meta.get("over", ())))
             self.tree.replace({path: TreeNode(next(blobs), version, owner) for path, _, version, owner in meta["tree"]})
             return Touched()
         return self.tree.apply(meta["session"], [_operation(row, blobs) for row in meta["operations"]])
@@ -153,7 +156,7 @@ class SharedTree:
 
     def expire(self, session: str) -> Touched:
         touched = self.tree.expire(session)
-        self.expired.add(session)
+        self.expired[session] = None
         self._write(_frame({"expired": session}, []))
         with contextlib.suppress(DiskError):
             self._disk.remove(self.session_path(session))
@@ -183,7 +186,9 @@ class SharedTree:
         """Begin a new file with the tree as it is."""
         old, generation = self._generation, self._generation + 1
         rows = [[path, len(node.data), node.version, node.owner] for path, node in self.tree.nodes.items()]
-        frame = _frame({"tree": rows}, [node.data for node in self.tree.nodes.values()])
+        # Whoever stood still meanwhile has to learn that it is over, and reads nothing of the file before.
+        over = list(self.expired)[-EXPIRED_KEPT_MAX:]
+        frame = _frame({"tree": rows, "over": over}, [node.data for node in self.tree.nodes.values()])
         try:
             self._disk.replace_file(self._changes_path(generation), frame)
             self._disk.replace_file(self._current_path, b"%d\n" % generation)

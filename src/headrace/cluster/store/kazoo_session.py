@@ -11,6 +11,7 @@ import asyncio
 import functools
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 from headrace.cluster.store import StoreError
@@ -43,10 +44,42 @@ class ZooKeeperUnsupportedError(StoreError):
     """`zookeeper.connect` is set, but the package that talks to ZooKeeper is missing."""
 
 
+class ZooKeeperRefusedError(StoreError):
+    """ZooKeeper does not let this broker at nodes that belong to another identity."""
+
+
+@dataclass(frozen=True, slots=True)
+class ZooKeeperAccess:
+    """How a broker comes to ZooKeeper, and whom it lets at what it makes there."""
+
+    #: What kazoo makes its connections with; None for plain ones.
+    make_handler: Callable[[], Any] | None = None
+    #: `user:password` of ZooKeeper's own scheme of that name.
+    digest: str | None = None
+    #: Whether only brokers of the same identity may change what this one makes; anyone may read it.
+    sets_acl: bool = False
+
+
+PLAIN_ACCESS: Final = ZooKeeperAccess()
+
+
+def _owned_acl() -> Any:
+    from kazoo.security import CREATOR_ALL_ACL, READ_ACL_UNSAFE
+
+    return [*CREATOR_ALL_ACL, *READ_ACL_UNSAFE]
+
+
 class KazooSession(SessionBase):
     """Implements `StoreSession`."""
 
-    def __init__(self, runtime: Runtime, connect: str, *, timeout_s: float) -> None:
+    def __init__(
+        self,
+        runtime: Runtime,
+        connect: str,
+        *,
+        timeout_s: float,
+        access: ZooKeeperAccess = PLAIN_ACCESS,
+    ) -> None:
         """`connect` is Kafka's `zookeeper.connect`: host:port pairs, and perhaps a path below which all nodes are."""
         super().__init__(runtime.clock)
         self._runtime = runtime
@@ -54,6 +87,8 @@ class KazooSession(SessionBase):
         self._hosts, _, root = connect.partition("/")
         self._root = f"/{root.strip('/')}" if root.strip("/") else ""
         self._timeout_s = timeout_s
+        self._access = access
+        self._handler: Any = None
         self._client: Any = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._watches: dict[Callable[[], None], None] = {}
@@ -68,9 +103,10 @@ class KazooSession(SessionBase):
             if self._root:
                 await self._runtime.offload(self._client.ensure_path, self._root)
         except errors.START as error:
+            problem = getattr(self._handler, "problem", "")
             await self._stop()
             raise ConnectionBrokenError(
-                f"no ZooKeeper answers at {self._hosts} within {self._timeout_s:g} s"
+                problem or f"no ZooKeeper answers at {self._hosts} within {self._timeout_s:g} s"
             ) from error
         self._become(SessionState.CONNECTED)
 
@@ -81,8 +117,13 @@ class KazooSession(SessionBase):
             raise ZooKeeperUnsupportedError(
                 "zookeeper.connect needs the package kazoo: pip install 'headrace[zookeeper]'"
             ) from error
+        access = self._access
+        self._handler = None if access.make_handler is None else access.make_handler()
         return KazooClient(
             hosts=self._hosts,
+            handler=self._handler,
+            auth_data=None if access.digest is None else [("digest", access.digest)],
+            default_acl=_owned_acl() if access.sets_acl else None,
             timeout=self._timeout_s,
             # For ever: whether the session is over is a server's word, not a matter of tries.
             connection_retry={"max_tries": -1, "delay": 0.05, "backoff": 2, "max_delay": 1.0, "ignore_expire": False},
@@ -242,6 +283,7 @@ class _Errors:
         self.MISSING = exceptions.NoNodeError
         self.ROLLED_BACK = (exceptions.RolledBackError, exceptions.RuntimeInconsistency)
         self._expired = (exceptions.SessionExpiredError, exceptions.AuthFailedError)
+        self._refused = exceptions.NoAuthError
         self._nodes: tuple[tuple[type[Exception], type[NodeError]], ...] = (
             (exceptions.NoNodeError, NodeMissingError),
             (exceptions.NodeExistsError, NodeExistsError),
@@ -255,6 +297,11 @@ class _Errors:
                 return ours(path)  # type: ignore[call-arg]  # each of them takes the path alone
         if isinstance(error, self._expired):
             return SessionExpiredError("ZooKeeper says that the session is over")
+        if isinstance(error, self._refused):
+            return ZooKeeperRefusedError(
+                f"ZooKeeper does not let this broker at {path}, which was made by another identity: give it that one "
+                "(headrace.zookeeper.digest, or the certificate in zookeeper.ssl.keystore.location)"
+            )
         # Connection lost or closed, session moved, operation timed out: it was done, or not.
         return ConnectionBrokenError(f"the connection to ZooKeeper was lost ({type(error).__name__})")
 

@@ -54,6 +54,10 @@ class LocalStore:
     def connected_since(self) -> float | None:
         return self._since
 
+    @property
+    def was_away(self) -> bool:
+        return False
+
     async def elect(self, member: StoreMember) -> int | None:
         epoch = await self._runtime.offload(self._log.elect, member.node_id)
         self._seat = Seat(epoch, member)

@@ -37,6 +37,8 @@ class NodeLink:
         self.where = where
         self._session: StoreSession | None = None
         self._changed = asyncio.Event()
+        #: Whether a session was ever suspended, or over before it was closed.
+        self.was_away = False
 
     @property
     def session(self) -> StoreSession | None:
@@ -68,6 +70,8 @@ class NodeLink:
             self._tell()
 
     def _tell(self) -> None:
+        if self._session is not None and self._session.state is not SessionState.CONNECTED:
+            self.was_away = True
         self._changed.set()
         self._changed = asyncio.Event()
 
@@ -126,6 +130,14 @@ class NodeLink:
         except SessionExpiredError as error:
             # It may have been made in the session's last moments.
             raise ConnectionBrokenError(f"the session with {self.where} is over: {error}") from error
+
+    async def before_another_try(self) -> None:
+        """After a change that did not fit, or was not answered: rest, then see what others have changed meanwhile.
+
+        What this session was shown may be older than what its change was held against, and would not fit again.
+        """
+        await asyncio.sleep(_PAUSE_S)
+        await self.read(lambda session: session.sync())
 
     async def other_than(self, known: Sequence[T], look: Callable[[StoreSession, Watch | None], Awaitable[T]]) -> T:
         """What `look` finds; where something is `known`, as soon as it is not that."""

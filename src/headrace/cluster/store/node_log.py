@@ -256,7 +256,8 @@ class NodeLog:
                 await self._append_node(won, place.number, data, nonce)
             except StoreUnavailableError:
                 if index == 0:
-                    self._end = end  # it was not even sent
+                    if self._end is None:
+                        self._end = end  # it was not even sent
                     raise
                 raise OutcomeUnknownError(f"{self._link.where} was lost in the middle of a decision.") from None
             place = _Place(next_offset, place.number + 1)
@@ -285,7 +286,7 @@ class NodeLog:
                 raise StaleControllerEpochError(f"The controller of epoch {won.epoch} lost its session.") from error
             # It was written, or not, or by another.
             try:
-                await self._link.read(lambda session: session.sync())
+                await self._link.before_another_try()
                 found = await self._link.read(lambda session: session.get(path))
             except (StoreUnavailableError, SessionLostError) as error:
                 raise OutcomeUnknownError(f"{reason}; whether the metadata was written is not known") from error
@@ -301,7 +302,7 @@ class NodeLog:
                 await self._link.change([Check(EPOCH, won.version), *operations])
                 return
             except ConnectionBrokenError:
-                continue
+                await self._pause(won)
             except SessionLostError as error:
                 raise StaleControllerEpochError(f"The controller of epoch {won.epoch} lost its session.") from error
             except NodeError as error:
@@ -310,6 +311,12 @@ class NodeLog:
                 if done is None or not isinstance(error, done):
                     raise InconsistentMetadataError(f"{self._link.where}: {error}") from error
                 return
+
+    async def _pause(self, won: Won) -> None:
+        try:
+            await self._link.before_another_try()
+        except SessionLostError as error:
+            raise StaleControllerEpochError(f"The controller of epoch {won.epoch} lost its session.") from error
 
     # --- snapshots
 

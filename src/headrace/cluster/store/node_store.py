@@ -88,7 +88,7 @@ class NodeStore:
             try:
                 await self._link.change([Create(path, data)])
             except (NodeExistsError, ConnectionBrokenError):
-                continue
+                await self._link.before_another_try()
 
     def _emptied(self, path: str) -> WrongClusterError:
         return WrongClusterError(f"{self._link.where}{path} is gone: the store was emptied while it was in use")
@@ -98,15 +98,14 @@ class NodeStore:
         while True:
             node = await self._link.read(lambda session: session.get(NUMBERS))
             if node is None:
-                raise WrongClusterError(
-                    f"{self._link.where}{NUMBERS} is gone: the store was emptied while it was in use"
-                )
+                raise self._emptied(NUMBERS)
             given = int(node.data) + 1
             try:
                 await self._link.change([Write(NUMBERS, b"%d" % given, node.version)])
+                return above + given
             except (NodeError, ConnectionBrokenError):
-                continue  # another was given it, or perhaps we were: one that nobody has is no loss
-            return above + given
+                # Another was given it, or perhaps we were: one that nobody has is no loss.
+                await self._link.before_another_try()
 
     async def close(self) -> None:
         self._won = self._registered_in = None
@@ -132,12 +131,15 @@ class NodeStore:
                     return
                 # Of an earlier session of ours, and about to go with it.
                 operations.insert(0, Delete(path, node.version))
+            session = self._link.session
             try:
                 await self._link.change(operations)
+                self._registered_in = session
+                return
             except (NodeError, ConnectionBrokenError):
-                continue
-            self._registered_in = self._link.session
-            return
+                await self._link.before_another_try()
+            if await self._link.read(lambda session: session.get(BROKERS)) is None:
+                raise self._emptied(BROKERS)
 
     async def members(self, known: Mapping[int, StoreMember] | None = None) -> dict[int, StoreMember]:
         async def look(session: StoreSession, watch: Watch | None) -> dict[int, StoreMember]:
@@ -158,6 +160,10 @@ class NodeStore:
     def connected_since(self) -> float | None:
         return self._link.connected_since
 
+    @property
+    def was_away(self) -> bool:
+        return self._link.was_away
+
     # --- who is the controller
 
     async def seat(self, *other_than: Seat | None) -> Seat | None:
@@ -177,6 +183,7 @@ class NodeStore:
                 await self._log.take_over(won)
                 self._won = won
                 return won.epoch
+            await self._link.before_another_try()
 
     async def _stand(self, member: StoreMember) -> Won | None:
         """One try to be elected. None: another is the controller. Without a session: to be tried again."""
@@ -216,7 +223,8 @@ class NodeStore:
         try:
             return await self._log.append(won, records)
         except (StaleControllerEpochError, OutcomeUnknownError):
-            self._won = None
+            if self._won is won:  # and not elected again since
+                self._won = None
             raise
 
     def _elected(self, epoch: int) -> Won:

@@ -1,0 +1,184 @@
+"""Coming to ZooKeeper by TLS and as somebody: what is set up, what is refused, and that nothing is left lying."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.client.test_tls import make_certificate
+
+from headrace.broker.startup import zookeeper_access
+from headrace.cluster.broker_config import BrokerConfig
+from headrace.cluster.store import StoreUnavailableError
+from headrace.cluster.store.kazoo_session import KazooSession, ZooKeeperAccess, ZooKeeperRefusedError
+from headrace.cluster.store.node_store import NodeStore
+from headrace.config import ConfigError
+from headrace.net.zookeeper import kazoo_handler
+from headrace.runtime import real_runtime
+from headrace.testing import FaultProxy, ZooKeeperProcess
+
+from .store_homes import member, topic, zookeeper
+from .test_store import told, won
+
+pytest.importorskip("kazoo")
+pytest.importorskip("cryptography")
+
+
+def access(**settings: Any) -> ZooKeeperAccess:
+    values = {name.replace("_", "."): value for name, value in settings.items()}
+    return zookeeper_access(BrokerConfig.parse(values))
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_certificate(tmp_path_factory.mktemp("tls") / "both.pem")
+
+
+# --- settings ---------------------------------------------------------------------------------------------------------
+
+
+def test_without_settings_it_is_plain() -> None:
+    assert access() == ZooKeeperAccess()
+
+
+@pytest.mark.parametrize(
+    ("settings", "problem"),
+    [
+        ({"zookeeper_ssl_truststore_location": "/no/such/file"}, "cannot be read"),
+        ({"zookeeper_ssl_truststore_location": __file__}, "keytool -importkeystore"),
+        ({"zookeeper_ssl_enabled_protocols": "SSLv3"}, "has none of TLSv1.2"),
+        ({"zookeeper_ssl_crl_enable": "true"}, "not looked for; set it to false"),
+    ],
+)
+def test_what_tls_cannot_be_set_up_by_is_refused(settings: dict[str, str], problem: str) -> None:
+    with pytest.raises(ConfigError, match=problem):
+        access(zookeeper_ssl_client_enable="true", **settings)
+
+
+def test_nodes_of_ones_own_need_an_identity(certificate: Path) -> None:
+    with pytest.raises(ConfigError, match=r"headrace\.zookeeper\.digest"):
+        access(zookeeper_set_acl="true")
+    with pytest.raises(ConfigError, match="user:password"):
+        access(headrace_zookeeper_digest="nobody")
+    assert access(zookeeper_set_acl="true", headrace_zookeeper_digest="us:secret") == ZooKeeperAccess(
+        None, "us:secret", sets_acl=True
+    )
+    found = access(
+        zookeeper_set_acl="true",
+        zookeeper_ssl_client_enable="true",
+        zookeeper_ssl_keystore_location=str(certificate),
+    )
+    assert found.sets_acl
+    assert found.make_handler is not None
+
+
+def test_what_is_decrypted_is_not_waited_for(certificate: Path) -> None:
+    """Two answers in one piece: when the first is read the socket has nothing more, and yet there is the second."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate)
+
+    def serve() -> None:
+        accepted, _ = listener.accept()
+        with context.wrap_socket(accepted, server_side=True) as connection:
+            connection.sendall(b"firstsecond")
+            connection.recv(1)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        serving = threading.Thread(target=serve)
+        serving.start()
+        handler = kazoo_handler(ssl.create_default_context(cafile=str(certificate)))
+        with handler.create_connection(listener.getsockname(), hostname="127.0.0.1", timeout=10) as connection:
+            assert connection.recv(5) == b"first"
+            # Without end, if it looked at the socket alone.
+            assert handler.select([connection], [], [], 60) == ([connection], [], [])
+            assert connection.recv(6) == b"second"
+            assert handler.select([connection], [], [], 0) == ([], [], [])
+            connection.sendall(b"!")
+        serving.join()
+
+
+# --- a real server ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[ZooKeeperProcess]:
+    with zookeeper() as process:
+        yield process
+
+
+def run_store(where: str, accesses: list[ZooKeeperAccess], main: Any, timeout_s: float = 6.0) -> None:
+    async def run() -> None:
+        runtime = real_runtime()
+
+        def store(given: ZooKeeperAccess) -> NodeStore:
+            return NodeStore(
+                runtime,
+                lambda: KazooSession(runtime, where, timeout_s=timeout_s, access=given),
+                timeout_s=timeout_s,
+                where="ZooKeeper",
+            )
+
+        try:
+            await main(*map(store, accesses))
+        finally:
+            await runtime.close()
+
+    asyncio.run(run())
+
+
+@pytest.mark.slow
+def test_a_store_behind_tls(server: ZooKeeperProcess, certificate: Path) -> None:
+    async def main(store: NodeStore) -> None:
+        await store.open("a-cluster")
+        epoch = await won(store)
+        for number in range(40):
+            await store.append_if_epoch(epoch, topic(number))
+        # Many answers at once, some of them in one piece.
+        async with asyncio.timeout(3):
+            expected = [record for number in range(40) for record in topic(number)]
+            assert told(await store.read_from(0)) == expected
+        await store.close()
+
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate)
+    given = access(zookeeper_ssl_client_enable="true", zookeeper_ssl_truststore_location=str(certificate))
+    with FaultProxy(server.address, tls=context) as proxy:
+        run_store(f"{proxy.address}/tls", [given], main)
+
+
+@pytest.mark.slow
+def test_a_certificate_that_is_not_trusted_is_said(server: ZooKeeperProcess, certificate: Path) -> None:
+    async def main(store: NodeStore) -> None:
+        with pytest.raises(StoreUnavailableError, match=r"TLS with 127.0.0.1:\d+ failed: self.signed certificate"):
+            await store.open("a-cluster")
+
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate)
+    with FaultProxy(server.address, tls=context) as proxy:
+        run_store(f"{proxy.address}/tls", [access(zookeeper_ssl_client_enable="true")], main, timeout_s=2.0)
+
+
+@pytest.mark.slow
+def test_what_brokers_of_one_identity_made_no_other_changes(server: ZooKeeperProcess) -> None:
+    async def main(first: NodeStore, second: NodeStore, stranger: NodeStore) -> None:
+        await first.open("a-cluster")
+        epoch = await won(first)
+        await first.append_if_epoch(epoch, topic(1))
+        await second.open("a-cluster")
+        await second.register(member(2))
+        await stranger.open("a-cluster")  # all is there already, and anyone may read it
+        assert told(await stranger.read_from(0)) == topic(1)
+        with pytest.raises(ZooKeeperRefusedError, match="another identity"):
+            await stranger.register(member(3))
+        for store in (first, second, stranger):
+            await store.close()
+
+    ours = access(zookeeper_set_acl="true", headrace_zookeeper_digest="us:secret")
+    other = access(headrace_zookeeper_digest="them:secret")
+    run_store(f"{server.address}/owned", [ours, ours, other], main)

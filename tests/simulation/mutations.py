@@ -1,6 +1,6 @@
 """Faults of the past, put in on purpose: whole clusters under a seed have to find each of them; run as
 
-    python -m tests.simulation.mutations [SEEDS] [NAME]
+    python -m tests.simulation.mutations [SEEDS] [NAME …]
 
 Each says how many seeds are tried, with faults and clients biased to where it shows. A seed counts as having found it
 only if it passes without the fault.
@@ -447,7 +447,8 @@ def find(mutation: Mutation, seeds: Sequence[int]) -> Verdict | None:
 
 def main(arguments: list[str]) -> int:
     """Print the table of docs/reliability.md: after how many seeds each is found, and how it shows."""
-    chosen = [one for one in MUTATIONS if len(arguments) < 2 or arguments[1] in one.name]
+    names = arguments[1:]
+    chosen = [one for one in MUTATIONS if not names or any(name in one.name for name in names)]
     missed = 0
     print("| mistake | known as | found after | by |\n|---|---|---|---|")
     for mutation in chosen:

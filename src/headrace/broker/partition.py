@@ -15,6 +15,7 @@ import asyncio
 import functools
 from collections import deque
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import TypeVar, TypeVarTuple
@@ -603,6 +604,10 @@ class Partition:
         """A follower has appended what its leader sent."""
         self._uncommitted.append((appended.last_offset + 1, nbytes))
         self._after_roll(appended)
+
+    def cutting(self, offset: int) -> AbstractAsyncContextManager[None]:
+        """While this lasts, the log is cut at that offset."""
+        return self._surroundings.cutting(self, offset)
 
     def was_cut(self) -> None:
         """What waits below the log's end may be gone."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import cast
 
 import pytest
@@ -59,6 +60,9 @@ class Neighbours:
 
     def role_changed(self, partition: Partition) -> None:
         pass
+
+    def cutting(self, partition: Partition, offset: int) -> AbstractAsyncContextManager[None]:
+        return nullcontext()
 
 
 Test = Callable[[Broker, Partition, Neighbours], Awaitable[None]]

@@ -153,7 +153,9 @@ class Invariants:
             raise BrokenError(f"{known.name}: broker {broker.node_id} took its watermark back: {before}, {watermark}")
         if watermark != before:
             self._watermarks[life, key, epoch] = watermark
-            known.committed = max(known.committed, watermark)
+            if watermark > known.committed:
+                known.committed = watermark
+                self._timeline.committed(known.name, watermark)
             self._check_followers(image, known, key, broker, watermark)
         if epoch < known.leader_epoch:
             self._timeline.saw("a former leader still thinks that it leads")

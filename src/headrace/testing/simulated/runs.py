@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -185,37 +186,60 @@ def play(plan: Plan) -> Verdict:
 def shrink(plan: Plan, tries_max: int = 60, on_try: Callable[[Plan], None] | None = None) -> Verdict:
     """The smallest plan found that still fails, in whatever way: without the faults and clients that it does not need.
 
-    Faults are left out in halves, then quarters, and so on, then one by one.
+    Faults are left out in halves, then quarters, and so on, then one by one. Ctrl-C ends it with what was found so far.
     """
-    best = play(plan)
-    tries = 0
+    shrinking = _Shrinking(plan, tries_max, on_try)
+    with contextlib.suppress(KeyboardInterrupt):
+        shrinking.run()
+    return shrinking.best
 
-    def fails(candidate: Plan) -> bool:
-        nonlocal best, tries
-        if tries >= tries_max:
+
+class _Shrinking:
+    """The smallest plan so far, and tries to leave out more of it."""
+
+    def __init__(self, plan: Plan, tries_max: int, on_try: Callable[[Plan], None] | None) -> None:
+        self.best = play(plan)
+        self._left = tries_max
+        self._on_try = on_try
+
+    def run(self) -> None:
+        self._leave_out_clients()
+        self._leave_out_troubles()
+        plan = self.best.plan
+        self._fails(replace(plan, partitions=1))
+        while self.best.plan.records_max > 1 and self._fails(
+            replace(self.best.plan, records_max=self.best.plan.records_max // 2)
+        ):
+            pass
+        ended_s = max((trouble.at_s + trouble.for_s for trouble in self.best.plan.troubles), default=0.0) + 0.1
+        if ended_s < self.best.plan.duration_s:
+            self._fails(replace(self.best.plan, duration_s=round(ended_s, 3)))
+
+    def _leave_out_clients(self) -> None:
+        for workload in self.best.plan.workloads:
+            left = tuple(other for other in self.best.plan.workloads if other != workload)
+            if WRITING.keys() & set(left):
+                self._fails(replace(self.best.plan, workloads=left))
+
+    def _leave_out_troubles(self) -> None:
+        size = max(1, len(self.best.plan.troubles) // 2)
+        while True:
+            start = 0
+            while start < len(self.best.plan.troubles):
+                if not self._fails(self.best.plan.without(self.best.plan.troubles[start : start + size])):
+                    start += size
+            if size == 1:
+                break
+            size //= 2
+
+    def _fails(self, candidate: Plan) -> bool:
+        if self._left <= 0:
             return False
-        tries += 1
-        if on_try is not None:
-            on_try(candidate)
+        self._left -= 1
+        if self._on_try is not None:
+            self._on_try(candidate)
         verdict = play(candidate)
         if verdict.failure is None:
             return False
-        best = verdict
+        self.best = verdict
         return True
-
-    for workload in plan.workloads:
-        left = tuple(other for other in best.plan.workloads if other != workload)
-        if WRITING.keys() & set(left):
-            fails(replace(best.plan, workloads=left))
-    size = max(1, len(best.plan.troubles) // 2)
-    while True:
-        start = 0
-        while start < len(best.plan.troubles):
-            if not fails(best.plan.without(best.plan.troubles[start : start + size])):
-                start += size
-        if size == 1:
-            break
-        size //= 2
-    while best.plan.records_max > 1 and fails(replace(best.plan, records_max=best.plan.records_max // 2)):
-        pass
-    return best

@@ -227,12 +227,29 @@ def test_a_killed_process_resets_its_connections_and_stops_between_two_steps():
         assert isinstance(await client.lost, ConnectionResetError)
         with pytest.raises(HostDiedError):
             await counting
-        with pytest.raises(ConnectFailedError, match="took over"):
+        with pytest.raises(ConnectFailedError, match="refused"):
             await dial(a, "b", timeout_s=2.0)
         await asyncio.sleep(100)
         assert len(steps) == 5
         with pytest.raises(HostDiedError, match="restart it first"):
             b.start(count())
+
+    run_simulation(main, 1)
+
+
+def test_a_connection_that_nobody_answers_is_made_when_the_way_is_free_again():
+    async def main(simulation):
+        a, b = simulation.host("a"), simulation.host("b")
+        await serve(b)
+        simulation.network.partition(["a"], ["b"])
+        asyncio.get_running_loop().call_later(2.5, simulation.network.heal)
+        began = simulation.loop.time()
+        await dial(a, "b", timeout_s=10.0)
+        # A kernel asks again after one second, and after two more.
+        assert 3.0 <= simulation.loop.time() - began < 4.0
+        b.kill(power_loss=True)
+        with pytest.raises(ConnectFailedError, match="took over"):
+            await dial(a, "b", timeout_s=2.0)
 
     run_simulation(main, 1)
 

@@ -1,6 +1,6 @@
 """Faults of the past, put in on purpose: whole clusters under a seed have to find each of them; run as
 
-    python -m tests.simulation.mutations [SEEDS] [NAME]
+    python -m tests.simulation.mutations [SEEDS] [NAME …]
 
 Each says how many seeds are tried, with faults and clients biased to where it shows. A seed counts as having found it
 only if it passes without the fault.
@@ -10,38 +10,52 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 from unittest import mock
 
+from headrace.broker import metadata_follower
 from headrace.broker import partition as partitions
+from headrace.broker.coordinator_driver import CoordinatorDriver
 from headrace.broker.marker_queues import MarkerQueues
 from headrace.broker.partition import Partition
 from headrace.broker.replication import copying, follower
 from headrace.broker.replication.leader import LeaderState, Proposal
-from headrace.cluster import brokers
+from headrace.client.cluster import view
+from headrace.cluster import brokers, leadership
+from headrace.cluster.changes import apply as _apply
 from headrace.cluster.partitions import change
-from headrace.cluster.store.node_formats import log_path
+from headrace.cluster.store.node_formats import EPOCH, log_path
+from headrace.cluster.store.node_link import NodeLink
 from headrace.cluster.store.node_log import NodeLog
-from headrace.cluster.store.session import ConnectionBrokenError, Create, NodeError, NodeExistsError
-from headrace.errors import ErrorCode
+from headrace.cluster.store.node_store import NodeStore
+from headrace.cluster.store.session import Check, ConnectionBrokenError, Create, NodeError, NodeExistsError
+from headrace.errors import ErrorCode, StaleControllerEpochError
 from headrace.log import Appended, Log
 from headrace.log.producer_state import LogProducers
 from headrace.log.state import LogState
-from headrace.testing.simulated.plans import plan_for
+from headrace.testing.simulated.plans import Plan, plan_for
 from headrace.testing.simulated.runs import Verdict, play
 
 
 class Mutation(NamedTuple):
     name: str
-    #: What it was in Kafka, or where the design expects it.
+    #: What it was in Kafka, or which promise it breaks.
     known_as: str
-    #: So many seeds are tried, counted from 0.
-    seeds: int
-    #: Which faults, and which clients, the seeds have.
-    only: tuple[str, ...]
-    always: tuple[str, ...]
+    #: What to put in the place of what.
     patches: tuple[tuple[Any, str, Any], ...]
+    #: Which faults the seeds have: of these kinds, or the course of that name; and which clients among others.
+    kinds: tuple[str, ...] = ()
+    scenario: str = ""
+    clients: tuple[str, ...] = ("crowd",)
+    #: So many seeds are tried, counted from 0.
+    seeds: int = 40
+    #: Whether it is found soon enough for the suite; the others are left to the command.
+    is_quick: bool = False
+
+    def plan(self, seed: int) -> Plan:
+        courses = [self.scenario] if self.scenario else None
+        return plan_for(seed, only=self.kinds, always=self.clients, scenarios=courses)
 
 
 # --- replication ------------------------------------------------------------------------------------------------------
@@ -72,6 +86,24 @@ def _never(*arguments: Any) -> bool:
 
 def _nothing(*arguments: Any, **named: Any) -> None:
     return None
+
+
+def _unknown_epoch(state: LeaderState, node_id: int) -> int:
+    return -1
+
+
+_check_leader = Partition.check_leader
+
+
+def _told_last(known: Any, told: Any) -> Any:
+    return _newer(None, told)
+
+
+_newer = view._newer
+
+
+def _leads_at_all(self: Partition, current_leader_epoch: int = -1) -> None:
+    _check_leader(self)
 
 
 def _expansion_anywhere(state: LeaderState, broker_id: int) -> Proposal | None:
@@ -114,6 +146,51 @@ def _stays_in_sync(
     return change(topic.topic_id, index, partition, can_lead, rules)
 
 
+_alter = leadership._alter_error
+
+
+def _alter_without_brokers(image: Any, topic: Any, node_id: int, asked: Any) -> ErrorCode:
+    """Whoever is named comes in, whether it is fenced or not."""
+    error = _alter(image, topic, node_id, asked)
+    return ErrorCode.NONE if error is ErrorCode.INELIGIBLE_REPLICA else error
+
+
+def _in_one_step(records: Iterable[Any]) -> Iterator[list[Any]]:
+    yield list(records)
+
+
+def _apply_by_name(image: Any, step: list[Any]) -> Any:
+    changes = _apply(image, step)
+    changes.deleted = [topic for topic in changes.deleted if topic.name not in image.topics]
+    return changes
+
+
+def _connected_for_ever(self: NodeStore) -> float:
+    return float("-inf")
+
+
+_change = NodeLink.change
+
+
+async def _change_and_ignore(self: NodeLink, operations: Any) -> None:
+    with contextlib.suppress(NodeError):
+        await _change(self, operations)
+
+
+async def _append_again(self: NodeLog, won: Any, number: int, data: bytes, nonce: bytes) -> None:
+    """Without a look at what became of the first try."""
+    operations = [Check(EPOCH, won.version), Create(log_path(number), data)]
+    while True:
+        try:
+            await self._link.change(operations)
+            return
+        except (ConnectionBrokenError, NodeExistsError):
+            number += 1
+            operations = [Check(EPOCH, won.version), Create(log_path(number), data)]
+        except NodeError as error:
+            raise StaleControllerEpochError(str(error)) from error
+
+
 async def _append_without_checks(self: NodeLog, won: Any, number: int, data: bytes, nonce: bytes) -> None:
     """Without a look at the epoch: a deposed controller goes on writing."""
     while True:
@@ -149,6 +226,15 @@ def _watermark_of(self: LogState) -> int:
     return self.high_watermark
 
 
+def _goes_on_leading(self: CoordinatorDriver[Any, Any], index: int, leader_epoch: int) -> None:
+    """What was loaded once counts as loaded for ever."""
+    if index in self._led:
+        self._led[index].leader_epoch = leader_epoch
+        return
+    _lead(self, index, leader_epoch)
+
+
+_lead = CoordinatorDriver.lead
 _append = Partition.append
 
 
@@ -162,124 +248,179 @@ def _no_duplicates_known(self: LogProducers, header: Any) -> None:
     return None
 
 
+#: So much of a failure is shown in the table.
+_SHOWN = 140
 _ALL_ENDS = ("kill", "isolate", "pause", "cut", "power")
 _LINKS = ("kill", "isolate", "cut", "cut one way", "pause", "slow network", "reset")
 _STORE = ("store breaks", "session lost", "isolate", "pause", "store away")
-_W, _T, _R = ("idempotent",), ("transactions",), ("idempotent", "readers")
+_W, _T = ("idempotent",), ("transactions",)
 
 MUTATIONS: tuple[Mutation, ...] = (
+    Mutation("cut to the watermark", "KIP-101", ((partitions, "_take_role", _take_role_and_cut),), kinds=_LINKS),
     Mutation(
-        "acknowledged by the leader alone",
-        "acks",
-        40,
-        _ALL_ENDS,
-        _W,
-        ((Partition, "_replicate", _acknowledge_at_once),),
+        "cut to the leader's end",
+        "KIP-279",
+        ((follower, "cut_at", _cut_at_leaders_end),),
+        scenario="elections there and back",
+        clients=("crowd",),
     ),
     Mutation(
-        "duplicates do not wait",
-        "duplicates wait too",
-        40,
-        _LINKS,
-        _W,
-        ((Partition, "_replicate", _duplicates_do_not_wait),),
+        "leader epochs are not looked at",
+        "KIP-320",
+        ((Partition, "check_leader", _leads_at_all), (view, "_newer", _told_last)),
+        scenario="only a stale leader is left",
+        clients=("crowd", "readers"),
     ),
     Mutation(
         "watermark of the committed ISR",
         "KIP-497",
-        40,
-        _LINKS,
-        _W,
-        ((LeaderState, "maximal_isr", property(_committed_isr)),),
+        # Those that are about to come in are waited for as well, which hides the first for a while.
+        ((LeaderState, "maximal_isr", property(_committed_isr)), (LeaderState, "_is_about_to_join", _never)),
+        scenario="let in behind the leader's back",
+        is_quick=True,
     ),
-    Mutation("cut to the watermark", "KIP-101", 40, _LINKS, _W, ((partitions, "_take_role", _take_role_and_cut),)),
-    Mutation("cut to the leader's end", "KIP-279", 40, _LINKS, _W, ((follower, "cut_at", _cut_at_leaders_end),)),
     Mutation(
-        "a late answer is applied",
-        "KIP-320",
-        40,
-        _LINKS,
-        _W,
-        ((follower, "is_about", _always), (partitions, "is_about", _always), (copying, "_check", _nothing)),
+        "fenced replicas come in",
+        "KIP-841",
+        ((leadership, "_alter_error", _alter_without_brokers), (LeaderState, "_is_eligible", _always)),
+        scenario="fenced, and fetching",
+        is_quick=True,
     ),
-    Mutation("in sync anywhere", "KIP-841", 40, _ALL_ENDS, _W, ((LeaderState, "expansion", _expansion_anywhere),)),
     Mutation(
-        "in sync after losing power", "KIP-903", 40, ("power", "kill"), _W, ((brokers, "_restarted", _stays_in_sync),)
+        "replicas come in with a former epoch",
+        "KIP-903",
+        ((LeaderState, "_epoch_to_tell", _unknown_epoch),),
+        scenario="restarted while it is let in",
     ),
     Mutation(
         "commits below the minimum",
         "KIP-966",
-        40,
-        ("power", "isolate", "pause"),
-        _W,
         ((LeaderState, "is_under_min_isr", property(_never)),),
-    ),
-    Mutation(
-        "the watermark falls", "watermarks rise", 40, _LINKS, _W, ((LeaderState, "_advance", _falling_watermark),)
-    ),
-    Mutation(
-        "append of an old epoch",
-        "a queued append after stepping down",
-        40,
-        ("slow disk", "isolate", "cut", "pause"),
-        _W,
-        ((Partition, "_append_in_turn", _append_whoever_leads),),
-    ),
-    Mutation(
-        "a deposed controller appends",
-        "one append per epoch and number",
-        40,
-        _STORE,
-        _W,
-        ((NodeLog, "_append_node", _append_without_checks),),
+        scenario="the last replica standing",
+        is_quick=True,
     ),
     Mutation(
         "an unknown outcome is believed",
-        "an append dropped",
-        40,
-        _STORE,
-        _W,
+        "design 1: an append of unknown outcome dropped",
         ((NodeLog, "_append_node", _append_and_believe),),
+        kinds=_STORE,
+    ),
+    Mutation(
+        "an unknown outcome is tried again",
+        "design 1: an append of unknown outcome applied twice",
+        ((NodeLog, "_append_node", _append_again),),
+        kinds=_STORE,
+    ),
+    Mutation(
+        "errors of a change are not looked at",
+        "design 2: a multi's result list ignored",
+        ((NodeLink, "change", _change_and_ignore),),
+        scenario="a controller that was away",
+        is_quick=True,
+    ),
+    Mutation(
+        "append of an old epoch",
+        "design 3: a queued append after stepping down",
+        ((Partition, "_append_in_turn", _append_whoever_leads),),
+        kinds=("slow disk", "isolate", "election", "pause"),
+    ),
+    Mutation(
+        "a late answer is applied",
+        "design 4: a late fetch answer after truncation",
+        ((follower, "is_about", _always), (partitions, "is_about", _always), (copying, "_check", _nothing)),
+        scenario="elections there and back",
+    ),
+    Mutation(
+        "in sync after losing power",
+        "design 6: a restarted follower let in",
+        ((brokers, "_restarted", _stays_in_sync),),
+        kinds=("power", "kill"),
+    ),
+    Mutation(
+        "an empty disk leads",
+        "design 7: an empty disk elected",
+        ((brokers, "_restarted", _stays_in_sync),),
+        scenario="an empty disk",
+        is_quick=True,
+    ),
+    Mutation(
+        "a coordinator goes on where it was",
+        "design 8: a coordinator's A-B-A",
+        ((CoordinatorDriver, "lead", _goes_on_leading), (CoordinatorDriver, "resign", _nothing)),
+        scenario="a coordinator there and back",
+        clients=(*_W, "offsets", "group"),
+    ),
+    Mutation(
+        "a topic is its name",
+        "design 9: delete and create in one batch",
+        ((metadata_follower, "steps", _in_one_step), (metadata_follower, "apply", _apply_by_name)),
+        scenario="made again while a broker is away",
+    ),
+    Mutation(
+        "fenced at once",
+        "design 10: mass expiry shrinks every ISR",
+        ((NodeStore, "connected_since", property(_connected_for_ever)),),
+        scenario="all sessions are over",
+    ),
+    Mutation(
+        "acknowledged by the leader alone",
+        "acks=all",
+        ((Partition, "_replicate", _acknowledge_at_once),),
+        kinds=_ALL_ENDS,
+    ),
+    Mutation(
+        "duplicates do not wait",
+        "duplicates wait too",
+        ((Partition, "_replicate", _duplicates_do_not_wait),),
+        scenario="again to a lagging leader",
+        clients=_W,
+    ),
+    Mutation(
+        "in sync anywhere",
+        "in sync at the watermark",
+        ((LeaderState, "expansion", _expansion_anywhere),),
+        scenario="let in behind the leader's back",
+    ),
+    Mutation("the watermark falls", "watermarks rise", ((LeaderState, "_advance", _falling_watermark),), kinds=_LINKS),
+    Mutation(
+        "a deposed controller appends",
+        "one append per epoch and number",
+        ((NodeLog, "_append_node", _append_without_checks),),
+        scenario="a controller that was away",
     ),
     Mutation(
         "sequence numbers are not looked at",
         "nothing twice",
-        40,
-        _LINKS,
-        _W,
         ((LogProducers, "find_duplicate", _no_duplicates_known), (LogProducers, "_check_sequence", _nothing)),
+        kinds=_LINKS,
     ),
     Mutation(
         "aborted records are not told",
         "aborted never read",
-        40,
-        ("kill",),
-        (*_T, "readers"),
         ((Log, "aborted_transactions", _no_aborted),),
+        kinds=("kill",),
+        clients=(*_T, "readers"),
     ),
     Mutation(
         "the stable offset is the watermark",
         "aborted never read",
-        40,
-        ("kill",),
-        (*_T, "readers"),
         ((LogState, "last_stable_offset", property(_watermark_of)),),
+        kinds=("kill",),
+        clients=(*_T, "readers"),
     ),
     Mutation(
         "a marker to a moved leader is dropped",
         "one outcome",
-        40,
-        _LINKS,
-        _T,
         ((MarkerQueues, "_tell", _markers_count_as_written),),
+        scenario="leaders move while a transaction ends",
+        clients=_T,
     ),
     Mutation(
         "coordinators do not wait for copies",
         "a commit survives",
-        40,
-        _ALL_ENDS,
-        (*_T, "offsets", "group"),
         ((Partition, "append", _coordinators_do_not_wait),),
+        kinds=_ALL_ENDS,
+        clients=(*_T, "offsets", "group"),
     ),
 )
 
@@ -296,7 +437,7 @@ def in_effect(mutation: Mutation) -> Iterator[None]:
 def find(mutation: Mutation, seeds: Sequence[int]) -> Verdict | None:
     """The first of these seeds that finds it: one that fails with it, and not without."""
     for seed in seeds:
-        plan = plan_for(seed, only=mutation.only, always=mutation.always)
+        plan = mutation.plan(seed)
         with in_effect(mutation):
             verdict = play(plan)
         if verdict.failure is not None and play(plan).failure is None:
@@ -305,14 +446,21 @@ def find(mutation: Mutation, seeds: Sequence[int]) -> Verdict | None:
 
 
 def main(arguments: list[str]) -> int:
-    chosen = [one for one in MUTATIONS if len(arguments) < 2 or arguments[1] in one.name]
+    """Print the table of docs/reliability.md: after how many seeds each is found, and how it shows."""
+    names = arguments[1:]
+    chosen = [one for one in MUTATIONS if not names or any(name in one.name for name in names)]
     missed = 0
+    print("| mistake | known as | found after | by |\n|---|---|---|---|")
     for mutation in chosen:
         seeds = int(arguments[0]) if arguments else mutation.seeds
         verdict = find(mutation, range(seeds))
-        told = f"not found in {seeds} seeds" if verdict is None else f"seed {verdict.plan.seed}: {verdict.failure}"
-        print(f"{mutation.name} ({mutation.known_as}): {told.splitlines()[0][:200]}", flush=True)
         missed += verdict is None
+        after, by = f"not in {seeds} seeds", ""
+        if verdict is not None:
+            after = "1 seed" if verdict.plan.seed == 0 else f"{verdict.plan.seed + 1} seeds"
+            by = str(verdict.failure).splitlines()[0].removeprefix("BrokenError: ")
+            by = by if len(by) <= _SHOWN else by[: _SHOWN - 2] + " …"
+        print(f"| {mutation.name} | {mutation.known_as} | {after} | {by} |", flush=True)
     return missed
 
 

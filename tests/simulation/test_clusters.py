@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 
 from headrace.client.admin.types import NewTopic
+from headrace.errors import UnknownTopicOrPartitionError
 from headrace.runtime.simulated import Simulation
 from headrace.testing.simulated import SimulatedCluster, simulated_cluster
+from headrace.testing.simulated.blocking import BlockingCluster
 from headrace.testing.simulated.plans import Plan, plan_for
 from headrace.testing.simulated.runs import play
 
@@ -45,6 +47,40 @@ def test_real_brokers_and_clients_take_the_same_course_twice() -> None:
     assert two.run(_produce_and_consume) == found
     other.run(_produce_and_consume)
     assert one.digest == two.digest != other.digest
+
+
+def _block(cluster: BlockingCluster) -> list[bytes]:
+    with cluster.admin() as admin:
+        admin.create_topics([NewTopic("t", 1, 3)]).all()
+    with cluster.producer() as producer:
+        producer.send("t", b"one").result()
+        cluster.kill(1)
+        assert producer.send("t", b"two").result().offset == 1
+        cluster.sleep(1.0)
+        cluster.restart(1)
+    with cluster.consumer(group_id="g", auto_offset_reset="earliest") as consumer:
+        consumer.subscribe(["t"])
+        found: list[bytes] = []
+        while len(found) < 2:
+            found += [record.value for record in consumer.poll(1.0)]
+    return found
+
+
+@pytest.mark.slow
+def test_blocking_programs_take_the_same_course_twice() -> None:
+    one, two = simulated_cluster(seed=5), simulated_cluster(seed=5)
+    assert one.run_blocking(_block) == two.run_blocking(_block) == [b"one", b"two"]
+    assert one.digest == two.digest
+
+
+def test_what_a_blocking_program_raises_is_raised_where_it_was_begun() -> None:
+    def fail(cluster: BlockingCluster) -> None:
+        with cluster.admin() as admin, pytest.raises(UnknownTopicOrPartitionError):
+            admin.delete_topics(["nothing"]).all()
+        raise LookupError("of the program's own")
+
+    with pytest.raises(LookupError, match="own"):
+        simulated_cluster(seed=5, brokers=1).run_blocking(fail)
 
 
 def test_a_paused_broker_loses_what_it_leads_and_comes_back() -> None:

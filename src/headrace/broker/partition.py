@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections.abc import Awaitable
+from contextlib import AbstractAsyncContextManager
 
 from headrace.broker.leadership import NO_LEADER, NO_LEADER_EPOCH, Isolation, Leadership
 from headrace.broker.purgatory import Watchers
@@ -534,6 +535,10 @@ class Partition:
         """A follower has appended what its leader sent."""
         self._commits.appended(appended.last_offset + 1, nbytes)
         self._after_roll(appended)
+
+    def cutting(self, offset: int) -> AbstractAsyncContextManager[None]:
+        """While this lasts, the log is cut at that offset."""
+        return self._surroundings.cutting(self, offset)
 
     def was_cut(self) -> None:
         """What waits below the log's end may be gone."""

@@ -467,6 +467,28 @@ class LogDirectories:
                 except DiskError as error:
                     self._go_offline(directory, error)
 
+    def begin_cut(self, log: Log, offset: int) -> bool:
+        """Before a log's end is cut off: from now on nothing behind the cut counts as durable; whether that has to be
+        written down first (`write_cut`).
+
+        What is written in its place is not durable, and after a crash it would be taken for damage to what was.
+        """
+        self._of(log.partition).cuts[log.partition] = offset
+        return log.recovery_point > offset
+
+    def write_cut(self, partition: TopicPartition) -> None:
+        """Write down that nothing behind a cut is durable."""
+        directory = self._of(partition)
+        try:
+            directory.write_checkpoint(self._disk, checkpoints.RECOVERY_POINT)
+        except DiskError as error:
+            self._go_offline(directory, error)
+
+    def end_cut(self, partition: TopicPartition) -> None:
+        """The log was cut, or will not be: it says itself how far it is durable."""
+        for directory in self._directories:
+            directory.cuts.pop(partition, None)
+
     async def close_logs_in_parallel(self) -> None:
         """Close the logs on the runtime's disk threads, where their syncs run side by side; then call `close`."""
         futures = []

@@ -60,6 +60,8 @@ class Directory:
     unopened: dict[TopicPartition, Unopened] = field(default_factory=dict)
     stale: set[TopicPartition] = field(default_factory=set)
     """Names without a log of which a checkpoint may still have an entry."""
+    cuts: dict[TopicPartition, int] = field(default_factory=dict)
+    """Logs that are about to be cut, and where: nothing from there on counts as durable any more."""
 
     @property
     def count(self) -> int:
@@ -124,6 +126,10 @@ class Directory:
             offset = offset_of(log)
             if offset is not None:
                 known[partition] = offset
+        if name == checkpoints.RECOVERY_POINT:
+            known |= {
+                partition: min(known[partition], cut) for partition, cut in self.cuts.items() if partition in known
+            }
         checkpoints.write_offsets(disk, os.path.join(self.path, name), known | (extra or {}))
 
     def _drop_from_cleaner_checkpoint(self, disk: Disk) -> None:

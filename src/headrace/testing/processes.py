@@ -35,8 +35,11 @@ class BrokerProcess(ServerProcess):
         port: int | None = None,
         *,
         prefix: Sequence[str] = (),
+        module: str = "headrace.cli",
     ) -> None:
+        """`module` is what is run, with the options of `headrace start`."""
         self.prefix = tuple(prefix)
+        self.module = module
         self.directory = Path(directory)
         super().__init__(port, self.directory.parent / f"{self.directory.name}.out")
         self.overrides = dict(overrides or {})
@@ -47,7 +50,7 @@ class BrokerProcess(ServerProcess):
             *self.prefix,
             sys.executable,
             "-m",
-            "headrace.cli",
+            self.module,
             "start",
             "--dir",
             str(self.directory),

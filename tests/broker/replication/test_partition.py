@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import replace
 from typing import cast
 
@@ -61,6 +62,9 @@ class Neighbours:
 
     def role_changed(self, partition: Partition) -> None:
         pass
+
+    def cutting(self, partition: Partition, offset: int) -> AbstractAsyncContextManager[None]:
+        return nullcontext()
 
 
 Test = Callable[[Broker, Partition, Neighbours], Awaitable[None]]

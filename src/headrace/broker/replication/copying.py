@@ -44,7 +44,8 @@ async def truncate(partition: Partition, asked: Position, offset: int) -> None:
     """Cut the log to `offset`."""
     if not partition.is_following:
         raise StaleAnswerError
-    await partition.turns.in_turn(_truncate, partition, partition.log, asked, offset)
+    async with partition.cutting(offset):
+        await partition.turns.in_turn(_truncate, partition, partition.log, asked, offset)
     partition.was_cut()
     partition.wake_all()
 
@@ -53,7 +54,8 @@ async def start_at(partition: Partition, asked: Position, offset: int) -> None:
     """Drop everything; what comes next has `offset`."""
     if not partition.is_following:
         raise StaleAnswerError
-    await partition.turns.in_turn(_start_at, partition, partition.log, asked, offset)
+    async with partition.cutting(offset):
+        await partition.turns.in_turn(_start_at, partition, partition.log, asked, offset)
     partition.was_cut()
     partition.wake_all()
 

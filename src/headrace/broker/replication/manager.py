@@ -6,8 +6,9 @@ It costs nothing while every partition has one replica: tasks and connections be
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TYPE_CHECKING, TypeAlias
 
 from headrace.broker.peers import PeerConnection, Peers
@@ -108,6 +109,17 @@ class ReplicationManager:
             self._fetcher_of(partition).add(partition)
         elif partition.state is not None and self._looking is None:
             self._looking = asyncio.get_running_loop().create_task(self._look_at_lag())
+
+    @contextlib.asynccontextmanager
+    async def cutting(self, partition: Partition, offset: int) -> AsyncIterator[None]:
+        replicas = self._broker.replicas
+        directories = replicas.directories
+        try:
+            if directories.begin_cut(partition.log, offset):
+                await replicas.change_directories(directories.write_cut, partition.key)
+            yield
+        finally:
+            directories.end_cut(partition.key)
 
     def propose(self, partition: Partition, leader: LeaderState, proposal: Proposal) -> None:
         key = (partition.log.topic_id or b"", partition.key.partition)

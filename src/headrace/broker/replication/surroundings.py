@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
@@ -35,6 +36,10 @@ class Surroundings(Protocol):
         """A partition leads, follows another leader or is followed from now on."""
         ...
 
+    def cutting(self, partition: Partition, offset: int) -> AbstractAsyncContextManager[None]:
+        """While this lasts, a log is cut at that offset: what was durable behind it is not any more."""
+        ...
+
 
 class Alone:
     """A broker without others: nobody follows, and nobody is asked."""
@@ -55,6 +60,9 @@ class Alone:
 
     def role_changed(self, partition: Partition) -> None:
         """Nobody has to know."""
+
+    def cutting(self, partition: Partition, offset: int) -> AbstractAsyncContextManager[None]:
+        return nullcontext()
 
 
 ALONE = Alone()

@@ -17,6 +17,8 @@ from headrace.runtime.simulated.transport import Pipe, Presence, SimulatedTransp
 
 _OWN_NAMES = frozenset({None, "", "0.0.0.0", "::", "127.0.0.1", "::1", "localhost"})
 _EPHEMERAL_PORT_FIRST = 32_768
+#: After how long a kernel asks again for a connection that nobody answers; then after twice as long, and so on.
+_ASK_AGAIN_S = 1.0
 
 
 @dataclass(slots=True)
@@ -68,6 +70,7 @@ class Fabric:
         self.context = copy_context()  # what the network itself does belongs to no host
         self.listeners: dict[tuple[str, int], SimulatedListener] = {}
         self._up: set[str] = set()
+        self._dark: set[str] = set()  # without power: not even a kernel answers
         self._known: set[str] = set()
         self._cut: set[tuple[str, str]] = set()
         self._connections: dict[SimulatedTransport, Pipe] = {}  # each end, with the pipe out of it
@@ -122,10 +125,13 @@ class Fabric:
     def add_host(self, host: str) -> None:
         self._known.add(host)
         self._up.add(host)
+        self._dark.discard(host)
 
     def remove_host(self, host: str, *, silent: bool) -> None:
         """The host's processes died. Not `silent`: its kernel lives on and resets their connections."""
         self._up.discard(host)
+        if silent:
+            self._dark.add(host)
         for address in [address for address in self.listeners if address[0] == host]:
             del self.listeners[address]
         for end in [end for end in self._connections if end.host == host]:
@@ -145,8 +151,9 @@ class Fabric:
         return (source, target) in self._cut
 
     def reaches(self, one: str, other: str) -> bool:
-        """Whether a connection can be made: packets pass both ways, and there is someone to answer."""
-        return self.is_up(one) and self.is_up(other) and not self.is_cut(one, other) and not self.is_cut(other, one)
+        """Whether a request for a connection is answered: packets pass both ways, and there is a kernel to answer."""
+        is_dark = one in self._dark or other in self._dark
+        return not is_dark and not self.is_cut(one, other) and not self.is_cut(other, one)
 
     def draw_delay(self) -> float:
         return self.model.draw_delay(self.rng)
@@ -228,9 +235,11 @@ class SimulatedNetwork:
     ) -> tuple[asyncio.Transport, ProtocolT]:
         fabric = self._fabric
         await asyncio.sleep(fabric.draw_delay())
-        if not fabric.reaches(self._host, target):
-            # No answer at all; whoever called waits until its time is up.
-            await asyncio.get_running_loop().create_future()
+        again_s = _ASK_AGAIN_S
+        while not fabric.reaches(self._host, target):
+            # No answer at all: the kernel goes on asking until whoever called has lost patience.
+            await asyncio.sleep(again_s)
+            again_s *= 2
         listener = fabric.listeners.get((target, port))
         if listener is None:
             await asyncio.sleep(fabric.draw_delay())

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from headrace.broker.broker import Broker
 from headrace.broker.partition import Partition
+from headrace.cluster.image import TopicImage
 from headrace.cluster.topic_names import TRANSACTION_STATE
 from headrace.records import read_control, read_records, split
 from headrace.testing.simulated.cluster import SimulatedCluster
@@ -55,7 +56,7 @@ def unrest(cluster: SimulatedCluster) -> str | None:
                 if set(state.isr) != set(state.replicas) or state.leader < 0 or state.is_reassigning:
                     return f"{name}: replicas {state.replicas}, in sync {state.isr}, leader {state.leader}"
                 if broker.node_id in state.replicas:
-                    found = _replica_unrest(cluster, broker, topic.name, index, state.leader)
+                    found = _replica_unrest(cluster, broker, topic, index, state.leader)
                     if found is not None:
                         return f"{name} on broker {broker.node_id}: {found}"
         orphans = [f"{name}-{index}" for name, index in broker.replicas.partitions if name not in image.topics]
@@ -64,21 +65,25 @@ def unrest(cluster: SimulatedCluster) -> str | None:
     return None
 
 
-def _replica_unrest(cluster: SimulatedCluster, broker: Broker, topic: str, index: int, leader: int) -> str | None:
-    partition = broker.replicas.partitions.get((topic, index))
+def _replica_unrest(
+    cluster: SimulatedCluster, broker: Broker, topic: TopicImage, index: int, leader: int
+) -> str | None:
+    partition = broker.replicas.partitions.get((topic.name, index))
     if partition is None:
         return "it is not there"
     log = partition.log
     if partition.is_offline:
         return "it is offline"
+    if log.topic_id != topic.topic_id:
+        return "it is of a topic of that name that was deleted"
     leading = cluster.brokers[leader].broker
     assert leading is not None
-    ahead = leading.replicas.partitions.get((topic, index))
+    ahead = leading.replicas.partitions.get((topic.name, index))
     if ahead is None or log.end_offset != ahead.log.end_offset or log.high_watermark != log.end_offset:
         return f"it ends at {log.end_offset} with watermark {log.high_watermark}"
     if log.last_stable_offset != log.end_offset:
         return f"a transaction is open since {log.last_stable_offset}"
-    if topic == TRANSACTION_STATE and broker.node_id == leader:
+    if topic.name == TRANSACTION_STATE and broker.node_id == leader:
         found = broker.transactions.coordinator.snapshots(index).values()
         if not all(snapshot.state.is_complete or not snapshot.partitions for snapshot in found):
             return "a transaction is not ended"

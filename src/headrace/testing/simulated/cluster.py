@@ -19,6 +19,7 @@ from headrace.cluster.store.model import ZooKeeperModel
 from headrace.cluster.store.node_store import NodeStore
 from headrace.runtime import Runtime
 from headrace.runtime.simulated import CrashModel, Host, Simulation
+from headrace.testing.simulated.blocking import BlockingCluster, run_blocking
 
 T = TypeVar("T")
 
@@ -199,6 +200,10 @@ class SimulatedCluster:
         """An admin client of this cluster."""
         return Admin(**self._configured(host, config))
 
+    async def blocking(self, story: Callable[[BlockingCluster], T]) -> T:
+        """Run a blocking program beside others, on a thread of its own, in turns with the simulation."""
+        return await run_blocking(self, story)
+
     # --- what goes wrong
 
     def kill(self, node_id: int) -> None:
@@ -261,6 +266,10 @@ class ClusterUnderSeed:
         self._brokers = brokers
         self._settings = settings
         self._time_max_s = time_max_s
+
+    def run_blocking(self, story: Callable[[BlockingCluster], T]) -> T:
+        """As `run`, of a program that blocks: its cluster gives it clients that do."""
+        return self.run(lambda cluster: cluster.blocking(story))
 
     def run(self, story: Callable[[SimulatedCluster], Coroutine[Any, Any, T]]) -> T:
         """Start the cluster, tell the story, and give what it gives."""

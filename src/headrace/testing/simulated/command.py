@@ -57,8 +57,9 @@ class Total:
 
     def line(self) -> str:
         took_s = max(time.monotonic() - self.began, 1e-9)
+        seeds = f"{count(self.runs)} seed{'' if self.runs == 1 else 's'}"
         return (
-            f"{count(self.runs)} seeds, {self.runs / took_s:.2f} a second; {self.virtual_s / 3600:.1f} h of virtual "
+            f"{seeds}, {self.runs / took_s:.2f} a second; {self.virtual_s / 3600:.1f} h of virtual "
             f"time; {len(self.coverage)} states seen"
         )
 
@@ -137,6 +138,12 @@ def _show(total: Total, wanted: int | None) -> None:
         sys.stderr.flush()
 
 
+def _show_try(plan: Plan) -> None:
+    if sys.stderr.isatty():
+        sys.stderr.write(f"\r\x1b[Ktrying {len(plan.troubles)} faults, {', '.join(plan.workloads)}")
+        sys.stderr.flush()
+
+
 def _end_progress() -> None:
     if sys.stderr.isatty():
         sys.stderr.write("\r\x1b[K")
@@ -174,8 +181,9 @@ def _failed(played: Played, total: Total, trace: Path | None, keep: Path | None,
     print(played.failure)
     chosen = plan_for(played.seed)
     if is_shrunk:
-        note("looking for the smallest plan that still fails; Ctrl-C ends it")
-        verdict = shrink(chosen)
+        note("looking for the smallest plan that still fails; Ctrl-C ends that with what was found so far")
+        verdict = shrink(chosen, on_try=_show_try)
+        _end_progress()
     else:
         verdict = play(chosen)
     print("\n".join(verdict.plan.lines()))

@@ -83,6 +83,16 @@ class History:
     def count(self, what: str, by: int = 1) -> None:
         self.counts[what] = self.counts.get(what, 0) + by
 
+    def is_removed(self, topic: str) -> None:
+        """A topic is about to be deleted: what was acknowledged need not be there any more."""
+        for partition in [partition for partition in self.acknowledged if partition.topic == topic]:
+            del self.acknowledged[partition]
+
+    def made_again(self, topic: str) -> None:
+        """A topic is there anew: nothing that was written to its namesake may ever be seen again."""
+        self.count("topics made again")
+        self.sent[topic] = set()
+
     def was_acknowledged(self, partition: TopicPartition, offset: int, value: str) -> None:
         self.count("records acknowledged")
         known = self.acknowledged.setdefault(partition, {})

@@ -1,4 +1,5 @@
-"""A run as a page: brokers as lanes, faults as bars, who leads each partition and who is in sync, line by line."""
+"""A run as a page: brokers as lanes, faults as bars, who leads each partition, who is in sync, how far it is committed;
+and below that what happened, line by line."""
 
 from __future__ import annotations
 
@@ -19,11 +20,12 @@ _NOBODY_LEADS = re.compile(r"^(?P<name>.+): nobody leads, epoch (?P<epoch>\d+)$"
 _IN_SYNC = re.compile(r"^(?P<name>.+): in sync \[(?P<isr>[\d, ]*)\]")
 _STYLE = """
 body { font: 14px/1.4 system-ui, sans-serif; margin: 1.5em; color: #222; background: #fff }
-svg { width: 100%; max-width: 1250px; font: 11px system-ui, sans-serif }
+svg { width: 100%; max-width: 1250px; font: 11px system-ui, sans-serif; display: block }
 table { border-collapse: collapse; margin-top: 1em } td { padding: 1px 10px 1px 0; vertical-align: top }
 tr.fault td { color: #b30000 } tr.leader td, tr.controller td { color: #1f4e79 } tr.isr td { color: #3c763d }
 tr.failure td { background: #ffe0e0; font-weight: bold; white-space: pre-wrap } td.at { text-align: right }
-p.verdict { font-weight: bold } label { margin-right: 1em }
+p.verdict { font-weight: bold; white-space: pre-wrap } p.legend { color: #555 }
+p.legend b { color: #fff; padding: 1px 8px; margin-right: 6px; font-weight: normal } label { margin-right: 1em }
 """
 _SCRIPT = """
 for (const box of document.querySelectorAll('input')) box.onchange = () => {
@@ -39,19 +41,40 @@ def page(verdict: Verdict) -> str:
     clients = sorted({entry.lane for entry in timeline.entries} - {*brokers, STORE, CLUSTER})
     lanes = [*brokers, STORE, CLUSTER, *clients]
     partitions = _led(timeline.entries)
-    end_s = max(verdict.virtual_s, 0.001)
+    # A little more than there is: what happened last is to be seen.
+    end_s = max(verdict.virtual_s, 0.001) * 1.03
     height = _LANE * (len(lanes) + len(partitions) + 2)
-    drawing = [*_axis(end_s, height), *_lanes(verdict, lanes, end_s), *_partitions(partitions, len(lanes), end_s)]
+    drawing = [*_axis(end_s, height), *_lanes(verdict, lanes, end_s)]
+    drawing += _partitions(partitions, timeline.watermarks, len(lanes), end_s)
+    if verdict.failure is not None:
+        x = _x(verdict.virtual_s, end_s)
+        drawing.append(
+            f'<line x1="{x:.1f}" x2="{x:.1f}" y1="0" y2="{height - 16}" stroke="#b30000" stroke-width="1.5"/>'
+        )
     told = html.escape(verdict.failure or "Nothing was broken.")
     kinds = ("fault", "leader", "isr", "controller", "log", "client")
     boxes = "".join(f'<label><input type="checkbox" checked value="{kind}"> {kind}</label>' for kind in kinds)
     return (
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>Seed {plan.seed}</title>'
         f"<style>{_STYLE}</style></head><body><h1>Seed {plan.seed}</h1><p>{html.escape(plan.lines()[0])}</p>"
-        f'<p class="verdict">{told}</p>'
+        f'<p class="verdict">{told}</p><p class="legend">{_legend(plan.brokers)}</p>'
         f'<svg viewBox="0 0 {_WIDTH} {height}" role="img">{"".join(drawing)}</svg><p>{boxes}</p>'
         f"<table>{''.join(map(_row, timeline.entries))}</table><script>{_SCRIPT}</script></body></html>\n"
     )
+
+
+def _legend(brokers: int) -> str:
+    swatches = "".join(
+        f'<b style="background: {_colour(node_id)}">broker {node_id}</b>' for node_id in range(1, brokers + 1)
+    )
+    return (
+        f"Faults are red. Each partition has the colour of its leader: {swatches}and is grey while nobody leads. The "
+        "dark line in it is its watermark. Dots are log messages; point at anything to read more."
+    )
+
+
+def _colour(node_id: int) -> str:
+    return _NOBODY if node_id < 0 else _COLOURS[(node_id - 1) % len(_COLOURS)]
 
 
 def _row(entry: Entry) -> str:
@@ -121,7 +144,9 @@ def _led(entries: Iterable[Entry]) -> dict[str, list[_Reign]]:
     return found
 
 
-def _partitions(found: dict[str, list[_Reign]], above: int, end_s: float) -> Iterable[str]:
+def _partitions(
+    found: dict[str, list[_Reign]], watermarks: dict[str, list[tuple[float, int]]], above: int, end_s: float
+) -> Iterable[str]:
     for place, (name, reigns) in enumerate(sorted(found.items())):
         y = (above + place) * _LANE + 4
         yield f'<text x="4" y="{y + 13}">{html.escape(name)}</text>'
@@ -129,8 +154,20 @@ def _partitions(found: dict[str, list[_Reign]], above: int, end_s: float) -> Ite
             until_s = reigns[index + 1][0] if index + 1 < len(reigns) else end_s
             x = _x(at_s, end_s)
             width = max(1.0, _x(until_s, end_s) - x)
-            colour = _NOBODY if broker < 0 else _COLOURS[(broker - 1) % len(_COLOURS)]
+            colour = _colour(broker)
             who = "nobody leads" if broker < 0 else f"broker {broker} leads"
             title = html.escape(f"{name}: {who}, {what}, from {at_s:.3f} s")
             yield f'<g><title>{title}</title><rect x="{x:.1f}" y="{y}" width="{width:.1f}" height="18" fill="{colour}"'
             yield f' stroke="#fff"/><text x="{x + 3:.1f}" y="{y + 13}" fill="#fff">{_fitting(what, width)}</text></g>'
+        yield from _watermark(name, watermarks.get(name, []), y, end_s)
+
+
+def _watermark(name: str, risen: list[tuple[float, int]], y: int, end_s: float) -> Iterable[str]:
+    """How far a partition was committed: a line from the foot of its bar to the head."""
+    if not risen:
+        return
+    most = risen[-1][1]
+    places = [(_x(at_s, end_s), y + 18 - 16 * offset / most) for at_s, offset in risen]
+    line = f"M{places[0][0]:.1f} {y + 18}" + "".join(f"H{x:.1f}V{height:.1f}" for x, height in places)
+    title = html.escape(f"{name}: committed up to {most}")
+    yield f'<path d="{line}" fill="none" stroke="#222" opacity="0.6"><title>{title}</title></path>'

@@ -31,8 +31,10 @@ class Known:
 class Invariants:
     """Compares what brokers think with one another, and with what they thought before. `check` is called often."""
 
-    def __init__(self, cluster: SimulatedCluster, timeline: Timeline) -> None:
+    def __init__(self, cluster: SimulatedCluster, timeline: Timeline, *, stays_in_sync: bool = False) -> None:
+        """`stays_in_sync`: nothing happens for which a replica should leave those that are in sync."""
         self._cluster = cluster
+        self._stays_in_sync = stays_in_sync
         self._timeline = timeline
         self._known: dict[Key, Known] = {}
         # The highest watermark of a life of a broker in a leader epoch.
@@ -90,6 +92,13 @@ class Invariants:
                     known = self._known[key] = Known(f"{topic.name}-{index}")
                 if state.partition_epoch != known.partition_epoch or state.leader_epoch != known.leader_epoch:
                     self._check_state(known, state)
+                self._check_in_sync(image, known, state)
+
+    def _check_in_sync(self, image: Image, known: Known, state: PartitionImage) -> None:
+        """Whoever is in sync is alive as far as is known; but for the last one, where nobody leads (KIP-841)."""
+        fenced = [node_id for node_id in state.isr if not image.is_active(node_id)]
+        if fenced and state.leader >= 0:
+            raise BrokenError(f"{known.name}: brokers {fenced} are fenced or stopping, and in sync {state.isr}")
 
     def _check_state(self, known: Known, state: PartitionImage) -> None:
         name = known.name
@@ -107,6 +116,8 @@ class Invariants:
             who = "nobody leads" if state.leader < 0 else f"broker {state.leader} leads"
             self._timeline.add(CLUSTER, "leader", f"{name}: {who}, epoch {state.leader_epoch}")
             self._timeline.saw("nobody leads a partition" if state.leader < 0 else "a leader changes")
+        if self._stays_in_sync and len(state.isr) < len(known.isr):
+            raise BrokenError(f"{name}: in sync are only {state.isr}, though no broker was ever away")
         if state.isr != known.isr:
             eligible = f", eligible {list(state.eligible)}" if state.eligible else ""
             self._timeline.add(CLUSTER, "isr", f"{name}: in sync {list(state.isr)}{eligible}")
@@ -142,7 +153,9 @@ class Invariants:
             raise BrokenError(f"{known.name}: broker {broker.node_id} took its watermark back: {before}, {watermark}")
         if watermark != before:
             self._watermarks[life, key, epoch] = watermark
-            known.committed = max(known.committed, watermark)
+            if watermark > known.committed:
+                known.committed = watermark
+                self._timeline.committed(known.name, watermark)
             self._check_followers(image, known, key, broker, watermark)
         if epoch < known.leader_epoch:
             self._timeline.saw("a former leader still thinks that it leads")

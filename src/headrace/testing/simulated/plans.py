@@ -7,6 +7,9 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from headrace.testing.simulated.faults import Trouble
+from headrace.testing.simulated.scenarios import SCENARIOS, steps_of
+
 #: Kinds of trouble, and how often each is drawn where the seed has it on.
 KINDS = {
     "kill": 5,
@@ -29,28 +32,23 @@ KINDS = {
     "session lost": 3,
     "store breaks": 2,
     "client cut": 2,
+    "store cut": 2,
+    "election": 3,
+    "disk lost": 1,
+    "topic made again": 1,
 }
-WORKLOADS = ("idempotent", "plain", "transactions", "group", "offsets", "admin", "readers")
+#: The topic that each kind of producer writes to.
+WRITING = {"idempotent": "numbered", "plain": "plain", "crowd": "crowd", "transactions": "transactional"}
+WORKLOADS = ("idempotent", "plain", "crowd", "transactions", "group", "offsets", "admin", "readers")
+#: Whom a fault is of: a broker by its number, or what it is to a partition just then.
+_WHO = ("1", "2", "3", "1", "2", "3", "leading", "leading", "second", "controller")
+#: How many courses of faults that belong together a plan has beside others.
+_COURSES = (0, 0, 1, 1, 2)
+_BROKERS = (3, 3, 3, 3, 4)
 #: Each kind of trouble is off in that many of all seeds: rare things happen where common ones do not hide them.
 _OFF = 0.5
 _DURATION_S = (3.0, 10.0)
 _LASTS_S = (0.05, 0.5, 1.5, 3.0, 5.0)
-
-
-@dataclass(frozen=True, slots=True)
-class Trouble:
-    """One fault: when, how long, and of whom."""
-
-    at_s: float
-    for_s: float
-    kind: str
-    node: int
-    other: int
-    #: A number below 1 that says how bad, where that makes sense.
-    level: float
-
-    def text(self) -> str:
-        return f"{self.kind}: broker {self.node} at {self.at_s:.2f} s for {self.for_s:.2f} s"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +64,8 @@ class Plan:
     #: How many records each producer sends at most.
     records_max: int
     brokers: int = 3
+    #: How long all may take to be well again after the last fault.
+    heal_s: float = 120.0
 
     def without(self, troubles: tuple[Trouble, ...]) -> Plan:
         return replace(self, troubles=tuple(trouble for trouble in self.troubles if trouble not in troubles))
@@ -87,34 +87,74 @@ class Plan:
         return [head, *(f"  {trouble.text()}" for trouble in self.troubles)]
 
 
-def plan_for(seed: int, *, only: Sequence[str] = (), always: Sequence[str] = ()) -> Plan:
+def plan_for(
+    seed: int, *, only: Sequence[str] = (), always: Sequence[str] = (), scenarios: Sequence[str] | None = None
+) -> Plan:
     """The plan of a seed; the same for ever, as long as this function and its tables are.
 
-    With `only` these kinds of trouble, and with `always` these workloads among others.
+    With `only` these kinds of trouble, with `always` these workloads among others, with `scenarios` one of these
+    courses at the beginning, and little else.
     """
     rng = random.Random(f"plan {seed}")
-    kinds = list(only) or [kind for kind in KINDS if rng.random() >= _OFF] or ["kill"]
-    weights = [KINDS[kind] for kind in kinds]
+    if scenarios:
+        return _course(seed, rng, scenarios, always)
+    workloads = _workloads(rng, rng.randint(2, 4), always)
+    topics = [WRITING[name] for name in workloads if name in WRITING]
     duration_s = rng.uniform(*_DURATION_S)
-    pace_s = rng.choice((0.5, 1.0, 2.0))
-    troubles = []
-    at_s = rng.uniform(0.1, 1.0)
-    while at_s < duration_s:
-        kind = rng.choices(kinds, weights)[0]
-        node, other = rng.sample(range(1, 4), 2)
-        for_s = rng.choice(_LASTS_S) * rng.uniform(0.7, 1.3)
-        troubles.append(Trouble(round(at_s, 3), round(for_s, 3), kind, node, other, round(rng.random(), 3)))
-        at_s += rng.expovariate(1 / pace_s)
-    workloads = tuple(sorted(rng.sample(WORKLOADS, rng.randint(2, 4)), key=WORKLOADS.index))
-    if not {"idempotent", "plain", "transactions"} & set(workloads):
-        workloads = ("idempotent", *workloads)
-    workloads = tuple(name for name in WORKLOADS if name in always or name in workloads)
+    troubles = _drawn(rng, only, duration_s, topics)
+    for number in range(1, 1 + (0 if only else rng.choice(_COURSES))):
+        begin_s = rng.uniform(0.3, max(0.5, duration_s - 5.0))
+        troubles += steps_of(rng.choice(list(SCENARIOS)), number, begin_s, topics, rng)
     return Plan(
         seed=seed,
         duration_s=round(duration_s, 3),
         min_isr=rng.choice((1, 2, 2)),
         partitions=rng.choice((1, 2, 3)),
         workloads=workloads,
-        troubles=tuple(troubles),
+        troubles=tuple(sorted(troubles, key=lambda trouble: trouble.at_s)),
         records_max=rng.choice((20, 60, 150)),
+        brokers=rng.choice(_BROKERS),
     )
+
+
+def _course(seed: int, rng: random.Random, scenarios: Sequence[str], always: Sequence[str]) -> Plan:
+    """One of these courses, with few clients and no other faults."""
+    workloads = _workloads(rng, 1, always)
+    topics = [WRITING[name] for name in workloads if name in WRITING]
+    scenario = rng.choice(list(scenarios))
+    troubles = steps_of(scenario, 1, rng.uniform(0.3, 0.6), topics, rng)
+    return Plan(
+        seed=seed,
+        duration_s=round(max(trouble.at_s + trouble.for_s for trouble in troubles) + 0.5, 3),
+        min_isr=2,
+        partitions=rng.choice((1, 2, 3)),
+        workloads=workloads,
+        troubles=tuple(sorted(troubles, key=lambda trouble: trouble.at_s)),
+        records_max=150,
+        brokers=SCENARIOS[scenario].brokers,
+        heal_s=45.0,
+    )
+
+
+def _workloads(rng: random.Random, count: int, always: Sequence[str]) -> tuple[str, ...]:
+    drawn = {*rng.sample(WORKLOADS, count), *always}
+    if not WRITING.keys() & drawn:
+        drawn.add("idempotent")
+    return tuple(name for name in WORKLOADS if name in drawn)
+
+
+def _drawn(rng: random.Random, only: Sequence[str], duration_s: float, topics: list[str]) -> list[Trouble]:
+    """Faults of the kinds that this seed has, one after the other."""
+    kinds = list(only) or [kind for kind in KINDS if rng.random() >= _OFF] or ["kill"]
+    weights = [KINDS[kind] for kind in kinds]
+    pace_s = rng.choice((0.5, 1.0, 2.0))
+    troubles = []
+    at_s = rng.uniform(0.1, 1.0)
+    while at_s < duration_s:
+        kind = rng.choices(kinds, weights)[0]
+        who, other = rng.choice(_WHO), rng.choice("123")
+        for_s = rng.choice(_LASTS_S) * rng.uniform(0.7, 1.3)
+        level = round(rng.random(), 3)
+        troubles.append(Trouble(round(at_s, 3), round(for_s, 3), kind, who, other, level, topic=rng.choice(topics)))
+        at_s += rng.expovariate(1 / pace_s)
+    return troubles

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -14,15 +15,16 @@ from headrace.testing.simulated.checks import Contents, all_contents, check_all,
 from headrace.testing.simulated.cluster import SimulatedCluster
 from headrace.testing.simulated.history import BrokenError, History
 from headrace.testing.simulated.invariants import Invariants
-from headrace.testing.simulated.plans import Plan
+from headrace.testing.simulated.plans import WRITING, Plan
 from headrace.testing.simulated.timeline import CLUSTER, Timeline, logs_in
 from headrace.testing.simulated.troubles import Troubles
-from headrace.testing.simulated.workloads import WRITING, Transactor, Workload, workloads_for
+from headrace.testing.simulated.workloads import Transactor, Workload, workloads_for
 from headrace.topics import TopicPartition
 
 CHECK_S = 0.02
-_HEAL_S = 120.0
 _STEPS_MAX = 3_000_000
+#: All brokers live through these, and so does what they know of one another.
+_STORE_ONLY = ("store away", "store forgets")
 
 
 @dataclass(slots=True)
@@ -83,7 +85,8 @@ class Run:
 
     async def _main(self) -> None:
         cluster = SimulatedCluster(self.simulation, brokers=self.plan.brokers, settings=self._settings)
-        invariants = Invariants(cluster, self.timeline)
+        is_calm = all(trouble.kind in _STORE_ONLY for trouble in self.plan.troubles)
+        invariants = Invariants(cluster, self.timeline, stays_in_sync=is_calm)
         watching = asyncio.ensure_future(_watch(invariants))
         playing = asyncio.ensure_future(self._play(cluster))
         await asyncio.wait([watching, playing], return_when=asyncio.FIRST_COMPLETED)
@@ -101,11 +104,11 @@ class Run:
         await self._create_topics(cluster)
         workloads = workloads_for(cluster, self.plan, self.history)
         running = [asyncio.ensure_future(workload.host.start(workload.run())) for workload in workloads]
-        troubles = Troubles(cluster, self.plan, self.timeline)
+        troubles = Troubles(cluster, self.plan, self.timeline, self.history)
         hurting = asyncio.ensure_future(troubles.run())
         await asyncio.sleep(self.plan.duration_s)
         try:
-            async with asyncio.timeout(_HEAL_S):
+            async with asyncio.timeout(self.plan.heal_s):
                 await hurting
         except TimeoutError:
             raise BrokenError(f"a broker does not start: {unrest(cluster)}") from None
@@ -121,7 +124,7 @@ class Run:
         topics = [WRITING[workload] for workload in self.plan.workloads if workload in WRITING]
         reason: str | None = "writers do not come to an end"
         try:
-            async with asyncio.timeout(_HEAL_S):
+            async with asyncio.timeout(self.plan.heal_s):
                 await self._end(workloads, running, is_reading=False)
                 while (reason := unrest(cluster)) is not None:
                     await asyncio.sleep(CHECK_S)
@@ -134,7 +137,7 @@ class Run:
                     await asyncio.sleep(CHECK_S)
                 return found
         except TimeoutError:
-            raise BrokenError(f"it does not heal within {_HEAL_S:g} s: {reason}") from None
+            raise BrokenError(f"it does not heal within {self.plan.heal_s:g} s: {reason}") from None
 
     async def _end(self, workloads: list[Workload], running: list[asyncio.Future[None]], *, is_reading: bool) -> None:
         chosen = [(workload, task) for workload, task in zip(workloads, running) if workload.is_reading == is_reading]
@@ -183,37 +186,60 @@ def play(plan: Plan) -> Verdict:
 def shrink(plan: Plan, tries_max: int = 60, on_try: Callable[[Plan], None] | None = None) -> Verdict:
     """The smallest plan found that still fails, in whatever way: without the faults and clients that it does not need.
 
-    Faults are left out in halves, then quarters, and so on, then one by one.
+    Faults are left out in halves, then quarters, and so on, then one by one. Ctrl-C ends it with what was found so far.
     """
-    best = play(plan)
-    tries = 0
+    shrinking = _Shrinking(plan, tries_max, on_try)
+    with contextlib.suppress(KeyboardInterrupt):
+        shrinking.run()
+    return shrinking.best
 
-    def fails(candidate: Plan) -> bool:
-        nonlocal best, tries
-        if tries >= tries_max:
+
+class _Shrinking:
+    """The smallest plan so far, and tries to leave out more of it."""
+
+    def __init__(self, plan: Plan, tries_max: int, on_try: Callable[[Plan], None] | None) -> None:
+        self.best = play(plan)
+        self._left = tries_max
+        self._on_try = on_try
+
+    def run(self) -> None:
+        self._leave_out_clients()
+        self._leave_out_troubles()
+        plan = self.best.plan
+        self._fails(replace(plan, partitions=1))
+        while self.best.plan.records_max > 1 and self._fails(
+            replace(self.best.plan, records_max=self.best.plan.records_max // 2)
+        ):
+            pass
+        ended_s = max((trouble.at_s + trouble.for_s for trouble in self.best.plan.troubles), default=0.0) + 0.1
+        if ended_s < self.best.plan.duration_s:
+            self._fails(replace(self.best.plan, duration_s=round(ended_s, 3)))
+
+    def _leave_out_clients(self) -> None:
+        for workload in self.best.plan.workloads:
+            left = tuple(other for other in self.best.plan.workloads if other != workload)
+            if WRITING.keys() & set(left):
+                self._fails(replace(self.best.plan, workloads=left))
+
+    def _leave_out_troubles(self) -> None:
+        size = max(1, len(self.best.plan.troubles) // 2)
+        while True:
+            start = 0
+            while start < len(self.best.plan.troubles):
+                if not self._fails(self.best.plan.without(self.best.plan.troubles[start : start + size])):
+                    start += size
+            if size == 1:
+                break
+            size //= 2
+
+    def _fails(self, candidate: Plan) -> bool:
+        if self._left <= 0:
             return False
-        tries += 1
-        if on_try is not None:
-            on_try(candidate)
+        self._left -= 1
+        if self._on_try is not None:
+            self._on_try(candidate)
         verdict = play(candidate)
         if verdict.failure is None:
             return False
-        best = verdict
+        self.best = verdict
         return True
-
-    for workload in plan.workloads:
-        left = tuple(other for other in best.plan.workloads if other != workload)
-        if {"idempotent", "plain", "transactions"} & set(left):
-            fails(replace(best.plan, workloads=left))
-    size = max(1, len(best.plan.troubles) // 2)
-    while True:
-        start = 0
-        while start < len(best.plan.troubles):
-            if not fails(best.plan.without(best.plan.troubles[start : start + size])):
-                start += size
-        if size == 1:
-            break
-        size //= 2
-    while best.plan.records_max > 1 and fails(replace(best.plan, records_max=best.plan.records_max // 2)):
-        pass
-    return best

@@ -43,12 +43,18 @@ class Timeline:
         self._now = now
         self.entries: list[Entry] = []
         self.spans: list[Span] = []
+        #: How far each partition was known to be committed, from when on.
+        self.watermarks: dict[str, list[tuple[float, int]]] = {}
         #: What was seen, and how often: which states a run has been in.
         self.coverage: dict[str, int] = {}
 
     def add(self, lane: str, kind: str, text: str) -> None:
         if len(self.entries) < _ENTRIES_MAX:
             self.entries.append(Entry(self._now(), lane, kind, text))
+
+    def committed(self, partition: str, offset: int) -> None:
+        """A partition's watermark has risen."""
+        self.watermarks.setdefault(partition, []).append((self._now(), offset))
 
     def saw(self, state: str) -> None:
         self.coverage[state] = self.coverage.get(state, 0) + 1

@@ -3,27 +3,53 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 
-from headrace.errors import HeadraceError
+from headrace.client.admin.types import NewTopic
+from headrace.cluster.image import PartitionImage
+from headrace.errors import HeadraceError, UnknownTopicOrPartitionError
 from headrace.runtime.simulated import CrashModel, DiskFault, HostDiedError, WorkModel
 from headrace.testing.simulated.cluster import SimulatedBroker, SimulatedCluster
-from headrace.testing.simulated.plans import Plan, Trouble
+from headrace.testing.simulated.faults import Trouble
+from headrace.testing.simulated.history import History
+from headrace.testing.simulated.plans import Plan
 from headrace.testing.simulated.timeline import CLUSTER, STORE, Timeline
+from headrace.topics import TopicPartition
 
 _RESTART_S = 0.5
 _SLOW_DISK = WorkModel(usual_s_max=0.1, slow_s_max=2.0, slow_probability=0.2)
 _QUICK_DISK = WorkModel()
+DATA = "/data/one"
+_OPERATOR = "operator"
+_OPERATOR_S = 5.0
+#: How often, and how long, a fault looks for the state that it waits for.
+_LOOK_S = 0.0002
+_LOOK_S_MAX = 3.0
+#: A topic that is deleted and made again.
+AGAIN = "again"
+
+
+@dataclass(frozen=True, slots=True)
+class _Scene:
+    """What faults that belong together are about: a partition, and who was what to it when they began."""
+
+    partition: TopicPartition | None
+    nodes: dict[str, int]
 
 
 class Troubles:
     """Puts a plan's faults into a cluster. A broker that is down or hangs is left alone by other faults of its kind."""
 
-    def __init__(self, cluster: SimulatedCluster, plan: Plan, timeline: Timeline) -> None:
+    def __init__(self, cluster: SimulatedCluster, plan: Plan, timeline: Timeline, history: History) -> None:
         self.cluster = cluster
         self.plan = plan
         self.timeline = timeline
+        self.history = history
+        self._scenes: dict[int, _Scene] = {}
+        self._making_again = asyncio.Lock()
         #: Brokers that some fault has taken away.
         self.taken: set[int] = set()
         #: Brokers that ended uncleanly and have not been in sync everywhere since; and which of them lost their power.
@@ -36,6 +62,9 @@ class Troubles:
 
     async def _one(self, trouble: Trouble) -> None:
         await asyncio.sleep(trouble.at_s)
+        scene = self._scene(trouble)
+        if trouble.when:
+            await self._until(trouble.when, scene)
         await _DO[trouble.kind](self, trouble)
 
     def clear(self) -> None:
@@ -48,11 +77,83 @@ class Troubles:
             broker.host.disk.heal()
             cluster.empty_disk(broker.node_id)
 
+    # --- who is meant
+
+    def _scene(self, trouble: Trouble) -> _Scene:
+        if trouble.scene == 0:
+            return self._look(trouble)
+        if trouble.scene not in self._scenes:
+            self._scenes[trouble.scene] = self._look(trouble)
+        return self._scenes[trouble.scene]
+
+    def _look(self, trouble: Trouble) -> _Scene:
+        image = self.cluster.newest_image
+        topic = None if image is None else image.topics.get(trouble.topic)
+        if topic is None:
+            return _Scene(None, {"leader": 1, "second": 2, "third": 3})
+        controller = self.cluster.controller_id
+        indexes = list(range(len(topic.partitions)))
+        if trouble.leader != "any":
+            is_wanted = trouble.leader == "controller"
+            fitting = [index for index in indexes if (topic.partitions[index].leader == controller) == is_wanted]
+            apart = [index for index in fitting if controller not in topic.partitions[index].replicas]
+            indexes = apart or fitting or indexes
+        index = indexes[int(trouble.level * len(indexes))]
+        state = topic.partitions[index]
+        leader = state.leader if state.leader in self.cluster.brokers else state.replicas[0]
+        others = [node_id for node_id in dict.fromkeys((*state.replicas, *self.cluster.brokers)) if node_id != leader]
+        second, third = sorted(others[:2], key=lambda node_id: node_id == controller)
+        return _Scene(TopicPartition(trouble.topic, index), {"leader": leader, "second": second, "third": third})
+
+    def _state(self, partition: TopicPartition | None) -> PartitionImage | None:
+        image = self.cluster.newest_image
+        return None if image is None or partition is None else image.partition(*partition)
+
+    def _node(self, trouble: Trouble, name: str | None = None) -> int:
+        """The broker that a fault means by a name (its own, unless given)."""
+        name = trouble.who if name is None else name
+        if name.isdigit():
+            return int(name)
+        if name == "controller":
+            return self.cluster.controller_id or 1
+        scene = self._scene(trouble)
+        if name == "leading":
+            state = self._state(scene.partition)
+            return state.leader if state is not None and state.leader >= 0 else scene.nodes["leader"]
+        return scene.nodes[name]
+
+    def _name(self, trouble: Trouble) -> str:
+        return self.cluster.brokers[self._node(trouble)].name
+
+    def _other_name(self, trouble: Trouble) -> str:
+        """Another than the one that the fault is of."""
+        node, other = self._node(trouble), self._node(trouble, trouble.other)
+        if other == node:
+            other = next(node_id for node_id in self.cluster.brokers if node_id != node)
+        return self.cluster.brokers[other].name
+
+    async def _until(self, when: str, scene: _Scene) -> None:
+        """Wait for a state, but not for ever."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + _LOOK_S_MAX
+        while not _STATES[when](self, scene) and loop.time() < deadline:
+            await asyncio.sleep(_LOOK_S)
+        if loop.time() < deadline:
+            self.timeline.saw(f"a fault begins when {when}")
+
+    def _is_coming_in(self, scene: _Scene) -> bool:
+        """Whether a leader has asked for more in-sync replicas, and has no answer."""
+        for broker in self.cluster.alive:
+            partition = None if scene.partition is None else broker.replicas.partitions.get(scene.partition)
+            if partition is not None and partition.state is not None and partition.state.pending is not None:
+                return len(partition.state.pending.isr) > len(partition.state.term.isr)
+        return False
+
     # --- brokers
 
     def _take(self, trouble: Trouble) -> SimulatedBroker | None:
         """The broker, unless another fault has it, or it is not up."""
-        broker = self.cluster.brokers[trouble.node]
+        broker = self.cluster.brokers[self._node(trouble)]
         if broker.node_id in self.taken or broker.broker is None:
             return None
         self.taken.add(broker.node_id)
@@ -160,32 +261,103 @@ class Troubles:
         broker.kill()
         await self._bring_back(broker)
 
+    async def disk_lost(self, trouble: Trouble) -> None:
+        """Its machine is given an empty disk. Others have to have what was on it."""
+        self._forget_synced()
+        broker = self._take(trouble) if self.plan.min_isr > 1 and not self.unclean else None
+        if broker is None:
+            return
+        if not self._is_elsewhere(broker.node_id):
+            self.taken.discard(broker.node_id)
+            return
+        self.unclean.add(broker.node_id)
+        self.unpowered.add(broker.node_id)
+        with self.timeline.span(broker.name, "disk lost"):
+            broker.kill()
+            broker.host.disk.rmtree(DATA)
+            await asyncio.sleep(trouble.for_s)
+        await self._bring_back(broker)
+
+    def _is_elsewhere(self, node_id: int) -> bool:
+        """Whether every partition has another replica that is in sync."""
+        image = self.cluster.newest_image
+        states = [] if image is None else [state for topic in image.topics.values() for state in topic.partitions]
+        return all(len(set(state.isr) - {node_id}) > 1 for state in states)
+
     async def slow_disk(self, trouble: Trouble) -> None:
-        host = self.cluster.brokers[trouble.node].host
+        host = self.cluster.brokers[self._node(trouble)].host
         with self.timeline.span(host.name, "slow disk"):
             host.use_disk(_SLOW_DISK)
             await asyncio.sleep(trouble.for_s)
             host.use_disk(_QUICK_DISK)
 
     async def clock_jump(self, trouble: Trouble) -> None:
-        host = self.cluster.brokers[trouble.node].host
+        host = self.cluster.brokers[self._node(trouble)].host
         by_ms = int((trouble.level - 0.5) * 20_000)
         self.timeline.add(host.name, "fault", f"the wall clock jumps by {by_ms} ms")
         self.timeline.saw("fault: clock jump")
         host.clock.jump(by_ms)
 
     async def clock_drift(self, trouble: Trouble) -> None:
-        host = self.cluster.brokers[trouble.node].host
+        host = self.cluster.brokers[self._node(trouble)].host
         with self.timeline.span(host.name, "clock drifts"):
             host.clock.drift((trouble.level - 0.5) * 0.2)
             await asyncio.sleep(trouble.for_s)
             host.clock.drift(0.0)
 
+    # --- what an operator does
+
+    async def election(self, trouble: Trouble) -> None:
+        """Let it lead the partition, by naming it first."""
+        partition = self._scene(trouble).partition
+        state = self._state(partition)
+        if partition is None or state is None:
+            return
+        node_id = self._node(trouble)
+        replicas = [node_id, *(other for other in state.replicas if other != node_id)]
+        self.timeline.add(CLUSTER, "fault", f"{partition}: broker {node_id} is to lead")
+        self.timeline.saw("fault: election")
+        host = self.cluster.client_host(_OPERATOR)
+        with contextlib.suppress(HeadraceError, TimeoutError):
+            async with self.cluster.admin(host=host) as admin:
+                operator = admin.within(int(_OPERATOR_S * 1000))
+                await operator.alter_partition_reassignments({partition: replicas})
+                await operator.elect_leaders([partition])
+
+    async def topic_made_again(self, trouble: Trouble) -> None:
+        """Delete a topic and make it again, with other records than before."""
+        host = self.cluster.client_host(_OPERATOR)
+        async with self._making_again:
+            self.timeline.add(CLUSTER, "fault", f"topic {AGAIN} is deleted and made again")
+            self.timeline.saw("fault: topic made again")
+            with contextlib.suppress(HeadraceError, TimeoutError):
+                async with self.cluster.admin(host=host) as admin:
+                    operator = admin.within(int(_OPERATOR_S * 1000))
+                    self.history.is_removed(AGAIN)
+                    if AGAIN in self.history.sent:
+                        error = (await operator.delete_topics([AGAIN])).errors.get(AGAIN)
+                        if error is not None and not isinstance(error, UnknownTopicOrPartitionError):
+                            return
+                    (await operator.create_topics([NewTopic(AGAIN, 1, min(3, self.plan.brokers))])).all()
+                self.history.made_again(AGAIN)
+                await self._write_again(trouble)
+
+    async def _write_again(self, trouble: Trouble) -> None:
+        number = self.history.tick()
+        sent = self.history.sent[AGAIN]
+        values = [f"again-{number}:{index:05d}" for index in range(1 + int(trouble.level * 5))]
+        sent.update(values)
+        host = self.cluster.client_host(_OPERATOR)
+        async with self.cluster.producer(host=host, delivery_timeout_ms=20_000, request_timeout_ms=5_000) as producer:
+            for value in values:
+                told = await producer.send(AGAIN, value.encode(), partition=0)
+                self.history.was_acknowledged(TopicPartition(AGAIN, 0), told.offset, value)
+
     # --- the network
 
     async def isolate(self, trouble: Trouble) -> None:
         """Others do not hear of it, nor perhaps the store; its clients do."""
-        broker = self.cluster.brokers[trouble.node]
+        broker = self.cluster.brokers[self._node(trouble)]
         others = [other.name for other in self.cluster.brokers.values() if other is not broker]
         also_store = trouble.level < 0.6
         where = f"cut off: from the others{' and the store' if also_store else ''}"
@@ -197,7 +369,7 @@ class Troubles:
             self.cluster.simulation.network.heal([broker.name], others)
 
     async def cut(self, trouble: Trouble, *, one_way: bool = False) -> None:
-        one, other = f"broker-{trouble.node}", f"broker-{trouble.other}"
+        one, other = self._name(trouble), self._other_name(trouble)
         network = self.cluster.simulation.network
         with self.timeline.span(one, f"link cut{' one way' if one_way else ''}: to {other}"):
             network.partition([one], [other], one_way=one_way)
@@ -209,7 +381,7 @@ class Troubles:
 
     async def client_cut(self, trouble: Trouble) -> None:
         """Clients do not reach a broker, which the others do."""
-        broker = f"broker-{trouble.node}"
+        broker = self._name(trouble)
         network = self.cluster.simulation.network
         clients = [name for name in self.cluster.simulation.hosts if not name.startswith("broker-")]
         with self.timeline.span(broker, "cut off: from clients"):
@@ -218,17 +390,18 @@ class Troubles:
             network.heal([broker], clients)
 
     async def reset(self, trouble: Trouble) -> None:
-        one, other = f"broker-{trouble.node}", f"broker-{trouble.other}"
-        if trouble.level < 0.5:
-            broken = self.cluster.simulation.network.reset(one, other)
-        else:
-            names = [name for name in self.cluster.simulation.hosts if name != one]
-            broken = sum(self.cluster.simulation.network.reset(one, name) for name in names)
+        one, other = self._name(trouble), self._other_name(trouble)
+        names = [name for name in self.cluster.simulation.hosts if name != one]
+        if trouble.level < 0.33:
+            names = [other]
+        elif trouble.level < 0.66:
+            names = [name for name in names if not name.startswith("broker-")]
+        broken = sum(self.cluster.simulation.network.reset(one, name) for name in names)
         self.timeline.add(one, "fault", f"{broken} connections broken")
         self.timeline.saw("fault: connections broken")
 
     async def half_open(self, trouble: Trouble) -> None:
-        one, other = f"broker-{trouble.node}", f"broker-{trouble.other}"
+        one, other = self._name(trouble), self._other_name(trouble)
         gone = self.cluster.simulation.network.half_open(one, other)
         self.timeline.add(one, "fault", f"{gone} connections half open: {other} is not told")
         self.timeline.saw("fault: half open")
@@ -261,6 +434,14 @@ class Troubles:
             await asyncio.sleep(trouble.for_s)
             store.come_back(expire_all=True)
 
+    async def store_cut(self, trouble: Trouble) -> None:
+        """The store does not hear of a broker, which the others do."""
+        broker = self.cluster.brokers[self._node(trouble)]
+        with self.timeline.span(broker.name, "cut off: from the store"):
+            broker.reaches_store = False
+            await asyncio.sleep(trouble.for_s)
+            broker.reaches_store = True
+
     async def session_lost(self, trouble: Trouble) -> None:
         sessions = self.cluster.store.sessions
         if sessions:
@@ -277,6 +458,9 @@ class Troubles:
             faults.loss_before = faults.loss_after = faults.loss_reading = 0.0
 
 
+_STATES: dict[str, Callable[[Troubles, _Scene], bool]] = {
+    "a follower is about to come in": Troubles._is_coming_in,
+}
 _DO: dict[str, Callable[[Troubles, Trouble], Awaitable[None]]] = {
     "kill": Troubles.kill,
     "power": Troubles.power,
@@ -298,4 +482,8 @@ _DO: dict[str, Callable[[Troubles, Trouble], Awaitable[None]]] = {
     "store forgets": Troubles.store_forgets,
     "session lost": Troubles.session_lost,
     "store breaks": Troubles.store_breaks,
+    "store cut": Troubles.store_cut,
+    "election": Troubles.election,
+    "disk lost": Troubles.disk_lost,
+    "topic made again": Troubles.topic_made_again,
 }

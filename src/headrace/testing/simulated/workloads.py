@@ -30,15 +30,17 @@ from headrace.errors import (
 from headrace.runtime.simulated import Host
 from headrace.testing.simulated.cluster import SimulatedCluster
 from headrace.testing.simulated.history import Commit, History, Outcome, Register, Transaction
-from headrace.testing.simulated.plans import Plan
+from headrace.testing.simulated.plans import WRITING, Plan
 from headrace.topics import TopicPartition
 
-WRITING = {"idempotent": "numbered", "plain": "plain", "transactions": "transactional"}
 ASSIGNORS = ("range", "roundrobin", "sticky", "cooperative-sticky")
 GROUP = "group"
 TRANSACTION_TIMEOUT_MS = 10_000
 _PATIENCE_S = 60.0
 _SCRATCH_TOPICS = 2
+_CROWD = 12
+#: Most clients lose patience within the time that a fault takes.
+_TIMEOUTS_MS = (1_000, 1_000, 30_000)
 
 
 class Workload(abc.ABC):
@@ -74,7 +76,11 @@ class Writer(Workload):
         self._is_idempotent = idempotent
 
     async def run(self) -> None:
-        config: dict[str, Any] = {"enable_idempotence": self._is_idempotent, "linger_ms": self.rng.choice((0, 5, 50))}
+        config: dict[str, Any] = {
+            "enable_idempotence": self._is_idempotent,
+            "linger_ms": self.rng.choice((0, 5, 50)),
+            "request_timeout_ms": self.rng.choice(_TIMEOUTS_MS),
+        }
         async with self.cluster.producer(host=self.host, **config) as producer:
             waiting: list[asyncio.Task[None]] = []
             for number in range(self.plan.records_max):
@@ -96,6 +102,37 @@ class Writer(Workload):
             self.history.count("deliveries timed out")
             return
         self.history.was_acknowledged(partition, told.offset, value)
+
+
+class Crowd(Workload):
+    """Many producers that come, send little and go. A broker answers each client's requests one after the other, so
+    only many of them fill the log of a leader whose followers are away."""
+
+    topic = WRITING["crowd"]
+
+    async def run(self) -> None:
+        present: set[asyncio.Task[None]] = set()
+        for number in range(self.plan.records_max):
+            if self.is_stopping:
+                break
+            present.add(asyncio.ensure_future(self._send(number)))
+            await self.pause(0.12)
+            while len(present) >= _CROWD:
+                await asyncio.wait(present, return_when=asyncio.FIRST_COMPLETED)
+                present = {task for task in present if not task.done() or task.result()}
+        await asyncio.gather(*present)
+
+    async def _send(self, number: int) -> None:
+        partition = TopicPartition(self.topic, self.rng.randrange(self.plan.partitions))
+        value = f"{self.name}:{number:05d}"
+        self.history.sent.setdefault(self.topic, set()).add(value)
+        async with self.cluster.producer(host=self.host, enable_idempotence=False, linger_ms=0) as producer:
+            try:
+                told = await producer.send(self.topic, value.encode(), partition=partition.partition)
+            except DeliveryTimeoutError:
+                self.history.count("deliveries timed out")
+                return
+            self.history.was_acknowledged(partition, told.offset, value)
 
 
 class Transactor(Workload):
@@ -138,6 +175,7 @@ class Transactor(Workload):
                 producer.send(self.topic, value.encode(), partition=index)
             if self.rng.random() < 0.3:
                 await producer.flush(30)
+                await self.pause(self.rng.choice((0.0, 0.5)))
             if self.rng.random() < 0.5:
                 transaction.has_offset = True
                 await producer.send_offsets_to_transaction(
@@ -169,7 +207,12 @@ class Reader(Workload):
 
     async def run(self) -> None:
         isolation = "read_committed" if self._is_committed else "read_uncommitted"
-        config = {"isolation_level": isolation, "auto_offset_reset": "none", "fetch_max_wait_ms": 200}
+        config = {
+            "isolation_level": isolation,
+            "auto_offset_reset": "none",
+            "fetch_max_wait_ms": 200,
+            "request_timeout_ms": self.rng.choice(_TIMEOUTS_MS),
+        }
         async with self.cluster.consumer(host=self.host, **config) as consumer:
             wanted = [TopicPartition(topic, index) for topic in self._topics for index in range(self.plan.partitions)]
             consumer.assign(wanted)
@@ -209,6 +252,7 @@ class Member(Workload):
             "session_timeout_ms": 3000,
             "heartbeat_interval_ms": 500,
             "fetch_max_wait_ms": 200,
+            "request_timeout_ms": self.rng.choice(_TIMEOUTS_MS),
             "partition_assignment_strategy": self._assignor,
         }
         async with self.cluster.consumer(host=self.host, **config) as consumer:
@@ -362,6 +406,9 @@ def workloads_for(cluster: SimulatedCluster, plan: Plan, history: History) -> li
         elif workload == "plain":
             history.may_repeat.add(WRITING[workload])
             made.append(Writer(cluster, plan, history, "plain-1", WRITING[workload], False))
+        elif workload == "crowd":
+            history.may_repeat.add(WRITING[workload])
+            made.append(Crowd(cluster, plan, history, "crowd"))
         elif workload == "transactions":
             made += [Transactor(cluster, plan, history, f"transactor-{n}") for n in (1, 2)]
         elif workload == "readers":

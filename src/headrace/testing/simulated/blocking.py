@@ -1,0 +1,165 @@
+"""Blocking programs in a simulated cluster: they run on threads of their own, in turns with the simulation.
+
+While such a thread runs, the simulation stands still; when it calls a client, it stands still until the simulation has
+come to the answer. So nothing depends on how fast either is, virtual time passes only in calls, and the same seed takes
+the same course each time. The clients that it is given have the names and results of the blocking ones, and are those
+of asyncio underneath: blocking ones proper would wait for real sockets and real time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import queue
+import threading
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from headrace.client.producer.delivery import Delivery
+
+if TYPE_CHECKING:
+    from headrace.testing.simulated.cluster import SimulatedCluster
+
+T = TypeVar("T")
+
+#: What a thread asks for: something to run on the loop.
+_Call = Callable[[], Any]
+_FAULTS = ("kill", "lose_power", "restart", "stop", "pause", "resume", "partition", "heal", "fill_disk", "empty_disk")
+
+
+class _Turns:
+    """One thread and the simulation, one at a time."""
+
+    def __init__(self) -> None:
+        self.asked: queue.SimpleQueue[_Call | None] = queue.SimpleQueue()
+        self.answered: queue.SimpleQueue[tuple[Any, BaseException | None]] = queue.SimpleQueue()
+
+    def call(self, call: _Call) -> Any:
+        """On the thread: let the simulation run this, and wait until it has."""
+        self.asked.put(call)
+        found, error = self.answered.get()
+        if error is not None:
+            raise error
+        return found
+
+
+class BlockingDelivery:
+    """What `send` gives: `result` waits until the record is acknowledged."""
+
+    def __init__(self, turns: _Turns, delivery: Delivery) -> None:
+        self._turns = turns
+        self._delivery = delivery
+
+    def result(self, timeout: float | None = None) -> Any:
+        async def wait() -> Any:
+            return await self._delivery
+
+        return self._turns.call(wait)
+
+    def done(self) -> bool:
+        return self._delivery.done()
+
+
+class BlockingClient:
+    """A client of asyncio, called from a thread: each of its coroutines is a call that returns its result."""
+
+    def __init__(self, turns: _Turns, client: Any) -> None:
+        self._turns = turns
+        self._client = client
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._client, name)
+        if not callable(found):
+            return found
+
+        def call(*arguments: Any, **named: Any) -> Any:
+            return self._given(self._turns.call(lambda: found(*arguments, **named)))
+
+        return call
+
+    def _given(self, found: Any) -> Any:
+        if isinstance(found, Delivery):
+            return BlockingDelivery(self._turns, found)
+        if type(found) is type(self._client):
+            return BlockingClient(self._turns, found)
+        return found
+
+    def __iter__(self) -> Iterator[Any]:
+        """The records of a consumer, one by one, for ever."""
+        while True:
+            yield from self.poll(1.0)
+
+    def __enter__(self) -> BlockingClient:
+        self._turns.call(self._client.__aenter__)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._turns.call(lambda: self._client.__aexit__(*error))
+
+
+class BlockingCluster:
+    """A simulated cluster as a blocking program sees it: clients, faults, and time."""
+
+    def __init__(self, cluster: SimulatedCluster, turns: _Turns) -> None:
+        self.cluster = cluster
+        self._turns = turns
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in _FAULTS:
+            return getattr(self.cluster, name)
+        fault = getattr(self.cluster, name)
+        return lambda *arguments, **named: self._turns.call(lambda: fault(*arguments, **named))
+
+    def producer(self, **config: Any) -> BlockingClient:
+        return self._client(self.cluster.producer, config)
+
+    def consumer(self, **config: Any) -> BlockingClient:
+        return self._client(self.cluster.consumer, config)
+
+    def admin(self, **config: Any) -> BlockingClient:
+        return self._client(self.cluster.admin, config)
+
+    def _client(self, make: Callable[..., Any], config: dict[str, Any]) -> BlockingClient:
+        return BlockingClient(self._turns, self._turns.call(lambda: make(**config)))
+
+    def sleep(self, seconds: float) -> None:
+        """Let virtual time pass; `time.sleep` would take real time, in which nothing happens."""
+        self._turns.call(lambda: asyncio.sleep(seconds))
+
+    def until(self, condition: Callable[[], bool], timeout_s: float, otherwise: str) -> float:
+        waited: float = self._turns.call(lambda: self.cluster.until(condition, timeout_s, otherwise))
+        return waited
+
+
+async def run_blocking(cluster: SimulatedCluster, story: Callable[[BlockingCluster], T]) -> T:
+    """Run a blocking program on a thread of its own, in turns with the simulation; give what it gives."""
+    turns = _Turns()
+    told: list[T] = []
+    failed: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            told.append(story(BlockingCluster(cluster, turns)))
+        except BaseException as error:  # noqa: BLE001 - raised again where the story was begun
+            failed.append(error)
+        finally:
+            turns.asked.put(None)
+
+    thread = threading.Thread(target=run, name="headrace-story", daemon=True)
+    thread.start()
+    while (call := turns.asked.get()) is not None:
+        try:
+            found = call()
+            if inspect.iscoroutine(found):
+                found = await found
+        except Exception as error:  # noqa: BLE001 - it is for whoever called
+            turns.answered.put((None, error))
+        except BaseException as error:
+            turns.answered.put((None, error))
+            raise
+        else:
+            turns.answered.put((found, None))
+    thread.join()
+    if failed:
+        raise failed[0]
+    return told[0]

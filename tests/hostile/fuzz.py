@@ -144,7 +144,7 @@ def logs(directory: Path) -> Iterator[Target]:
                         (copy / name / file).write_bytes(data)
                         log = golden.open_log(runtime, copy / name, kind)
                         try:
-                            _read(log)
+                            read_through(log)
                         finally:
                             log.close()
                     finally:
@@ -155,7 +155,7 @@ def logs(directory: Path) -> Iterator[Target]:
                 yield Target("log", f"{kind} {name} {suffix}", [seed], decode, reseal)
 
 
-def _read(log: golden.Log) -> None:
+def read_through(log: golden.Log) -> None:
     offset = log.start_offset
     while offset < log.end_offset:
         found = log.locate(offset, 1 << 20, limit=log.end_offset, at_least_one=True)

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import random
+import struct
+from pathlib import Path
 
 import pytest
+from tests.log import golden
 
 from headrace.broker.dispatch import load_handlers
 from headrace.cluster.image import InconsistentMetadataError
 from headrace.cluster.store import node_formats
 from headrace.cluster.store.directory_session import _frame
+from headrace.runtime import real_runtime
 
 from . import fuzz
 from .mutating import mutated
@@ -61,3 +65,22 @@ def test_a_journal_with_other_entries_is_said_to_be_so(meta: object) -> None:
     data = _frame(meta, [b"abc"])  # type: ignore[arg-type]  # which others may have written
     with pytest.raises(InconsistentMetadataError):
         fuzz.journal(data)
+
+
+@pytest.mark.parametrize("kind", golden.KINDS)
+def test_an_offset_too_far_for_an_index_keeps_no_log_from_being_opened(kind: str, tmp_path: Path) -> None:
+    """A batch's offset is not under its checksum: one flipped bit may make it anything."""
+    directory = golden.copy_partition(kind, "__consumer_offsets-0", tmp_path)
+    file = max(path for path in directory.glob("*.log") if path.stat().st_size)
+    data = bytearray(file.read_bytes())
+    at = last = 0
+    while at < len(data):
+        last, at = at, at + 12 + int.from_bytes(data[at + 8 : at + 12], "big")
+    struct.pack_into(">q", data, last, 2**33)
+    file.write_bytes(data)
+    for index in (*directory.glob("*.index"), *directory.glob("*.timeindex")):
+        index.unlink()
+    log = golden.open_log(real_runtime(), directory, kind)
+    assert log.end_offset > 2**33
+    fuzz.read_through(log)
+    log.close()

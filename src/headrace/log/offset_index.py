@@ -8,6 +8,7 @@ from itertools import islice
 from operator import lt
 
 ENTRY_BYTES = 8
+RELATIVE_OFFSET_MAX = 2**31 - 1
 
 
 class DamagedIndexError(ValueError):
@@ -32,9 +33,13 @@ class OffsetIndex:
         return 8 * len(self._offsets)
 
     def append(self, offset: int, position: int) -> None:
+        relative = offset - self._base
+        if not 0 <= relative <= RELATIVE_OFFSET_MAX:
+            # A batch's offset is not under its checksum. What is too far from the segment's is found by a scan.
+            return
         # The position first: a reader that finds the offset must find its position too.
         self._positions.append(position)
-        self._offsets.append(offset - self._base)
+        self._offsets.append(relative)
 
     def lookup(self, offset: int) -> int:
         """A position from which a scan finds `offset`: that of the last entry at or before it, else 0."""

@@ -7,7 +7,7 @@ from array import array
 from bisect import bisect_right
 from operator import le, lt
 
-from headrace.log.offset_index import DamagedIndexError
+from headrace.log.offset_index import RELATIVE_OFFSET_MAX, DamagedIndexError
 
 _ENTRY = struct.Struct(">qi")
 ENTRY_BYTES = _ENTRY.size
@@ -38,8 +38,11 @@ class TimeIndex:
         """Add an entry unless its timestamp is not greater than the last one's; whether it was added."""
         if timestamp_ms <= (self._timestamps[-1] if self._timestamps else NO_TIMESTAMP):
             return False
+        relative = offset - self._base
+        if not 0 <= relative <= RELATIVE_OFFSET_MAX:
+            return False  # see the offset index
         # The offset first: a reader that finds the timestamp must find its offset too.
-        self._offsets.append(offset - self._base)
+        self._offsets.append(relative)
         self._timestamps.append(timestamp_ms)
         return True
 

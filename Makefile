@@ -39,6 +39,12 @@ quick: $(STAMP)
 test-long: $(STAMP)
 	$(BIN)/python -m pytest -q -m long
 
+# The quick tests on every Python of the classifiers that can be had, and the next; PYTHONS="3.14 --debian forky" for
+# some, or for that of a release of Debian's (debootstrap, as root). Before a release.
+.PHONY: test-pythons
+test-pythons: $(STAMP)
+	$(BIN)/python -m tests.pythons $(PYTHONS)
+
 # Lint, types, import contracts.
 check: $(STAMP)
 	$(BIN)/ruff check src tests bench examples

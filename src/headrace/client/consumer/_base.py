@@ -348,13 +348,15 @@ class ConsumerBase(ABC):
     @exclusive
     def seek_to_beginning(self, partitions: Iterable[TopicPartition | tuple[str, int]] | None = None) -> None:
         """Go on at the first offset there is; looked up when needed. Without partitions: all that are assigned."""
-        check_several(partitions, "seek_to_beginning", "partitions")
+        if partitions is not None:
+            check_several(partitions, "seek_to_beginning", "partitions")
         self._use().seek_to(partitions, beginning=True)
 
     @exclusive
     def seek_to_end(self, partitions: Iterable[TopicPartition | tuple[str, int]] | None = None) -> None:
         """Go on at the end; looked up when needed. Without partitions: all that are assigned."""
-        check_several(partitions, "seek_to_end", "partitions")
+        if partitions is not None:
+            check_several(partitions, "seek_to_end", "partitions")
         self._use().seek_to(partitions, beginning=False)
 
     def pause(self, partitions: Iterable[TopicPartition | tuple[str, int]]) -> None:

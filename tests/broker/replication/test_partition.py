@@ -279,6 +279,23 @@ def test_a_follower_appends_what_it_asked_for_and_nothing_else() -> None:
     simulated(test)
 
 
+def test_an_epoch_in_which_nothing_was_written_is_given_up_where_the_next_leader_does_not_know_it() -> None:
+    """The log is cut to its own end: nothing goes but the epoch."""
+
+    async def test(broker: Broker, partition: Partition, neighbours: Neighbours) -> None:
+        partition.lead(follows(1))
+        answer = Answer(high_watermark=1, log_start_offset=0)
+        await copying.append(partition, partition.position(), answer, from_leader(b"one", 0, 1))
+        partition.lead(leads(2, partition_epoch=11))
+        partition.lead(follows(3, partition_epoch=12))
+        assert partition.position().last_fetched_epoch == 2
+        await copying.truncate(partition, partition.position(), 1)
+        assert partition.position().last_fetched_epoch == 1
+        assert partition.log.end_offset == 1
+
+    simulated(test)
+
+
 def test_an_answer_that_waited_for_the_disk_is_looked_at_again() -> None:
     async def test(broker: Broker, partition: Partition, neighbours: Neighbours) -> None:
         partition.lead(follows(2))

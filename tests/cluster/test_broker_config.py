@@ -65,7 +65,7 @@ def test_every_key_is_documented_and_keys_without_effect_are_listed() -> None:
 
 # Names that are put together where they are read, from the topic's prefix and what is common to both.
 _PREFIXES = ("offsets.topic.", "transaction.state.log.")
-_READ_BY = ("broker", "cluster", "log", "groups", "transactions", "coordination")
+_READ_BY = ("broker", "cluster", "log", "net", "groups", "transactions", "coordination")
 
 
 def test_a_key_says_that_it_changes_nothing_just_when_nobody_reads_it() -> None:

@@ -19,8 +19,9 @@ if TYPE_CHECKING:
     from headrace.broker.partition import Partition
     from headrace.cluster.changes import Changes
 
-LEADER: Final = "leader.replication.throttled"
-FOLLOWER: Final = "follower.replication.throttled"
+#: The keys of a broker's rate, and of a topic's replicas.
+LEADER: Final = ("leader.replication.throttled.rate", "leader.replication.throttled.replicas")
+FOLLOWER: Final = ("follower.replication.throttled.rate", "follower.replication.throttled.replicas")
 EVERY_REPLICA: Final = "*"
 
 
@@ -60,9 +61,9 @@ class Rate:
 class Throttle:
     """One of a broker's two: its rate, and whose copies it counts for."""
 
-    def __init__(self, broker: Broker, name: str) -> None:
+    def __init__(self, broker: Broker, keys: tuple[str, str]) -> None:
         self._broker = broker
-        self._name = name
+        self._rate_key, self._replicas_key = keys
         self.bytes_per_s = INT64_MAX
         config = broker.started_with
         self._rate = Rate(
@@ -79,7 +80,7 @@ class Throttle:
 
     def look_up(self, changed_topics: Iterable[str]) -> None:
         """After a change of the metadata: the rate may be another, and so may be what these topics say."""
-        found = self._broker.config.values.get(f"{self._name}.rate")
+        found = self._broker.config.values.get(self._rate_key)
         self.bytes_per_s = found if isinstance(found, int) else INT64_MAX
         for topic in changed_topics:
             self._named.pop(topic, None)
@@ -94,7 +95,7 @@ class Throttle:
 
     def _find(self, topic: str) -> frozenset[int] | None:
         broker = self._broker
-        values = broker.controller.topic_config(broker.image, topic)[f"{self._name}.replicas"]
+        values = broker.controller.topic_config(broker.image, topic)[self._replicas_key]
         assert isinstance(values, tuple)
         if EVERY_REPLICA in values:
             return None

@@ -153,6 +153,7 @@ REPLICATION_KEYS: tuple[BrokerKey, ...] = (
         11,
         check=at_least(1),
         importance=LOW,
+        doc="Number of samples kept for the throttling of replication.",
     ),
     broker_key(
         "replication.quota.window.size.seconds",
@@ -160,6 +161,7 @@ REPLICATION_KEYS: tuple[BrokerKey, ...] = (
         1,
         check=at_least(1),
         importance=LOW,
+        doc="Length of each sample of the throttling of replication.",
     ),
     broker_key(
         "follower.replication.throttled.rate",
@@ -168,6 +170,7 @@ REPLICATION_KEYS: tuple[BrokerKey, ...] = (
         check=at_least(0),
         mode=PER_BROKER,
         dynamic_only=True,
+        doc="Bytes per second at which throttled followers fetch.",
     ),
     broker_key(
         "leader.replication.throttled.rate",
@@ -176,6 +179,7 @@ REPLICATION_KEYS: tuple[BrokerKey, ...] = (
         check=at_least(0),
         mode=PER_BROKER,
         dynamic_only=True,
+        doc="Bytes per second at which leaders answer throttled followers.",
     ),
     broker_key(
         "replica.alter.log.dirs.io.max.bytes.per.second",

@@ -7,6 +7,8 @@ from enum import IntEnum
 from typing import Final
 
 from headrace.broker.replication.leader import Term
+from headrace.errors import FencedLeaderEpochError, UnknownLeaderEpochError
+from headrace.topics import TopicPartition
 
 NO_LEADER: Final = -1
 NO_LEADER_EPOCH: Final = -1
@@ -29,6 +31,14 @@ class Leadership:
 
     def term(self) -> Term:
         return Term(self.leader_id, self.leader_epoch, self.partition_epoch, tuple(self.replicas), tuple(self.isr))
+
+    def check_epoch(self, key: TopicPartition, current: int) -> None:
+        """Refuse a client that knows of an older leader epoch of this partition, or of a newer one."""
+        epoch = self.leader_epoch
+        if NO_LEADER_EPOCH != current < epoch:
+            raise FencedLeaderEpochError(f"{key}: leader epoch {current} is over; it is {epoch}")
+        if NO_LEADER_EPOCH != current > epoch:
+            raise UnknownLeaderEpochError(f"{key}: leader epoch {current} is not known here yet ({epoch})")
 
     @classmethod
     def of(cls, term: Term) -> Leadership:

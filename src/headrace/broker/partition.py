@@ -25,12 +25,10 @@ from headrace.broker.replication.leader import LeaderState, Proposal
 from headrace.broker.replication.surroundings import ALONE, Surroundings
 from headrace.broker.turns import LogTurns
 from headrace.errors import (
-    FencedLeaderEpochError,
     KafkaStorageError,
     NotEnoughReplicasError,
     NotLeaderOrFollowerError,
     OffsetNotAvailableError,
-    UnknownLeaderEpochError,
 )
 from headrace.log import UNVERIFIED, Appended, Checked, Log, LogConfig, Origin, TakesLongError, Verification
 from headrace.runtime import BUSY, Buffer, DirectoryWriter, DiskError, OverloadedError
@@ -150,8 +148,7 @@ class Partition:
     def reconfigure(self, config: LogConfig) -> None:
         """Go by another configuration of the topic from now on."""
         self.log.config = config
-        state = self.state
-        if state is not None and state.min_isr != config.min_insync_replicas:
+        if (state := self.state) is not None and state.min_isr != config.min_insync_replicas:
             state.min_isr = config.min_insync_replicas
             if state.tick(self._surroundings.now_ms()):
                 self._was_committed()
@@ -255,14 +252,7 @@ class Partition:
         """As `check_leader`, for what any replica may answer."""
         if self._offline is not None:
             raise KafkaStorageError(f"{self.key}: its log directory is offline ({self._offline})")
-        epoch = self.leadership.leader_epoch
-        if current_leader_epoch != NO_LEADER_EPOCH:
-            if current_leader_epoch < epoch:
-                raise FencedLeaderEpochError(f"{self.key}: leader epoch {current_leader_epoch} is over; it is {epoch}")
-            if current_leader_epoch > epoch:
-                raise UnknownLeaderEpochError(
-                    f"{self.key}: leader epoch {current_leader_epoch} is not known here yet ({epoch})"
-                )
+        self.leadership.check_epoch(self.key, current_leader_epoch)
 
     def check_settled(self) -> None:
         """Refuse to tell the end of the log before all that the former leaders committed is known to be (KIP-207)."""
@@ -429,8 +419,7 @@ class Partition:
     async def _now_in_log(
         self, appended: Appended, nbytes: int, acks: int, epoch: int, timeout_ms: int | None
     ) -> Appended:
-        state = self.state
-        if state is None and len(self.leadership.replicas) <= 1:
+        if (state := self.state) is None and len(self.leadership.replicas) <= 1:
             self._advance(appended.last_offset + 1)
             self._after(appended, nbytes)
             return appended
@@ -468,14 +457,12 @@ class Partition:
 
     def check_follower(self, node_id: int, broker_epoch: int) -> None:
         """Refuse a fetch in the name of a broker that has no replica, or that was restarted since."""
-        state = self.state
-        if state is None or not state.check_fetch(node_id, broker_epoch):
+        if (state := self.state) is None or not state.check_fetch(node_id, broker_epoch):
             raise NotLeaderOrFollowerError(f"{self.key}: broker {node_id} has no replica of it")
 
     def fetched(self, node_id: int, broker_epoch: int, offset: int, start_offset: int) -> None:
         """A follower has everything below `offset`."""
-        state = self.state
-        if state is None:
+        if (state := self.state) is None:
             return
         now_ms = self._surroundings.now_ms()
         if state.fetched(node_id, broker_epoch, offset, start_offset, self.log.end_offset, now_ms):
@@ -487,8 +474,7 @@ class Partition:
 
     def check_in_sync(self) -> None:
         """Time has passed: followers that are behind for too long leave the in-sync replicas."""
-        state = self.state
-        if state is not None:
+        if (state := self.state) is not None:
             now_ms = self._surroundings.now_ms()
             if state.tick(now_ms):
                 self._was_committed()
@@ -497,8 +483,7 @@ class Partition:
 
     def brokers_changed(self, node_ids: list[int]) -> None:
         """Brokers were fenced, came back or were registered anew."""
-        state = self.state
-        if state is not None:
+        if (state := self.state) is not None:
             now_ms = self._surroundings.now_ms()
             if state.brokers_changed(node_ids, now_ms):
                 self._was_committed()
@@ -508,8 +493,7 @@ class Partition:
 
     def isr_settled(self) -> None:
         """The controller has answered a proposal."""
-        state = self.state
-        if state is None:
+        if (state := self.state) is None:
             return
         if state.term.partition_epoch > self.leadership.partition_epoch:
             self.leadership = Leadership.of(state.term)
@@ -559,8 +543,7 @@ class Partition:
 
     def _note_durable(self) -> None:
         """A leader epoch that began while something of an earlier one was not on the disk yet counts it from now on."""
-        state = self.state
-        if state is not None and state.appended(self.log.durable_end, self._surroundings.now_ms()):
+        if (state := self.state) is not None and state.appended(self.log.durable_end, self._surroundings.now_ms()):
             self._was_committed()
 
     async def delete_records(self, before: int, timeout_s: float) -> int:

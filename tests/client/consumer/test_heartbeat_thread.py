@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import threading
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from headrace.client.configs import ConnectionConfig
 from headrace.client.consumer._heartbeat_thread import HeartbeatThread
 from headrace.client.consumer._heartbeats import GroupIdentity, Heartbeats
 from headrace.client.consumer.config import read_consumer_config
+from headrace.errors import NetworkError
 from headrace.net.node import Node
 from headrace.runtime.real import RealClock
 
@@ -30,6 +32,7 @@ def test_a_shortage_of_descriptors_does_not_end_the_heartbeats(at: str, monkeypa
 
         def __init__(self, *_: Any, **__: Any) -> None:
             self.core = self
+            self.unanswered: list[Any] = []
             Client.made += 1
             if Client.made > 1:
                 self._fail("fresh")
@@ -42,14 +45,19 @@ def test_a_shortage_of_descriptors_does_not_end_the_heartbeats(at: str, monkeypa
         def learn_node(self, node: Node) -> None: ...
 
         def submit(self, node_id: int, request: Any, done: Any) -> None:
-            sent.set()
+            self.unanswered.append(done)
+            if not any(failures.values()):
+                sent.set()
 
         def poll(self, timeout_s: float) -> None:
             self._fail("poll")
 
         def wakeup(self) -> None: ...
 
-        def close(self) -> None: ...
+        def close(self) -> None:
+            unanswered, self.unanswered = self.unanswered, []
+            for done in unanswered:
+                done(SimpleNamespace(error=NetworkError("the client was closed")))
 
     monkeypatch.setattr(module, "BlockingClient", Client)
     monkeypatch.setattr(module, "_AFTER_FAILURE_S", 0.001)
@@ -61,4 +69,3 @@ def test_a_shortage_of_descriptors_does_not_end_the_heartbeats(at: str, monkeypa
     thread.start()
     assert sent.wait(DEADLINE_S / 2)
     thread.stop()
-    assert not any(failures.values())

@@ -19,7 +19,7 @@ from headrace.protocol.messages.leave_group import LeaveGroupRequest
 from headrace.testing import EmbeddedBroker, broker
 
 MIB = 1024 * 1024
-NAMES = [f"no-{number}" for number in range(4900)]
+NAMES = [f"no-{number}" for number in range(3900)]
 LARGE_ANSWER = DescribeConfigsRequest(
     resources=[DescribeConfigsResource(resource_type=2, resource_name=name) for name in NAMES]
 )
@@ -67,13 +67,13 @@ def little_in_the_kernel(connection: ServerConnection) -> None:
 
 def test_answers_that_nobody_reads_do_not_pile_up(kafka: EmbeddedBroker) -> None:
     """Others are answered meanwhile, and what was held is free once the connections are gone."""
-    kafka.call(lambda inside: setattr(inside.acceptor.answers, "bytes_max", 4 * MIB))
+    kafka.call(lambda inside: setattr(inside.acceptor.answers, "bytes_max", 3 * MIB))
     clients = [RawClient(kafka.port, receive_buffer_bytes=4096) for _ in range(10)]
     eventually(lambda: kafka.call(lambda inside: len(inside.acceptor.connections)) == 10)
     kafka.call(lambda inside: [little_in_the_kernel(connection) for connection in inside.acceptor.connections])
     for client in clients:
         client.send(LARGE_ANSWER, VERSION)
-        assert kafka.call(lambda inside: inside.acceptor.answers.held_bytes) <= 4 * MIB
+        assert kafka.call(lambda inside: inside.acceptor.answers.held_bytes) <= 3 * MIB
     with RawClient(kafka.port) as reading:
         assert len(reading.request(LARGE_ANSWER, VERSION).results) == len(NAMES)
     eventually(lambda: kafka.call(lambda inside: len(inside.acceptor.connections)) < 6)

@@ -39,7 +39,7 @@ from headrace.records import Codec
 from .batches import MIB, SMALLEST_RECORD, many_small, of_all_sizes, poisoned
 
 TOPIC = "hostile"
-ELEMENTS = 5_000
+ELEMENTS = 4_000
 _ESTABLISHED = 1
 YEAR_MS = 365 * 86_400_000
 GONE = (ConnectionError, TimeoutError, OSError)

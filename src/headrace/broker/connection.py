@@ -130,6 +130,8 @@ class ServerConnection(asyncio.BufferedProtocol):
         assert self._outbox is not None
         self.last_written = self.acceptor.now()
         self._outbox.pause()
+        # Not where an answer is handed over: that may be sent later in the turn.
+        self.acceptor.answers.hold(self, self._outbox.held_bytes)
 
     def resume_writing(self) -> None:
         assert self._outbox is not None
@@ -209,7 +211,6 @@ class ServerConnection(asyncio.BufferedProtocol):
             self._sending = RequestContext(route, 0, None, self, len(frame), began, began - arrived)
             self._sending.ran = self._sending.done = ran
             route.metrics.response_bytes += len(answer)
-            self.acceptor.answers.hold(self, outbox.held_bytes)
         return True
 
     def _wait(self, context: RequestContext, pending: Pending[Any]) -> None:
@@ -282,7 +283,6 @@ class ServerConnection(asyncio.BufferedProtocol):
             self.pipeline.sent(context, now)
         else:
             self._sending = context
-            self.acceptor.answers.hold(self, outbox.held_bytes)
         if context.throttle_s > 0:
             self._rest(context.throttle_s)
         return now

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from headrace.broker.broker import Broker
 
-ELEMENTS_ALWAYS = 5_000
+ELEMENTS_ALWAYS = 4_000
 ELEMENTS_PER_PARTITION = 5
 
 

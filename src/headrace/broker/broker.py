@@ -281,7 +281,9 @@ class Broker:
             await self._directory_reports.tell()
             self.producer_ids = ProducerIds(self._reserve_producer_ids)
             groups = GroupCoordinator(self._group_config(), self.runtime.rng, self)
-            self.groups = GroupService(self, groups, config.get_int("offsets.commit.timeout.ms"))
+            self.groups = GroupService(
+                self, groups, config.get_int("offsets.commit.timeout.ms"), startup.member_bytes_max(config)
+            )
             self.transactions = TransactionService(self, self._transaction_coordinator())
             self._to_close += [self.groups.close, self.transactions.close]
             self._lead_coordinators()

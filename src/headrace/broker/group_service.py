@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
-from headrace.broker import startup
 from headrace.broker.coordinator_driver import CoordinatorDriver
 from headrace.broker.member_memory import MemberMemory
 from headrace.broker.write_order import Append
 from headrace.cluster.topic_names import CONSUMER_OFFSETS
+from headrace.config import INT64_MAX
 from headrace.errors import ErrorCode, KafkaError
 from headrace.groups import GroupCoordinator, Outcome
 from headrace.groups.shards import Shard
@@ -33,11 +33,16 @@ class GroupService(CoordinatorDriver[Outcome, Shard]):
 
     coordinator: GroupCoordinator
 
-    def __init__(self, broker: Broker, coordinator: GroupCoordinator, append_timeout_ms: int = 5_000) -> None:
+    def __init__(
+        self,
+        broker: Broker,
+        coordinator: GroupCoordinator,
+        append_timeout_ms: int = 5_000,
+        member_bytes_max: int = INT64_MAX,
+    ) -> None:
+        """`member_bytes_max` is how much members may tell of themselves, all together."""
         super().__init__(broker, CONSUMER_OFFSETS, coordinator, append_timeout_ms)
-        self.member_memory = MemberMemory(
-            startup.member_bytes_max(broker.started_with), coordinator.groups, broker.runtime.clock.monotonic
-        )
+        self.member_memory = MemberMemory(member_bytes_max, coordinator.groups, broker.runtime.clock.monotonic)
 
     def batch_options(self, outcome: Outcome) -> BatchOptions:
         """Offsets that are committed in a transaction are records of it: unseen until its marker is there."""

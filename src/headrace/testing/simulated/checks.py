@@ -12,6 +12,7 @@ from headrace.cluster.topic_names import TRANSACTION_STATE
 from headrace.records import read_control, read_records, split
 from headrace.testing.simulated.cluster import SimulatedCluster
 from headrace.testing.simulated.history import BrokenError, Commit, History, Outcome, Register
+from headrace.testing.simulated.plans import TRIMMED
 from headrace.topics import TopicPartition
 
 _READ_BYTES = 1 << 20
@@ -135,11 +136,48 @@ def all_contents(cluster: SimulatedCluster, history: History) -> dict[TopicParti
                 for broker in cluster.alive
                 if broker.node_id in state.replicas
             }
+            if topic.name in TRIMMED:
+                starts = {
+                    broker.node_id: broker.replicas.partitions[topic.name, index].log.start_offset
+                    for broker in cluster.alive
+                    if broker.node_id in logs
+                }
+                check_trimmed(history, partition, {node: contents(data) for node, data in logs.items()}, starts)
+                continue
             if len(set(logs.values())) > 1:
                 raise BrokenError(f"{partition}: the replicas differ: {_where_they_differ(logs)}")
             if topic.name in history.sent:
                 found[partition] = contents(logs[state.leader])
     return found
+
+
+def check_trimmed(
+    history: History, partition: TopicPartition, found: dict[int, Contents], starts: dict[int, int]
+) -> None:
+    """A partition of which brokers remove records, each in its own time: its beginning, or what a key had before."""
+    begin = max(starts.values())
+    is_compacted = TRIMMED[partition.topic]["cleanup.policy"] == "compact"
+    known = {offset: value for offset, value in history.acknowledged.get(partition, {}).items() if offset >= begin}
+    kept: dict[int, dict[int, str]] = {}
+    for node_id, held in found.items():
+        rows = {offset: row[0] for offset, row in held.rows.items() if offset >= begin}
+        for offset, value in rows.items():
+            if value not in history.sent[partition.topic]:
+                raise BrokenError(f"{partition}: {value[:20]!r} at {offset} of broker {node_id} was never sent")
+        kept[node_id] = _latest(rows) if is_compacted else rows
+        newest = {value.split(":")[0]: value for value in kept[node_id].values()}
+        for offset, value in known.items():
+            is_replaced = is_compacted and newest.get(value.split(":")[0], "") > value
+            if not is_replaced and kept[node_id].get(offset) != value:
+                raise BrokenError(f"{partition}: {value[:20]!r} was acknowledged at {offset} and is not on {node_id}")
+    if any(rows != kept[min(kept)] for rows in kept.values()):
+        raise BrokenError(f"{partition}: brokers {sorted(kept)} differ in what they keep")
+
+
+def _latest(rows: dict[int, str]) -> dict[int, str]:
+    """The newest record of each key."""
+    newest = {rows[offset].split(":")[0]: offset for offset in sorted(rows)}
+    return {offset: rows[offset] for offset in sorted(newest.values())}
 
 
 def not_given(history: History, found: dict[TopicPartition, Contents], topics: Iterable[str]) -> str | None:
@@ -167,6 +205,8 @@ def check_all(
     """Everything that can be said at the end. `kept_offsets` are committed offsets by group, as brokers tell them."""
     image = cluster.alive[0].image
     for partition, known in history.acknowledged.items():
+        if partition.topic in TRIMMED:
+            continue
         _check_acknowledged(partition, known, found.get(partition, Contents()))
     for partition, held in found.items():
         _check_values(history, partition, held)

@@ -39,6 +39,9 @@ SETTINGS = {
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": "1000",
     "group.initial.rebalance.delay.ms": "100",
     "group.min.session.timeout.ms": "1000",
+    "log.cleaner.backoff.ms": "500",
+    "log.retention.check.interval.ms": "1000",
+    "log.segment.delete.delay.ms": "1000",
 }
 
 

@@ -44,6 +44,8 @@ class Invariants:
         self._controller: int | None = None
         self._controller_epoch = -1
         self._image_offset = -1
+        # Whether something has been decided since the last look.
+        self._is_new = True
         self.checks = 0
 
     def check(self) -> None:
@@ -56,7 +58,8 @@ class Invariants:
         # When the broker dies that knew most, others may know less for a while.
         if image.offset < self._image_offset:
             return
-        if image.offset > self._image_offset:
+        self._is_new = image.offset > self._image_offset
+        if self._is_new:
             self._image_offset = image.offset
             self._check_image(image)
         for broker in alive:
@@ -151,6 +154,9 @@ class Invariants:
         before = self._watermarks.get((life, key, epoch), 0)
         if watermark < before:
             raise BrokenError(f"{known.name}: broker {broker.node_id} took its watermark back: {before}, {watermark}")
+        if watermark == before and self._is_new:
+            # Others may be in sync by now.
+            self._check_followers(image, known, key, broker, watermark)
         if watermark != before:
             self._watermarks[life, key, epoch] = watermark
             if watermark > known.committed:

@@ -39,7 +39,13 @@ KINDS = {
 }
 #: The topic that each kind of producer writes to.
 WRITING = {"idempotent": "numbered", "plain": "plain", "crowd": "crowd", "transactions": "transactional"}
-WORKLOADS = ("idempotent", "plain", "crowd", "transactions", "group", "offsets", "admin", "readers")
+#: Topics of which brokers remove records while they are written to, and how they are configured.
+TRIMMING = {"compaction": "compacted", "retention": "retained"}
+TRIMMED = {
+    "compacted": {"cleanup.policy": "compact", "segment.ms": "500", "min.cleanable.dirty.ratio": "0.01"},
+    "retained": {"cleanup.policy": "delete", "segment.ms": "500", "retention.ms": "2000"},
+}
+WORKLOADS = (*WRITING, *TRIMMING, "group", "offsets", "admin", "readers")
 #: Whom a fault is of: a broker by its number, or what it is to a partition just then.
 _WHO = ("1", "2", "3", "1", "2", "3", "leading", "leading", "second", "controller")
 #: How many courses of faults that belong together a plan has beside others.

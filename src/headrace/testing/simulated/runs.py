@@ -15,7 +15,7 @@ from headrace.testing.simulated.checks import Contents, all_contents, check_all,
 from headrace.testing.simulated.cluster import SimulatedCluster
 from headrace.testing.simulated.history import BrokenError, History
 from headrace.testing.simulated.invariants import Invariants
-from headrace.testing.simulated.plans import WRITING, Plan
+from headrace.testing.simulated.plans import TRIMMED, TRIMMING, WRITING, Plan
 from headrace.testing.simulated.timeline import CLUSTER, Timeline, logs_in
 from headrace.testing.simulated.troubles import Troubles
 from headrace.testing.simulated.workloads import Transactor, Workload, workloads_for
@@ -62,6 +62,8 @@ class Run:
             try:
                 self.simulation.run(self._main())
                 self.simulation.check()
+                if self.timeline.defects:
+                    raise BrokenError(f"a defect was logged: {self.timeline.defects[0]}")
             except (BrokenError, SimulationFailedError, SimulationStuckError, HeadraceError, TimeoutError) as error:
                 failure = f"{type(error).__name__}: {error}"
                 cause = error.__cause__
@@ -148,6 +150,11 @@ class Run:
     async def _create_topics(self, cluster: SimulatedCluster) -> None:
         topics = [WRITING[workload] for workload in self.plan.workloads if workload in WRITING]
         wanted = [NewTopic(topic, self.plan.partitions, cluster_size(self.plan)) for topic in topics]
+        for workload in self.plan.workloads:
+            if workload in TRIMMING:
+                topic = TRIMMING[workload]
+                size = cluster_size(self.plan)
+                wanted.append(NewTopic(topic, self.plan.partitions, size, configs=TRIMMED[topic]))
         if "offsets" in self.plan.workloads:
             wanted.append(NewTopic("kept", 1, cluster_size(self.plan)))
         async with cluster.admin() as admin:

@@ -11,6 +11,8 @@ from headrace.runtime.simulated.loop import incarnation
 
 _ENTRIES_MAX = 20_000
 STORE, CLUSTER = "store", "cluster"
+#: Log messages that ask for it are about defects of ours.
+_DEFECT = "please report it"
 
 
 @dataclass(slots=True, frozen=True)
@@ -45,6 +47,8 @@ class Timeline:
         self.spans: list[Span] = []
         #: How far each partition was known to be committed, from when on.
         self.watermarks: dict[str, list[tuple[float, int]]] = {}
+        #: What brokers and clients said of themselves that never should happen.
+        self.defects: list[str] = []
         #: What was seen, and how often: which states a run has been in.
         self.coverage: dict[str, int] = {}
 
@@ -86,6 +90,10 @@ class _LogLines(logging.Handler):
         lane = CLUSTER if life is None else life.host
         self._timeline.add(lane, "log", record.getMessage())
         self._timeline.saw(f"log: {record.msg}")
+        # What a killed host leaves behind is closed, and may complain of that: nobody is there to hear it in reality.
+        if _DEFECT in record.getMessage() and life is not None and life.alive:
+            why = "" if record.exc_info is None else f": {record.exc_info[1]!r}"
+            self._timeline.defects.append(f"{lane}: {record.getMessage()}{why}")
 
 
 @contextmanager

@@ -26,7 +26,7 @@ DATA = "/data/one"
 _OPERATOR = "operator"
 _OPERATOR_S = 5.0
 #: How often, and how long, a fault looks for the state that it waits for.
-_LOOK_S = 0.0002
+_LOOK_S = 0.0005
 _LOOK_S_MAX = 3.0
 #: A topic that is deleted and made again.
 AGAIN = "again"

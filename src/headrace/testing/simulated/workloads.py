@@ -30,7 +30,7 @@ from headrace.errors import (
 from headrace.runtime.simulated import Host
 from headrace.testing.simulated.cluster import SimulatedCluster
 from headrace.testing.simulated.history import Commit, History, Outcome, Register, Transaction
-from headrace.testing.simulated.plans import WRITING, Plan
+from headrace.testing.simulated.plans import TRIMMING, WRITING, Plan
 from headrace.topics import TopicPartition
 
 ASSIGNORS = ("range", "roundrobin", "sticky", "cooperative-sticky")
@@ -39,6 +39,8 @@ TRANSACTION_TIMEOUT_MS = 10_000
 _PATIENCE_S = 60.0
 _SCRATCH_TOPICS = 2
 _CROWD = 12
+_KEYS = 4
+_PADDING = 100
 #: Most clients lose patience within the time that a fault takes.
 _TIMEOUTS_MS = (1_000, 1_000, 30_000)
 
@@ -102,6 +104,23 @@ class Writer(Workload):
             self.history.count("deliveries timed out")
             return
         self.history.was_acknowledged(partition, told.offset, value)
+
+
+class KeyedWriter(Writer):
+    """Writes rising numbers for a few keys, one at a time, while brokers compact the topic or delete its beginning."""
+
+    async def run(self) -> None:
+        async with self.cluster.producer(host=self.host) as producer:
+            for number in range(self.plan.records_max):
+                if self.is_stopping:
+                    break
+                key = f"key-{self.rng.randrange(_KEYS)}"
+                partition = TopicPartition(self._topic, self.rng.randrange(self.plan.partitions))
+                value = f"{key}:{number:05d}:{'x' * _PADDING}"
+                self.history.sent.setdefault(self._topic, set()).add(value)
+                delivery = producer.send(self._topic, value.encode(), key=key.encode(), partition=partition.partition)
+                await self._delivered(delivery, partition, value)
+                await self.pause(0.05)
 
 
 class Crowd(Workload):
@@ -409,6 +428,9 @@ def workloads_for(cluster: SimulatedCluster, plan: Plan, history: History) -> li
         elif workload == "crowd":
             history.may_repeat.add(WRITING[workload])
             made.append(Crowd(cluster, plan, history, "crowd"))
+        elif workload in TRIMMING:
+            topic = TRIMMING[workload]
+            made.append(KeyedWriter(cluster, plan, history, f"{workload}-1", topic, True))
         elif workload == "transactions":
             made += [Transactor(cluster, plan, history, f"transactor-{n}") for n in (1, 2)]
         elif workload == "readers":

@@ -1,0 +1,56 @@
+"""The smallest plan that still fails, told and drawn: without a cluster, whose place a function takes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from headrace.testing.simulated import runs
+from headrace.testing.simulated.html import page
+from headrace.testing.simulated.plans import Plan, plan_for
+from headrace.testing.simulated.runs import Verdict, shrink
+from headrace.testing.simulated.timeline import CLUSTER, Timeline
+
+PLAN = plan_for(1, only=("kill", "pause", "cut"), always=("idempotent", "readers"))
+
+
+def _play(fails: Callable[[Plan], bool]) -> Callable[[Plan], Verdict]:
+    def play(plan: Plan) -> Verdict:
+        timeline = Timeline(lambda: 1.0)
+        timeline.add(CLUSTER, "leader", "numbered-0: broker 2 leads, epoch 0")
+        timeline.committed("numbered-0", 3)
+        return Verdict(plan, "BrokenError: <it>" if fails(plan) else None, "", 1, 2.0, timeline)
+
+    return play
+
+
+def test_everything_that_is_not_needed_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert len(PLAN.troubles) > 3
+    needed = PLAN.troubles[2]
+    monkeypatch.setattr(runs, "play", _play(lambda plan: needed in plan.troubles))
+    found = shrink(PLAN).plan
+    assert found.troubles == (needed,)
+    assert len(found.workloads) == 1
+    assert found.partitions == found.records_max == 1
+
+
+def test_what_was_found_so_far_is_told_after_ctrl_c(monkeypatch: pytest.MonkeyPatch) -> None:
+    tries: list[Plan] = []
+
+    def interrupt(plan: Plan) -> None:
+        tries.append(plan)
+        if len(tries) == 3:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(runs, "play", _play(lambda plan: True))
+    found = shrink(PLAN, on_try=interrupt)
+    assert found.failure is not None
+    assert found.plan == tries[1]
+
+
+def test_a_page_shows_leaders_watermarks_and_the_failure() -> None:
+    drawn = page(_play(lambda plan: True)(PLAN))
+    assert "BrokenError: &lt;it&gt;" in drawn
+    assert "numbered-0: committed up to 3" in drawn
+    assert "broker 2 leads" in drawn

@@ -16,6 +16,7 @@ from headrace.broker.handlers.txn_offset_commit import txn_offset_commit
 from headrace.broker.purgatory import Watchers
 from headrace.broker.transaction_service import TransactionService
 from headrace.broker.write_order import batch_bytes_max
+from headrace.cluster.broker_config import BrokerConfig
 from headrace.cluster.topic_names import CONSUMER_OFFSETS, TRANSACTION_STATE
 from headrace.coordination import StoredRecord
 from headrace.errors import (
@@ -257,6 +258,7 @@ class Machine:
     """Both coordinators over the partitions of `__consumer_offsets`, `__transaction_state` and one topic."""
 
     node_id = 1
+    started_with = BrokerConfig.parse({})
 
     def __init__(
         self,

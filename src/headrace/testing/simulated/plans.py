@@ -160,7 +160,7 @@ def _drawn(rng: random.Random, only: Sequence[str], duration_s: float, topics: l
         kind = rng.choices(kinds, weights)[0]
         who, other = rng.choice(_WHO), rng.choice("123")
         for_s = rng.choice(_LASTS_S) * rng.uniform(0.7, 1.3)
-        level = round(rng.random(), 3)
+        level = min(0.999, round(rng.random(), 3))
         troubles.append(Trouble(round(at_s, 3), round(for_s, 3), kind, who, other, level, topic=rng.choice(topics)))
         at_s += rng.expovariate(1 / pace_s)
     return troubles

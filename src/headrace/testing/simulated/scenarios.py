@@ -194,7 +194,7 @@ def steps_of(name: str, number: int, begin_s: float, topics: list[str], rng: ran
             kind=step.kind,
             who=step.who,
             other=step.other or "second",
-            level=round(rng.uniform(*step.level), 3),
+            level=min(0.999, round(rng.uniform(*step.level), 3)),
             when=step.when,
             scene=number,
             topic=topic,

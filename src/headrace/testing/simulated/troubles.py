@@ -89,7 +89,8 @@ class Troubles:
     def _look(self, trouble: Trouble) -> _Scene:
         image = self.cluster.newest_image
         topic = None if image is None else image.topics.get(trouble.topic)
-        if topic is None:
+        if topic is None or not topic.partitions:
+            # It is not there yet, or not all of it.
             return _Scene(None, {"leader": 1, "second": 2, "third": 3})
         controller = self.cluster.controller_id
         indexes = list(range(len(topic.partitions)))

@@ -6,10 +6,12 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
 from headrace import testing
+from headrace.testing import embedded
 
 BEHAVIOUR = Path(__file__).parents[1] / "reference" / "behaviour"
 REPLAY_TIMEOUT_S = 300
@@ -33,7 +35,12 @@ QUICK = ("metadata.jsonl", "produce.jsonl", "offsets_by_time.jsonl")
 
 @pytest.fixture(scope="module")
 def kafka() -> Iterator[testing.EmbeddedBroker]:
-    with testing.broker(overrides=SETTINGS) as running:
+    # The topics of coordinators are as large as Kafka's, and nobody has set that.
+    defaults = {name: value for name, value in embedded.TEST_DEFAULTS.items() if not name.endswith("num.partitions")}
+    with (
+        mock.patch.object(embedded, "TEST_DEFAULTS", defaults),
+        testing.broker(overrides=SETTINGS) as running,
+    ):
         yield running
 
 

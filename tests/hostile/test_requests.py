@@ -19,7 +19,7 @@ from headrace.protocol import codec
 from headrace.protocol.api import ApiKey
 from headrace.protocol.messages.api_versions import ApiVersionsRequest
 from headrace.protocol.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
-from headrace.protocol.messages.create_topics import CreateTopicsRequest
+from headrace.protocol.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 from headrace.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
 from headrace.protocol.messages.describe_producers import DescribeProducersRequest, TopicRequest
 from headrace.protocol.messages.find_coordinator import FindCoordinatorRequest
@@ -116,6 +116,18 @@ def test_a_request_may_name_as_much_as_there_is(kafka: EmbeddedBroker, monkeypat
         assert len(client.request(asked(allowed), METADATA_VERSION).topics) == allowed
         client.send(asked(allowed + 1), METADATA_VERSION)
         assert client.is_closed_by_peer()
+
+
+def test_what_is_made_need_not_be_there_to_be_named(kafka: EmbeddedBroker) -> None:
+    """A thousand topics with settings of their own, on a broker that has none: more elements than it knows things."""
+    configs = [CreatableTopicConfig(name="retention.ms", value=f"{days}") for days in (1, 2, 3, 4)]
+    topics = [
+        CreatableTopic(name=f"many-{number}", num_partitions=1, replication_factor=1, configs=configs)
+        for number in range(1_000)
+    ]
+    with RawClient(kafka.port) as client:
+        answer = client.request(CreateTopicsRequest(topics=topics, timeout_ms=10_000, validate_only=True), 5)
+    assert len(answer.topics) == len(topics)
 
 
 def test_markers_for_what_is_not_there_do_not_fill_the_log(

@@ -3,18 +3,23 @@
 Each is looked at, and most are answered, in one go of the event loop, for a few microseconds each: what a request may
 name has to be bounded, or a few bytes of it keep everyone else waiting for seconds. Kafka has no such bound; but nobody
 has a reason to name many more things than there are. So it follows from the number of partitions: a topic, its
-partition, and two or three of its replicas may all be named.
+partition, and two or three of its replicas may all be named. What is made need not be there: to make topics takes a
+hundred times as long as to name them, so that there the bound can be higher.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from headrace.protocol.api import ApiKey
+
 if TYPE_CHECKING:
     from headrace.broker.broker import Broker
 
 ELEMENTS_ALWAYS = 4_000
 ELEMENTS_PER_PARTITION = 5
+ELEMENTS_TO_MAKE = 20_000
+_MAKING = frozenset((ApiKey.CREATE_TOPICS, ApiKey.CREATE_PARTITIONS))
 
 
 class ElementBound:
@@ -25,11 +30,10 @@ class ElementBound:
         self._offset = -1
         self._max = ELEMENTS_ALWAYS
 
-    @property
-    def max(self) -> int:
+    def max_of(self, api_key: ApiKey) -> int:
         image = self._broker.image
         if image.offset != self._offset:
             self._offset = image.offset
             partitions = sum(len(topic.partitions) for topic in image.topics.values())
             self._max = ELEMENTS_ALWAYS + ELEMENTS_PER_PARTITION * partitions
-        return self._max
+        return self._max if api_key not in _MAKING else max(self._max, ELEMENTS_TO_MAKE)

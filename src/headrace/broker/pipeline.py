@@ -151,7 +151,7 @@ class RequestPipeline:
             elif len(frame) <= ELEMENTS_ALWAYS:
                 request = route.decode(frame, position)[0]
             else:
-                request = route.decode(frame, position, self._elements.max)[0]
+                request = route.decode(frame, position, self._elements.max_of(route.handler.api_key))[0]
         except (struct.error, IndexError) as error:
             self.malformed += 1
             what = "the header of a request" if route is None else f"{route.handler.api_key.name} v{route.api_version}"

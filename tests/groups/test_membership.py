@@ -408,7 +408,7 @@ def test_why_a_group_rebalances_is_told_for_the_log(members: Members) -> None:
     members.driver.send("join_group", request, 9)
     assert members.driver.notes == [f"group group: generation 1 ends: leader {leader} rejoins ({'x' * 255})"]
     members.driver.advance(SESSION_MS)
-    assert "group group: generation 2 has 1 members" in members.driver.notes
+    assert "group group: generation 2 has 1 member" in members.driver.notes
     members.leave(leader)
     assert f"group group: generation 2 ends: {leader} left" in members.driver.notes
 

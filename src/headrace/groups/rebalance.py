@@ -9,6 +9,7 @@ from headrace.groups.config import GroupConfig
 from headrace.groups.outcome import Outcome, nothing_failed, nothing_written, one_record
 from headrace.groups.records import group_record
 from headrace.groups.state import Group, GroupState, Member
+from headrace.words import plural
 
 
 class Rebalances:
@@ -86,7 +87,9 @@ class Rebalances:
             return
         group.initial_delay = None
         group.next_generation(at.wall_ms)
-        out.notes.append(f"group {group.group_id}: generation {group.generation} has {len(group.members)} members")
+        out.notes.append(
+            f"group {group.group_id}: generation {group.generation} has {plural(len(group.members), 'member')}"
+        )
         if group.state is GroupState.EMPTY:
             # Should the write fail, the log still has the generation before, whose members time out: no harm.
             out.effects.append(one_record(group_record(group, {}), nothing_written, nothing_failed))

@@ -23,10 +23,9 @@ def authenticate_by(mechanism: str, exchange: Callable[[], Exchange]) -> Authent
     def flow(node: Node) -> Flow:
         chosen = yield SaslHandshakeRequest(mechanism=mechanism)
         if chosen.error_code:
-            offered = ", ".join(chosen.mechanisms) or "none"
-            raise UnsupportedSaslMechanismError(
-                f"{node} does not take the SASL mechanism {mechanism}; it offers {offered}: set sasl.mechanism"
-            )
+            offered = ", ".join(chosen.mechanisms)
+            what = f"it offers {offered}: set sasl.mechanism" if offered else "it offers none: set security.protocol"
+            raise UnsupportedSaslMechanismError(f"{node} does not take the SASL mechanism {mechanism}; {what}")
         conversation = exchange()
         token = next(conversation)
         while True:

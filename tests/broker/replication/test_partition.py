@@ -381,36 +381,6 @@ def test_what_waits_for_an_exchange_is_not_acknowledged_before_the_role_that_wai
     simulated(test)
 
 
-def test_nothing_is_acknowledged_before_a_role_that_found_no_room_has_taken_effect(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """By then the disk is quiet again, and followers are not known yet."""
-
-    async def test(broker: Broker, partition: Partition, neighbours: Neighbours) -> None:
-        syncing = partition.writer.sync((partition.log,))
-
-        def is_full(*arguments: object) -> None:
-            raise OverloadedError("too much waits")
-
-        with monkeypatch.context() as patch:
-            patch.setattr(partition.writer, "submit", is_full)
-            partition.lead(leads(1))
-        await syncing
-        assert partition.state is None
-        with pytest.raises(NotLeaderOrFollowerError):
-            await append(partition, b"one")
-        await asyncio.sleep(1)
-        assert partition.state is not None
-        waiting = append(partition, b"two")
-        await asyncio.sleep(1)
-        assert not waiting.done()
-        for follower in (SECOND, THIRD):
-            partition.fetched(follower, 7, 1, 0)
-        assert (await waiting).last_offset == 0, "what was refused is not in the log"
-
-    simulated(test)
-
-
 def test_a_broker_that_counts_as_dead_appends_nothing() -> None:
     async def test(broker: Broker, partition: Partition, neighbours: Neighbours) -> None:
         assert partition.append_at_once(raw.batch([b"one"]), -1) is not None

@@ -205,7 +205,7 @@ class StepSender:
     def refuse_records(self) -> None:
         pass
 
-    def run_soon(self, request: Callable[[], None]) -> None:
+    def run_soon(self, request: Callable[[], None], what: str) -> None:
         self.requests.append(request)
 
     def wait(self, condition: Callable[[], bool], timeout: float | None, what: str) -> None:

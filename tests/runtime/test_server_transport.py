@@ -238,7 +238,9 @@ def test_one_that_is_closed_by_another_of_the_same_turn_is_not_read():
         clients[1].transport.write(b"y")
         numbers = [server.transport.get_extra_info("socket").fileno() for server in servers]
         for number in numbers:
-            assert select.select([number], [], [], 60)[0], "both have come before either is looked at"
+            waiting = select.poll()
+            waiting.register(number, select.POLLIN)
+            assert waiting.poll(60_000), "both have come before either is looked at"
         made[0]._ready._read_all()
         assert sorted(len(server.received) for server in servers) == [0, 1]
         await end(*made)
@@ -251,8 +253,9 @@ def in_one_turn(listener, clients, servers):
     for number, client in enumerate(clients):
         client.transport.write(b"%d" % number)
     for server in servers:
-        number = server.transport.get_extra_info("socket").fileno()
-        assert select.select([number], [], [], 60)[0], "all have come before any is looked at"
+        waiting = select.poll()
+        waiting.register(server.transport.get_extra_info("socket").fileno(), select.POLLIN)
+        assert waiting.poll(60_000), "all have come before any is looked at"
     listener._ready._read_all()
 
 

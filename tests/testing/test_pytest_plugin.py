@@ -56,7 +56,7 @@ def test_what_a_test_made_ends_with_it(kafka: KafkaForTest) -> None:  # noqa: F8
 def test_the_tests_of_the_page(tmp_path: Path) -> None:
     for number, text in enumerate(TESTS):
         (tmp_path / f"test_{number}.py").write_text(text)
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "headrace.testing.pytest_plugin"]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]  # the plugin is found by its entry point
     # A group of its own: its brokers end with it, also when it takes too long.
     with subprocess.Popen([*command, str(tmp_path)], stdout=subprocess.PIPE, text=True, start_new_session=True) as run:
         try:

@@ -295,7 +295,8 @@ class Play:
         if self.had_earlier:
             # That version's model commits no offsets, and may have been the last to write.
             return ""
-        behind = {name: self.world.broker.groups[f"{GROUP}-{name}"][SOURCE] for name in set(self.names)}
+        groups = self.world.broker.groups
+        behind = {name: groups.get(f"{GROUP}-{name}", {}).get(SOURCE, 0) for name in set(self.names)}
         return "" if set(behind.values()) == {ROWS} else f"the groups are at {behind}, not at {ROWS}"
 
 

@@ -72,8 +72,12 @@ def through(member: Member) -> bool:
     with member.lock:
         member.core.tick(member.clock.monotonic())
         member.announce()
-        done = member.core.counters.handled + len(member.core.failures.outbox)
-        return done == member.core.counters.polled and not member.core.running
+        return has_none_left(member)
+
+
+def has_none_left(member: Member) -> bool:
+    done = member.core.counters.handled + len(member.core.failures.outbox)
+    return done == member.core.counters.polled and not member.core.running
 
 
 def errors(member: Member) -> dict[int, BaseException | None]:
@@ -278,12 +282,15 @@ def test_a_coroutine_that_hangs_is_given_up_and_another_takes_its_place() -> Non
         given_up: list[Any] = []
 
         def tick() -> bool:
+            # Whoever asks for those that hang is told of each once.
             with member.lock:
                 found = member.core.tick(member.clock.monotonic())
+                member.announce()
             for chunk in found:
                 given_up.append(chunk)
                 made[0].replace(chunk)
-            return through(member)
+            with member.lock:
+                return has_none_left(member)
 
         eventually(tick, "all records")
         assert isinstance(errors(member)[2], HandlerStalledError)

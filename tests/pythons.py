@@ -27,7 +27,8 @@ QUICK = (
 )
 _DEBIAN_PACKAGES = "python3,python3-venv,python3-dev,ca-certificates,git,procps"
 # An index or a proxy that pip is told of by the environment or its own file has to be known inside too.
-_PIP_FILES = ("/etc/pip.conf", "/root/.config/pip/pip.conf", "/root/.pip/pip.conf", "/etc/resolv.conf")
+_HOME = Path.home()
+_PIP_FILES = ("/etc/pip.conf", f"{_HOME}/.config/pip/pip.conf", f"{_HOME}/.pip/pip.conf", "/etc/resolv.conf")
 
 
 @dataclass(frozen=True)

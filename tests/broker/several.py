@@ -9,9 +9,12 @@ from typing import Any
 from headrace.broker.broker import Broker
 from headrace.cluster.store.model import ZooKeeperModel
 from headrace.cluster.store.node_store import NodeStore
+from headrace.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from headrace.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from headrace.runtime.simulated import Simulation
 
-from .sim import PORT, Client, SimulatedBroker
+from . import raw
+from .sim import METADATA_VERSION, PORT, Client, SimulatedBroker
 
 SESSION_S = 1.0
 
@@ -129,3 +132,21 @@ def run_several(
 
     simulation.run(run())
     simulation.check()
+
+
+async def create(cluster: SeveralBrokers, through: int, name: str, partitions: int = 6, replicas: int = 1) -> int:
+    topic = CreatableTopic(name=name, num_partitions=partitions, replication_factor=replicas)
+    request = CreateTopicsRequest(topics=[topic], timeout_ms=20_000)
+    answer = await cluster.client(through).request(request, raw.CREATE_TOPICS_VERSION, 60.0)
+    code: int = answer.topics[0].error_code
+    return code
+
+
+async def metadata(cluster: SeveralBrokers, through: int, *names: str) -> MetadataResponse:
+    topics = [MetadataRequestTopic(name=name) for name in names]
+    found: MetadataResponse = await cluster.client(through).request(MetadataRequest(topics=topics), METADATA_VERSION)
+    return found
+
+
+def leaders(found: MetadataResponse) -> list[int]:
+    return [partition.leader_id for partition in found.topics[0].partitions]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from tests.log.test_directories_names import damage
 
 from headrace.broker import startup
 from headrace.broker.broker import Broker
@@ -16,40 +15,15 @@ from headrace.cluster.store import StoreMember, WrongClusterError
 from headrace.cluster.store.model import ZooKeeperModel
 from headrace.config import ConfigError
 from headrace.errors import ErrorCode
-from headrace.protocol.messages.alter_partition_reassignments import (
-    AlterPartitionReassignmentsRequest,
-    ReassignablePartition,
-    ReassignableTopic,
-)
-from headrace.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from headrace.protocol.messages.delete_topics import DeleteTopicsRequest
 from headrace.protocol.messages.describe_quorum import DescribeQuorumRequest, QuorumPartition, QuorumTopic
 from headrace.protocol.messages.init_producer_id import InitProducerIdRequest
-from headrace.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from headrace.runtime import real_runtime
-from headrace.runtime.simulated import DiskFault, Simulation
+from headrace.runtime.simulated import Simulation
 
 from . import raw
-from .several import SESSION_S, SeveralBrokers, SharingBroker, run_several
-from .sim import INIT_PRODUCER_ID_VERSION, METADATA_VERSION
-
-
-async def create(cluster: SeveralBrokers, through: int, name: str, partitions: int = 6, replicas: int = 1) -> int:
-    topic = CreatableTopic(name=name, num_partitions=partitions, replication_factor=replicas)
-    request = CreateTopicsRequest(topics=[topic], timeout_ms=20_000)
-    answer = await cluster.client(through).request(request, raw.CREATE_TOPICS_VERSION, 60.0)
-    code: int = answer.topics[0].error_code
-    return code
-
-
-async def metadata(cluster: SeveralBrokers, through: int, *names: str) -> MetadataResponse:
-    topics = [MetadataRequestTopic(name=name) for name in names]
-    found: MetadataResponse = await cluster.client(through).request(MetadataRequest(topics=topics), METADATA_VERSION)
-    return found
-
-
-def leaders(found: MetadataResponse) -> list[int]:
-    return [partition.leader_id for partition in found.topics[0].partitions]
+from .several import SESSION_S, SeveralBrokers, SharingBroker, create, leaders, metadata, run_several
+from .sim import INIT_PRODUCER_ID_VERSION
 
 
 def test_every_broker_tells_of_all_and_of_the_same_controller() -> None:
@@ -345,117 +319,6 @@ def test_leadership_goes_back_to_the_preferred_replicas() -> None:
     run_several(main, settings={"leader.imbalance.check.interval.seconds": "5"})
 
 
-def test_a_failed_directory_of_any_broker_is_led_by_others_and_the_broker_by_itself_again_when_it_is_back() -> None:
-    """Not only of the controller: whoever decides is told, and told again after a controller that did not hear it."""
-
-    async def main(cluster: SeveralBrokers) -> None:
-        assert await create(cluster, 1, "shared", partitions=6, replicas=3) == ErrorCode.NONE
-        assert await create(cluster, 1, "alone", partitions=6) == ErrorCode.NONE
-        failing = cluster.other_than(cluster.controller_id())
-        broker, watcher = cluster.running(failing), cluster.running(cluster.other_than(failing))
-        await cluster.until(lambda: len(broker.replicas.partitions) == 8)
-        two = {key for key, found in broker.replicas.partitions.items() if found.log.directory.startswith("/data/two")}
-        assert two
-
-        def leaders_of(topic: str) -> set[int]:
-            partitions = enumerate(watcher.image.topics[topic].partitions)
-            return {state.leader for index, state in partitions if (topic, index) in two}
-
-        cluster.brokers[failing].host.disk.inject(DiskFault("*", under="/data/two", times=None))
-        for topic, index in two:
-            client = cluster.client(failing)
-            await client.request(raw.produce_request(topic, index, raw.batch([b"x"])), raw.PRODUCE_VERSION)
-        await cluster.until(lambda: failing not in leaders_of("shared") | leaders_of("alone"))
-        assert -1 not in leaders_of("shared")
-        assert leaders_of("alone") == {-1}
-        await cluster.brokers[failing].stop()
-        cluster.brokers[failing].host.disk.heal()
-        await cluster.brokers[failing].start()
-        await cluster.until(lambda: leaders_of("alone") == {failing})
-        for topic, index in two:
-            await cluster.until(lambda t=topic, i=index: failing in watcher.image.topics[t].partitions[i].isr)  # type: ignore[misc]
-
-    run_several(main, settings={"log.dirs": "/data/one,/data/two"})
-
-
-def test_a_replica_whose_log_could_not_be_made_is_led_by_others() -> None:
-    async def main(cluster: SeveralBrokers) -> None:
-        failing = cluster.other_than(cluster.controller_id())
-        watcher = cluster.running(cluster.other_than(failing))
-        cluster.brokers[failing].host.disk.inject(DiskFault("*", under="/data/two", times=None))
-        assert await create(cluster, cluster.other_than(failing), "new", partitions=6, replicas=3) == ErrorCode.NONE
-        broker = cluster.running(failing)
-        await cluster.until(lambda: bool(broker.replicas.offline))
-
-        def is_told() -> bool:
-            states = watcher.image.topics["new"].partitions
-            lost = {index for topic, index in broker.replicas.offline if topic == "new"}
-            return all((failing in state.isr) == (index not in lost) for index, state in enumerate(states))
-
-        await cluster.until(is_told)
-        states = watcher.image.topics["new"].partitions
-        assert all(states[index].leader not in (failing, -1) for _, index in broker.replicas.offline)
-
-    run_several(main, settings={"log.dirs": "/data/one,/data/two"})
-
-
-def test_a_replica_whose_log_is_damaged_can_be_moved_away_and_back() -> None:
-    """It has nothing to do with the log that could not be opened when it is made anew."""
-
-    async def main(cluster: SeveralBrokers) -> None:
-        assert await create(cluster, 1, "shared", partitions=1, replicas=3) == ErrorCode.NONE
-        state = cluster.running(1).image.topics["shared"].partitions[0]
-        damaged = next(node_id for node_id in cluster.brokers if node_id not in (state.leader, cluster.controller_id()))
-        others = [node_id for node_id in cluster.brokers if node_id != damaged]
-        for _ in range(5):
-            await cluster.client(state.leader).request(
-                raw.produce_request("shared", 0, raw.batch([b"x" * 100])), raw.PRODUCE_VERSION
-            )
-        machine = cluster.brokers[damaged]
-        # Twice: what was on its disk when it was stopped is damaged when it was killed.
-        await machine.stop()
-        await machine.start()
-        machine.kill()
-        machine.host.restart()
-        damage(machine.host, "/data/shared-0")
-        await machine.start()
-        broker = cluster.running(damaged)
-        assert broker.replicas.offline == [("shared", 0)]
-        for replicas in (others, [*others, damaged]):
-            topic = ReassignableTopic(
-                name="shared", partitions=[ReassignablePartition(partition_index=0, replicas=replicas)]
-            )
-            request = AlterPartitionReassignmentsRequest(topics=[topic], timeout_ms=10_000)
-            answer = await cluster.client(others[0]).request(request, 0, 30.0)
-            assert answer.responses[0].partitions[0].error_code == ErrorCode.NONE
-            wanted = set(replicas)
-            await cluster.until(lambda w=wanted: set(broker.image.topics["shared"].partitions[0].isr) == w)  # type: ignore[misc]
-        assert broker.partition("shared", 0).log.end_offset == 5
-
-    run_several(main, settings={"log.dirs": "/data"})
-
-
-@pytest.mark.parametrize("is_there", [True, False])
-def test_a_broker_that_comes_back_without_a_directory_was_not_stopped_cleanly(is_there: bool) -> None:
-    """It would stay eligible as one that has all that was committed, and lead with an empty log."""
-
-    async def main(cluster: SeveralBrokers) -> None:
-        assert await create(cluster, 1, "shared", partitions=6, replicas=3) == ErrorCode.NONE
-        first, second = [node_id for node_id in cluster.brokers if node_id != cluster.controller_id()]
-        stopped_in = cluster.running(second).broker_epoch
-        for node_id in (first, second):
-            await cluster.brokers[node_id].stop()
-        if not is_there:
-            cluster.brokers[second].settings["log.dirs"] = "/data/one"
-        await cluster.brokers[second].start()
-        membership = cluster.running(second).membership
-        assert membership is not None
-        assert membership._registration is not None
-        assert membership._registration.stopped_in_epoch == (stopped_in if is_there else -1)
-
-    run_several(main, settings={"log.dirs": "/data/one,/data/two", "min.insync.replicas": "2"})
-
-
 def test_a_broker_whose_session_is_over_leads_nothing_until_it_is_registered_again() -> None:
     async def main(cluster: SeveralBrokers) -> None:
         assert await create(cluster, 1, "t", partitions=3, replicas=3) == ErrorCode.NONE
@@ -606,46 +469,3 @@ def test_a_broker_with_the_data_of_another_cluster_is_refused() -> None:
 
 def await_brokers(cluster: SeveralBrokers) -> list[int]:
     return list(cluster.running(1).image.brokers)
-
-
-def test_logs_that_the_shared_metadata_does_not_know_are_kept() -> None:
-    async def main(cluster: SeveralBrokers) -> None:
-        broker = cluster.brokers[3]
-        await broker.stop()
-        # As if it had been lost from the metadata of the others, or never been in it.
-        disk = broker.host.restart().disk
-        disk.makedirs("/data/one/unknown-0")
-        disk.replace_file("/data/one/unknown-0/00000000000000000000.log", bytes(raw.batch([b"precious"])))
-        await broker.start()
-        names = broker.host.disk.listdir("/data/one")
-        assert "unknown-0" not in names
-        assert any(name.startswith("unknown-0.") and name.endswith("-stray") for name in names)
-        assert "unknown" not in cluster.running(3).image.topics
-
-    run_several(main)
-
-
-def test_a_replica_whose_log_does_not_say_whose_it_is_is_copied_again() -> None:
-    """A power loss may leave an empty `partition.metadata`. Nothing is fetched by an id that is not known."""
-
-    async def main(cluster: SeveralBrokers) -> None:
-        assert await create(cluster, 1, "wide", partitions=3, replicas=3) == ErrorCode.NONE
-        hurt = cluster.brokers[3]
-        await cluster.until(lambda: all(("wide", i) in cluster.running(3).replicas.partitions for i in range(3)))
-        await hurt.stop()
-        for index in range(2):
-            file = hurt.host.disk.open(f"/data/one/wide-{index}/partition.metadata")
-            file.truncate(0)
-            file.close()
-        await hurt.start()
-        image = cluster.running(1).image
-        await cluster.until(lambda: all(len(state.isr) == 3 for state in image.topics["wide"].partitions))
-        topic_id = image.topics["wide"].topic_id
-        for index, state in enumerate(image.topics["wide"].partitions):
-            assert cluster.running(3).partition("wide", index).log.topic_id == topic_id
-            request = raw.produce_request("wide", index, raw.batch([b"x"]))
-            answer = await cluster.client(state.leader).request(request, raw.PRODUCE_VERSION, 30.0)
-            assert raw.produced(answer).error_code == ErrorCode.NONE
-            assert cluster.running(3).partition("wide", index).log.end_offset == 1
-
-    run_several(main)

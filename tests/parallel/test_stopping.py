@@ -110,25 +110,19 @@ def told(end: Any) -> list[Any]:
     return [end.recv()] if end.poll(0) else []
 
 
-def test_a_process_that_takes_anothers_place_while_all_are_stopped_stops_too(
-    processes: tuple[ConsumerProcesses, Children],
+@pytest.mark.parametrize("how", ["stop", "kill"])
+def test_a_process_that_takes_anothers_place_while_all_end_ends_too(
+    processes: tuple[ConsumerProcesses, Children], how: str
 ) -> None:
     made, children = processes
-    children.while_starting = lambda number: made.stop()
+    children.while_starting = lambda number: getattr(made, how)()
     (first,) = list(made._children)
     made._gone(first)
     assert len(children.ends) == 2
-    assert told(children.ends[1]) == ["stop"]
-
-
-def test_a_process_that_takes_anothers_place_while_all_are_killed_is_killed_too(
-    processes: tuple[ConsumerProcesses, Children],
-) -> None:
-    made, children = processes
-    children.while_starting = lambda number: made.kill()
-    (first,) = list(made._children)
-    made._gone(first)
-    assert 1 in children.killed
+    if how == "stop":
+        assert told(children.ends[1]) == ["stop"]
+    else:
+        assert 1 in children.killed
 
 
 def test_a_process_that_cannot_start_its_consumer_says_why(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -12,6 +14,7 @@ from tests.client.consumer.fake_group import FakeGroupCluster
 from tests.client.fake import VirtualClock
 
 import headrace.aio
+from headrace import Consumer
 from headrace.client.admin import Admin, NewTopic
 from headrace.client.consumer.errors import IllegalStateError
 from headrace.client.errors import ClientClosedError
@@ -52,13 +55,20 @@ def refuses_the_group(node: int, name: str, request: Any) -> Any:
     return FindCoordinatorResponse(coordinators=[refused])
 
 
-def test_a_commit_that_no_coordinator_takes_does_not_keep_close_waiting() -> None:
+@contextmanager
+def without_a_coordinator() -> Iterator[tuple[FakeGroupCluster, Consumer]]:
+    """A consumer at the beginning of its partition, who has no right to its group."""
     cluster = cluster_with(10)
     cluster.script = refuses_the_group
-    told: list[Any] = []
     with blocking_consumer(cluster, group_id="g", enable_auto_commit=False) as consumer:
         consumer.assign([("t", 0)])
         consumer.seek(("t", 0), 0)
+        yield cluster, consumer
+
+
+def test_a_commit_that_no_coordinator_takes_does_not_keep_close_waiting() -> None:
+    told: list[Any] = []
+    with without_a_coordinator() as (cluster, consumer):
         assert len(consumer.poll(5)) == 10
         consumer.commit_async(callback=lambda error, offsets: told.append(error))
         consumer.commit_async(callback=lambda error, offsets: told.append(error))
@@ -68,12 +78,8 @@ def test_a_commit_that_no_coordinator_takes_does_not_keep_close_waiting() -> Non
 
 
 def test_a_poll_that_found_no_coordinator_tells_the_commits_that_waited_for_one() -> None:
-    cluster = cluster_with(10)
-    cluster.script = refuses_the_group
     told: list[Any] = []
-    with blocking_consumer(cluster, group_id="g", enable_auto_commit=False) as consumer:
-        consumer.assign([("t", 0)])
-        consumer.seek(("t", 0), 0)
+    with without_a_coordinator() as (_, consumer):
         consumer.commit_async(callback=lambda error, offsets: told.append(error))
         with pytest.raises(GroupAuthorizationFailedError):
             consumer.poll(5)

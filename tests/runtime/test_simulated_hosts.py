@@ -318,6 +318,29 @@ def test_failed_disk_work_that_nobody_looked_at_is_a_mistake_unless_its_host_die
         run_simulation(main, seed=1)
 
 
+@pytest.mark.parametrize("is_killed", [True, False])
+def test_a_failed_task_that_nobody_looked_at_is_a_mistake_unless_its_host_died(is_killed):
+    async def main(simulation):
+        host = simulation.host("a")
+
+        async def fail() -> None:
+            raise ValueError("no")
+
+        async def begin() -> None:
+            simulation.kept = asyncio.get_running_loop().create_task(fail())
+            await asyncio.sleep(10)
+
+        begun = host.start(begin())
+        await asyncio.sleep(5)
+        if is_killed:
+            host.kill()
+        with contextlib.suppress(HostDiedError):
+            await begun
+
+    with contextlib.nullcontext() if is_killed else pytest.raises(SimulationFailedError, match="never retrieved"):
+        run_simulation(main, seed=1)
+
+
 def test_clean_up_code_of_a_killed_host_reaches_nobody():
     async def main(simulation):
         a, b = simulation.host("a"), simulation.host("b")

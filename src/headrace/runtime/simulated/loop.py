@@ -217,6 +217,9 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         for task in list(self._tasks.values()):
             if task.done() and task._log_traceback:  # asyncio's mark of exactly that
                 error = task.exception()
+                life = self._lives.get(task)
+                if life is not None and not life.alive:
+                    continue  # it ended in the moment in which its host died, before anyone could look
                 self._keep_unhandled(self, {"message": "Task exception was never retrieved", "exception": error})
 
     def resume(self, life: Incarnation) -> None:

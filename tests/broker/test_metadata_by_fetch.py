@@ -299,7 +299,7 @@ def test_a_broker_that_the_store_has_left_still_learns_from_the_controller() -> 
 def test_a_broker_that_missed_what_a_snapshot_took_the_place_of_goes_on_after_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("headrace.broker.metadata_tail.RECORDS_MAX", 10)
+    monkeypatch.setattr("headrace.broker.metadata_service.RECORDS_MAX", 10)
 
     async def main(cluster: SeveralBrokers) -> None:
         controller = await controller_of(cluster)

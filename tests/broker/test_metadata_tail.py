@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.broker import metadata_tail
 from headrace.broker.metadata_fetcher import reading_of
 from headrace.broker.metadata_tail import MetadataTail
 from headrace.cluster.image import InconsistentMetadataError
@@ -64,9 +63,8 @@ def test_whoever_stopped_in_the_middle_of_a_group_is_given_the_rest() -> None:
     assert read(tail, 7, bytes_max=1) == list(range(7, 20))
 
 
-def test_it_forgets_whole_groups_when_there_is_too_much(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(metadata_tail, "RECORDS_MAX", 10)
-    tail = MetadataTail(epoch=1)
+def test_it_forgets_whole_groups_when_there_is_too_much() -> None:
+    tail = MetadataTail(epoch=1, records_max=10)
     for number in range(4):
         tail.appended(4 * (number + 1), records(4 * number, 4))
     assert (tail.begin_offset, tail.end_offset) == (8, 16)

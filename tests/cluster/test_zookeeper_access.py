@@ -258,3 +258,14 @@ def test_a_server_that_wants_a_login_is_not_reached_without_one(closed_server: Z
             await store.open("a-cluster")
 
     run_store(f"{closed_server.address}/sasl", [access()], main, timeout_s=3.0)
+
+
+@pytest.mark.slow
+def test_nobody_is_let_in_unknown_where_a_server_does_not_know_of_logins(server: ZooKeeperProcess) -> None:
+    pytest.importorskip("puresasl")
+
+    async def main(store: NodeStore) -> None:
+        with pytest.raises(StoreError):
+            await store.open("a-cluster")
+
+    run_store(f"{server.address}/sasl", [login("secret")], main, timeout_s=3.0)

@@ -56,7 +56,10 @@ class _Proposal:
 class ControllerService:
     """Decisions, one after the other, for as long as this broker is the controller."""
 
-    def __init__(self, store: Store, follower: MetadataFollower, replicas: Replicas) -> None:
+    def __init__(
+        self, store: Store, follower: MetadataFollower, replicas: Replicas, *, tail_records_max: int = 0
+    ) -> None:
+        """`tail_records_max` is how much of the log is kept in memory for other brokers, where there are others."""
         self.epoch = NO_EPOCH
         self._store = store
         self._follower = follower
@@ -66,6 +69,7 @@ class ControllerService:
         self._waiting: list[_Proposal] = []
         self._writing: asyncio.Task[None] | None = None
         self._snapshots = asyncio.Lock()
+        self._tail_records_max = tail_records_max
         #: What was appended since this broker is the controller.
         self.tail = MetadataTail()
         #: Set when this broker is no longer the controller.
@@ -83,7 +87,7 @@ class ControllerService:
         await self._follower.catch_up()
         self._image = self._follower.image.copied()
         self._follower.epoch = max(self._follower.epoch, epoch)
-        self.tail = MetadataTail(epoch, self._image.offset)
+        self.tail = MetadataTail(epoch, self._image.offset, self._tail_records_max)
         self.epoch = epoch
         self.over.clear()
         log.info("this broker is the controller, in epoch %d", epoch)

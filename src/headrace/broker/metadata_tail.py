@@ -17,40 +17,39 @@ from headrace.records import split
 from headrace.records.batch import assign
 
 #: What is kept for brokers that lag behind. Those that lag more read the store.
-RECORDS_MAX: Final = 50_000
+RECORDS_MAX: Final = 20_000
 BATCH_BYTES_MAX: Final = 256 * 1024
 
 
 class _Group:
     """Records that were appended together, which are read together or not at all; encoded when they are asked for."""
 
-    __slots__ = ("_encoded", "base_offset", "records")
+    __slots__ = ("_encoded", "_records", "base_offset", "end_offset")
 
     def __init__(self, base_offset: int, records: Sequence[MetadataRecord]) -> None:
         self.base_offset = base_offset
-        self.records = records
+        self.end_offset = base_offset + len(records)
+        self._records = records
         self._encoded: bytes | None = None
-
-    @property
-    def end_offset(self) -> int:
-        return self.base_offset + len(self.records)
 
     def encoded(self, epoch: int, now_ms: int) -> bytes:
         if self._encoded is None:
             offset, parts = self.base_offset, []
-            for batch in batches_within(self.records, now_ms, BATCH_BYTES_MAX):
+            for batch in batches_within(self._records, now_ms, BATCH_BYTES_MAX):
                 assign(batch, offset, epoch)
                 offset = next(split(batch)).header().next_offset
                 parts.append(batch)
             self._encoded = b"".join(parts)
+            self._records = ()
         return self._encoded
 
 
 class MetadataTail:
     """What one controller has appended, from `begin_offset` to `end_offset`, and those who wait for more."""
 
-    def __init__(self, epoch: int = -1, offset: int = 0) -> None:
+    def __init__(self, epoch: int = -1, offset: int = 0, records_max: int = RECORDS_MAX) -> None:
         """`offset` is where the log ended when the controller of that epoch took over."""
+        self._records_max = records_max
         self.epoch = epoch
         self.begin_offset = self.end_offset = offset
         self.watchers = Watchers()
@@ -63,7 +62,7 @@ class MetadataTail:
             raise ValueError(f"records were appended at {group.base_offset}, but the log ended at {self.end_offset}")
         self._groups.append(group)
         self.end_offset = end_offset
-        while self.end_offset - self.begin_offset > RECORDS_MAX:
+        while self.end_offset - self.begin_offset > self._records_max:
             self.begin_offset = self._groups.popleft().end_offset
         self.watchers.wake_all()
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import re
+import socket
 import time
 from pathlib import Path
 
@@ -84,3 +86,43 @@ def test_processes_that_share_a_zookeeper_go_on_when_the_controller_is_killed(tm
         live_through_a_kill(tmp_path, shared)
     finally:
         zookeeper.kill()
+
+
+def received(zookeeper: ZooKeeperProcess) -> int:
+    """How many requests a ZooKeeper was ever sent; those for this number are none of them."""
+    with socket.create_connection(("127.0.0.1", zookeeper.port), timeout=10) as sock:
+        sock.sendall(b"srvr")
+        text = b""
+        while part := sock.recv(4096):
+            text += part
+    found = re.search(rb"Received: (\d+)", text)
+    assert found is not None, text
+    return int(found[1])
+
+
+@pytest.mark.slow
+def test_a_change_of_the_metadata_is_not_read_from_zookeeper_by_every_broker(tmp_path: Path) -> None:
+    pytest.importorskip("kazoo")
+    with contextlib.ExitStack() as stack:
+        try:
+            zookeeper = ZooKeeperProcess(tmp_path / "zookeeper", tick_s=3.0).start()
+        except ZooKeeperNotFoundError as error:
+            pytest.skip(str(error))
+        stack.callback(zookeeper.kill)
+        # Long sessions: what is counted are no pings.
+        shared = {"zookeeper.connect": f"{zookeeper.address}/kafka", "zookeeper.session.timeout.ms": "60000"}
+        brokers = [BrokerProcess(tmp_path / str(number), {"node.id": str(number)} | shared) for number in (1, 2, 3)]
+        for broker in brokers:
+            stack.callback(broker.kill)
+            broker.start()
+        for broker in brokers:
+            eventually(lambda b=broker: len(metadata(b).brokers) == 3, timeout_s=60)
+        before = received(zookeeper)
+        count = 30
+        for number in range(count):
+            assert create(brokers[number % 3], f"t{number}", 3) == ErrorCode.NONE
+        for broker in brokers:
+            name = f"t{count - 1}"
+            eventually(lambda b=broker, n=name: not metadata(b, n).topics[0].error_code, timeout_s=60)
+        # One append each, and a few pings; three brokers that read it would need a dozen more.
+        assert received(zookeeper) - before < 3 * count

@@ -120,12 +120,12 @@ _chroots = itertools.count()
 
 
 @contextmanager
-def zookeeper() -> Iterator[ZooKeeperProcess]:
+def zookeeper(users: dict[str, str] | None = None) -> Iterator[ZooKeeperProcess]:
     """A real server, or the test is skipped."""
     pytest.importorskip("kazoo")
     with tempfile.TemporaryDirectory(prefix="headrace-zookeeper-") as directory:
         try:
-            process = ZooKeeperProcess(directory).start()
+            process = ZooKeeperProcess(directory, users=users).start()
         except ZooKeeperNotFoundError as error:
             pytest.skip(str(error))
         try:

@@ -326,6 +326,16 @@ def test_a_broker_that_shuts_down_hands_over_and_gets_no_new_partitions() -> Non
     assert all(1 not in partition.replicas for partition in cluster.image.topics["u"].partitions)
 
 
+def test_a_broker_that_shuts_down_leads_nothing_when_it_was_fenced_meanwhile_and_is_heard_of_again() -> None:
+    cluster = three_brokers()
+    create(cluster, "t", [[1]])
+    cluster.decide(cluster.controller.fence_broker(cluster.image, 1))
+    cluster.decide(cluster.controller.shut_down_broker(cluster.image, 1))
+    cluster.decide(cluster.controller.unfence_broker(cluster.image, 1))
+    assert not cluster.image.is_active(1)
+    assert cluster.image.topics["t"].partitions[0].leader == NO_LEADER
+
+
 def test_producer_ids_come_in_blocks_that_never_overlap() -> None:
     cluster = three_brokers()
     blocks = [

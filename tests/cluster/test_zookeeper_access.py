@@ -15,7 +15,7 @@ from tests.client.test_tls import make_certificate
 
 from headrace.broker.startup import zookeeper_access
 from headrace.cluster.broker_config import BrokerConfig
-from headrace.cluster.store import StoreUnavailableError
+from headrace.cluster.store import StoreError, StoreUnavailableError
 from headrace.cluster.store.kazoo_session import KazooSession, ZooKeeperAccess, ZooKeeperRefusedError
 from headrace.cluster.store.node_store import NodeStore
 from headrace.config import ConfigError
@@ -76,6 +76,29 @@ def test_nodes_of_ones_own_need_an_identity(certificate: Path) -> None:
     )
     assert found.sets_acl
     assert found.make_handler is not None
+
+
+LOGIN = 'org.apache.zookeeper.server.auth.DigestLoginModule required username="us" password="se\\"cret";'
+
+
+def test_who_logs_in_is_read_as_in_a_jaas_file() -> None:
+    found = access(headrace_zookeeper_sasl_jaas_config=LOGIN, zookeeper_set_acl="true")
+    assert found == ZooKeeperAccess(sets_acl=True, login=("us", 'se"cret'))
+    assert "cret" not in repr(found)
+    assert access(headrace_zookeeper_sasl_jaas_config=" ").login is None
+
+
+@pytest.mark.parametrize(
+    ("line", "problem"),
+    [
+        (LOGIN[:-1], "end with a semicolon"),
+        ("com.sun.security.auth.module.Krb5LoginModule required useKeyTab=true;", "only .*DigestLoginModule"),
+        ('org.apache.zookeeper.server.auth.DigestLoginModule required username="us";', "password="),
+    ],
+)
+def test_what_nobody_can_log_in_by_is_refused(line: str, problem: str) -> None:
+    with pytest.raises(ConfigError, match=problem):
+        access(headrace_zookeeper_sasl_jaas_config=line)
 
 
 def test_what_is_decrypted_is_not_waited_for(certificate: Path) -> None:
@@ -182,3 +205,67 @@ def test_what_brokers_of_one_identity_made_no_other_changes(server: ZooKeeperPro
     ours = access(zookeeper_set_acl="true", headrace_zookeeper_digest="us:secret")
     other = access(headrace_zookeeper_digest="them:secret")
     run_store(f"{server.address}/owned", [ours, ours, other], main)
+
+
+@pytest.fixture(scope="module")
+def closed_server() -> Iterator[ZooKeeperProcess]:
+    """One that lets in who logs in, and nobody else."""
+    pytest.importorskip("puresasl")
+    with zookeeper({"us": "secret"}) as process:
+        yield process
+
+
+def login(password: str, **settings: str) -> ZooKeeperAccess:
+    line = f'org.apache.zookeeper.server.auth.DigestLoginModule required username="us" password="{password}";'
+    return access(headrace_zookeeper_sasl_jaas_config=line, **settings)
+
+
+@pytest.mark.slow
+def test_a_broker_logs_in_and_what_it_makes_is_its_own(closed_server: ZooKeeperProcess) -> None:
+    async def main(first: NodeStore, second: NodeStore) -> None:
+        await first.open("a-cluster")
+        epoch = await won(first)
+        await first.append_if_epoch(epoch, topic(1))
+        await second.open("a-cluster")
+        assert told(await second.read_from(0)) == topic(1)
+        closed_server.kill()
+        closed_server.start()
+        # It logs in again with every connection.
+        await first.append_if_epoch(epoch, topic(2))
+        assert told(await second.read_from(0, latest=True)) == [*topic(1), *topic(2)]
+        for store in (first, second):
+            await store.close()
+
+    ours = login("secret", zookeeper_set_acl="true")
+    run_store(f"{closed_server.address}/sasl", [ours, ours], main, timeout_s=20.0)
+
+
+@pytest.mark.slow
+def test_a_wrong_password_is_said_at_once(closed_server: ZooKeeperProcess) -> None:
+    async def main(store: NodeStore) -> None:
+        async with asyncio.timeout(300):
+            with pytest.raises(ZooKeeperRefusedError, match="does not let us in: check the user and the password"):
+                await store.open("a-cluster")
+
+    # It does not wait for the session's time-out, which is longer than this test may take.
+    run_store(f"{closed_server.address}/sasl", [login("wrong")], main, timeout_s=3600.0)
+
+
+@pytest.mark.slow
+def test_a_server_that_wants_a_login_is_not_reached_without_one(closed_server: ZooKeeperProcess) -> None:
+    async def main(store: NodeStore) -> None:
+        with pytest.raises(StoreError):
+            await store.open("a-cluster")
+
+    run_store(f"{closed_server.address}/sasl", [access()], main, timeout_s=3.0)
+
+
+@pytest.mark.slow
+def test_nobody_is_let_in_unknown_where_a_server_does_not_know_of_logins(server: ZooKeeperProcess) -> None:
+    pytest.importorskip("puresasl")
+
+    async def main(store: NodeStore) -> None:
+        with pytest.raises(StoreError):
+            await store.open("a-cluster")
+
+    run_store(f"{server.address}/sasl", [login("secret")], main, timeout_s=3.0)

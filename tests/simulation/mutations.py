@@ -16,8 +16,11 @@ from unittest import mock
 
 from headrace.broker import metadata_follower
 from headrace.broker import partition as partitions
+from headrace.broker.controller_service import ControllerService
 from headrace.broker.coordinator_driver import CoordinatorDriver
 from headrace.broker.marker_queues import MarkerQueues
+from headrace.broker.metadata_fetcher import MetadataFetcher
+from headrace.broker.metadata_tail import MetadataTail
 from headrace.broker.partition import Partition
 from headrace.broker.replication import copying, follower
 from headrace.broker.replication.leader import LeaderState, Proposal
@@ -248,6 +251,27 @@ def _no_duplicates_known(self: LogProducers, header: Any) -> None:
     return None
 
 
+async def _served_before_it_is_stored(self: ControllerService, records: Any) -> None:
+    if records:
+        self.tail.appended(self.tail.end_offset + len(records), records)
+    await _append_to_store(self, records)
+
+
+def _appended_once(self: MetadataTail, end_offset: int, records: Any) -> None:
+    if end_offset > self.end_offset:
+        _appended_to_tail(self, end_offset, records)
+
+
+async def _first_record_is_skipped(self: MetadataFetcher, offset: int, known_epoch: int, **named: Any) -> Any:
+    reading = await _fetch_metadata(self, offset, known_epoch, **named)
+    if len(reading.records) > 2:
+        del reading.records[0]
+    return reading
+
+
+_appended_to_tail = MetadataTail.appended
+_append_to_store = ControllerService._append
+_fetch_metadata = MetadataFetcher.fetch
 #: So much of a failure is shown in the table.
 _SHOWN = 140
 _ALL_ENDS = ("kill", "isolate", "pause", "cut", "power")
@@ -423,6 +447,21 @@ MUTATIONS: tuple[Mutation, ...] = (
         ((Partition, "append", _coordinators_do_not_wait),),
         kinds=_ALL_ENDS,
         clients=(*_T, "offsets", "group"),
+    ),
+    Mutation(
+        "metadata is sent before it is stored",
+        "an image is a prefix",
+        ((ControllerService, "_append", _served_before_it_is_stored), (MetadataTail, "appended", _appended_once)),
+        kinds=_STORE,
+        clients=("admin",),
+        is_quick=True,
+    ),
+    Mutation(
+        "a record that was fetched is skipped",
+        "an image is a prefix",
+        ((MetadataFetcher, "fetch", _first_record_is_skipped),),
+        kinds=("kill",),
+        is_quick=True,
     ),
 )
 

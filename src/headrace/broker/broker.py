@@ -253,7 +253,7 @@ class Broker:
             self.controller = Controller(self.node_id, config, self.runtime.rng, self.runtime.uuid)
             self.replicas = Replicas(self.runtime, self.node_id, self.directories, self.log_config)
             self.replicas.on_lost = self._tell_of_directories
-            self.metadata = MetadataService(self.runtime, store, self.controller, self.replicas)
+            self.metadata = MetadataService(self.runtime, store, self.controller, self.replicas, is_shared=not is_alone)
             self.replication = ReplicationManager(self)
             self.replicas.surroundings = self.replication
             self._to_close += [self.metadata.close, self.replicas.close, self.replication.close]

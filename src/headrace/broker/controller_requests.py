@@ -46,11 +46,6 @@ async def register(broker: Broker, request: BrokerRegistrationRequest) -> Broker
 
 async def heartbeat(broker: Broker, request: BrokerHeartbeatRequest) -> BrokerHeartbeatResponse:
     """Unfence a broker that is ready, and let one that wants to stop go when it leads nothing any more."""
-    if broker.membership is not None:
-        now_ms = broker.runtime.clock.now_ms()
-        broker.membership.observers.heard(
-            request.broker_id, request.current_metadata_offset, broker.image.offset, now_ms
-        )
     try:
         return await broker.metadata.change(lambda image: _on_answer(broker, image, request))
     except KafkaError as error:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from headrace.broker.metadata_follower import MetadataFollower
+from headrace.broker.metadata_tail import MetadataTail
 from headrace.broker.refusals import refuse, refuse_topics
 from headrace.broker.replicas import Replicas
 from headrace.cluster.decision import Decision
@@ -55,7 +56,10 @@ class _Proposal:
 class ControllerService:
     """Decisions, one after the other, for as long as this broker is the controller."""
 
-    def __init__(self, store: Store, follower: MetadataFollower, replicas: Replicas) -> None:
+    def __init__(
+        self, store: Store, follower: MetadataFollower, replicas: Replicas, *, tail_records_max: int = 0
+    ) -> None:
+        """`tail_records_max` is how much of the log is kept in memory for other brokers, where there are others."""
         self.epoch = NO_EPOCH
         self._store = store
         self._follower = follower
@@ -65,6 +69,9 @@ class ControllerService:
         self._waiting: list[_Proposal] = []
         self._writing: asyncio.Task[None] | None = None
         self._snapshots = asyncio.Lock()
+        self._tail_records_max = tail_records_max
+        #: What was appended since this broker is the controller.
+        self.tail = MetadataTail()
         #: Set when this broker is no longer the controller.
         self.over = asyncio.Event()
 
@@ -79,6 +86,8 @@ class ControllerService:
             await asyncio.wait([self._writing])
         await self._follower.catch_up()
         self._image = self._follower.image.copied()
+        self._follower.epoch = max(self._follower.epoch, epoch)
+        self.tail = MetadataTail(epoch, self._image.offset, self._tail_records_max)
         self.epoch = epoch
         self.over.clear()
         log.info("this broker is the controller, in epoch %d", epoch)
@@ -89,6 +98,7 @@ class ControllerService:
             log.warning("this broker is no longer the controller of epoch %d: %s", self.epoch, reason)
             self.epoch = NO_EPOCH
             self.over.set()
+            self.tail.watchers.wake_all()
             self._give_up(NotControllerError(f"This broker is no longer the controller: {reason}"))
 
     async def close(self) -> None:
@@ -183,6 +193,8 @@ class ControllerService:
             until = "for now" if is_short else "until this broker is restarted"
             log.error("the metadata cannot be changed %s: %s", until, error)
             raise KafkaStorageError(f"The metadata could not be written: {error}") from error
+        # Others need not wait for what this broker does about it.
+        self.tail.appended(end, records)
         await self._follower.take(end - len(records), records)
 
     def _give_up(self, error: KafkaError, batch: list[_Proposal] | None = None) -> None:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from headrace.broker import controller_requests
 from headrace.broker.dispatch import BROKER_CLIENT_ID
+from headrace.broker.metadata_fetcher import MetadataFetcher
 from headrace.broker.peers import PeerConnection, Peers
 from headrace.broker.quorum import Observers
 from headrace.broker.refusals import tells
@@ -65,6 +66,8 @@ class ClusterMembership:
         self.member = StoreMember(broker.node_id, self.incarnation)
         self.seat: Seat | None = None
         self._living: dict[int, StoreMember] = {}
+        #: How this broker follows another that is the controller.
+        self.fetcher = MetadataFetcher(broker, self)
         #: As the controller: how far the others follow.
         self.observers = Observers()
         self.peers = Peers(
@@ -138,15 +141,14 @@ class ClusterMembership:
 
     async def serve(self) -> None:
         """All logs are open: tell the controller from now on, and return once clients are sent here."""
-        self._metadata.follower.start()
+        self._metadata.follower.start(self.fetcher)
         self._start(self._beat())
         deadline = self._clock.monotonic() + START_TIMEOUT_S
         while self._is_fenced:
             if self._clock.monotonic() > deadline:
                 log.warning("broker %d is still fenced; it serves when the controller lets it", self.member.node_id)
                 return
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._changed.wait(), _RETRY_S)
+            await self.changed(_RETRY_S)
 
     # --- going
 
@@ -182,6 +184,11 @@ class ClusterMembership:
             self._broker.answers.controller_id = self.controller_id
             self._broker.pipeline.forget_kept()
         self._tell()
+
+    async def changed(self, timeout_s: float | None = None) -> None:
+        """Wait until another may be the controller, or something else is new of this broker."""
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._changed.wait(), timeout_s)
 
     def _tell(self) -> None:
         self._changed.set()
@@ -268,6 +275,7 @@ class ClusterMembership:
         watching = asyncio.ensure_future(self._store.members(self._living))
         lost = asyncio.ensure_future(self._store.lost())
         over = asyncio.ensure_future(active.over.wait())
+        unseated = asyncio.ensure_future(self._store.seat(Seat(epoch, self.member)))
         balance_at = self._clock.monotonic() + self._balance_s
         try:
             while active.epoch == epoch:
@@ -277,16 +285,22 @@ class ClusterMembership:
                     await self._balance()
                 left_s = max(0.0, balance_at - self._clock.monotonic())
                 wait_s = left_s if wait_s is None else min(wait_s, left_s)
-                await asyncio.wait([watching, lost, over], return_when=asyncio.FIRST_COMPLETED, timeout=wait_s)
+                events = [watching, lost, over, unseated]
+                await asyncio.wait(events, return_when=asyncio.FIRST_COMPLETED, timeout=wait_s)
                 if lost.done():
                     raise SessionLostError("the store says that this broker's session is over")
+                if unseated.done():
+                    # It reads nothing that others append, so it must not go on in the belief that nobody does.
+                    unseated.result()
+                    active.resign("the store names another as the controller, or nobody")
+                    return
                 if watching.done():
                     self._living = watching.result()
                     watching = asyncio.ensure_future(self._store.members(self._living))
         finally:
-            for task in (watching, lost, over):
+            for task in (watching, lost, over, unseated):
                 task.cancel()
-            await asyncio.gather(watching, lost, over, return_exceptions=True)
+            await asyncio.gather(watching, lost, over, unseated, return_exceptions=True)
 
     async def _balance(self) -> None:
         """Let those lead that are named first, now and then (`auto.leader.rebalance.enable`)."""
@@ -388,7 +402,7 @@ class ClusterMembership:
                 if self._metadata.active.is_active:
                     response = await local()
                 elif seat is not None and seat.member.node_id != self.member.node_id:
-                    response = await self._ask(seat, request, version, left_s)
+                    response = await self.ask_seat(seat, PeerConnection.CONTROL, request, left_s, version)
             except (NetworkError, NotControllerError, StoreError) as error:
                 reason = str(error)
             if response is not None:
@@ -396,14 +410,15 @@ class ClusterMembership:
                     await self._see_outcome(deadline)
                     return response
                 reason = "the one that was asked is none any more"
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._changed.wait(), min(_RETRY_S, max(left_s, 0.001)))
+            await self.changed(min(_RETRY_S, max(left_s, 0.001)))
 
     async def _see_outcome(self, deadline: float) -> None:
-        """Bring the image up to what was decided just now, as far as the store can be reached."""
+        """Bring the image up to what was decided just now, as far as anyone can be asked for it."""
+        follower = self._metadata.follower
         while not self._metadata.active.is_active:
             try:
-                await self._metadata.follower.catch_up()
+                if not await follower.take_from(self.fetcher):
+                    await follower.catch_up()
                 return
             except StoreError as error:
                 if self._clock.monotonic() > deadline:
@@ -411,12 +426,14 @@ class ClusterMembership:
                     return
                 await asyncio.sleep(_RETRY_S)
 
-    async def _ask(self, seat: Seat, request: Any, version: int | None, timeout_s: float) -> Any:
+    async def ask_seat(
+        self, seat: Seat, lane: PeerConnection, request: Any, timeout_s: float, version: int | None = None
+    ) -> Any:
         """The answer of this controller; None when another takes its seat before it has given one."""
         asking = asyncio.ensure_future(
             self.peers.request(
                 seat.member.node_id,
-                PeerConnection.CONTROL,
+                lane,
                 request,
                 timeout_ms=max(1.0, timeout_s * 1000),
                 version_max=version,

@@ -1,7 +1,10 @@
 """The metadata as this broker follows it: records are folded into the image, and the broker's logs kept in step.
 
 Whoever is the controller, every broker folds what the store has, in the store's order and nothing else, so each image
-is that of some prefix of the log.
+is that of some prefix of the log. A broker reads the store when it starts; then it fetches from the controller what
+that has appended, so that a change does not cost the store a read by every broker. Whenever there is no controller, or
+it does not answer, or no longer has what this broker lacks, the broker reads the store, with a watch on the one node
+that comes next.
 """
 
 from __future__ import annotations
@@ -9,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from headrace.broker.replicas import Replicas
 from headrace.cluster.changes import Changes, apply, difference, steps
@@ -18,11 +22,15 @@ from headrace.cluster.store import Reading, SessionLostError, Store, StoreError,
 from headrace.errors import HeadraceError
 from headrace.runtime import Runtime
 
+if TYPE_CHECKING:
+    from headrace.broker.metadata_fetcher import MetadataFetcher
+
 log = logging.getLogger("headrace.broker.metadata")
 
 Follower = Callable[[Changes], None]
 
 _RETRY_S = 0.5
+_FETCH_WAIT_S = 0.5
 
 
 class MetadataFollower:
@@ -37,7 +45,12 @@ class MetadataFollower:
         self._replicas = replicas
         self._lock = asyncio.Lock()
         self._followers: list[Follower] = []
-        self._following: asyncio.Task[None] | None = None
+        self._following: list[asyncio.Task[None]] = []
+        #: The latest epoch of a controller that anything here is of.
+        self.epoch = -1
+        # Whether the controller tells what is new, so that nobody has to look into the store.
+        self._is_fetching = False
+        self._turned = asyncio.Event()
 
     def follow(self, follower: Follower) -> None:
         """Call this with every later change, once the logs agree with it."""
@@ -46,25 +59,73 @@ class MetadataFollower:
     async def open(self) -> None:
         """Replay the store. Nobody is told of what was before."""
         reading = await self._store.read_from(0, latest=True)
+        self.epoch = reading.epoch
         fresh = Image()
         self.deleted_before = await self._runtime.offload(fold, reading, fresh)
         self.image.become(fresh)
 
-    def start(self) -> None:
+    def start(self, fetcher: MetadataFetcher) -> None:
         """Follow what other brokers append, from now on."""
-        self._following = asyncio.get_running_loop().create_task(self._keep_up())
+        loop = asyncio.get_running_loop()
+        self._following = [loop.create_task(self._keep_fetching(fetcher)), loop.create_task(self._keep_reading())]
 
     async def close(self) -> None:
-        following, self._following = self._following, None
-        if following is not None:
-            following.cancel()
-            await asyncio.gather(following, return_exceptions=True)
+        following, self._following = self._following, []
+        for task in following:
+            task.cancel()
+        await asyncio.gather(*following, return_exceptions=True)
 
-    async def _keep_up(self) -> None:
+    # --- from the controller
+
+    async def _keep_fetching(self, fetcher: MetadataFetcher) -> None:
+        """Take what the controller appends: from another broker by Fetch, from this one as it comes."""
         while True:
             try:
-                await self._store.grown_beyond(self.image.offset)
-                await self.catch_up(latest=False)
+                if fetcher.is_controller:
+                    self._set_fetching(True)
+                    await fetcher.changed(_RETRY_S)
+                else:
+                    # Until it is known that it answers, it is not waited for.
+                    await self._take_fetched(fetcher, _FETCH_WAIT_S if self._is_fetching else 0.0)
+                    self._set_fetching(True)
+            except HeadraceError as error:
+                if self._is_fetching:
+                    log.info("the metadata is read from the store for now: %s", error)
+                self._set_fetching(False)
+                await fetcher.changed(_RETRY_S)
+
+    async def take_from(self, fetcher: MetadataFetcher) -> bool:
+        """Take all that the controller has appended by now, if it is another broker that gives it."""
+        try:
+            await self._take_fetched(fetcher, 0.0)
+        except HeadraceError:
+            return False
+        return True
+
+    async def _take_fetched(self, fetcher: MetadataFetcher, wait_s: float) -> None:
+        reading = await fetcher.fetch(self.image.offset, self.epoch, wait_s=wait_s)
+        async with self._lock:
+            # Some of it may have come by another way meanwhile.
+            reading.records = [entry for entry in reading.records if entry[0] >= self.image.offset]
+            await self._take(reading)
+
+    def _set_fetching(self, is_fetching: bool) -> None:
+        if is_fetching != self._is_fetching:
+            self._is_fetching = is_fetching
+            self._turned.set()
+            self._turned = asyncio.Event()
+
+    # --- from the store
+
+    async def _keep_reading(self) -> None:
+        """Read the store for as long as nothing comes from the controller."""
+        while True:
+            try:
+                if self._is_fetching:
+                    await self._turned.wait()
+                else:
+                    await self.catch_up(latest=False)
+                    await self._grown_or_turned()
             except SessionLostError:
                 # Whoever looks after the session registers again.
                 await asyncio.sleep(_RETRY_S)
@@ -74,6 +135,21 @@ class MetadataFollower:
             except HeadraceError as error:
                 log.error("the metadata cannot be followed, and is tried again: %s", error)
                 await asyncio.sleep(_RETRY_S)
+
+    async def _grown_or_turned(self) -> None:
+        """Wait until the store may have more, or until it comes from the controller."""
+        if self._is_fetching:
+            return
+        grown = asyncio.ensure_future(self._store.grown_beyond(self.image.offset))
+        turned = asyncio.ensure_future(self._turned.wait())
+        try:
+            await asyncio.wait([grown, turned], return_when=asyncio.FIRST_COMPLETED)
+            if grown.done():
+                grown.result()
+        finally:
+            grown.cancel()
+            turned.cancel()
+            await asyncio.gather(grown, turned, return_exceptions=True)
 
     async def catch_up(self, *, latest: bool = True) -> None:
         """Take what the store has; with `latest`, all that it had when this was called."""
@@ -91,6 +167,7 @@ class MetadataFollower:
 
     async def _take(self, reading: Reading) -> None:
         image = self.image
+        self.epoch = max(self.epoch, reading.epoch)
         if reading.snapshot is not None:
             # With larger versions than any so far, so that no answer that was made from the old image is kept.
             fresh = Image(version=image.version + 1)

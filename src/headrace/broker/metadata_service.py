@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 from headrace.broker.controller_service import ControllerService
 from headrace.broker.metadata_follower import Follower, MetadataFollower
+from headrace.broker.metadata_tail import RECORDS_MAX
 from headrace.broker.replicas import Replicas
 from headrace.cluster.controller import Controller
 from headrace.cluster.decision import Decision
@@ -33,12 +34,17 @@ CREATE_TIMEOUT_S = 3.0
 class MetadataService:
     """The image, and the only way to change it."""
 
-    def __init__(self, runtime: Runtime, store: Store, controller: Controller, replicas: Replicas) -> None:
+    def __init__(
+        self, runtime: Runtime, store: Store, controller: Controller, replicas: Replicas, *, is_shared: bool
+    ) -> None:
+        """`is_shared` says whether the store has other brokers, who fetch from the controller."""
         self._runtime = runtime
         self._store = store
         self._controller = controller
         self.follower = MetadataFollower(runtime, store, replicas)
-        self.active = ControllerService(store, self.follower, replicas)
+        self.active = ControllerService(
+            store, self.follower, replicas, tail_records_max=RECORDS_MAX if is_shared else 0
+        )
         #: Where the controller may be another broker: how it is asked.
         self.ask_controller: Callable[..., Awaitable[Any]] | None = None
 

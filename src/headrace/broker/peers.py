@@ -29,7 +29,8 @@ class PeerConnection(IntEnum):
     CONTROL = 0
     MARKERS = 1
     VERIFICATION = 2
-    FETCH = 3
+    METADATA = 3
+    FETCH = 4
 
 
 class _PeerConnections(Connections):

@@ -1,7 +1,7 @@
 """Who keeps the metadata and who follows it, told in the words of a quorum (DescribeQuorum).
 
 The controller is its leader and only voter, since the store keeps the log; all other brokers are observers. How far
-those are is what their last heartbeats told, and these come every `broker.heartbeat.interval.ms`.
+those are is what they last fetched from; who has to read the store instead is not heard of meanwhile.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _NEVER = -1
 
 @dataclass(slots=True)
 class _Heard:
-    """A broker's last heartbeat."""
+    """A broker's last fetch."""
 
     offset: int
     at_ms: int

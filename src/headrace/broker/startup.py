@@ -29,6 +29,7 @@ from headrace.cluster.topic_names import INTERNAL_TOPICS, name_problem
 from headrace.config import ConfigError, Password
 from headrace.errors import KafkaStorageError
 from headrace.log import FoundLog, Log, LogDirectories, LogFate, meta_properties
+from headrace.net.sasl.jaas import InvalidJaasError, parse_jaas
 from headrace.net.zookeeper import kazoo_handler, zookeeper_context
 from headrace.runtime import DiskError, Runtime
 from headrace.topics import TopicPartition
@@ -40,6 +41,9 @@ log = logging.getLogger("headrace.broker")
 
 PRODUCER_IDS_SPARED = 1_000_000
 """Ids above those in the logs that may have been given out: in blocks of 1,000, to brokers and transactional ids."""
+
+
+_DIGEST_LOGIN = "org.apache.zookeeper.server.auth.DigestLoginModule"
 
 
 def address_overrides(config: BrokerConfig) -> dict[str, int]:
@@ -105,14 +109,36 @@ def zookeeper_access(config: BrokerConfig) -> ZooKeeperAccess:
     digest = given.value if isinstance(given, Password) else None
     if digest is not None and not all(digest.partition(":")):
         raise ConfigError({"headrace.zookeeper.digest": "headrace.zookeeper.digest: give it as user:password"})
+    login = _zookeeper_login(config)
     sets_acl = config.get_bool("zookeeper.set.acl")
-    if sets_acl and digest is None and (make_handler is None or not config["zookeeper.ssl.keystore.location"]):
+    has_name = digest is not None or login is not None
+    if sets_acl and not has_name and (make_handler is None or not config["zookeeper.ssl.keystore.location"]):
         words = (
-            "ZooKeeper has to know whose the nodes are: give headrace.zookeeper.digest, or zookeeper.ssl.client.enable "
-            "with a certificate in zookeeper.ssl.keystore.location, the same for all brokers (SASL is not there)"
+            "ZooKeeper has to know whose the nodes are: give headrace.zookeeper.sasl.jaas.config, "
+            "headrace.zookeeper.digest, or zookeeper.ssl.client.enable with a certificate in "
+            "zookeeper.ssl.keystore.location, the same for all brokers"
         )
         raise ConfigError({"zookeeper.set.acl": f"zookeeper.set.acl: {words}"})
-    return ZooKeeperAccess(make_handler, digest, sets_acl)
+    return ZooKeeperAccess(make_handler, digest, sets_acl, login)
+
+
+def _zookeeper_login(config: BrokerConfig) -> tuple[str, str] | None:
+    """User and password for SASL, from the line that Kafka 3 had in the section Client of a JAAS file."""
+    key = "headrace.zookeeper.sasl.jaas.config"
+    given = config[key]
+    if not isinstance(given, Password) or not given.value.strip():
+        return None
+    try:
+        entry = parse_jaas(given.value)
+    except InvalidJaasError as error:
+        raise ConfigError({key: f"{key}: {error}"}) from error
+    if entry.module != _DIGEST_LOGIN:
+        words = f"the login module {entry.module} is not there towards ZooKeeper, only {_DIGEST_LOGIN} (DIGEST-MD5)"
+        raise ConfigError({key: f"{key}: {words}"})
+    user, password = entry.options.get("username", ""), entry.options.get("password", "")
+    if not user or not password:
+        raise ConfigError({key: f'{key}: {_DIGEST_LOGIN} needs username="…" and password="…"'})
+    return user, password
 
 
 def _check_number(config: BrokerConfig) -> None:

@@ -161,7 +161,8 @@ def unfence(image: Image, node_id: int, rules_of: RulesOf = plain_rules) -> Deci
     records: list[MetadataRecord] = [
         BrokerRegistrationChangeRecord(broker_id=node_id, broker_epoch=broker.epoch, fenced=Fencing.UNFENCE)
     ]
-    can_lead = _Eligible(image, {node_id: True})
+    # One that is about to stop was fenced on its way: it is heard of again, and leads nothing for that.
+    can_lead = _Eligible(image, {node_id: not broker.in_controlled_shutdown})
     for topic, index, partition in _partitions(image):
         if partition.leader == NO_LEADER and node_id in partition.replicas:
             rules = rules_of(topic.name)

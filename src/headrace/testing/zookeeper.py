@@ -22,6 +22,12 @@ from headrace.testing.server_process import ServerProcess, free_port
 
 # Without snappy it listens and answers nothing.
 _JARS = ("zookeeper-[0-9]*", "zookeeper-jute-*", "slf4j-api-*", "metrics-core-*", "snappy-java-*")
+# Where it looks for a JAAS file it also looks at TLS, which comes with these.
+_SASL_JARS = ("netty-handler-[0-9]*", "netty-common-*", "netty-buffer-*")
+_DIGEST_LOGIN = "org.apache.zookeeper.server.auth.DigestLoginModule"
+_WITH_USERS = (
+    "authProvider.1=org.apache.zookeeper.server.auth.SASLAuthenticationProvider\nsessionRequireClientSASLAuth=true\n"
+)
 
 
 class ZooKeeperNotFoundError(RuntimeError):
@@ -40,15 +46,15 @@ def find_java() -> str:
     return found
 
 
-def find_jars() -> list[Path]:
+def find_jars(patterns: Sequence[str] = _JARS) -> list[Path]:
     spec = importlib.util.find_spec("pyspark")
     if spec is None or spec.origin is None:
         raise ZooKeeperNotFoundError(
             "pyspark, whose jars have ZooKeeper, is not installed: pip install 'headrace[spark]'"
         )
     folder = Path(spec.origin).parent / "jars"
-    found = [next(iter(sorted(folder.glob(f"{pattern}.jar"))), None) for pattern in _JARS]
-    missing = [pattern for pattern, jar in zip(_JARS, found) if jar is None]
+    found = [next(iter(sorted(folder.glob(f"{pattern}.jar"))), None) for pattern in patterns]
+    missing = [pattern for pattern, jar in zip(patterns, found) if jar is None]
     if missing:
         raise ZooKeeperNotFoundError(f"{folder} lacks {', '.join(missing)}")
     return [jar for jar in found if jar is not None]
@@ -65,8 +71,13 @@ class ZooKeeperProcess(ServerProcess):
         tick_s: float = 0.5,
         number: int = 1,
         ensemble: Mapping[int, str] | None = None,
+        users: Mapping[str, str] | None = None,
     ) -> None:
-        """Sessions may be as short as two ticks. One of several has a number, and knows where all vote (`ensemble`)."""
+        """Sessions may be as short as two ticks. One of several has a number, and knows where all vote (`ensemble`).
+
+        With `users`, their passwords by name, it lets nobody else in (SASL, DIGEST-MD5).
+        """
+        self._users = dict(users or {})
         self._number = number
         self._ensemble = dict(ensemble or {})
         self.directory = Path(directory)
@@ -81,11 +92,17 @@ class ZooKeeperProcess(ServerProcess):
             f"tickTime={round(self.tick_s * 1000)}\ndataDir={self.directory / 'data'}\nclientPort={self.port}\n"
             "clientPortAddress=127.0.0.1\nadmin.enableServer=false\n4lw.commands.whitelist=srvr,ruok\n"
             + "".join(f"server.{number}={where}\n" for number, where in self._ensemble.items())
+            + (_WITH_USERS if self._users else "")
             + ("initLimit=20\nsyncLimit=10\n" if self._ensemble else "")
         )
         (self.directory / "data" / "myid").write_text(f"{self._number}\n")
         command = [find_java(), "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
-        command += ["-cp", os.pathsep.join(map(str, find_jars()))]
+        if self._users:
+            jaas = self.directory / "jaas.conf"
+            options = "".join(f'\n  user_{name}="{password}"' for name, password in self._users.items())
+            jaas.write_text(f"Server {{\n  {_DIGEST_LOGIN} required{options};\n}};\n")
+            command.append(f"-Djava.security.auth.login.config={jaas}")
+        command += ["-cp", os.pathsep.join(map(str, find_jars((*_JARS, *_SASL_JARS) if self._users else _JARS)))]
         main = "quorum.QuorumPeerMain" if self._ensemble else "ZooKeeperServerMain"
         command += [f"org.apache.zookeeper.server.{main}", str(config)]
         self._start(command, "ZooKeeper", ZooKeeperNotFoundError, cwd=self.directory)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from headrace.broker.dispatch import Pending, RequestContext, handles
 from headrace.broker.fetch_at_once import fetch_at_once
 from headrace.broker.fetching import TOPIC_IDS_SINCE_VERSION, open_fetch, replica_id
+from headrace.broker.metadata_fetches import fetch_metadata, is_of_metadata
 from headrace.broker.rights import Operation, on_cluster, on_topics, when
 from headrace.errors import ErrorCode
 from headrace.log import WouldBlockError
@@ -44,6 +45,9 @@ def _is_follower(request: FetchRequest, version: int) -> bool:
     at_once=fetch_at_once,
 )
 def fetch(broker: Broker, context: RequestContext, request: FetchRequest) -> FetchResponse | Pending[FetchResponse]:
+    follower = replica_id(request, context.api_version)
+    if follower >= 0 and broker.membership is not None and is_of_metadata(request):
+        return fetch_metadata(broker, request, follower, min(request.max_wait_ms, WAIT_MS_MAX) / 1000)
     fetching = open_fetch(broker, context, request)
     if isinstance(fetching, FetchResponse):
         return fetching

@@ -281,6 +281,13 @@ REPLICATION_KEYS: tuple[BrokerKey, ...] = (
         doc="user:password, as whom a broker comes to ZooKeeper (its scheme digest).",
     ),
     broker_key(
+        "headrace.zookeeper.sasl.jaas.config",
+        PASSWORD,
+        None,
+        internal=True,
+        doc="Who logs in to ZooKeeper by SASL: the entry of the section Client of Kafka 3's JAAS file, in one line.",
+    ),
+    broker_key(
         "broker.id.generation.enable",
         BOOLEAN,
         True,

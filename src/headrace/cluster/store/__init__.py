@@ -76,6 +76,8 @@ class Reading:
     """That of the next record."""
     snapshot: list[MetadataRecord] | None = None
     snapshot_end: int = 0
+    epoch: int = -1
+    """The highest epoch of a controller that it has records of, as far as that was looked at."""
 
 
 class Store(Protocol):

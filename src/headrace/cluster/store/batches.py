@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from headrace.cluster.image import InconsistentMetadataError
@@ -26,7 +26,10 @@ _RECORD_OVERHEAD_BYTES: Final = 32
 
 
 def batch_of(records: Iterable[MetadataRecord], now_ms: int) -> bytearray:
-    values = [encode_record(record) for record in records]
+    return _batch_of_values([encode_record(record) for record in records], now_ms)
+
+
+def _batch_of_values(values: Sequence[bytes], now_ms: int) -> bytearray:
     return build_batch_of([now_ms] * len(values), [None] * len(values), values)
 
 
@@ -43,19 +46,20 @@ def batches_of(records: Iterable[MetadataRecord], now_ms: int) -> Iterator[bytea
 
 def batches_within(records: Iterable[MetadataRecord], now_ms: int, bytes_max: int) -> Iterator[bytearray]:
     """Batches that each take up no more than so many bytes; one record that does by itself is a `ValueError`."""
-    chunk: list[MetadataRecord] = []
+    chunk: list[bytes] = []
     size = 0
     for record in records:
-        needed = len(encode_record(record)) + _RECORD_OVERHEAD_BYTES
+        value = encode_record(record)
+        needed = len(value) + _RECORD_OVERHEAD_BYTES
         if needed + _BATCH_OVERHEAD_BYTES > bytes_max:
             raise ValueError(f"a record of {needed} bytes ({type(record).__name__})")
         if chunk and size + needed + _BATCH_OVERHEAD_BYTES > bytes_max:
-            yield batch_of(chunk, now_ms)
+            yield _batch_of_values(chunk, now_ms)
             chunk, size = [], 0
-        chunk.append(record)
+        chunk.append(value)
         size += needed
     if chunk:
-        yield batch_of(chunk, now_ms)
+        yield _batch_of_values(chunk, now_ms)
 
 
 def checked_batches(data: Buffer, path: str) -> Iterator[Batch]:

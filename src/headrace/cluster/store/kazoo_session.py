@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import importlib.util
 import logging
+import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from headrace.cluster.store import StoreError
@@ -38,6 +40,7 @@ from headrace.runtime import Runtime
 logger = logging.getLogger("headrace.cluster.store")
 
 REQUEST_BYTES_MAX: Final = 900 * 1024
+_LOOK_S: Final = 0.02
 
 
 class ZooKeeperUnsupportedError(StoreError):
@@ -45,7 +48,7 @@ class ZooKeeperUnsupportedError(StoreError):
 
 
 class ZooKeeperRefusedError(StoreError):
-    """ZooKeeper does not let this broker at nodes that belong to another identity."""
+    """ZooKeeper does not let this broker in, or not at nodes that belong to another identity."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,12 +58,43 @@ class ZooKeeperAccess:
     #: What kazoo makes its connections with; None for plain ones.
     make_handler: Callable[[], Any] | None = None
     #: `user:password` of ZooKeeper's own scheme of that name.
-    digest: str | None = None
+    digest: str | None = field(default=None, repr=False)
     #: Whether only brokers of the same identity may change what this one makes; anyone may read it.
     sets_acl: bool = False
+    #: User and password of SASL's DIGEST-MD5.
+    login: tuple[str, str] | None = field(default=None, repr=False)
 
 
 PLAIN_ACCESS: Final = ZooKeeperAccess()
+
+
+def _digest_md5(user: str, password: str) -> dict[str, str]:
+    """SASL as kazoo takes it, with the package pure-sasl."""
+    if importlib.util.find_spec("puresasl") is None:
+        raise ZooKeeperUnsupportedError(
+            "headrace.zookeeper.sasl.jaas.config needs the package pure-sasl: pip install 'headrace[zookeeper]'"
+        )
+    return {"mechanism": "DIGEST-MD5", "username": user, "password": password}
+
+
+def _notice_refusals(client: Any, is_refused: threading.Event) -> None:
+    """Set the event when a server refuses the user, of which kazoo tells nobody who waits for its start.
+
+    Where a server lets in only who logs in, kazoo takes its answer for a defect of its own, and its thread dies of it.
+    """
+    from kazoo.exceptions import AuthFailedError, SessionClosedRequireSaslError
+
+    connection = client._connection
+    log_in = connection._authenticate_with_sasl
+
+    def noticed(*args: Any) -> None:
+        try:
+            log_in(*args)
+        except (AuthFailedError, SessionClosedRequireSaslError) as error:
+            is_refused.set()
+            raise AuthFailedError(str(error)) from error
+
+    connection._authenticate_with_sasl = noticed
 
 
 def _owned_acl() -> Any:
@@ -92,6 +126,7 @@ class KazooSession(SessionBase):
         self._client: Any = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._watches: dict[Callable[[], None], None] = {}
+        self._is_refused = threading.Event()
 
     async def start(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -99,9 +134,16 @@ class KazooSession(SessionBase):
         self._client.add_listener(self._on_state)
         errors = _kazoo_errors()
         try:
-            await self._runtime.offload(self._client.start, self._timeout_s)
+            await self._runtime.offload(self._start_client, self._client)
             if self._root:
                 await self._runtime.offload(self._client.ensure_path, self._root)
+        except errors.LOGIN as error:
+            await self._stop()
+            user = self._access.login[0] if self._access.login is not None else ""
+            raise ZooKeeperRefusedError(
+                f"ZooKeeper at {self._hosts} does not let {user or 'this broker'} in: check the user and the password, "
+                "and that it knows SASL (an authProvider in its configuration, a section Server in its JAAS file)"
+            ) from error
         except errors.START as error:
             problem = getattr(self._handler, "problem", "")
             await self._stop()
@@ -119,9 +161,10 @@ class KazooSession(SessionBase):
             ) from error
         access = self._access
         self._handler = None if access.make_handler is None else access.make_handler()
-        return KazooClient(
+        client = KazooClient(
             hosts=self._hosts,
             handler=self._handler,
+            sasl_options=None if access.login is None else _digest_md5(*access.login),
             auth_data=None if access.digest is None else [("digest", access.digest)],
             default_acl=_owned_acl() if access.sets_acl else None,
             timeout=self._timeout_s,
@@ -129,6 +172,22 @@ class KazooSession(SessionBase):
             connection_retry={"max_tries": -1, "delay": 0.05, "backoff": 2, "max_delay": 1.0, "ignore_expire": False},
             logger=logging.getLogger("headrace.cluster.store.kazoo"),
         )
+        if access.login is not None:
+            _notice_refusals(client, self._is_refused)
+        return client
+
+    def _start_client(self, client: Any) -> None:
+        """As kazoo's own `start`, which would wait for all of its time-out when a server has refused the user."""
+        from kazoo.exceptions import AuthFailedError
+        from kazoo.handlers.threading import KazooTimeoutError
+
+        is_live = client.start_async()
+        deadline = self._runtime.clock.monotonic() + self._timeout_s
+        while not is_live.wait(_LOOK_S):
+            if self._is_refused.is_set():
+                raise AuthFailedError
+            if self._runtime.clock.monotonic() > deadline:
+                raise KazooTimeoutError("Connection time-out")
 
     # --- the state, of which kazoo tells on a thread of its own
 
@@ -280,6 +339,7 @@ class _Errors:
 
         self.ALL = (exceptions.KazooException, KazooTimeoutError)
         self.START = (*self.ALL, OSError)
+        self.LOGIN = exceptions.AuthFailedError
         self.MISSING = exceptions.NoNodeError
         self.ROLLED_BACK = (exceptions.RolledBackError, exceptions.RuntimeInconsistency)
         self._expired = (exceptions.SessionExpiredError, exceptions.AuthFailedError)

@@ -68,7 +68,6 @@ class ZooKeeperModel:
         self.is_away = False
         #: The nodes after all changes.
         self.tree = NodeTree()
-        # Who changed what; None: that session was over.
         self._changes: list[tuple[str, Sequence[Operation] | None]] = []
         self._servers = [_Server() for _ in range(servers)]
         self._sessions: dict[str, ModelSession] = {}
@@ -86,6 +85,11 @@ class ZooKeeperModel:
     def sessions(self) -> list[ModelSession]:
         """Those that have not expired."""
         return list(self._sessions.values())
+
+    @property
+    def changes(self) -> Sequence[tuple[str, Sequence[Operation] | None]]:
+        """All changes ever made, and by which sessions; None: that session was over."""
+        return self._changes
 
     def go_away(self) -> None:
         """No server answers any more. Nothing expires meanwhile, as nobody is there to say so."""

@@ -161,6 +161,7 @@ class NodeLog:
             reading.records += group.records
             group.records = []
             reading.end_offset = header.next_offset
+            reading.epoch = max(reading.epoch, node.epoch)
             self._seen = _Place(header.next_offset, next_number)
 
     async def _nodes_from(self, number: int, count: int) -> list[LogNode | None]:

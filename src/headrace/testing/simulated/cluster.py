@@ -27,6 +27,8 @@ PORT = 9092
 _LOOK_S = 0.02
 _STORE_SESSION_S = 1.0
 _STORE_TIMEOUT_S = 2.0
+#: Few, so that brokers also meet with snapshots.
+_SNAPSHOT_AFTER_NODES = 40
 #: What makes a few virtual seconds enough for elections and rebalances.
 SETTINGS = {
     "log.dirs": "/data/one",
@@ -87,6 +89,7 @@ class SimulatedBroker:
             lambda: cluster.store.session(runtime.clock, reaches),
             timeout_s=_STORE_TIMEOUT_S,
             where="the store",
+            snapshot_after_nodes=_SNAPSHOT_AFTER_NODES,
         )
         broker = cluster.broker_class.from_settings(runtime, self._settings, store=store)
         await broker.start()

@@ -9,6 +9,7 @@ from headrace.broker.partition import Partition
 from headrace.cluster.image import Image, PartitionImage
 from headrace.testing.simulated.cluster import SimulatedCluster
 from headrace.testing.simulated.history import BrokenError
+from headrace.testing.simulated.metadata_prefix import MetadataPrefixes
 from headrace.testing.simulated.timeline import CLUSTER, Timeline
 
 #: A partition of one topic: a topic of the same name that was made later is another.
@@ -46,6 +47,7 @@ class Invariants:
         self._image_offset = -1
         # Whether something has been decided since the last look.
         self._is_new = True
+        self._prefixes = MetadataPrefixes(cluster.store)
         self.checks = 0
 
     def check(self) -> None:
@@ -55,6 +57,7 @@ class Invariants:
         if image is None:
             return
         self._check_controllers(alive)
+        self._prefixes.check(alive)
         # When the broker dies that knew most, others may know less for a while.
         if image.offset < self._image_offset:
             return

@@ -258,6 +258,17 @@ def unread_answers(port: int, going: Going) -> int:
     return _unanswered(port, going, 300, lambda number: request * 10)
 
 
+def unread_records(port: int, going: Going) -> int:
+    """300 connections that ask for 30 megabytes of records each and read none."""
+    with RawClient(port) as client:
+        for _ in range(30):
+            batch = raw.batch([bytes(MIB - 1024)], timestamp_ms=now_ms())
+            client.request(raw.produce_request(TOPIC, 0, batch), raw.PRODUCE_VERSION)
+    wanted = raw.fetch_request(TOPIC, 0, 0, max_bytes=50 * MIB)
+    request = raw.frame(wanted, raw.FETCH_VERSION, 1)
+    return _unanswered(port, going, 300, lambda number: request)
+
+
 def large_joins(port: int, going: Going) -> int:
     """Members of 300 groups that tell a megabyte of themselves."""
     told = bytes(1000 * 1000)
@@ -292,6 +303,7 @@ ATTACKS: tuple[Attack, ...] = (
     seven_large_frames,
     many_announced_frames,
     unread_answers,
+    unread_records,
     large_joins,
 )
 

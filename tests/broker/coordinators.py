@@ -78,6 +78,10 @@ class UnderWay:
         self.take_back()
         self._tell(lambda: self.future.cancel())
 
+    def time_out(self) -> None:
+        """It is in the log, and stays there; but the other replicas did not have it in time."""
+        self._tell(lambda: self.future.set_exception(RequestTimedOutError("the replicas are slow")))
+
     def take_back(self) -> None:
         if not self.is_settled:
             batches = self.partition.log.batches

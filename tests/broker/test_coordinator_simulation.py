@@ -22,5 +22,6 @@ def test_the_simulation_reaches_what_it_is_for() -> None:
     for seed in range(20):
         for what, count in simulate(seed).counts.items():
             totals[what] = totals.get(what, 0) + count
-    for what in ("appends cancelled", "appends failed", "appends refused", "commits in transactions", "producers"):
+    failures = ("appends cancelled", "appends failed", "appends refused", "appends timed out")
+    for what in (*failures, "commits in transactions", "producers"):
         assert totals.get(what, 0) >= 10, f"{what} hardly ever happens: {totals}"

@@ -272,3 +272,33 @@ def test_questions_go_together_and_are_given_up_when_another_coordinates() -> No
         assert await asyncio.gather(*others) == [{A: ErrorCode.NETWORK_EXCEPTION}] * 3
 
     on_a_world(test)
+
+
+def test_an_item_that_cannot_be_looked_at_is_given_up_alone() -> None:
+    """A defect may cost one item, but not all that is ever to be sent to that broker."""
+
+    async def test(world: World) -> None:
+        world.leaders = {A: 2}
+        is_current = world.markers._is_current
+        world.markers._is_current = lambda request: (is_current(request) and request.producer_id != 1) or 1 // 0 == 1
+        world.send(1, A)
+        world.send(2, A)
+        await turns()
+        assert world.told == [(1, {A: ErrorCode.NETWORK_EXCEPTION})]
+        assert [marker.producer_id for marker in world.peers.asked[0][2].markers] == [2]
+        world.send(1, A)
+        world.markers.retry_now()
+        world.peers.answer_markers(0)
+        await turns()
+        world.send(3, A)
+        await turns()
+        assert [marker.producer_id for marker in world.peers.asked[1][2].markers] == [3]
+        world.peers.answer_markers(1)
+        await turns()
+        assert world.told[1:] == [
+            (1, {A: ErrorCode.NETWORK_EXCEPTION}),
+            (2, {A: ErrorCode.NONE}),
+            (3, {A: ErrorCode.NONE}),
+        ]
+
+    on_a_world(test)

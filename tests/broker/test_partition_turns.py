@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
 
 from headrace.broker.broker import Broker
+from headrace.broker.partition import Partition
 from headrace.log import Log
 from headrace.protocol.messages.create_topics import CreatableTopic
 from headrace.runtime.simulated import Simulation, run_simulation
@@ -20,10 +22,24 @@ class UnexpectedError(Exception):
     """Of no kind that anyone provided for."""
 
 
-def test_an_append_that_fails_unexpectedly_after_an_exchange_holds_nobody_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def test(broker: Broker) -> None:
+def on_a_partition(test: Callable[[Partition], Coroutine[Any, Any, None]]) -> None:
+    async def with_a_topic(broker: Broker) -> None:
         await broker.metadata.create(CreatableTopic(name="t", num_partitions=1, replication_factor=1))
-        partition = broker.partition("t", 0)
+        async with asyncio.timeout(10):
+            await test(broker.partition("t", 0))
+
+    async def main(simulation: Simulation) -> None:
+        machine = SimulatedBroker(simulation)
+        await machine.start()
+        assert machine.broker is not None
+        await machine.host.start(with_a_topic(machine.broker))
+        await machine.stop()
+
+    run_simulation(main, 1, time_max_s=600.0)
+
+
+def test_an_append_that_fails_unexpectedly_after_an_exchange_holds_nobody_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(partition: Partition) -> None:
         may_end = asyncio.Event()
         exchange = asyncio.ensure_future(partition.turns.exchange(may_end.wait))  # type: ignore[arg-type]
         await asyncio.sleep(0)
@@ -37,16 +53,51 @@ def test_an_append_that_fails_unexpectedly_after_an_exchange_holds_nobody_up(mon
         first, second = (asyncio.ensure_future(partition.append(raw.batch([b"one"]))) for _ in range(2))  # type: ignore[arg-type]
         may_end.set()
         await exchange
-        async with asyncio.timeout(10):
-            with pytest.raises(UnexpectedError):
-                await first
-            assert (await second).base_offset == 0
+        with pytest.raises(UnexpectedError):
+            await first
+        assert (await second).base_offset == 0
 
-    async def main(simulation: Simulation) -> None:
-        machine = SimulatedBroker(simulation)
-        await machine.start()
-        assert machine.broker is not None
-        await machine.host.start(test(machine.broker))
-        await machine.stop()
+    on_a_partition(test)
 
-    run_simulation(main, 1, time_max_s=600.0)
+
+def test_what_waited_for_one_exchange_is_not_waited_for_by_the_next_while_it_waits_for_that() -> None:
+    async def test(partition: Partition) -> None:
+        turns = partition.turns
+
+        async def nothing() -> None:
+            await asyncio.sleep(0.01)
+
+        async def twice() -> None:
+            await turns.exchange(nothing)
+            await turns.exchange(nothing)
+
+        exchanges = asyncio.ensure_future(twice())
+        await asyncio.sleep(0)
+        assert await turns.in_turn(lambda: 7) == 7
+        await exchanges
+
+    on_a_partition(test)
+
+
+def test_what_was_begun_after_an_exchange_is_finished_though_nobody_waits_for_it() -> None:
+    async def test(partition: Partition) -> None:
+        turns = partition.turns
+        may_end, has_begun = asyncio.Event(), asyncio.Event()
+        exchange = asyncio.ensure_future(turns.exchange(may_end.wait))  # type: ignore[arg-type]
+        await asyncio.sleep(0)
+        steps: list[str] = []
+
+        async def work() -> None:
+            has_begun.set()
+            await asyncio.sleep(0.01)
+            steps.append("done")
+
+        waiting = asyncio.ensure_future(turns._run(work))
+        may_end.set()
+        await exchange
+        await has_begun.wait()
+        waiting.cancel()
+        await turns.idle()
+        assert steps == ["done"]
+
+    on_a_partition(test)

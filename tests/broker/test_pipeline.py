@@ -284,21 +284,34 @@ def test_an_answer_that_tells_an_error_is_made_anew_each_time() -> None:
     run(scenario)
 
 
-def test_kept_answers_are_bounded_and_each_listener_has_its_own() -> None:
+def test_kept_answers_are_bounded_all_together_and_each_listener_has_its_own() -> None:
     kept = KeptAnswers()
-    assert kept.find("A", b"q", 1) is None
-    kept.keep("A", b"q", bytes(8) + b"answer", 1)
-    assert kept.find("A", b"q", 1) == b"answer"
-    assert kept.find("B", b"q", 1) is None
-    kept.keep("A", bytes(REQUEST_BYTES_MAX + 1), bytes(8) + b"answer", 1)
-    assert kept.find("A", bytes(REQUEST_BYTES_MAX + 1), 1) is None
-    kept.keep("A", b"late", bytes(8) + b"of an earlier image", 0)
-    assert kept.find("A", b"late", 1) is None
+    routes: list[Any] = ["one version", "another"]
+    route = routes[0]
+    assert kept.find(route, "A", b"q", 1) is None
+    kept.keep(route, "A", b"q", bytes(8) + b"answer", 1)
+    assert kept.find(route, "A", b"q", 1) == b"answer"
+    assert kept.find(route, "B", b"q", 1) is None
+    assert kept.find(routes[1], "A", b"q", 1) is None
+    kept.keep(route, "A", bytes(REQUEST_BYTES_MAX + 1), bytes(8) + b"answer", 1)
+    assert kept.find(route, "A", bytes(REQUEST_BYTES_MAX + 1), 1) is None
+    kept.keep(route, "A", b"late", bytes(8) + b"of an earlier image", 0)
+    assert kept.find(route, "A", b"late", 1) is None
     for number in range(40):
-        kept.keep("A", b"%d" % number, bytes(KEPT_BYTES_MAX // 16), 1)
+        kept.keep(routes[number % 2], "A", b"%d" % number, bytes(KEPT_BYTES_MAX // 16), 1)
         assert sum(map(len, kept._answers.values())) <= KEPT_BYTES_MAX
-    assert kept.find("A", b"39", 2) is None
+    assert kept.find(route, "A", b"39", 2) is None
     assert not kept._answers
+
+
+def test_all_versions_keep_their_answers_within_one_bound() -> None:
+    async def scenario(world: World) -> None:
+        names = MetadataRequest(topics=[MetadataRequestTopic(name="t")], allow_auto_topic_creation=False)
+        world.send((names, METADATA_VERSION), (names, METADATA_VERSION - 1))
+        kept = {id(route.kept) for route in world.broker.pipeline._routes.values() if route.kept is not None}
+        assert len(kept) == 1
+
+    run(scenario)
 
 
 def test_a_quantile_is_the_upper_end_of_its_bucket() -> None:

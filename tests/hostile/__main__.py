@@ -2,8 +2,9 @@
 innocent client beside it, on Headrace and on Apache Kafka (`make peers`).
 
 Prints, for each, the innocent's longest and median wait for an answer, its errors, the most memory that the broker's
-process had, how long after the attack a new client is served, and whether there is a traceback in the log. `--table`
-puts both side by side into a file, between its markers. The last line says whether Headrace kept its bounds.
+process had, how long after the attack a new client is served, and whether there is a traceback in the log; of Headrace
+also which steps of the event loop used the CPU for longest. `--table` puts both side by side into a file, between its
+markers. The last line says whether Headrace kept its bounds.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import statistics
 import tempfile
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -27,7 +29,7 @@ from bench import peers
 
 from headrace.testing import BrokerProcess
 
-from . import innocent
+from . import holds, innocent
 from .attacks import ATTACKS, Attack, prepared
 
 WAIT_S_MAX = 0.25
@@ -47,6 +49,8 @@ class Result(NamedTuple):
     open_again_s: float
     is_alive: bool
     has_traceback: bool = False
+    #: CPU seconds of single steps of the event loop, and what they were, the longest first.
+    holds: tuple[tuple[float, str], ...] = ()
 
     @property
     def kept(self) -> bool:
@@ -103,15 +107,18 @@ def broker_of(kind: str, directory: Path) -> Iterator[tuple[Any, Path]]:
         with peers.ApacheKafka(directory / "kafka") as kafka:
             yield kafka, directory / "kafka" / "server.log"
     else:
-        with BrokerProcess(directory / "headrace" / "data") as broker:
+        os.environ[holds.FILE_VARIABLE] = str(directory / "holds")
+        with BrokerProcess(directory / "headrace" / "data", module=holds.__name__) as broker:
             yield broker, broker.output_path
 
 
 def one(kind: str, attack: Attack, seconds: float) -> Result:
     with tempfile.TemporaryDirectory() as directory, broker_of(kind, Path(directory)) as (broker, log):
         with prepared(broker.port):
+            began = time.monotonic()
             found = attacked(broker.port, broker.pid, attack, seconds)
-        return found._replace(has_traceback="Traceback" in log.read_text(errors="replace"))
+        held = holds.read_holds(Path(directory) / "holds", began) if kind == "headrace" else ()
+        return found._replace(has_traceback="Traceback" in log.read_text(errors="replace"), holds=held)
 
 
 def shown(attack: Attack, kind: str, found: Result) -> None:
@@ -123,6 +130,11 @@ def shown(attack: Attack, kind: str, found: Result) -> None:
     )
     for error in found.errors[:3]:
         print(f"    {error}")
+    seen: Counter[str] = Counter()
+    for used_s, what in found.holds:
+        seen[what] += 1
+        if seen[what] == 1:
+            print(f"    the loop was held for {used_s * 1e3:.0f} ms of CPU by {what}")
 
 
 def _cells(found: Result | None) -> list[str]:

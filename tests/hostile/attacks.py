@@ -16,11 +16,14 @@ from tests.broker.raw import RawClient
 
 from headrace.protocol.api import ApiKey
 from headrace.protocol.messages.api_versions import ApiVersionsRequest
+from headrace.protocol.messages.describe_cluster import DescribeClusterRequest
 from headrace.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
 from headrace.protocol.messages.describe_groups import DescribeGroupsRequest
+from headrace.protocol.messages.describe_log_dirs import DescribeLogDirsRequest
 from headrace.protocol.messages.describe_producers import DescribeProducersRequest, TopicRequest
 from headrace.protocol.messages.find_coordinator import FindCoordinatorRequest
 from headrace.protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
+from headrace.protocol.messages.list_groups import ListGroupsRequest
 from headrace.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from headrace.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from headrace.protocol.messages.offset_fetch import (
@@ -182,6 +185,28 @@ def just_inside(port: int, going: Going) -> int:
         return sum(one.result() for one in sent)
 
 
+def small_but_costly(port: int, going: Going) -> int:
+    """100 connections that send 300 small requests each at once, of those that take the longest to answer."""
+    messages: list[tuple[Any, int]] = [
+        (DescribeConfigsRequest(resources=[DescribeConfigsResource(resource_type=4, resource_name="1")]), 4),
+        (MetadataRequest(topics=None), 9),
+        (DescribeLogDirsRequest(topics=None), 4),
+        (ListGroupsRequest(), 4),
+        (DescribeClusterRequest(), 0),
+    ]
+    with RawClient(port) as client:
+        for number in range(20):
+            client.request(raw.create_topics_request({f"many-{number}": 100}), raw.CREATE_TOPICS_VERSION)
+
+    def requests(number: int) -> bytes:
+        return b"".join(
+            raw.frame(*messages[place % len(messages)], place)  # type: ignore[arg-type]  # a message and its version
+            for place in range(number, number + 300)
+        )
+
+    return _unanswered(port, going, 100, requests, reads=True)
+
+
 def _held(port: int, going: Going, count: int, sent_bytes: int) -> int:
     held: list[socket.socket] = []
     times = 0
@@ -225,18 +250,22 @@ def many_announced_frames(port: int, going: Going) -> int:
     return _held(port, going, 600, 17 * 1024)
 
 
-def _unanswered(port: int, going: Going, count: int, requests: Callable[[int], bytes]) -> int:
-    """Connections that send requests and read nothing."""
+def _unanswered(port: int, going: Going, count: int, requests: Callable[[int], bytes], *, reads: bool = False) -> int:
+    """Connections that send requests and read nothing; or read, and throw away what they read."""
     held: list[RawClient] = []
     times = 0
     while going():
         if len(held) < count:
             with contextlib.suppress(*GONE):
-                client = RawClient(port, timeout_s=0.2, receive_buffer_bytes=4096)
+                client = RawClient(port, timeout_s=0.2, receive_buffer_bytes=None if reads else 4096)
                 held.append(client)
                 times += 1
                 client.socket.sendall(requests(times))
         for client in list(held):
+            if reads:
+                with contextlib.suppress(*GONE):
+                    client.socket.setblocking(False)
+                    client.socket.recv(1 << 20)
             if len(held) == count and _is_lost(client.socket):
                 client.close()
                 held.remove(client)
@@ -256,6 +285,17 @@ def unread_answers(port: int, going: Going) -> int:
     resources = [DescribeConfigsResource(resource_type=2, resource_name=name) for name in names]
     request = raw.frame(DescribeConfigsRequest(resources=resources), 4, 1)
     return _unanswered(port, going, 300, lambda number: request * 10)
+
+
+def unread_records(port: int, going: Going) -> int:
+    """300 connections that ask for 30 megabytes of records each and read none."""
+    with RawClient(port) as client:
+        for _ in range(30):
+            batch = raw.batch([bytes(MIB - 1024)], timestamp_ms=now_ms())
+            client.request(raw.produce_request(TOPIC, 0, batch), raw.PRODUCE_VERSION)
+    wanted = raw.fetch_request(TOPIC, 0, 0, max_bytes=50 * MIB)
+    request = raw.frame(wanted, raw.FETCH_VERSION, 1)
+    return _unanswered(port, going, 300, lambda number: request)
 
 
 def large_joins(port: int, going: Going) -> int:
@@ -289,9 +329,11 @@ ATTACKS: tuple[Attack, ...] = (
     small_topics,
     the_same_again,
     just_inside,
+    small_but_costly,
     seven_large_frames,
     many_announced_frames,
     unread_answers,
+    unread_records,
     large_joins,
 )
 

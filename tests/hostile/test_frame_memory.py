@@ -182,3 +182,47 @@ def test_the_next_goes_on_when_one_is_done(goes: str) -> None:
         assert memory.held_bytes == 101 * MIB
 
     on_a_loop(test)
+
+
+def test_who_waits_goes_on_though_the_one_before_it_has_room_again() -> None:
+    """All that its own address holds is its own: nothing else will ever come free."""
+
+    async def test() -> None:
+        memory = FrameMemory(replace(LIMITS, turn_s=3_600.0))
+        first, second = (Peer(memory, "10.0.0.1", 100 * MIB) for _ in range(2))
+        other, done = Peer(memory, "10.0.0.2", 60 * MIB), Peer(memory, "10.0.0.3", 20 * MIB)
+        first.receive(25 * MIB)
+        second.receive(25 * MIB)
+        other.receive(MIB)
+        done.receive(25 * MIB)
+        other.resume()
+        first.resume()
+        second.resume()
+        assert (other.is_reading, first.is_reading, second.is_reading) == (True, False, False)
+        done.leave()
+        other.resume()
+        assert other.is_reading
+        async with asyncio.timeout(60):
+            while not first.is_reading:
+                await asyncio.sleep(0)
+        assert not second.is_reading
+
+    on_a_loop(test)
+
+
+def test_who_is_not_read_for_another_reason_lets_others_have_its_turn() -> None:
+    async def test() -> None:
+        memory = FrameMemory(LIMITS)
+        whole = Peer(memory, "10.0.0.9", 101 * MIB)
+        whole.receive(101 * MIB)
+        throttled, innocent = (Peer(memory, f"10.0.0.{number}", 100 * MIB) for number in range(2))
+        for peer in (throttled, innocent):
+            peer.receive(MIB)
+            peer.resume()
+        throttled.is_reading = False
+        async with asyncio.timeout(60):
+            while not innocent.is_reading:
+                await asyncio.sleep(0.001)
+        assert throttled.aborted is None
+
+    on_a_loop(test)

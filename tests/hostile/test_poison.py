@@ -13,7 +13,7 @@ from tests.broker.raw import RawClient
 
 from headrace.errors import ErrorCode
 from headrace.log import validation
-from headrace.records import Codec, DecompressedTooLargeError, compress, decompress
+from headrace.records import Codec, DecompressedTooLargeError, compress, decompress, read_records, split
 from headrace.records.walk import Rules, Walk, walk_records
 from headrace.testing import EmbeddedBroker, broker
 
@@ -103,6 +103,22 @@ def test_the_records_timestamps_count_and_not_the_headers(kafka: EmbeddedBroker,
     assert produce(kafka, "limited", false).error_code == ErrorCode.NONE
     newest = kafka.call(lambda inside: inside.partition("limited", 0).log.max_timestamp())
     assert newest.timestamp_ms == NOW_MS
+
+
+@pytest.mark.parametrize("codec", CODECS, ids=NAMES)
+@pytest.mark.parametrize("count", [3, MANY])
+def test_offsets_within_a_batch_are_the_brokers_to_say(kafka: EmbeddedBroker, codec: Codec, count: int) -> None:
+    """All records of this batch say that they are its first."""
+    payload = bytes(compress(codec, SMALLEST_RECORD * count))
+    answer = produce(kafka, "t", poisoned(payload, count, codec, timestamp_ms=NOW_MS))
+    assert answer.error_code == ErrorCode.NONE
+    with RawClient(kafka.port) as client:
+        read = client.request(raw.fetch_request("t", 0, answer.base_offset), raw.FETCH_VERSION)
+    (batch,) = split(raw.fetched(read).records or b"")
+    assert batch.header().codec_id == codec
+    assert [record.offset for record in read_records(batch)] == list(
+        range(answer.base_offset, answer.base_offset + count)
+    )
 
 
 def test_a_timestamp_beyond_64_bits_wraps_as_it_does_in_java(kafka: EmbeddedBroker) -> None:

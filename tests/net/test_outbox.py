@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from headrace.net.outbox import KERNEL_BYTES, PIECE_BYTES, FilePart, Outbox
+from headrace.net.outbox import KERNEL_BYTES, PIECE_BYTES, WAITING_BYTES, FilePart, Outbox
 from headrace.runtime import DiskError, OverloadedError, real_runtime
 
 
@@ -170,16 +170,42 @@ def test_a_buffer_is_not_used_again_while_a_transport_holds_it() -> None:
         assert transport.written == b"head" + content
 
 
+@pytest.mark.parametrize("in_kernel", [True, False])
+def test_what_waits_for_a_peer_that_does_not_read_is_small_or_counted(tmp_path: Path, in_kernel: bool) -> None:
+    """Thousands may read nothing: their buffers are memory as much as their answers are."""
+    (tmp_path / "file").write_bytes(bytes(4 * KERNEL_BYTES))
+    file = real_runtime().disk.open(str(tmp_path / "file"))
+
+    async def run() -> None:
+        ours, theirs = socket.socketpair()
+        parts = [FilePart(file, 0, 4 * KERNEL_BYTES)]
+        transport, answering = await asyncio.get_running_loop().create_connection(
+            lambda: _Answering(parts, in_kernel=in_kernel), sock=ours
+        )
+        outbox = answering.outbox
+        assert not outbox.is_empty
+        kept = 0 if outbox._buffer is None else len(outbox._buffer)
+        assert outbox.held_bytes >= kept + transport.get_write_buffer_size()
+        assert in_kernel == (outbox.held_bytes <= WAITING_BYTES)
+        transport.abort()
+        theirs.close()
+
+    asyncio.run(run())
+    file.close()
+
+
 class _Answering(asyncio.Protocol):
     """A server's side of a connection that has one answer to give."""
 
-    def __init__(self, parts: list[Any]) -> None:
-        self.parts = parts
+    def __init__(self, parts: list[Any], *, in_kernel: bool = True) -> None:
+        self.parts, self.in_kernel = parts, in_kernel
         self.errors: list[BaseException] = []
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         runtime = real_runtime()
         self.outbox = Outbox(transport, runtime.offload, lambda: None, self.errors.append)  # type: ignore[arg-type]
+        if not self.in_kernel:
+            self.outbox._socket = None  # as where TLS is between them
         self.outbox.send(self.parts)
 
     def pause_writing(self) -> None:

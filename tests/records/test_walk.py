@@ -22,7 +22,8 @@ from headrace.records import (
 )
 from headrace.records.batch import HEADER_BYTES, seal
 from headrace.records.compression import decompress_pieces
-from headrace.records.walk import REFUSED_SHOWN_MAX, Rules, walk_records
+from headrace.records.kernels_plain import read_varint
+from headrace.records.walk import REFUSED_SHOWN_MAX, Rules, renumbered, walk_records
 
 CODECS = tuple(Codec)
 NOW_MS = 1_700_000_000_000
@@ -58,14 +59,17 @@ def some_batch(rng: random.Random, codec: Codec) -> Batch:
 
 def judged(batch: Batch) -> object:
     try:
-        return max(-1, *(record.timestamp for record in read_records(batch)))
+        records = read_records(batch)
+        is_misnumbered = [record.offset for record in records] != list(range(len(records)))
+        return max(-1, *(record.timestamp for record in records)), is_misnumbered
     except MalformedRecordError:
         return "invalid"
 
 
 def walked(batch: Batch) -> object:
     try:
-        return walk_records(batch).greatest
+        found = walk_records(batch)
+        return found.greatest, found.is_misnumbered
     except MalformedRecordError:
         return "invalid"
 
@@ -96,6 +100,34 @@ def test_it_takes_and_refuses_what_decoding_does(codec: Codec, monkeypatch: pyte
         assert walked(damaged) == judged(damaged), (turn, bytes(plain), count)
         outcomes.add(walked(damaged) == "invalid")
     assert outcomes == {True, False}
+
+
+def shuffled(count: int, places: tuple[int, int], value_bytes: int) -> Batch:
+    """Records of which two have each other's offsets."""
+    batch = Batch(build_batch([(NOW_MS, b"key", bytes(value_bytes), ()) for _ in range(count)]))
+    raw = bytes(batch.payload)
+    order = list(range(count))
+    order[places[0]], order[places[1]] = order[places[1]], order[places[0]]
+    ends = [0]
+    for _ in range(count):
+        size, at = read_varint(raw, ends[-1], len(raw))
+        ends.append(at + size)
+    return rebuilt(batch, b"".join(raw[ends[place] : ends[place + 1]] for place in order), Codec.NONE)
+
+
+@pytest.mark.parametrize("places", [(0, 1), (40, 50), (63, 64), (100, 101), (8190, 8191), (8191, 8192), (19_000, 3)])
+@pytest.mark.parametrize("value_bytes", [0, 5000])
+def test_offsets_that_do_not_count_from_0_are_noticed_and_corrected(places: tuple[int, int], value_bytes: int) -> None:
+    count = 20_000 if value_bytes == 0 else max(places) + 2
+    if count * value_bytes > 10 * MIB:
+        return
+    batch = shuffled(count, places, value_bytes)
+    assert walk_records(batch).is_misnumbered
+    corrected = rebuilt(batch, bytes(renumbered(batch.payload, count)), Codec.NONE)
+    assert not walk_records(corrected).is_misnumbered
+    before, after = read_records(batch), read_records(corrected)
+    assert [record.offset for record in after] == list(range(count))
+    assert all(one._replace(offset=other.offset) == other for one, other in zip(before, after, strict=True))
 
 
 def test_records_of_one_size_are_passed_together() -> None:

@@ -45,6 +45,7 @@ class FrameMemory:
         self._favoured: ServerConnection | None = None
         self._favoured_had = 0
         self._turn: asyncio.TimerHandle | None = None
+        self._is_wake_due = False
 
     def hold(self, connection: ServerConnection, nbytes: int) -> None:
         """Count memory that a request takes (or, negative, gives back)."""
@@ -53,8 +54,10 @@ class FrameMemory:
         self._per_address[address] += nbytes
         if self._per_address[address] == 0:
             del self._per_address[address]
-        if nbytes < 0 and self._waiting:
-            self._wake()
+        if nbytes < 0 and self._waiting and not self._is_wake_due:
+            # Once a turn of the loop: thousands may wait, and every request that ends gives back some memory.
+            self._is_wake_due = True
+            _soon(self._wake)
 
     def may_go_on(self, connection: ServerConnection, frame_bytes: int) -> bool:
         """Whether a large frame, of that announced size, may be read on; if not, it is told when it may."""
@@ -62,6 +65,7 @@ class FrameMemory:
             self._waiting.pop(connection, None)
             if self._favoured is connection:
                 self._end_turn()
+                self._favour_next()
             return True
         if self._favoured is None:
             self._begin_turn(connection)
@@ -92,6 +96,7 @@ class FrameMemory:
 
     def _wake(self) -> None:
         """There is more room than before: all that fit now go on."""
+        self._is_wake_due = False
         for connection in list(self._waiting):
             if self._has_room(connection, connection.frame_bytes):
                 del self._waiting[connection]
@@ -115,8 +120,13 @@ class FrameMemory:
         assert connection is not None
         came = connection.arrived_bytes - self._favoured_had
         self._end_turn()
-        is_slow = came < limits.turn_bytes_min and not connection.is_reading_paused
-        if self._waiting and is_slow and connection.frame_bytes > limits.small_frame_bytes:
+        if not self._waiting:
+            self._begin_turn(connection)
+        elif connection.is_reading_paused:
+            # It is not read for another reason (a quota), and asks again when it is.
+            self._favour_next()
+            self._waiting[connection] = None
+        elif came < limits.turn_bytes_min and connection.frame_bytes > limits.small_frame_bytes:
             # Its memory is what the others wait for.
             connection.abort(f"{came} bytes of a request came in {limits.turn_s} s, while others wait for room")
             self._favour_next()

@@ -64,21 +64,26 @@ class PeerQueues(ABC, Generic[ItemT]):
     def retry_now(self) -> None:
         """After a change of the metadata: give up what has to be asked of others now."""
         for node_id, queue in tuple(self._queues.items()):
-            waiting = [item for item in queue if self._keeps_waiting(node_id, item)]
+            waiting = [item for item in queue if self._still_waits(node_id, item)]
             queue.clear()
             queue.extend(waiting)
         for node_id, (items, over) in tuple(self._in_flight.items()):
             # All of them are looked at: parts of an item may have to be asked of others.
-            if not [item for item in items if self._keeps_waiting(node_id, item)] and not over.done():
+            if not [item for item in items if self._still_waits(node_id, item)] and not over.done():
                 over.set_result(None)
 
     async def _work(self, node_id: int) -> None:
         queue = self._queues[node_id]
         # What this turn of the loop still adds goes along.
         await asyncio.sleep(0)
-        while queue:
-            await self._one_request(node_id, self._take(node_id, queue))
-        del self._queues[node_id]
+        try:
+            while queue:
+                await self._one_request(node_id, self._take(node_id, queue))
+        finally:
+            # Also when the broker stops: what is added to a queue that nobody works on would wait for ever.
+            del self._queues[node_id]
+            for item in queue:
+                self._do_give_up(item)
 
     def _take(self, node_id: int, queue: deque[ItemT]) -> list[ItemT]:
         taken: dict[object, ItemT] = {}
@@ -87,10 +92,25 @@ class PeerQueues(ABC, Generic[ItemT]):
             item = queue.popleft()
             if self._key(item) in taken:
                 later.append(item)
-            elif self._keeps_waiting(node_id, item):
+            elif self._still_waits(node_id, item):
                 taken[self._key(item)] = item
         queue.extendleft(reversed(later))
         return list(taken.values())
+
+    def _still_waits(self, node_id: int, item: ItemT) -> bool:
+        """As `_keeps_waiting`; an item for which that fails is given up, and those behind it have their turn."""
+        try:
+            return self._keeps_waiting(node_id, item)
+        except Exception:
+            log.exception("whether broker %d is to be asked could not be found out: please report it", node_id)
+            self._do_give_up(item)
+            return False
+
+    def _do_give_up(self, item: ItemT) -> None:
+        try:
+            self._give_up(item)
+        except Exception:
+            log.exception("what was for another broker could not be given up: please report it")
 
     async def _one_request(self, node_id: int, items: list[ItemT]) -> None:
         if not items:
@@ -111,4 +131,4 @@ class PeerQueues(ABC, Generic[ItemT]):
             asking.cancel()
             await asyncio.gather(asking, return_exceptions=True)
             for item in items:
-                self._give_up(item)
+                self._do_give_up(item)

@@ -57,7 +57,7 @@ class Route:
         "tells_throttle",
     )
 
-    def __init__(self, handler: Handler, api_version: int, metrics: ApiMetrics) -> None:
+    def __init__(self, handler: Handler, api_version: int, metrics: ApiMetrics, kept: KeptAnswers) -> None:
         self.handler = handler
         self.api_version = api_version
         self.metrics = metrics
@@ -68,7 +68,7 @@ class Route:
         #: Whether a request that waits counts with its frame: as its records are there, or by what was made of it. A
         #: fetch may wait for minutes, and remembers little of what it asked for.
         self.keeps_frame = handler.api_key is not ApiKey.FETCH
-        self.kept = KeptAnswers() if handler.keeps_answers else None
+        self.kept = kept if handler.keeps_answers else None
         self.tells_error = error_finder(handler.response_class)
         self.tells_throttle = THROTTLE_FIELD in handler.response_class.__slots__  # type: ignore[attr-defined]  # made so by `schema`
         is_served = handler.low <= api_version <= handler.high
@@ -94,6 +94,7 @@ class RequestPipeline:
         self._routes: dict[int, Route] = {}
         self._now = broker.runtime.clock.monotonic
         self._elements = ElementBound(broker)
+        self._kept = KeptAnswers()
 
     def at_once(self, connection: ServerConnection, frame: memoryview) -> tuple[Route, bytes] | None:
         """The whole answer, where it is known already or the request is of a shape that is answered in one go.
@@ -122,7 +123,7 @@ class RequestPipeline:
             return None if answer is None else (route, self._encode_refusal(route, answer, correlation_id))
         if route.kept is None or not 0 <= len(frame) - position <= REQUEST_BYTES_MAX:
             return None
-        kept = route.kept.find(connection.listener, bytes(frame[position:]), self.broker.image.offset)
+        kept = route.kept.find(route, connection.listener, bytes(frame[position:]), self.broker.image.offset)
         return None if kept is None else (route, whole(kept, correlation_id))
 
     def _encode_refusal(self, route: Route, response: Any, correlation_id: int) -> bytes:
@@ -186,9 +187,7 @@ class RequestPipeline:
 
     def forget_kept(self) -> None:
         """Make all answers anew: who is the controller has changed, which is not in the metadata."""
-        for route in self._routes.values():
-            if route.kept is not None:
-                route.kept.forget()
+        self._kept.forget()
 
     def _route(self, kind: int) -> Route:
         """The way of requests of that API key and version, which is made when the first of them comes."""
@@ -201,7 +200,7 @@ class RequestPipeline:
             raise MalformedMessageError(
                 f"{handler.api_key.name} version {version} is not served (only {handler.low}-{handler.high})"
             )
-        route = Route(handler, version, self.metrics[api_key])
+        route = Route(handler, version, self.metrics[api_key], self._kept)
         if is_served:  # others are as many as a client makes up
             self._routes[kind] = route
         return route
@@ -226,7 +225,7 @@ class RequestPipeline:
         # What was waited for may have been something that the answer does not show: then it is made anew next time.
         if context.to_keep is not None and route.kept is not None and not tells_error and done == context.ran:
             listener, offset = context.connection.listener, self.broker.image.offset
-            route.kept.keep(listener, context.to_keep, b"".join(parts), offset)
+            route.kept.keep(route, listener, context.to_keep, b"".join(parts), offset)
         return parts
 
     def sent(self, context: RequestContext, now: float) -> None:

@@ -47,7 +47,11 @@ class LogTurns:
         After an exchange the log is another: the change looks whether it still is the one that it was meant for.
         """
         if self.held is not None:
-            return await self.hold_back(lambda: self.begin(self.in_turn(change, *args)))
+            return await self.hold_back(lambda: self.begin(self._now(change, *args)))
+        return await self._now(change, *args)
+
+    async def _now(self, change: Callable[[*Ts], T], *args: *Ts) -> T:
+        """As `in_turn`, whether or not the next exchange has begun: that one waits for whatever began before it."""
         try:
             done = self.writer.try_inline(change, *args)
             if done is not BUSY:
@@ -135,7 +139,7 @@ def _take_turn(turn: asyncio.Future[T], begin: Callable[[], T]) -> None:
 async def _after_turn(turn: asyncio.Future[T | Awaitable[T]]) -> T:
     begun = await turn
     if isinstance(begun, asyncio.Future):
-        done: T = await begun
+        done: T = await asyncio.shield(begun)  # what was begun is finished
         return done
     return begun  # type: ignore[return-value]  # what is no future is the result itself
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -43,6 +43,7 @@ SUBTRACT: Final = 3
 
 _MIN_ISR: Final = "min.insync.replicas"
 # Kafka's own words for this code: clients' tests look for them.
+_RESOURCE_TYPES: Final = frozenset(ResourceType)
 _MALFORMED: Final = (
     "This most likely occurs because of a request being malformed by the client library or the message was sent to an "
     "incompatible broker. See the broker logs for more details."
@@ -308,28 +309,35 @@ def _key_of(resource_type: int, name: str) -> ConfigKey | None:
 
 def describe(
     context: ConfigContext, request: describe_configs.DescribeConfigsRequest
-) -> describe_configs.DescribeConfigsResponse:
-    response = describe_configs.DescribeConfigsResponse()
-    known = all(resource.resource_type in set(ResourceType) for resource in request.resources)
+) -> Iterator[describe_configs.DescribeConfigsResult]:
+    """One resource after the other: each may have a hundred values to tell."""
+    known = all(resource.resource_type in _RESOURCE_TYPES for resource in request.resources)
+    # Most topics have the same: what is told of them is made once.
+    of_topics: dict[object, list[describe_configs.DescribeConfigsResourceResult]] = {}
     for resource in request.resources:
-        entries: list[ConfigEntry] = []
+        configs: list[describe_configs.DescribeConfigsResourceResult] | None = None
+        alike = None
         code, message = ErrorCode.NONE, ""
         try:
             if not known:
                 raise _RefusedError(ErrorCode.INVALID_REQUEST, _MALFORMED)
-            entries = _describe_resource(context, resource)
+            if resource.resource_type == ResourceType.TOPIC and resource.resource_name in context.image.topics:
+                overrides = context.image.config(ResourceType.TOPIC, resource.resource_name)
+                alike = (frozenset(overrides.items()), tuple(resource.configuration_keys or ()))
+                configs = of_topics.get(alike)
+            if configs is None:
+                configs = [_result(entry, request) for entry in _describe_resource(context, resource)]
+                if alike is not None:
+                    of_topics[alike] = configs
         except _RefusedError as refused:
             code, message = refused.error.code, refused.error.message or ""
-        response.results.append(
-            describe_configs.DescribeConfigsResult(
-                error_code=code,
-                error_message=message,
-                resource_type=resource.resource_type,
-                resource_name=resource.resource_name,
-                configs=[_result(entry, request) for entry in entries],
-            )
+        yield describe_configs.DescribeConfigsResult(
+            error_code=code,
+            error_message=message,
+            resource_type=resource.resource_type,
+            resource_name=resource.resource_name,
+            configs=configs or [],
         )
-    return response
 
 
 def _describe_resource(context: ConfigContext, resource: describe_configs.DescribeConfigsResource) -> list[ConfigEntry]:
@@ -381,7 +389,7 @@ def list_resources(
 ) -> ListConfigResourcesResponse:
     """Resources that can have a configuration; version 0 asks for client metrics only, of which there are none."""
     wanted = request.resource_types or ([ResourceType.CLIENT_METRICS] if version == 0 else list(ResourceType))
-    if any(number not in set(ResourceType) for number in wanted):
+    if any(number not in _RESOURCE_TYPES for number in wanted):
         return ListConfigResourcesResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)
     image = context.image
     names: dict[int, list[str]] = {

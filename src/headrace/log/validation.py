@@ -1,8 +1,9 @@
 """What a batch must satisfy to be appended by a leader, and what the broker corrects in it.
 
 Kafka looks at every record of every batch that a producer sends, and so does this: their number and structure, their
-timestamps (the greatest of which is the batch's, whatever its header says), on a compacted topic their keys. What is
-acknowledged can be read. `records/walk.py` steps through them without decoding any; a batch for which that may take
+timestamps (the greatest of which is the batch's, whatever its header says), on a compacted topic their keys. Offsets
+within a batch that do not count from 0 on are corrected, as in Kafka, and here also where nothing is compressed. What
+is acknowledged can be read. `records/walk.py` steps through them without decoding any; a batch for which that may take
 long is refused with `TakesLongError` where nothing may, on the event loop, and is validated on another thread. Kafka
 has no bound on what a batch grows to; here it is RECORDS_MAX records, and `unpacked_bytes_max`.
 """
@@ -49,7 +50,16 @@ from headrace.records.batch import (
 )
 from headrace.records.kernels_plain import MIN_BODY_BYTES, MalformedFieldError, read_varint
 from headrace.records.read import read_control, read_records
-from headrace.records.walk import ANYTHING, INT64_MAX, INT64_MIN, REFUSED_SHOWN_MAX, Rules, Walk, walk_records
+from headrace.records.walk import (
+    ANYTHING,
+    INT64_MAX,
+    INT64_MIN,
+    REFUSED_SHOWN_MAX,
+    Rules,
+    Walk,
+    renumbered,
+    walk_records,
+)
 from headrace.runtime import Buffer
 from headrace.topics import TopicPartition
 
@@ -158,12 +168,12 @@ def validate(
     codec = attributes & CODEC_MASK
     if codec > Codec.ZSTD:
         raise UnsupportedCompressionTypeError(f"{partition}: the batch has the unknown compression codec {codec}")
-    max_timestamp_ms = header.max_timestamp
+    max_timestamp_ms, is_misnumbered = header.max_timestamp, False
     if from_client:
-        max_timestamp_ms = _check_records(view, header, config, partition, now_ms, short)
-    target = config.codec
-    if target is not None and target != codec and not attributes & CONTROL_BIT:
-        view = _recompressed(view, header, target, config, partition)
+        max_timestamp_ms, is_misnumbered = _check_records(view, header, config, partition, now_ms, short)
+    target = Codec(codec) if config.codec is None else config.codec
+    if (target != codec and not attributes & CONTROL_BIT) or is_misnumbered:
+        view = _rebuilt(view, header, target, config, partition, is_misnumbered)
         header = Batch(view).header()
     if config.timestamp_type is TimestampType.LOG_APPEND_TIME:
         set_max_timestamp(view, 1, now_ms)
@@ -294,8 +304,8 @@ def unpacked_bytes_max(config: LogConfig) -> int:
 
 def _check_records(
     view: memoryview, header: BatchHeader, config: LogConfig, partition: TopicPartition, now_ms: int, short: bool
-) -> int:
-    """Look at every record; the greatest timestamp."""
+) -> tuple[int, bool]:
+    """Look at every record; the greatest timestamp, and whether their offsets have to be numbered anew."""
     stamped = bool(header.attributes & LOG_APPEND_TIME_BIT)
     create_time = config.timestamp_type is TimestampType.CREATE_TIME
     if stamped and not create_time:
@@ -330,7 +340,7 @@ def _check_records(
         raise InvalidRecordError(f"{partition}: {error}") from error
     if walk.refused_count:
         raise _refusal(walk, header, rules, partition)
-    return header.max_timestamp if stamped else walk.greatest
+    return header.max_timestamp if stamped else walk.greatest, walk.is_misnumbered
 
 
 def _refusal(walk: Walk, header: BatchHeader, rules: Rules, partition: TopicPartition) -> RecordsRejectedError:
@@ -348,10 +358,15 @@ def _refusal(walk: Walk, header: BatchHeader, rules: Rules, partition: TopicPart
     return (InvalidTimestampsError if walk.is_late else InvalidRecordsError)(text, errors)
 
 
-def _recompressed(
-    view: memoryview, header: BatchHeader, target: Codec, config: LogConfig, partition: TopicPartition
+def _rebuilt(
+    view: memoryview,
+    header: BatchHeader,
+    target: Codec,
+    config: LogConfig,
+    partition: TopicPartition,
+    is_misnumbered: bool,
 ) -> memoryview:
-    """The same records under the topic's codec. This copies, because the bytes are other bytes."""
+    """The same records under the topic's codec, with the offsets of their places. A copy: its bytes are other bytes."""
     # Uncompressed records are the batch itself, which may be only so large.
     limit_bytes = config.max_message_bytes if target is Codec.NONE else _RECOMPRESSED_BYTES_MAX
     plain: Buffer = view[HEADER_BYTES:]
@@ -362,6 +377,8 @@ def _recompressed(
             raise MessageTooLargeError(f"{partition}: {error}; send smaller batches") from error
         except MalformedRecordError as error:
             raise InvalidRecordError(f"{partition}: {error}") from error
+    if is_misnumbered:
+        plain = renumbered(plain, header.count)
     payload = compress(target, plain, config.compression_level(target))
     batch = bytearray(view[:HEADER_BYTES])
     batch += payload

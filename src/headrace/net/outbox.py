@@ -103,7 +103,8 @@ class Outbox:
     def held_bytes(self) -> int:
         """The memory of what waits here and in the transport. What is still on disk takes none."""
         held = sum(len(part) for part in self._parts if not isinstance(part, FilePart))
-        return held + self._transport.get_write_buffer_size()
+        own = 0 if self._buffer is None else len(self._buffer)
+        return held + own + self._transport.get_write_buffer_size()
 
     def send(self, parts: Sequence[Part]) -> None:
         self._parts.extend(parts)
@@ -159,7 +160,8 @@ class Outbox:
                 self._advance(part, sent)
                 continue
             length = min(PIECE_BYTES if sent is None else WAITING_BYTES, part.length)
-            piece = self._take_buffer()[:length]
+            # Thousands may read nothing for a while: what waits for one of them is no larger than it needs to be.
+            piece = self._take_buffer()[:length] if sent is None else memoryview(bytearray(length))
             count = part.file.read_into_nowait(part.position, piece)
             if count is None:
                 self._read_off_the_loop(part)

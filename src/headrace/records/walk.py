@@ -1,8 +1,9 @@
 """Step from record to record of a batch, as a leader does before it appends: nothing is decoded, nothing is kept.
 
 Kafka does the same to every batch that a producer sends: the number of records has to be right, each record's fields
-have to fill its length, and its timestamp and key are held against the topic's rules. What is compressed is unpacked
-piece by piece, so that a batch costs the same memory whatever it grows to.
+have to fill its length, and its timestamp and key are held against the topic's rules. Whether the offsets count from 0
+on is found out along the way. What is compressed is unpacked piece by piece, so that a batch costs the same memory
+whatever it grows to.
 
 Records of one size, which are usual, lie at equal distances: the same byte of many of them is one slice, and whether
 all are alike is one comparison. Others are looked at one by one.
@@ -13,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from headrace.protocol.wire import uvarint
 from headrace.records.batch import Batch, BatchHeader, Buffer, to_int64
 from headrace.records.compression import DEFAULT_LIMIT_BYTES, PIECE_BYTES, decompress_pieces
 from headrace.records.errors import MalformedRecordError
@@ -30,6 +32,8 @@ _AFTER_NO_RUN_MAX = 1 << 14
 _COPIED_BELOW_BYTES = 4096
 _ZIGZAG = tuple(number >> 1 ^ -(number & 1) for number in range(0x80))
 _HIGH_BYTES = bytes(range(0x80, 0x100))
+# How the numbers from 0 on begin as zigzag varints, of one byte and of more; then it begins anew.
+_LOWEST_BYTES = {more: bytes(number << 1 & 0x7F | more for number in range(64)) for more in (0, 0x80)}
 # Where the varint of an offset delta gets another byte.
 _WIDER_AT = (1 << 6, 1 << 13, 1 << 20, 1 << 27, 1 << 62)
 
@@ -65,6 +69,7 @@ class Walk:
         "_pause",
         "greatest",
         "is_late",
+        "is_misnumbered",
         "left",
         "refused",
         "refused_count",
@@ -81,6 +86,8 @@ class Walk:
         self.refused_count = 0
         #: Whether any was refused for its timestamp.
         self.is_late = False
+        #: Whether any has another offset than its place in the batch.
+        self.is_misnumbered = False
 
     @property
     def index(self) -> int:
@@ -112,6 +119,7 @@ class Walk:
         needs_key, may_wrap, end = self._needs_key, self._may_wrap, len(raw)
         record_at = at
         passed = 0
+        numbered_at = 2 * self.index  # as the next record's offset is written: zigzag
         allowed: int | None = None  # the last timestamp that keeps the rules: neighbours mostly have the same
         try:
             # Numbers of one and two bytes, which nearly all are, are read here: a call costs as much as the rest.
@@ -139,12 +147,17 @@ class Walk:
                     delta, at = read_varlong(raw, at + 1, record_end)
                     timestamp = base + delta
                     may_wrap = True
-                if raw[at] < 0x80:
+                number = raw[at]
+                if number < 0x80:
                     at += 1
-                elif raw[at + 1] < 0x80:
-                    at += 2
+                elif (second := raw[at + 1]) < 0x80:
+                    number, at = number & 0x7F | second << 7, at + 2
                 else:
-                    at = read_varint(raw, at, record_end)[1]
+                    number, at = read_varint(raw, at, record_end)
+                    number *= 2
+                if number != numbered_at:
+                    self.is_misnumbered = True
+                numbered_at += 2
                 byte = raw[at]
                 if byte < 0x80:
                     key_length, at = zigzag[byte], at + 1
@@ -207,8 +220,9 @@ class Walk:
         if body_at + size <= end:
             raise self.wrong("its fields do not fit its length")
 
-    def passed(self, timestamp_delta: int, *, has_key: bool) -> None:
+    def passed(self, timestamp_delta: int, offset_delta: int, *, has_key: bool) -> None:
         """Note a record that somebody else has looked at."""
+        self.is_misnumbered |= offset_delta != self.index
         timestamp = to_int64(self._base + timestamp_delta)
         self.greatest = max(self.greatest, timestamp)
         if not has_key and self._needs_key:
@@ -225,7 +239,7 @@ class Walk:
         shape = _shape(raw, at, self.index)
         if shape is None:
             return 0
-        stride, fixed, varying, stamp_at, stamp_width, keyless = shape
+        stride, fixed, stamp_at, stamp_width, number_at, number_width, keyless = shape
         index = self.index
         wider = next(limit for limit in _WIDER_AT if index < limit)
         count = min(self.left, (len(raw) - at) // stride, wider - index)
@@ -238,12 +252,15 @@ class Walk:
         for place in fixed:
             if raw[at + place : end : stride].count(raw[at + place]) != count:
                 return 0
-        for first, last in varying:
-            if not raw[at + last : end : stride].isascii():
+        stamp_end = stamp_at + stamp_width - 1
+        if not raw[at + stamp_end : end : stride].isascii():
+            return 0
+        for place in range(stamp_at, stamp_end):
+            if raw[at + place : end : stride].translate(None, _HIGH_BYTES):
                 return 0
-            for place in range(first, last):
-                if raw[at + place : end : stride].translate(None, _HIGH_BYTES):
-                    return 0
+        for place, column in enumerate(_numbered(index, count, number_width)):
+            if raw[at + number_at + place : end : stride] != column:
+                return 0
         if not self._take_stamps(raw, at + stamp_at, end, stride, stamp_width):
             return 0
         if keyless and self._needs_key:
@@ -268,10 +285,30 @@ class Walk:
         return True
 
 
-def _shape(raw: bytes, at: int, index: int) -> tuple[int, list[int], list[tuple[int, int]], int, int, bool] | None:
-    """Of the record at a position, all relative to it: its size, the bytes that others of its shape have too, the first
-    and last byte of each number that may differ, where its timestamp is and how wide, whether it has no key. None when
-    it is not whole, or has headers."""
+def _numbered(first: int, count: int, width: int) -> list[bytes]:
+    """Byte by byte, how the offsets of records from a place on are written that all take so many bytes."""
+    columns = []
+    for place in range(width):
+        more = 0x80 if place < width - 1 else 0
+        if place == 0:
+            begin = first % 64
+            columns.append((_LOWEST_BYTES[more] * (count // 64 + 2))[begin : begin + count])
+            continue
+        # The same byte for so many records.
+        size = 1 << (7 * place - 1)
+        start = first // size
+        cycle = b"".join(
+            bytes((number & 0x7F | more,)) * size for number in range(start, (first + count - 1) // size + 1)
+        )
+        begin = first - start * size
+        columns.append(cycle[begin : begin + count])
+    return columns
+
+
+def _shape(raw: bytes, at: int, index: int) -> tuple[int, list[int], int, int, int, int, bool] | None:
+    """Of the record at a position, all relative to it: its size, the bytes that others of its shape have too, where its
+    timestamp is and how wide, where its offset is and how wide, whether it has no key. None when it is not whole, has
+    headers, or another offset than its place."""
     start, end = at, len(raw)
     try:
         size, at = read_varint(raw, at, end)
@@ -283,7 +320,6 @@ def _shape(raw: bytes, at: int, index: int) -> tuple[int, list[int], list[tuple[
         _, at = read_varlong(raw, stamp_at, stop)
         delta_at = at
         delta, at = read_varint(raw, at, stop)
-        varying = [(stamp_at - start, delta_at - 1 - start), (delta_at - start, at - 1 - start)]
         if delta != index:
             return None
         key_at = at
@@ -299,7 +335,15 @@ def _shape(raw: bytes, at: int, index: int) -> tuple[int, list[int], list[tuple[
     if at != stop - 1 or raw[at] != 0:
         return None
     fixed.append(at - start)
-    return stop - start, fixed, varying, stamp_at - start, delta_at - stamp_at, key_length < 0
+    return (
+        stop - start,
+        fixed,
+        stamp_at - start,
+        delta_at - stamp_at,
+        delta_at - start,
+        key_at - delta_at,
+        key_length < 0,
+    )
 
 
 class _Pieces:
@@ -355,7 +399,7 @@ def _pass_long(walk: Walk, pieces: _Pieces) -> None:
     end = pieces.position + size
     pieces.skip(1)
     delta = pieces.number()
-    pieces.number()
+    offset_delta = pieces.number()
     key_length = pieces.number()
     pieces.skip(key_length)
     pieces.skip(pieces.number())
@@ -372,7 +416,7 @@ def _pass_long(walk: Walk, pieces: _Pieces) -> None:
             break
     if pieces.position != end:
         raise walk.wrong("its fields do not fit its length")
-    walk.passed(delta, has_key=key_length >= 0)
+    walk.passed(delta, offset_delta, has_key=key_length >= 0)
 
 
 def walk_records(batch: Batch, rules: Rules = ANYTHING, limit_bytes: int = DEFAULT_LIMIT_BYTES) -> Walk:
@@ -410,6 +454,24 @@ def walk_records(batch: Batch, rules: Rules = ANYTHING, limit_bytes: int = DEFAU
 def _check_end(walk: Walk, bytes_left: int) -> None:
     if bytes_left:
         raise MalformedRecordError(f"bytes are left after the last of the batch's {walk.index} records")
+
+
+def renumbered(records: Buffer, count: int) -> bytearray:
+    """Records that were passed, with the offsets of their places. A copy, since other numbers have other sizes."""
+    raw = bytes(records)
+    out = bytearray()
+    at, end = 0, len(raw)
+    for index in range(count):
+        size, body_at = read_varint(raw, at, end)
+        at = body_at + size
+        number_at = read_varlong(raw, body_at + 1, at)[1]
+        rest_at = read_varint(raw, number_at, at)[1]
+        number = uvarint(2 * index)
+        out += uvarint(2 * (size - (rest_at - number_at) + len(number)))
+        out += raw[body_at:number_at]
+        out += number
+        out += raw[rest_at:at]
+    return out
 
 
 _HEAD_BYTES_MAX = 5 + 1 + 10 + 5

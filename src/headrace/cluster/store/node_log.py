@@ -134,7 +134,8 @@ class NodeLog:
                 self._take(node, number, group, reading)
             if not nodes or nodes[-1] is None:
                 break
-            at_once = _READ_AT_ONCE
+            # Mostly one node is new; whoever is far behind asks for many before long.
+            at_once = min(2 * at_once, _READ_AT_ONCE)
         latest = await self._pointer()
         if latest.next_number > number:
             raise _ReplacedError

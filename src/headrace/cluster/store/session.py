@@ -9,7 +9,7 @@ when it ends; and a change whose connection broke may have been made or not.
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol, TypeAlias
 
@@ -131,7 +131,7 @@ class StoreSession(Protocol):
         """Connect. A `ConnectionBrokenError` says that no server answered in time."""
         ...
 
-    async def get(self, path: str, watch: Watch | None = None) -> StoreNode | None:
+    def get(self, path: str, watch: Watch | None = None) -> Awaitable[StoreNode | None]:
         """The node, or None when it is missing. The watch is for its next change, or for when it is made."""
         ...
 

@@ -18,6 +18,41 @@ from headrace.runtime.simulated.trace import Trace
 _TIMERS_CANCELLED_MIN = 100
 
 
+class _Handle(asyncio.Handle):
+    """As asyncio's own, which asks the loop whether it is being debugged each time one is made."""
+
+    __slots__ = ()
+
+    def __init__(self, callback: Callable[..., object], args: tuple[Any, ...], loop: Any, context: Context | None):
+        self._context = copy_context() if context is None else context
+        self._loop = loop
+        self._callback = callback
+        self._args = args
+        self._cancelled = False
+        self._repr = None
+        self._source_traceback = None
+
+
+class _TimerHandle(asyncio.TimerHandle):
+    """As asyncio's own, in the same way."""
+
+    __slots__ = ()
+
+    def __init__(
+        self, when: float, callback: Callable[..., object], args: tuple[Any, ...], loop: Any, context: Context | None
+    ):
+        self._context = copy_context() if context is None else context
+        self._loop = loop
+        self._callback = callback
+        self._args = args
+        self._cancelled = False
+        self._repr = None
+        self._source_traceback = None
+        self._when = when
+        #: Read by `cancel`; set by every loop.
+        self._scheduled = True
+
+
 class Incarnation:
     """One life of a simulated host. What was started in it runs in a context that names it, and stops with it."""
 
@@ -87,12 +122,24 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         self, when: float, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
     ) -> asyncio.TimerHandle:
         self._check_open()
-        timer = asyncio.TimerHandle(when, callback, args, self, context)
+        timer = _TimerHandle(when, callback, args, self, context)
         self._timer_count += 1
         tie = self._rng.random() if self._shuffle else 0.0
         heapq.heappush(self._timers, (when, tie, self._timer_count, timer))
-        timer._scheduled = True  # type: ignore[attr-defined]  # read by TimerHandle.cancel; set by every loop
         return timer
+
+    def call_later(
+        self, delay: float, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
+    ) -> asyncio.TimerHandle:
+        return self.call_at(self._now + delay, callback, *args, context=context)
+
+    def call_soon(
+        self, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
+    ) -> asyncio.Handle:
+        self._check_open()
+        handle = _Handle(callback, args, self, context)
+        self._ready.append(handle)  # type: ignore[attr-defined]  # BaseEventLoop's deque of handles
+        return handle
 
     def call_soon_threadsafe(
         self, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
@@ -113,13 +160,21 @@ class SimulatedLoop(asyncio.BaseEventLoop):
     # The rest is what asyncio.BaseEventLoop asks of its subclasses.
 
     def _run_once(self) -> None:
-        if not self._ready and not self._stopping:  # type: ignore[attr-defined]  # BaseEventLoop's
-            self._jump()
-        self._now += self._turn_s
-        self.trace.now_s = self._now
-        self._collect_due()
         ready = self._ready  # type: ignore[attr-defined]  # BaseEventLoop's deque of handles
-        turn = [ready.popleft() for _ in range(len(ready))]
+        if not ready and not self._stopping:  # type: ignore[attr-defined]  # BaseEventLoop's
+            self._jump()
+        now = self._now = self._now + self._turn_s
+        self.trace.turn(now)
+        timers = self._timers
+        while timers and timers[0][0] <= now:
+            timer = heapq.heappop(timers)[3]
+            timer._scheduled = False  # type: ignore[attr-defined]  # see _TimerHandle
+            if timer._cancelled:
+                self._timers_cancelled -= 1
+            else:
+                ready.append(timer)
+        turn = list(ready)
+        ready.clear()
         if self._shuffle and len(turn) > 1:
             self._shuffle_tasks(turn)
         for handle in turn:
@@ -132,13 +187,21 @@ class SimulatedLoop(asyncio.BaseEventLoop):
                 if life.held is not None:
                     life.held.append(handle)
                     continue
-            self.steps += 1
-            if self.steps > self._steps_max:
-                raise SimulationStuckError(
-                    f"over {self._steps_max} steps, at {self._now:.6f} s\n{self.describe_tasks()}"
-                )
-            self.trace.record("step", _name_of(handle._callback))
-            handle._run()
+            self._take_step(handle)
+
+    def _take_step(self, handle: Any) -> None:
+        self.steps += 1
+        if self.steps > self._steps_max:
+            raise SimulationStuckError(f"over {self._steps_max} steps, at {self._now:.6f} s\n{self.describe_tasks()}")
+        callback = handle._callback
+        self.trace.step(_name_of(callback))
+        try:
+            handle._context.run(callback, *handle._args)
+        except (SystemExit, KeyboardInterrupt):
+            raise
+        except BaseException as error:  # noqa: BLE001 - whatever a callback raises goes to the handler, as in asyncio
+            message = f"Exception in callback {_name_of(callback)}"
+            self.call_exception_handler({"message": message, "exception": error, "handle": handle})
 
     def _jump(self) -> None:
         """Let time pass until the next timer."""
@@ -151,15 +214,6 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         if self._now > self._time_max_s:
             raise SimulationStuckError(f"over {self._time_max_s} s of virtual time\n{self.describe_tasks()}")
 
-    def _collect_due(self) -> None:
-        while self._timers and self._timers[0][0] <= self._now:
-            timer = heapq.heappop(self._timers)[3]
-            timer._scheduled = False  # type: ignore[attr-defined]  # see call_at
-            if timer.cancelled():
-                self._timers_cancelled -= 1
-            else:
-                self._ready.append(timer)  # type: ignore[attr-defined]  # BaseEventLoop's
-
     def _shuffle_tasks(self, turn: list[Any]) -> None:
         """Permute the steps of tasks among the places they have; plain callbacks keep theirs, as asyncio promises."""
         places = [place for place, handle in enumerate(turn) if _task_of(handle._callback) is not None]
@@ -170,7 +224,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
                 turn[place] = handle
 
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
-        if not handle._scheduled:  # type: ignore[attr-defined]  # see call_at
+        if not handle._scheduled:  # type: ignore[attr-defined]  # see _TimerHandle
             return
         self._timers_cancelled += 1
         if self._timers_cancelled > _TIMERS_CANCELLED_MIN and self._timers_cancelled * 2 > len(self._timers):
@@ -185,7 +239,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         pass
 
     def _check_open(self) -> None:
-        if self.is_closed():
+        if self._closed:  # type: ignore[attr-defined]  # BaseEventLoop's
             raise RuntimeError("the simulated loop is closed")
 
     def _numbered_task(
@@ -197,7 +251,8 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         self._task_count += 1
         task: asyncio.Task[Any] = asyncio.Task(coro, loop=loop, **options)
         self._tasks[self._task_count] = task
-        self._lives[task] = (options.get("context") or copy_context()).get(incarnation)
+        context = options.get("context")
+        self._lives[task] = incarnation.get() if context is None else context.get(incarnation)
         return task
 
     def _keep_unhandled(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
@@ -260,14 +315,19 @@ def _task_of(callback: object) -> asyncio.Task[Any] | None:
     return owner if isinstance(owner, asyncio.Task) else None
 
 
-def _name_of(callback: object) -> str:
+def _name_of(callback: Any) -> str:
     """A name that is the same in every run: no addresses, no counters of the process."""
     task = _task_of(callback)
     if task is not None:
         return getattr(task.get_coro(), "__qualname__", "task")
-    while hasattr(callback, "func"):
-        callback = callback.func
-    return getattr(callback, "__qualname__", type(callback).__qualname__)
+    while True:
+        try:
+            name: str = callback.__qualname__
+            return name
+        except AttributeError:
+            if not hasattr(callback, "func"):
+                return type(callback).__qualname__
+            callback = callback.func
 
 
 def _where(task: asyncio.Task[Any]) -> str:

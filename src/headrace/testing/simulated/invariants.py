@@ -29,6 +29,18 @@ class Known:
     isr: tuple[int, ...] = ()
 
 
+@dataclass(slots=True)
+class _Seen:
+    """What a replica was like when it was looked at, and what was committed then."""
+
+    known: Known
+    watermark: int
+    end: int
+    epoch: int
+    leads: bool
+    committed: int
+
+
 class Invariants:
     """Compares what brokers think with one another, and with what they thought before. `check` is called often."""
 
@@ -42,6 +54,8 @@ class Invariants:
         self._watermarks: dict[tuple[bytes, Key, int], int] = {}
         # Who was seen to lead, by partition and leader epoch.
         self._leaders: dict[tuple[Key, int], bytes] = {}
+        # Replicas that are as they were need not be looked at again, unless something has been decided.
+        self._seen: dict[Partition, _Seen] = {}
         self._controller: int | None = None
         self._controller_epoch = -1
         self._image_offset = -1
@@ -67,7 +81,7 @@ class Invariants:
             self._check_image(image)
         for broker in alive:
             for partition in broker.replicas.partitions.values():
-                if not partition.is_offline:
+                if (self._is_new or not self._is_unchanged(partition)) and not partition.is_offline:
                     self._check_replica(image, broker, partition)
 
     # --- the controller
@@ -137,6 +151,17 @@ class Invariants:
 
     # --- replicas
 
+    def _is_unchanged(self, partition: Partition) -> bool:
+        seen, log = self._seen.get(partition), partition.log
+        return (
+            seen is not None
+            and seen.watermark == log.high_watermark
+            and seen.end == log.end_offset
+            and seen.epoch == partition.leader_epoch
+            and seen.leads == partition.is_leader
+            and seen.committed == seen.known.committed
+        )
+
     def _check_replica(self, image: Image, broker: Broker, partition: Partition) -> None:
         log = partition.log
         topic = image.topics_by_id.get(log.topic_id) if log.topic_id is not None else None
@@ -149,7 +174,11 @@ class Invariants:
         watermark, epoch = log.high_watermark, partition.leader_epoch
         if watermark > log.end_offset:
             raise BrokenError(f"{known.name}: broker {broker.node_id} has watermark {watermark}, end {log.end_offset}")
-        if not partition.is_leader or partition.state is None or broker.incarnation is None:
+        leads = partition.is_leader
+        if leads and (partition.state is None or broker.incarnation is None):
+            return
+        self._seen[partition] = _Seen(known, watermark, log.end_offset, epoch, leads, max(known.committed, watermark))
+        if not leads:
             return
         life = broker.incarnation
         if self._leaders.setdefault((key, epoch), life) != life:

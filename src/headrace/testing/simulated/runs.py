@@ -23,6 +23,8 @@ from headrace.topics import TopicPartition
 
 CHECK_S = 0.02
 _STEPS_MAX = 3_000_000
+#: How often what is sent arrives in pieces. Each piece costs as much as a whole frame.
+_SPLIT = (0.0, 0.0, 0.03, 0.3)
 #: All brokers live through these, and so does what they know of one another.
 _STORE_ONLY = ("store away", "store forgets")
 
@@ -51,6 +53,8 @@ class Run:
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
         self.simulation = Simulation(plan.seed, steps_max=_STEPS_MAX)
+        model = self.simulation.network.model
+        model.split_probability = self.simulation.random_for("network model").choice(_SPLIT)
         self.timeline = Timeline(lambda: self.simulation.loop.time())
         self.history = History()
         settings = {"min.insync.replicas": str(plan.min_isr)}

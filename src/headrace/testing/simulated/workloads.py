@@ -41,8 +41,9 @@ _SCRATCH_TOPICS = 2
 _CROWD = 12
 _KEYS = 4
 _PADDING = 100
-#: Most clients lose patience within the time that a fault takes.
-_TIMEOUTS_MS = (1_000, 1_000, 30_000)
+#: Most clients lose patience within the time that a fault takes; the others wait for longer than any of them lasts.
+_PATIENT_MS = 10_000
+_TIMEOUTS_MS = (1_000, 1_000, _PATIENT_MS)
 
 
 class Workload(abc.ABC):
@@ -110,7 +111,7 @@ class KeyedWriter(Writer):
     """Writes rising numbers for a few keys, one at a time, while brokers compact the topic or delete its beginning."""
 
     async def run(self) -> None:
-        async with self.cluster.producer(host=self.host) as producer:
+        async with self.cluster.producer(host=self.host, request_timeout_ms=_PATIENT_MS) as producer:
             for number in range(self.plan.records_max):
                 if self.is_stopping:
                     break
@@ -145,7 +146,8 @@ class Crowd(Workload):
         partition = TopicPartition(self.topic, self.rng.randrange(self.plan.partitions))
         value = f"{self.name}:{number:05d}"
         self.history.sent.setdefault(self.topic, set()).add(value)
-        async with self.cluster.producer(host=self.host, enable_idempotence=False, linger_ms=0) as producer:
+        config = {"enable_idempotence": False, "linger_ms": 0, "request_timeout_ms": _PATIENT_MS}
+        async with self.cluster.producer(host=self.host, **config) as producer:
             try:
                 told = await producer.send(self.topic, value.encode(), partition=partition.partition)
             except DeliveryTimeoutError:
@@ -163,7 +165,10 @@ class Transactor(Workload):
         number = 0
         while not self.is_stopping:
             producer = self.cluster.producer(
-                host=self.host, transactional_id=self.name, transaction_timeout_ms=TRANSACTION_TIMEOUT_MS
+                host=self.host,
+                transactional_id=self.name,
+                transaction_timeout_ms=TRANSACTION_TIMEOUT_MS,
+                request_timeout_ms=_PATIENT_MS,
             )
             try:
                 await producer.init_transactions(_PATIENCE_S)
@@ -321,7 +326,7 @@ class OffsetKeeper(Workload):
         register = self.history.registers.setdefault((self.name, self.partition), Register())
         other = self.cluster.client_host(f"{self.name}-reader")
         reading = asyncio.ensure_future(other.start(self._read(register, other)))
-        async with self.cluster.admin(host=self.host) as admin:
+        async with self.cluster.admin(host=self.host, request_timeout_ms=_PATIENT_MS) as admin:
             for number in range(1, self.plan.records_max + 1):
                 if self.is_stopping:
                     break
@@ -340,7 +345,7 @@ class OffsetKeeper(Workload):
         await reading
 
     async def _read(self, register: Register, host: Host) -> None:
-        async with self.cluster.admin(host=host) as admin:
+        async with self.cluster.admin(host=host, request_timeout_ms=_PATIENT_MS) as admin:
             while not self.is_stopping:
                 asked_at = self.history.tick()
                 with contextlib.suppress(RequestTimedOutError, TimeoutError):
@@ -355,7 +360,7 @@ class Administrator(Workload):
     """Makes and deletes topics, moves replicas and leaders, changes configurations."""
 
     async def run(self) -> None:
-        async with self.cluster.admin(host=self.host) as admin:
+        async with self.cluster.admin(host=self.host, request_timeout_ms=_PATIENT_MS) as admin:
             steps: list[Callable[[Any], Awaitable[None]]] = [
                 self._scratch,
                 self._scratch,

@@ -227,7 +227,7 @@ class Many:
     def _make(self, partitions: int) -> None:
         from confluent_kafka.admin import AdminClient, NewTopic
 
-        began = time.monotonic()
+        began, before = time.monotonic(), self._cluster.cpu_seconds()
         admin = AdminClient({"bootstrap.servers": self._cluster.address, "log_level": 0})
         wanted = []
         while self._made < partitions:
@@ -238,6 +238,8 @@ class Many:
             done.result(180)
         self._cluster.await_whole()
         self._measured.note(f"{partitions} × 3: made and in sync s", time.monotonic() - began)
+        cpu = (self._cluster.cpu_seconds() - before) / len(NODES)
+        self._measured.note(f"{partitions} × 3: made and in sync, CPU s, a broker", cpu)
 
     def _cpu_percent(self, seconds: float) -> float:
         before = self._cluster.cpu_seconds()
@@ -268,14 +270,16 @@ class Many:
         client = context.Process(target=acknowledge_each, args=arguments)
         client.start()
         ready.wait(120)
-        killed_at = time.monotonic()
+        killed_at, before = time.monotonic(), self._cluster.cpu_seconds(but=victim)
         self._cluster.nodes[victim].kill()
         going.set()
         acknowledged_at, errors = out.get(timeout=240)
+        cpu = (self._cluster.cpu_seconds(but=victim) - before) / (len(NODES) - 1)
         client.join()
         if errors:
             raise RuntimeError(f"{errors} of {len(led)} records were not acknowledged after a broker was killed")
         self._measured.note(f"{partitions} × 3: failover of its {len(led)} leaders s", acknowledged_at - killed_at)
+        self._measured.note(f"{partitions} × 3: failover, CPU s, a survivor", cpu)
         self._cluster.nodes[victim].start()
 
 

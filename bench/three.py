@@ -107,11 +107,11 @@ class Three:
 
     # --- what it uses
 
-    def processes(self) -> list[psutil.Process]:
-        return [psutil.Process(node.pid) for node in self.nodes.values()]
+    def processes(self, *, but: int | None = None) -> list[psutil.Process]:
+        return [psutil.Process(node.pid) for number, node in self.nodes.items() if number != but]
 
-    def cpu_seconds(self) -> float:
-        return sum(times.user + times.system for times in (one.cpu_times() for one in self.processes()))
+    def cpu_seconds(self, *, but: int | None = None) -> float:
+        return sum(times.user + times.system for times in (one.cpu_times() for one in self.processes(but=but)))
 
     def memory_mb(self) -> float:
         return float(sum(one.memory_info().rss for one in self.processes())) / 1e6

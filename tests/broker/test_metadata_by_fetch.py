@@ -29,6 +29,7 @@ from headrace.protocol.messages.fetch import (
 )
 
 from .several import SeveralBrokers, create, run_several
+from .sim import Client
 
 BY_ID, BY_NAME = 17, 12
 
@@ -242,6 +243,30 @@ def test_a_change_comes_to_brokers_without_waiting_for_the_controllers_own_logs(
         await cluster.until(lambda: all("slow" in broker.image.topics for broker in others))
         assert not creating.done()
         may_follow.set()
+        assert await creating == ErrorCode.NONE
+
+    run_several(main)
+
+
+def test_what_the_controller_takes_long_for_is_not_broken_off_by_a_look_at_the_metadata() -> None:
+    """A request that comes too late ends its connection, with all others that wait there."""
+
+    async def main(cluster: SeveralBrokers) -> None:
+        controller = await controller_of(cluster)
+        replicas = cluster.running(controller).replicas
+        through = cluster.other_than(controller)
+        original = replicas.follow
+
+        async def slow(changes: Any) -> None:
+            await asyncio.sleep(5.0)
+            await original(changes)
+
+        replicas.follow = slow  # type: ignore[method-assign]
+        other = Client(cluster.simulation, "another-client", f"broker-{through}")
+        asked = [QuorumTopic(topic_name=METADATA_TOPIC, partitions=[QuorumPartition(partition_index=0)])]
+        looking = asyncio.ensure_future(other.request(DescribeQuorumRequest(topics=asked), 2, 60.0))
+        creating = asyncio.ensure_future(create(cluster, through, "slow"))
+        assert (await looking).error_code == ErrorCode.NONE
         assert await creating == ErrorCode.NONE
 
     run_several(main)

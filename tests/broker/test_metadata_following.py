@@ -16,8 +16,8 @@ from headrace.cluster.brokers import Registration
 from headrace.cluster.changes import Changes
 from headrace.cluster.controller import Controller
 from headrace.cluster.decision import Decision
-from headrace.cluster.image import Endpoint, Image
-from headrace.cluster.records import MetadataRecord
+from headrace.cluster.image import Endpoint, Image, partition_record
+from headrace.cluster.records import MetadataRecord, RemoveTopicRecord, TopicRecord
 from headrace.cluster.store import OutcomeUnknownError, Store, StoreMember, StoreUnavailableError
 from headrace.cluster.store.local import LocalStore
 from headrace.cluster.store.metadata_log import MetadataLog
@@ -34,8 +34,13 @@ class FakeReplicas:
     def __init__(self) -> None:
         self.told: list[tuple[list[bytes], list[tuple[str, int, bytes]]]] = []
         self.reasons: dict[tuple[str, int], str] = {}
+        #: Of the next change.
+        self.failure: Exception | None = None
 
     async def follow(self, changes: Changes) -> None:
+        failure, self.failure = self.failure, None
+        if failure is not None:
+            raise failure
         deleted = [topic.topic_id for topic in changes.deleted]
         made = [(topic.name, index, topic.topic_id) for topic, index, _ in changes.partitions]
         if deleted or made:
@@ -220,6 +225,29 @@ def test_a_topic_that_was_deleted_and_created_again_is_two_to_whoever_hears_of_b
         for gone, partitions in late.told:
             assert not {topic_id for _, _, topic_id in partitions} & set(gone), "made and removed in one step"
         assert state(follower.image) == state(world.follower.image)
+
+    run(main)
+
+
+def test_nothing_is_decided_on_less_than_was_appended() -> None:
+    """A decision of two steps is in the store, but this broker failed with the first of them."""
+
+    async def main(world: World) -> None:
+        assert await world.create("a") == ErrorCode.NONE
+        state_of_one, first, second = world.follower.image.topics["a"].partitions[0], bytes(15) + b"1", bytes(15) + b"2"
+        records: list[MetadataRecord] = [
+            TopicRecord(name="b", topic_id=first),
+            partition_record(first, 0, state_of_one),
+            RemoveTopicRecord(topic_id=first),
+            TopicRecord(name="b", topic_id=second),
+            partition_record(second, 0, state_of_one),
+        ]
+        world.replicas.failure = KafkaStorageError("no room for a moment")
+        with pytest.raises(KafkaStorageError):
+            await world.service.propose(lambda image: Decision(None, records))
+        assert world.follower.image.topics["b"].topic_id == first
+        seen = await world.service.propose(lambda image: Decision(image.topics["b"].topic_id))
+        assert seen == second == world.follower.image.topics["b"].topic_id
 
     run(main)
 

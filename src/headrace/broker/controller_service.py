@@ -116,6 +116,7 @@ class ControllerService:
             raise NotControllerError("This broker is not the controller.")
         if len(self._waiting) >= WAITING_MAX:
             raise RequestTimedOutError(f"{WAITING_MAX} changes of the metadata are waiting; try again later.")
+        await self._know_what_was_appended()
         image = self._image
         if image is None:
             image = self._image = self._follower.image.copied()
@@ -127,6 +128,16 @@ class ControllerService:
             # One that changes nothing may still tell of a change that is not written yet.
             await self._written(decision)
         return decision.response
+
+    async def _know_what_was_appended(self) -> None:
+        """After this broker failed with what it had appended, that is read again: nothing is decided without it."""
+        while self._image is None and self._follower.image.offset < self.tail.end_offset:
+            try:
+                await self._follower.catch_up()
+            except StoreError as error:
+                raise RequestTimedOutError(f"The metadata cannot be changed for now: {error}") from error
+            if not self.is_active:
+                raise NotControllerError("This broker is no longer the controller.")
 
     async def _written(self, decision: Decision[Any]) -> None:
         proposal = _Proposal(decision)

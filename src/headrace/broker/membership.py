@@ -346,7 +346,9 @@ class ClusterMembership:
         is_connected = True
         while True:
             try:
-                response = await self.ask_controller(self._heartbeat(), timeout_s=self._session_s)
+                # One that is late ends its connection: not that of requests which the controller takes long for.
+                lane = PeerConnection.HEARTBEATS
+                response = await self.ask_controller(self._heartbeat(), timeout_s=self._session_s, lane=lane)
                 if response.error_code == ErrorCode.STALE_BROKER_EPOCH and self._registration is not None:
                     self._broker.broker_epoch = await self.register(self._registration)
                 elif response.error_code == ErrorCode.NONE:
@@ -381,6 +383,7 @@ class ClusterMembership:
         *,
         version: int | None = None,
         timeout_s: float = ASK_TIMEOUT_S,
+        lane: PeerConnection = PeerConnection.CONTROL,
         here: Callable[[], Awaitable[Any]] | None = None,
     ) -> Any:
         """Let the controller answer, whoever that is; given when the image here has what it decided.
@@ -402,7 +405,7 @@ class ClusterMembership:
                 if self._metadata.active.is_active:
                     response = await local()
                 elif seat is not None and seat.member.node_id != self.member.node_id:
-                    response = await self.ask_seat(seat, PeerConnection.CONTROL, request, left_s, version)
+                    response = await self.ask_seat(seat, lane, request, left_s, version)
             except (NetworkError, NotControllerError, StoreError) as error:
                 reason = str(error)
             if response is not None:

@@ -49,7 +49,9 @@ class MetadataFetcher:
         """Wait until another may be the controller."""
         await self._membership.changed(timeout_s)
 
-    async def fetch(self, offset: int, known_epoch: int, *, wait_s: float = 0.0) -> Reading:
+    async def fetch(
+        self, offset: int, known_epoch: int, *, wait_s: float = 0.0, lane: PeerConnection = PeerConnection.METADATA
+    ) -> Reading:
         """What comes after an offset, waited for if there is nothing yet; a `HeadraceError` says why there is none.
 
         `known_epoch` is that of the latest controller that the caller has heard of.
@@ -59,8 +61,6 @@ class MetadataFetcher:
             raise NotControllerError("No other broker is known as the controller.")
         if seat.epoch < known_epoch:
             raise StaleControllerEpochError(f"The controller of epoch {seat.epoch} was followed by {known_epoch}.")
-        # What waits has a connection of its own; what was asked for just now comes with the answers to such requests.
-        lane = PeerConnection.METADATA if wait_s > 0 else PeerConnection.CONTROL
         timeout_s = max(self._timeout_s, 2 * wait_s)
         answer = await self._membership.ask_seat(seat, lane, self._request(offset, seat.epoch, wait_s), timeout_s)
         if answer is None:

@@ -14,6 +14,7 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from headrace.broker.peers import PeerConnection
 from headrace.broker.replicas import Replicas
 from headrace.cluster.changes import Changes, apply, difference, steps
 from headrace.cluster.image import Image
@@ -95,15 +96,20 @@ class MetadataFollower:
                 await fetcher.changed(_RETRY_S)
 
     async def take_from(self, fetcher: MetadataFetcher) -> bool:
-        """Take all that the controller has appended by now, if it is another broker that gives it."""
+        """Take all that the controller has appended by now, if it is another broker that gives it.
+
+        Neither behind what waits nor behind what the controller takes long for: each has a connection of its own.
+        """
         try:
-            await self._take_fetched(fetcher, 0.0)
+            await self._take_fetched(fetcher, 0.0, PeerConnection.OUTCOMES)
         except HeadraceError:
             return False
         return True
 
-    async def _take_fetched(self, fetcher: MetadataFetcher, wait_s: float) -> None:
-        reading = await fetcher.fetch(self.image.offset, self.epoch, wait_s=wait_s)
+    async def _take_fetched(
+        self, fetcher: MetadataFetcher, wait_s: float, lane: PeerConnection = PeerConnection.METADATA
+    ) -> None:
+        reading = await fetcher.fetch(self.image.offset, self.epoch, wait_s=wait_s, lane=lane)
         async with self._lock:
             # Some of it may have come by another way meanwhile.
             reading.records = [entry for entry in reading.records if entry[0] >= self.image.offset]

@@ -30,7 +30,9 @@ class PeerConnection(IntEnum):
     MARKERS = 1
     VERIFICATION = 2
     METADATA = 3
-    FETCH = 4
+    OUTCOMES = 4
+    HEARTBEATS = 5
+    FETCH = 6
 
 
 class _PeerConnections(Connections):

@@ -93,6 +93,11 @@ def memory_mb(process: psutil.Process) -> float:
     return float(process.memory_info().rss) / 1e6
 
 
+def cpu_s(process: psutil.Process) -> float:
+    used = process.cpu_times()
+    return float(used.user + used.system)
+
+
 def create(port: int, topics: int, figures: Figures) -> None:
     """Make the topics in one request, and ask something else all the while."""
     waits: list[float] = []
@@ -134,12 +139,15 @@ def run(directory: Path, partitions: int, connections: int, *, idle_s: float = I
         figures.note("start, empty, s", ready(broker, began))
         process = psutil.Process(broker.pid)
         figures.note("memory, empty, MB", memory_mb(process))
+        before = cpu_s(process)
         create(broker.port, partitions // PARTITIONS_PER_TOPIC, figures)
+        figures.note("making them, CPU s", cpu_s(process) - before)
         figures.note(f"memory, {partitions} partitions, MB", memory_mb(process))
         broker.kill()
         began = time.monotonic()
         broker.start()
         figures.note("start after kill -9, s", ready(broker, began))
+        figures.note("start after kill -9, CPU s", cpu_s(psutil.Process(broker.pid)))
         began = time.monotonic()
         broker.stop()
         figures.note("clean stop, s", time.monotonic() - began)
@@ -147,6 +155,7 @@ def run(directory: Path, partitions: int, connections: int, *, idle_s: float = I
         broker.start()
         figures.note("start after a clean stop, s", ready(broker, began))
         process = psutil.Process(broker.pid)
+        figures.note("start after a clean stop, CPU s", cpu_s(process))
         figures.note(f"memory, {partitions} partitions, restarted, MB", memory_mb(process))
         with contextlib.ExitStack() as stack:
             clients = [stack.enter_context(connected(broker.port)) for _ in range(connections)]
@@ -154,11 +163,13 @@ def run(directory: Path, partitions: int, connections: int, *, idle_s: float = I
                 client.request(ApiVersionsRequest(), API_VERSIONS_VERSION)
             figures.note(f"memory, {connections} connections, MB", memory_mb(process))
             took = []
+            before = cpu_s(process)
             for client in clients[:20]:
                 began = time.monotonic()
                 assert ask_all(client) == partitions
                 took.append(time.monotonic() - began)
             figures.note("Metadata for all, median, s", sorted(took)[len(took) // 2])
+            figures.note("Metadata for all, CPU s", (cpu_s(process) - before) / len(took))
             _measure_idle(process, idle_s, figures)
         broker.stop()
     finally:

@@ -6,8 +6,8 @@ import pytest
 
 from .coordinator_simulation import simulate
 
-SEEDS = 300
-CHUNK = 20
+SEEDS = 120
+CHUNK = 10
 
 
 @pytest.mark.parametrize("first", [0, *(pytest.param(n, marks=pytest.mark.slow) for n in range(CHUNK, SEEDS, CHUNK))])

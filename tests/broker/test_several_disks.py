@@ -79,10 +79,13 @@ def test_a_replica_whose_log_is_damaged_can_be_moved_away_and_back() -> None:
         state = cluster.running(1).image.topics["shared"].partitions[0]
         damaged = next(node_id for node_id in cluster.brokers if node_id not in (state.leader, cluster.controller_id()))
         others = [node_id for node_id in cluster.brokers if node_id != damaged]
-        for _ in range(5):
-            await cluster.client(state.leader).request(
-                raw.produce_request("shared", 0, raw.batch([b"x" * 100])), raw.PRODUCE_VERSION
-            )
+        request = raw.produce_request("shared", 0, raw.batch([b"x" * 100]))
+        written = 0
+        while written < 5:  # the leader may not know yet that it is
+            answer = await cluster.client(state.leader).request(request, raw.PRODUCE_VERSION)
+            written += raw.produced(answer).error_code == ErrorCode.NONE
+        # What it has not copied yet cannot be damaged.
+        await cluster.until(lambda: cluster.running(damaged).partition("shared", 0).log.end_offset == 5)
         machine = cluster.brokers[damaged]
         # Twice: what was on its disk when it was stopped is damaged when it was killed.
         await machine.stop()
@@ -101,7 +104,13 @@ def test_a_replica_whose_log_is_damaged_can_be_moved_away_and_back() -> None:
             answer = await cluster.client(others[0]).request(request, 0, 30.0)
             assert answer.responses[0].partitions[0].error_code == ErrorCode.NONE
             wanted = set(replicas)
-            await cluster.until(lambda w=wanted: set(broker.image.topics["shared"].partitions[0].isr) == w)  # type: ignore[misc]
+
+            def has_moved(wanted: set[int] = wanted) -> bool:
+                """Seen by the broker itself: one that is told of both moves at once has not been away."""
+                state = broker.image.topics["shared"].partitions[0]
+                return set(state.replicas) == set(state.isr) == wanted and not broker.replicas.offline
+
+            await cluster.until(has_moved)
         assert broker.partition("shared", 0).log.end_offset == 5
 
     run_several(main, settings={"log.dirs": "/data"})

@@ -10,7 +10,7 @@ import argparse
 import sys
 import tempfile
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import pairwise
@@ -78,8 +78,12 @@ class ClusterRun:
         self._run = Run(directory, seed, say, servers=self._servers, crew=CREW)
         self._quiet = self._rolling = Window(0.0, 0.0)
 
-    def go(self, seconds: float) -> Report:
-        report = self._run.go(seconds, self._restart_all)
+    @property
+    def faults(self) -> Counter[str]:
+        return self._run.faults
+
+    def go(self, seconds: float, enough: Callable[[list[Operation]], bool] = lambda _: True) -> Report:
+        report = self._run.go(seconds, self._restart_all, enough)
         errors = [one for one in report.operations if one.kind is Kind.ERROR and self._is_rolling(one)]
         report.anomalies[:0] = [Anomaly(ROLLING_ERROR, f"{one.process} was told {one.error}") for one in errors]
         for name, kind in (

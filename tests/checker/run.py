@@ -41,6 +41,7 @@ WRITERS = ("sender", "stream", "foreign-stream", "writer", "foreign-writer", "mi
 TOPICS = (SOURCE, TARGET, "__consumer_offsets", "__transaction_state")
 _PEACE_S = 90.0
 _END_S = 60.0
+_LONGER, _MORE_S = 6, 5.0
 
 
 @dataclass
@@ -136,8 +137,17 @@ class Run:
         self.clients: list[Client] = []
         self.problems: list[Anomaly] = []
 
-    def go(self, seconds: float, before_faults: Callable[[], None] = lambda: None) -> Report:
-        """`before_faults` is called when clients are at work, and given its own time."""
+    def go(
+        self,
+        seconds: float,
+        before_faults: Callable[[], None] = lambda: None,
+        enough: Callable[[list[Operation]], bool] = lambda _: True,
+    ) -> Report:
+        """`before_faults` is called when clients are at work, and given its own time.
+
+        On a machine with much else to do little happens in a time: faults go on until `enough` of it did, up to
+        `_LONGER` times as long.
+        """
         histories = self.directory / "histories"
         histories.mkdir(parents=True)
         try:
@@ -148,6 +158,8 @@ class Run:
             before_faults()
             began = time.monotonic()
             self._faults(began + seconds)
+            while not enough(read_history(histories.glob("*.jsonl"))) and time.monotonic() < began + _LONGER * seconds:
+                self._faults(time.monotonic() + _MORE_S)
             under_faults = time.monotonic() - began
             self._make_peace()
             logs = self._read_everything()

@@ -34,7 +34,7 @@ def test_all_that_is_wrong_is_said_before_spark_starts(
     assert colour.startswith("headrace: there is no option --colour; ")
     assert others == [
         "headrace: there is no option --shw; did you mean --show?",
-        "headrace: --source: there is no topic nope; make it with: headrace topic create",
+        "headrace: --source: there is no topic nope; make it with: headrace topic create nope",
         f"headrace: --against: there is no topic {topic[:-1]}; did you mean {topic}?",
     ]
 
@@ -43,6 +43,30 @@ def test_an_option_that_does_not_fit_is_a_usage_error(headrace: Command, topic: 
     result = headrace("pipeline", "run", "audit", "--source", topic, "--against", topic)
     assert result.code == 2
     assert "name the same topic" in result.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        ("replay --path . --topic nope", 2, "--topic: there is no topic nope; make it with: headrace topic create"),
+        ("replay --path not-here --topic TOPIC", 2, "--path: there is nothing at not-here"),
+        ("redrive --topic TOPIC --everything --to nope", 2, "--to: there is no topic nope; make it with"),
+        ("redrive --topic TOPIC --reason faild", 2, "--reason is failed, stalled, poison, damaged, rejected, crashed"),
+        ("mirror --topics TOPIC --to 127.0.0.1:1", 1, "no broker can be reached at 127.0.0.1:1 (Connection refused)"),
+        ("activity --source TOPIC --window fast", 2, "--window is a duration such as 90 seconds, 1 hour 30 minutes"),
+        ("activity --source TOPIC --lateness 3", 2, "--lateness is a duration such as 90 seconds, 1 hour 30 minutes,"),
+        ("mirror --topics TOPIC --to nowhere", 2, "--to 'nowhere' is not HOST:PORT"),
+        ("audit --source TOPIC --against t --against-servers 127.0.0.1:1", 1, "no broker can be reached at 127."),
+    ],
+)
+def test_what_a_pipeline_would_only_meet_later_is_said_before_spark_starts(
+    headrace: Command, topic: str, arguments: str, code: int, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "pyspark", None)
+    result = headrace("pipeline", "run", *arguments.replace("TOPIC", topic).split())
+    assert (result.code, result.out) == (code, "")
+    assert result.err.startswith(f"headrace: {said}"), result.err
+    assert "--bootstrap-server" not in result.err, "it is another option that is wrong"
 
 
 @pytest.mark.parametrize("name", PIPELINES)

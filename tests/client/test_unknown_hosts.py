@@ -12,10 +12,12 @@ from headrace import Consumer, Producer
 from headrace.client.errors import DeliveryTimeoutError
 
 NO_HOST = "a..b:9092"
+NO_LABEL = "idna|label empty"
+"""What Python says of such a name, by its version."""
 
 
 def test_a_producer_goes_on_without_it() -> None:
-    with Producer(bootstrap_servers=NO_HOST, max_block_ms=50) as producer:
+    with Producer(bootstrap_servers=NO_HOST, max_block_ms=1000) as producer:
         for _ in range(2):
             error = producer.send("t", b"x").exception(30)
             assert isinstance(error, DeliveryTimeoutError)
@@ -34,8 +36,8 @@ def test_asyncio_clients_go_on_without_it() -> None:
 
     async def main() -> None:
         asyncio.get_running_loop().set_exception_handler(lambda loop, context: unheard.append(context))
-        async with headrace.aio.Producer(bootstrap_servers=NO_HOST, max_block_ms=50) as producer:
-            with pytest.raises(DeliveryTimeoutError, match="idna"):
+        async with headrace.aio.Producer(bootstrap_servers=NO_HOST, max_block_ms=1000) as producer:
+            with pytest.raises(DeliveryTimeoutError, match=NO_LABEL):
                 await producer.send("t", b"x")
 
     asyncio.run(main())

@@ -69,6 +69,7 @@ def test_the_code_of_a_page_runs_in_order(kafka: EmbeddedBroker, page: str, capf
     assert done
 
 
+@pytest.mark.slow
 def test_every_mark_on_a_page_is_filled() -> None:
     made = hooks()
     for page in DOCS.rglob("*.md"):

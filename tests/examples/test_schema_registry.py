@@ -18,6 +18,7 @@ def address() -> Iterator[str]:
         yield broker.address
 
 
+@pytest.mark.slow
 def test_records_come_back_as_they_were_and_name_their_schema(address: str) -> None:
     registry = InMemoryRegistry()
     orders = [{"id": number, "customer": "Ada", "total": number / 2} for number in range(20)]

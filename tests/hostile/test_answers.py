@@ -74,6 +74,7 @@ def really_held(inside: Broker) -> int:
     )
 
 
+@pytest.mark.slow
 def test_answers_that_nobody_reads_do_not_pile_up(kafka: EmbeddedBroker) -> None:
     """Others are answered meanwhile, and what was held is free once the connections are gone."""
     kafka.call(lambda inside: setattr(inside.acceptor.answers, "bytes_max", 3 * MIB))

@@ -108,6 +108,7 @@ def test_one_process_does_many_jobs_and_is_replaced_when_it_is_old(tmp_path: Pat
     asyncio.run(main())
 
 
+@pytest.mark.slow
 def test_an_idle_process_ends(tmp_path: Path) -> None:
     async def main() -> None:
         async with in_process(tmp_path, idle_s=3600.0) as (log, cleaner, compaction_worker):
@@ -156,6 +157,7 @@ def test_a_log_that_is_deleted_meanwhile_ends_the_compaction(tmp_path: Path) -> 
     asyncio.run(main())
 
 
+@pytest.mark.slow
 def test_a_process_that_is_killed_costs_only_its_work(tmp_path: Path) -> None:
     async def main() -> None:
         async with in_process(tmp_path) as (log, cleaner, compaction_worker):
@@ -170,6 +172,7 @@ def test_a_process_that_is_killed_costs_only_its_work(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
+@pytest.mark.slow
 def test_errors_come_back_as_what_they_were(tmp_path: Path) -> None:
     async def main() -> None:
         async with in_process(tmp_path) as (log, cleaner, compaction_worker):
@@ -232,6 +235,7 @@ def test_the_process_does_not_outlive_a_killed_broker(tmp_path: Path) -> None:
     eventually(lambda: gone(pid), "the end of the process")
 
 
+@pytest.mark.slow
 def test_a_worker_that_cannot_be_started_is_tried_again_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """For want of descriptors, processes or memory: compaction waits for its next turn."""
 

@@ -19,7 +19,7 @@ from .compacting import COMPACT, DIRECTORY, RandomWriter, Table, batches_of, con
 
 pytestmark = pytest.mark.slow
 
-_FAST_SEEDS = 8
+_FAST_SEEDS = 3
 
 
 def table_for(seed: int) -> Table:
@@ -58,7 +58,7 @@ def seeds(count: int) -> list[Any]:
     return [pytest.param(seed, marks=[pytest.mark.slow] if seed >= _FAST_SEEDS else []) for seed in range(count)]
 
 
-@pytest.mark.parametrize("seed", seeds(40))
+@pytest.mark.parametrize("seed", seeds(24))
 def test_readers_end_up_with_the_same_values_and_producers_with_the_same_state(seed: int) -> None:
     table = table_for(seed)
     writer = RandomWriter(table, seed)
@@ -92,7 +92,7 @@ def test_readers_end_up_with_the_same_values_and_producers_with_the_same_state(s
         assert (table.log.end_offset, table.log.last_stable_offset) == (end, stable)
 
 
-@pytest.mark.parametrize("seed", seeds(20))
+@pytest.mark.parametrize("seed", seeds(12))
 def test_all_that_is_left_in_the_end_is_one_record_per_key_and_what_producers_need(seed: int) -> None:
     table = table_for(seed)
     table.config = table.log.config = dataclasses.replace(table.config, delete_retention_ms=1_000)
@@ -214,7 +214,7 @@ def swap_operations() -> range:
     return range(names.index("rename"), len(names))
 
 
-@pytest.mark.parametrize("seed", seeds(12))
+@pytest.mark.parametrize("seed", seeds(8))
 def test_a_power_loss_while_several_segments_become_one_never_leaves_both(seed: int) -> None:
     for operation in swap_operations():
         table = mergeable_table(1000 * seed + operation)

@@ -21,7 +21,7 @@ def silent() -> Iterator[None]:
 
 @pytest.mark.parametrize("first", [0, *(pytest.param(n, marks=pytest.mark.slow) for n in (100, 200, 300))])
 def test_promises_are_kept_whatever_happens(first: int) -> None:
-    run_seeds(first, 100)
+    run_seeds(first, 40)
 
 
 @pytest.mark.parametrize("name", list(MUTANTS))

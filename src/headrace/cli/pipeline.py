@@ -117,6 +117,9 @@ def _checked(pipeline: Pipeline, given: dict[str, Any], problems: list[str]) -> 
         given |= {"servers": target.servers, "client_config": dict(target.settings) or None}
         values = parsed(pipeline.OPTIONS, given)
         check_reachable(target.servers, _PROBE_S)
+        for option in pipeline.OPTIONS:
+            if option.is_cluster and values[option.name]:
+                check_reachable(values[option.name], _PROBE_S, option.flag)
         problems += missing_topics(pipeline.OPTIONS, values)
     except WrongOptionError as error:
         problems += str(error).splitlines()

@@ -39,6 +39,8 @@ ORIGIN_TIMESTAMP = "headrace.origin-timestamp"
 ORIGIN_LAST_OFFSET = "headrace.origin-last-offset"
 RAW_BYTES = "headrace.raw-bytes"
 DAMAGED = "damaged"
+REASONS = ("failed", "stalled", "poison", DAMAGED, "rejected", "crashed")
+"""Why a record is among the dead letters: a word each; see `reason_of`."""
 RAW_BYTES_MAX = 900_000
 """Of a damaged batch that go along as a dead letter's value; what is larger would not fit a topic's default bound."""
 _ORIGIN = (ORIGIN_TOPIC, ORIGIN_PARTITION, ORIGIN_OFFSET, ORIGIN_TIMESTAMP)

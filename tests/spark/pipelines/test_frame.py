@@ -13,11 +13,12 @@ from typing import Any
 import pytest
 
 from headrace.cli.pipeline import arguments
-from headrace.spark.pipelines import PIPELINES, Option, PipelineProgress, WrongOptionError, load, parsed
+from headrace.spark.pipelines import PIPELINES, Option, PipelineProgress, WrongOptionError, activity, load, parsed
 from headrace.spark.pipelines import state as states
 from headrace.spark.pipelines.auditing import Sums, document_of, headline, report_lines
-from headrace.spark.pipelines.declaring import PipelineStoppedError, run_name
-from headrace.spark.pipelines.running import Gate, cause_of
+from headrace.spark.pipelines.declaring import PipelineError, PipelineStoppedError, run_name
+from headrace.spark.pipelines.moments import check_duration
+from headrace.spark.pipelines.running import Gate, PipelineRun, cause_of
 
 OPTIONS = (
     Option("source", list, required=True),
@@ -25,6 +26,25 @@ OPTIONS = (
     Option("continuous", bool, False),
     Option("mode", str, "fast", choices=("fast", "slow")),
 )
+
+
+@pytest.mark.parametrize("text", ["1 minute", "90 seconds", "1 hour 30 minutes", "interval 2 Days", "1.5 seconds"])
+def test_durations_are_sparks(text: str) -> None:
+    check_duration(text, "--window")
+
+
+def test_an_error_of_sparks_own_is_the_pipelines_with_the_line_that_counts(tmp_path: Path) -> None:
+    errors = pytest.importorskip("pyspark.errors")
+    options = parsed(activity.OPTIONS, {"source": "clicks", "checkpoint": str(tmp_path)})
+    said = "\n[PARSE_SYNTAX_ERROR] Syntax error at or near 'wher'.\n\n== SQL ==\nwher\n^^^"
+    with (
+        pytest.raises(PipelineError, match=r"^\[PARSE_SYNTAX_ERROR\] Syntax error at or near 'wher'\.$"),
+        PipelineRun("activity", activity.OPTIONS, options),
+    ):
+        raise errors.PySparkException(said)
+    noted = states.read(tmp_path)
+    assert noted is not None
+    assert (noted.phase, noted.error) == (states.Phase.FAILED, said.splitlines()[1])
 
 
 def test_options_are_typed_and_all_that_is_wrong_is_said() -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from headrace.spark.pipelines.cleaning import DEFAULT_SCHEMA, PROBLEM, ROW, cleaned, schema_of
 from headrace.spark.pipelines.declaring import HERE, STREAMING, Option, Result, Watch, WrongOptionError, parsed
 from headrace.spark.pipelines.letters import letter_headers
-from headrace.spark.pipelines.moments import utc_text
+from headrace.spark.pipelines.moments import check_duration, utc_text
 from headrace.spark.pipelines.running import ROWS_OUT, TOO_LATE, PipelineRun
 from headrace.spark.pipelines.topics import ensure_topics
 from headrace.words import plural
@@ -54,6 +54,8 @@ def run(options: Mapping[str, Any], session: SparkSession | None = None, *, watc
     topics = [target, dead] + ([] if counts == NO_COUNTS else [counts])
     if len({*topics, *options["source"]}) < len(topics) + len(options["source"]):
         raise WrongOptionError("--source, --target, --dead-letters and --counts have to be different topics")
+    check_duration(options["window"], "--window")
+    check_duration(options["lateness"], "--lateness")
     with PipelineRun("activity", OPTIONS, options, session=session, watch=watch) as run:
         schema = _checked_schema(run, counts=counts != NO_COUNTS)
         ensure_topics(

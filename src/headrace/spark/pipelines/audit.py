@@ -52,7 +52,7 @@ OPTIONS = (
     Option("show", int, 5, "So many examples of each finding."),
     SERVERS,
     CLIENT_CONFIG,
-    Option("against_servers", str, None, "Brokers of the output's cluster, if it is another."),
+    Option("against_servers", str, None, "Brokers of the output's cluster, if it is another.", is_cluster=True),
     Option("against_client_config", str, None, "Its properties file."),
     MASTER,
 )

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from headrace.spark.pipelines.declaring import WrongOptionError
+from headrace.spark.pipelines.running import line_of_spark
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -37,7 +38,8 @@ def schema_of(ddl: str, session: SparkSession) -> StructType:
     try:
         schema = session.createDataFrame([], ddl).schema
     except PySparkException as error:
-        raise WrongOptionError(f"--schema {ddl!r} is not Spark's `name TYPE [NOT NULL], …`: {error}") from error
+        why = line_of_spark(error)
+        raise WrongOptionError(f"--schema {ddl!r} is not Spark's `name TYPE [NOT NULL], …`: {why}") from error
     if not isinstance(schema, StructType) or not schema.fields:
         raise WrongOptionError(f"--schema {ddl!r} has no columns")
     for field in schema.fields:

@@ -44,6 +44,8 @@ class Option:
     there: tuple[str, str] | None = None
     """For an option that names topics which have to be there already: the options that say where, by the servers and
     the clients' settings of that cluster."""
+    is_cluster: bool = False
+    """Whether it names the brokers of another cluster, which have to be reachable before Spark is started."""
 
     @property
     def flag(self) -> str:

@@ -50,7 +50,7 @@ _GROUPS_EVERY_S = 10.0
 _NO_LIMIT = 2**62
 
 OPTIONS = (
-    Option("to", str, None, "Brokers of the cluster that is mirrored to.", required=True),
+    Option("to", str, None, "Brokers of the cluster that is mirrored to.", required=True, is_cluster=True),
     SERVERS,
     Option("topics", list, None, "Topics to mirror.", names_run=True, there=HERE),
     Option("pattern", str, None, "Or: topics whose whole name matches this; new ones are picked up.", names_run=True),

@@ -5,6 +5,7 @@ What Spark itself makes of a timestamp (a date, a text) depends on the session's
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
     from pyspark.sql import Column
 
 _DAY_US = 86_400_000_000
+_UNITS = "microsecond|millisecond|second|minute|hour|day|week|month|year"
+_DURATION = re.compile(rf"\s*(?:interval\s+)?(?:[+-]?\d+(?:\.\d+)?\s+(?:{_UNITS})s?\s*)+", re.IGNORECASE)
 ISO_SECONDS = "yyyy-MM-dd'T'HH:mm:ss'Z'"
 
 
@@ -47,3 +50,9 @@ def utc_text(column: str, pattern: str = ISO_SECONDS) -> Column:
     # Texts of JSON may be given a time zone of their own.
     said = F.to_json(F.struct(F.col(column).alias("t")), {"timeZone": "UTC", "timestampFormat": pattern})
     return F.get_json_object(said, "$.t")
+
+
+def check_duration(text: str, flag: str) -> None:
+    """Refuse what Spark would not read as a duration; it would say so only when the first query runs already."""
+    if not _DURATION.fullmatch(text):
+        raise WrongOptionError(f"{flag} is a duration such as 90 seconds, 1 hour 30 minutes, not {text!r}")

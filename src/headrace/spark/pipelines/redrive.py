@@ -24,6 +24,7 @@ from headrace.parallel.retries import (
     ORIGIN_TOPIC,
     PREFIX,
     REASON,
+    REASONS,
 )
 from headrace.spark.pipelines.declaring import (
     CHECKPOINT,
@@ -62,8 +63,8 @@ OPTIONS = (
     CLIENT_CONFIG,
     CHECKPOINT,
     MASTER,
-    Option("to", str, None, "Put them here, not where they came from."),
-    Option("reason", list, None, "Only these: failed, stalled, poison, rejected, crashed."),
+    Option("to", str, None, "Put them here, not where they came from.", there=HERE),
+    Option("reason", list, None, "Only letters that are there for these reasons.", choices=REASONS),
     Option("error", str, None, "Only letters whose error has this text."),
     Option("error_type", list, None, "Only letters with these types of error."),
     Option("group", list, None, "Only letters of these consumer groups."),

@@ -7,6 +7,7 @@ a replay that is started again goes on with the row behind the last one written,
 from __future__ import annotations
 
 import json
+import os
 import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from headrace.spark.pipelines import state as states
 from headrace.spark.pipelines.declaring import (
     CHECKPOINT,
     CLIENT_CONFIG,
+    HERE,
     MASTER,
     SERVERS,
     Option,
@@ -25,6 +27,7 @@ from headrace.spark.pipelines.declaring import (
     Watch,
     WrongOptionError,
     parsed,
+    run_name,
 )
 from headrace.spark.pipelines.files import Files
 from headrace.spark.pipelines.land import check_packages
@@ -42,10 +45,12 @@ _ROW_BITS = 33
 _WINDOWS_MAX = 5_000_000
 _PARTS_MAX = 2_000
 _COPY_ROWS = 500_000
+_COPIES, _COPY_FILE = "rows", "copy.json"
+"""Below the checkpoint: where copies of tables are, and the file that says which one is replayed."""
 
 OPTIONS = (
     Option("path", str, None, "The table: a path (Iceberg: see --table).", required=True),
-    Option("topic", str, None, "The topic to write to.", required=True),
+    Option("topic", str, None, "The topic to write to.", required=True, there=HERE),
     Option("format", str, "parquet", "parquet, delta, iceberg, or another that Spark reads.", names_run=True),
     Option("table", str, "headrace.landed", "Iceberg: namespace.name of the table.", names_run=True),
     Option("catalog", str, None, "Iceberg: a catalog of pyiceberg's configuration; default: SQLite, at the path."),
@@ -94,7 +99,24 @@ def _check(options: Mapping[str, Any]) -> None:
             raise WrongOptionError(f"--{name.replace('_', '-')} is more than 0, not {options[name]}")
     if options["max_gap"] is not None and options["speed"] is None:
         raise WrongOptionError("--max-gap is for --speed")
+    if _is_missing(options):
+        raise WrongOptionError(f"--path: there is nothing at {options['path']}")
     check_packages(options["format"])
+
+
+def _is_missing(options: Mapping[str, Any]) -> bool:
+    """Whether this machine can tell, before Spark is started, that there is no table; not where it is copied already.
+
+    Patterns, catalogs and what another machine would look for in a place of its own are left to Spark.
+    """
+    path, master = options["path"], options["master"]
+    if "://" in path or any(sign in path for sign in "*?[{") or options["catalog"]:
+        return False
+    if master is not None and not master.startswith("local"):
+        return False
+    place = str(options["checkpoint"] or states.default_root() / run_name("replay", OPTIONS, options))
+    is_copied = not states.is_local(place) or (states.directory_of(place) / _COPIES / _COPY_FILE).exists()
+    return not is_copied and not os.path.exists(path)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,12 +147,12 @@ class _Replay:
         self.options = options
         place = running.checkpoint
         self.place = str(states.directory_of(place)) if states.is_local(place) else place.rstrip("/")
-        self.files = Files(running.session, f"{self.place}/rows")
+        self.files = Files(running.session, f"{self.place}/{_COPIES}")
         self._clock = RealClock()
 
     def go(self) -> Result:
         position = self.writer.resume()
-        text = self.files.read("copy.json")
+        text = self.files.read(_COPY_FILE)
         if text is None and position:
             raise PipelineError(
                 f"this replay has written {position['next']:,} rows, but its copy of the table at {self.files.root} is "
@@ -171,10 +193,10 @@ class _Replay:
         if len(counts) > _PARTS_MAX or (counts and max(counts) > 100 * _PARTS_MAX):
             raise PipelineError(f"Spark cut the table into {len(counts)} parts: lower spark.sql.shuffle.partitions")
         made = Copy(made_as, tuple(counts.get(part, 0) for part in range(max(counts, default=-1) + 1)), place)
-        if not self.files.create("copy.json", made.to_text()):
+        if not self.files.create(_COPY_FILE, made.to_text()):
             raise PipelineError(f"another run of this replay has copied the table to {self.files.root} meanwhile")
         for name in self.files.names(""):
-            if name not in (place, "copy.json"):
+            if name not in (place, _COPY_FILE):
                 self.files.delete(name)
         return made
 

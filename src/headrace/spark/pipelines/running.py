@@ -11,6 +11,7 @@ import hashlib
 import json
 import re
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -93,6 +94,15 @@ class Gate:
                 self._open.wait(_POLL_S)
 
 
+def line_of_spark(error: BaseException) -> str | None:
+    """The line that counts of an error of Spark's own, such as one in an expression of the user's; None for others."""
+    errors = sys.modules.get("pyspark.errors")
+    if errors is None or not isinstance(error, errors.PySparkException):
+        return None
+    # It may begin with an empty line, and goes on with plans and with where in Java it was raised.
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+
+
 class PipelineRun:
     """One run of a pipeline. As a context manager it also notes in the state how the run ended."""
 
@@ -149,10 +159,13 @@ class PipelineRun:
         if error is None:
             self.state.phase = Phase.STOPPED if self.is_stopped else Phase.DONE
         else:
+            said = line_of_spark(error)
             self.state.phase = Phase.FAILED if isinstance(error, Exception) else Phase.STOPPED
-            self.state.error = str(error)
+            self.state.error = said or str(error)
         self.state.take(self.snapshot, self._clock.now_ms())
         states.write(self.checkpoint, self.state)
+        if error is not None and said is not None:
+            raise PipelineError(said) from error
 
     # --- pieces ---------------------------------------------------------------------------------------------------
 

@@ -64,4 +64,4 @@ def _names(kafka: Mapping[str, Any]) -> set[str]:
 
 def _nearest(name: str, there: set[str]) -> str:
     close = difflib.get_close_matches(name, there, 1)
-    return f"; did you mean {close[0]}?" if close else "; make it with: headrace topic create"
+    return f"; did you mean {close[0]}?" if close else f"; make it with: headrace topic create {name}"

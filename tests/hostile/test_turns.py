@@ -10,14 +10,11 @@ from typing import Any
 
 import pytest
 from tests.broker import raw
-from tests.broker.played import World, run
 from tests.broker.raw import RawClient
 
-from headrace.broker import connection
 from headrace.broker.checks import LONG_FROM_RECORDS, Checks
 from headrace.broker.costly_requests import CostlyRequests
 from headrace.broker.time_used import TimeUsed
-from headrace.protocol.messages.describe_cluster import DescribeClusterRequest
 from headrace.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
 from headrace.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from headrace.runtime import real_runtime
@@ -150,30 +147,6 @@ def test_a_lost_connection_is_not_resumed() -> None:
 
 
 # --- looking into batches ---------------------------------------------------------------------------------------------
-
-
-def test_a_small_request_that_takes_long_makes_those_after_it_wait_for_their_turn(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    async def scenario(world: World) -> None:
-        asked: list[int] = []
-        costly = world.broker.acceptor.costly
-        may_begin = costly.may_begin
-
-        def noted(connection: Any, frame: memoryview) -> bool:
-            asked.append(len(frame))
-            return may_begin(connection, frame)
-
-        monkeypatch.setattr(costly, "may_begin", noted)
-        request = (DescribeClusterRequest(), 0)
-        world.send(request)
-        assert not asked
-        monkeypatch.setattr(connection, "COSTLY_FROM_S", -1.0)  # in virtual time nothing takes long
-        world.send(request)
-        world.send(request)
-        assert len(asked) == 1
-
-    run(scenario)
 
 
 def test_long_checks_keep_no_quick_ones_waiting_and_each_connection_has_its_turn() -> None:

@@ -172,6 +172,26 @@ def test_long_checks_keep_no_quick_ones_waiting_and_each_connection_has_its_turn
     on_a_loop(test)
 
 
+def test_who_wants_much_checked_at_once_lets_others_go_between() -> None:
+    async def test() -> None:
+        runtime, clock = real_runtime(), Clock()
+        checks = Checks(runtime.workers, TimeUsed(clock), clock)
+        goes_on = threading.Event()
+        many: Any = Peer()
+        other: Any = Peer()
+        order: list[str] = []
+        first = checks.submit(many, LONG_FROM_RECORDS, goes_on.wait, 60.0)
+        rest = [checks.submit(many, LONG_FROM_RECORDS, order.append, "many") for _ in range(8)]
+        # Of more records, and so never the shortest.
+        larger = checks.submit(other, 3 * LONG_FROM_RECORDS, order.append, "other")
+        goes_on.set()
+        await asyncio.gather(first, larger, *rest)
+        assert "other" in order[:4]
+        await runtime.workers.close()
+
+    on_a_loop(test)
+
+
 def test_what_a_check_raises_is_for_who_waits_for_it() -> None:
     async def test() -> None:
         runtime = real_runtime()

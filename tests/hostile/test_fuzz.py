@@ -16,11 +16,17 @@ from headrace.broker.dispatch import load_handlers
 from headrace.cluster.image import InconsistentMetadataError
 from headrace.cluster.store import node_formats
 from headrace.cluster.store.directory_session import _frame
+from headrace.errors import ErrorCode
 from headrace.protocol.messages.find_coordinator import FindCoordinatorRequest
 from headrace.protocol.messages.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
+)
+from headrace.protocol.messages.write_txn_markers import (
+    WritableTxnMarker,
+    WritableTxnMarkerTopic,
+    WriteTxnMarkersRequest,
 )
 from headrace.runtime import real_runtime
 from headrace.testing import broker
@@ -65,6 +71,25 @@ def test_an_offset_kept_for_longer_than_time_goes_is_kept() -> None:
             client.request(raw.create_topics_request({"t": 1}), raw.CREATE_TOPICS_VERSION)
             client.request(FindCoordinatorRequest(key="g"), 0)
             eventually(lambda: client.request(request, 2).topics[0].partitions[0].error_code == 0)  # noqa: B023
+
+
+@pytest.mark.parametrize(
+    ("producer_id", "epoch", "error"),
+    [(7, -1, ErrorCode.INVALID_PRODUCER_EPOCH), (-1, 0, ErrorCode.INVALID_PRODUCER_ID_MAPPING)],
+)
+def test_the_end_of_nobodys_transaction_is_refused(
+    producer_id: int, epoch: int, error: ErrorCode, caplog: pytest.LogCaptureFixture
+) -> None:
+    marker = WritableTxnMarker(
+        producer_id=producer_id,
+        producer_epoch=epoch,
+        topics=[WritableTxnMarkerTopic(name="t", partition_indexes=[0])],
+    )
+    with broker(None, {}) as kafka, RawClient(kafka.port) as client:
+        client.request(raw.create_topics_request({"t": 1}), raw.CREATE_TOPICS_VERSION)
+        answer = client.request(WriteTxnMarkersRequest(markers=[marker]), 1)
+    assert answer.markers[0].topics[0].partitions[0].error_code == error
+    assert "please report" not in caplog.text
 
 
 def test_the_same_seed_gives_the_same_bytes() -> None:

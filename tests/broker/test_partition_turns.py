@@ -7,6 +7,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
+from tests.waiting import becomes
 
 from headrace.broker.broker import Broker
 from headrace.broker.partition import Partition
@@ -42,7 +43,7 @@ def test_an_append_that_fails_unexpectedly_after_an_exchange_holds_nobody_up(mon
     async def test(partition: Partition) -> None:
         may_end = asyncio.Event()
         exchange = asyncio.ensure_future(partition.turns.exchange(may_end.wait))  # type: ignore[arg-type]
-        await asyncio.sleep(0)
+        await becomes(lambda: partition.turns.held is not None)
         append = Log.append
 
         def fails_once(self: Log, *arguments: Any, **more: Any) -> Any:
@@ -72,7 +73,7 @@ def test_what_waited_for_one_exchange_is_not_waited_for_by_the_next_while_it_wai
             await turns.exchange(nothing)
 
         exchanges = asyncio.ensure_future(twice())
-        await asyncio.sleep(0)
+        await becomes(lambda: turns.held is not None)
         assert await turns.in_turn(lambda: 7) == 7
         await exchanges
 
@@ -84,7 +85,7 @@ def test_what_was_begun_after_an_exchange_is_finished_though_nobody_waits_for_it
         turns = partition.turns
         may_end, has_begun = asyncio.Event(), asyncio.Event()
         exchange = asyncio.ensure_future(turns.exchange(may_end.wait))  # type: ignore[arg-type]
-        await asyncio.sleep(0)
+        await becomes(lambda: turns.held is not None)
         steps: list[str] = []
 
         async def work() -> None:

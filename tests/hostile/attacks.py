@@ -14,6 +14,7 @@ from typing import Any
 from tests.broker import raw
 from tests.broker.raw import RawClient
 
+from headrace.broker.element_bound import ELEMENTS_ALWAYS
 from headrace.protocol.api import ApiKey
 from headrace.protocol.messages.api_versions import ApiVersionsRequest
 from headrace.protocol.messages.describe_cluster import DescribeClusterRequest
@@ -42,7 +43,6 @@ from headrace.records import Codec
 from .batches import MIB, SMALLEST_RECORD, many_small, of_all_sizes, poisoned
 
 TOPIC = "hostile"
-ELEMENTS = 4_000
 _ESTABLISHED = 1
 YEAR_MS = 365 * 86_400_000
 GONE = (ConnectionError, TimeoutError, OSError)
@@ -135,8 +135,8 @@ def the_same_again(port: int, going: Going) -> int:
 
 def just_inside(port: int, going: Going) -> int:
     """Requests of almost as many elements as are taken, each of another kind, on twenty connections at once."""
-    names = [f"x{number}" for number in range(ELEMENTS - 2)]
-    numbers = list(range(ELEMENTS - 2))
+    names = [f"x{number}" for number in range(ELEMENTS_ALWAYS - 2)]
+    numbers = list(range(ELEMENTS_ALWAYS - 2))
     messages: list[tuple[Any, int]] = [
         (
             MetadataRequest(
@@ -195,8 +195,7 @@ def small_but_costly(port: int, going: Going) -> int:
         (DescribeClusterRequest(), 0),
     ]
     with RawClient(port) as client:
-        for number in range(20):
-            client.request(raw.create_topics_request({f"many-{number}": 100}), raw.CREATE_TOPICS_VERSION)
+        client.request(raw.create_topics_request({"many": 100}), raw.CREATE_TOPICS_VERSION)
 
     def requests(number: int) -> bytes:
         return b"".join(
@@ -281,7 +280,7 @@ def _is_lost(one: socket.socket) -> bool:
 
 def unread_answers(port: int, going: Going) -> int:
     """300 connections that ask for ten megabytes of answers each and read none."""
-    names = [f"x{number}" for number in range(ELEMENTS - 2)]
+    names = [f"x{number}" for number in range(ELEMENTS_ALWAYS - 2)]
     resources = [DescribeConfigsResource(resource_type=2, resource_name=name) for name in names]
     request = raw.frame(DescribeConfigsRequest(resources=resources), 4, 1)
     return _unanswered(port, going, 300, lambda number: request * 10)

@@ -33,6 +33,7 @@ from tests.protocol.kio_pairs import kio_class, pair
 from headrace.broker.connection import ServerConnection
 from headrace.broker.dispatch import load_handlers
 from headrace.errors import ErrorCode
+from headrace.protocol.api import ApiKey
 from headrace.protocol.messages.find_coordinator import FindCoordinatorRequest
 from headrace.protocol.messages.offset_commit import (
     OffsetCommitRequest,
@@ -49,6 +50,18 @@ RETRIED = (
     ErrorCode.NOT_COORDINATOR,
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
 )
+# Who may send these may take a broker away (another one registers in its place, and it is fenced).
+TAKES_AWAY = frozenset(
+    (
+        ApiKey.ALTER_PARTITION,
+        ApiKey.BROKER_REGISTRATION,
+        ApiKey.BROKER_HEARTBEAT,
+        ApiKey.UNREGISTER_BROKER,
+        ApiKey.ALLOCATE_PRODUCER_IDS,
+        ApiKey.ASSIGN_REPLICAS_TO_DIRS,
+    )
+)
+TAKING_AWAY_EVERY = 6
 CPU_S_MAX = 1.0
 INNOCENT_EVERY = 50
 INPUTS_PER_BROKER = 1_000
@@ -208,6 +221,8 @@ class Fuzzing:
         self.findings = findings
         self.counts: Counter[tuple[int, int]] = Counter()
         self.answered = 0
+        self.brokers = 0
+        self.is_judged = True  # whether the innocent is to be served
         self.longest_s = 0.0
 
     def broker_runs(self, inputs: int, kinds: list[tuple[int, int]]) -> None:
@@ -222,9 +237,14 @@ class Fuzzing:
         await innocent.client.insist(raw.create_topics_request({"t": 2, "u": 1}), raw.CREATE_TOPICS_VERSION)
         await innocent.client.insist(raw.produce_request("t", 0, raw.batch([b"a", b"b"])), raw.PRODUCE_VERSION)
         for number in range(inputs):
-            if number % INNOCENT_EVERY == 0:
+            if number % INNOCENT_EVERY == 0 and self.is_judged:
                 await self._tell(innocent.turn())
             await machine.host.start(self._one(machine, self.random.choice(kinds)))
+        if not self.is_judged:
+            innocent.client.close()
+            await asyncio.sleep(1)
+            await machine.stop()
+            return
         await self._tell(innocent.turn())
         await self._tell(innocent.check())
         await asyncio.sleep(1)
@@ -237,7 +257,7 @@ class Fuzzing:
                 wrong = await asked
         except TimeoutError:
             wrong = "it was not served for two minutes"
-        if wrong is not None:
+        if wrong is not None and self.is_judged:
             self.findings.add(f"the innocent: {wrong}")
 
     async def _one(self, machine: SimulatedBroker, kind: tuple[int, int]) -> None:
@@ -295,8 +315,11 @@ def fuzz(seed: int, inputs: int, cpu_s: float | None = None) -> tuple[Fuzzing, F
     logger.addHandler(findings)
     try:
         while cpu_s is None or time.process_time() < cpu_s:
+            fuzzing.brokers += 1
+            fuzzing.is_judged = fuzzing.brokers % TAKING_AWAY_EVERY != 0
             # Every key and version has its turn, those of one broker in any order.
-            chosen = sorted(kinds, key=lambda kind: (fuzzing.counts[kind], fuzzing.random.random()))
+            of_broker = [kind for kind in kinds if (kind[0] in TAKES_AWAY) != fuzzing.is_judged]
+            chosen = sorted(of_broker, key=lambda kind: (fuzzing.counts[kind], fuzzing.random.random()))
             fuzzing.broker_runs(min(inputs, INPUTS_PER_BROKER), chosen[: max(40, len(chosen) // 4)])
             gc.collect()  # what was never awaited is said then
             inputs -= INPUTS_PER_BROKER

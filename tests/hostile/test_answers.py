@@ -20,7 +20,7 @@ from headrace.protocol.messages.leave_group import LeaveGroupRequest
 from headrace.testing import EmbeddedBroker, broker
 
 MIB = 1024 * 1024
-NAMES = [f"no-{number:0200}" for number in range(3900)]
+NAMES = [f"no-{number:0200}" for number in range(2900)]
 LARGE_ANSWER = DescribeConfigsRequest(
     resources=[DescribeConfigsResource(resource_type=2, resource_name=name) for name in NAMES]
 )

@@ -7,15 +7,31 @@ import struct
 from pathlib import Path
 
 import pytest
+from tests.broker import raw
+from tests.broker.raw import RawClient
 from tests.log import golden
+from tests.waiting import eventually
 
 from headrace.broker.dispatch import load_handlers
 from headrace.cluster.image import InconsistentMetadataError
 from headrace.cluster.store import node_formats
 from headrace.cluster.store.directory_session import _frame
+from headrace.errors import ErrorCode
+from headrace.protocol.messages.find_coordinator import FindCoordinatorRequest
+from headrace.protocol.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
+from headrace.protocol.messages.write_txn_markers import (
+    WritableTxnMarker,
+    WritableTxnMarkerTopic,
+    WriteTxnMarkersRequest,
+)
 from headrace.runtime import real_runtime
+from headrace.testing import broker
 
-from . import fuzz
+from . import fuzz, pipeline_fuzz
 from .mutating import mutated
 
 
@@ -27,6 +43,53 @@ def test_every_request_and_file_survives_a_few_mutations() -> None:
     assert sum(target.kind == "request" for target in targets) == served
     findings = [fuzz.tried(target, rng) for target in targets for _ in range(4 if target.kind == "request" else 60)]
     assert [finding for finding in findings if finding is not None] == []
+
+
+@pytest.mark.slow
+def test_a_whole_broker_survives_mutated_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pipeline_fuzz, "TAKING_AWAY_EVERY", 2)
+    monkeypatch.setattr(pipeline_fuzz, "INPUTS_PER_BROKER", 200)
+    fuzzing, findings = pipeline_fuzz.fuzz(seed=7, inputs=400)
+    assert list(findings.found.values()) == []
+    assert fuzzing.answered > 100
+    served = {(key, version) for key, one in load_handlers().items() for version in range(one.low, one.high + 1)}
+    assert set(pipeline_fuzz.seeds()) == served
+    assert len(fuzzing.counts) > 60
+
+
+def test_an_offset_kept_for_longer_than_time_goes_is_kept() -> None:
+    """Older clients say for how long an offset is to be kept; the sum of that and now need not fit."""
+    part = OffsetCommitRequestPartition(partition_index=0, committed_offset=7)
+    for retention_ms in (2**63 - 1, -(2**63)):
+        request = OffsetCommitRequest(
+            group_id="g",
+            generation_id_or_member_epoch=-1,
+            retention_time_ms=retention_ms,
+            topics=[OffsetCommitRequestTopic(name="t", partitions=[part])],
+        )
+        with broker(None, {}) as kafka, RawClient(kafka.port) as client:
+            client.request(raw.create_topics_request({"t": 1}), raw.CREATE_TOPICS_VERSION)
+            client.request(FindCoordinatorRequest(key="g"), 0)
+            eventually(lambda: client.request(request, 2).topics[0].partitions[0].error_code == 0)  # noqa: B023
+
+
+@pytest.mark.parametrize(
+    ("producer_id", "epoch", "error"),
+    [(7, -1, ErrorCode.INVALID_PRODUCER_EPOCH), (-1, 0, ErrorCode.INVALID_PRODUCER_ID_MAPPING)],
+)
+def test_the_end_of_nobodys_transaction_is_refused(
+    producer_id: int, epoch: int, error: ErrorCode, caplog: pytest.LogCaptureFixture
+) -> None:
+    marker = WritableTxnMarker(
+        producer_id=producer_id,
+        producer_epoch=epoch,
+        topics=[WritableTxnMarkerTopic(name="t", partition_indexes=[0])],
+    )
+    with broker(None, {}) as kafka, RawClient(kafka.port) as client:
+        client.request(raw.create_topics_request({"t": 1}), raw.CREATE_TOPICS_VERSION)
+        answer = client.request(WriteTxnMarkersRequest(markers=[marker]), 1)
+    assert answer.markers[0].topics[0].partitions[0].error_code == error
+    assert "please report" not in caplog.text
 
 
 def test_the_same_seed_gives_the_same_bytes() -> None:

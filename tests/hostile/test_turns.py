@@ -10,19 +10,12 @@ from typing import Any
 
 import pytest
 from tests.broker import raw
-from tests.broker.played import World, run
 from tests.broker.raw import RawClient
 
-from headrace.broker import connection
 from headrace.broker.checks import LONG_FROM_RECORDS, Checks
 from headrace.broker.costly_requests import CostlyRequests
-from headrace.broker.dispatch import Pending, settled
-from headrace.broker.slices import SLICE_S, Slices
 from headrace.broker.time_used import TimeUsed
-from headrace.protocol.messages.describe_cluster import DescribeClusterRequest
 from headrace.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
-from headrace.protocol.messages.describe_producers import DescribeProducersRequest, TopicRequest
-from headrace.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from headrace.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from headrace.runtime import real_runtime
 from headrace.testing import EmbeddedBroker, broker
@@ -156,64 +149,6 @@ def test_a_lost_connection_is_not_resumed() -> None:
 # --- looking into batches ---------------------------------------------------------------------------------------------
 
 
-def test_long_work_has_one_slice_a_turn_of_the_loop_however_many_there_are() -> None:
-    async def test() -> None:
-        clock = Clock()
-        slices = Slices(clock)
-        turns: list[int] = []
-        turn = 0
-
-        def steps(count: int) -> Iterator[None]:
-            for _ in range(count):
-                clock.now += 2 * SLICE_S
-                turns.append(turn)
-                yield
-
-        long = [slices.answer([number], steps(5)) for number in range(4)]
-        assert all(isinstance(answer, Pending) for answer in long)
-        turns.clear()
-        waiting = [asyncio.ensure_future(settled(answer)) for answer in long]
-        await asyncio.sleep(0)
-        waiting[3].cancel()
-        while not all(task.done() for task in waiting):
-            await asyncio.sleep(0)
-            turn += 1
-        assert [task.result() for task in waiting[:3]] == [[0], [1], [2]]
-        assert len(turns) == len(set(turns)) == 3 * 4
-
-    on_a_loop(test)
-
-
-def test_short_work_is_done_at_once() -> None:
-    response: list[int] = []
-    assert Slices(Clock()).answer(response, map(response.append, range(100))) is response
-    assert len(response) == 100
-
-
-def test_a_small_request_that_takes_long_makes_those_after_it_wait_for_their_turn(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    async def scenario(world: World) -> None:
-        asked: list[int] = []
-        costly = world.broker.acceptor.costly
-        may_begin = costly.may_begin
-
-        def noted(connection: Any, frame: memoryview) -> bool:
-            asked.append(len(frame))
-            return may_begin(connection, frame)
-
-        monkeypatch.setattr(costly, "may_begin", noted)
-        request = (DescribeClusterRequest(), 0)
-        world.send(request)
-        assert not asked
-        monkeypatch.setattr(connection, "COSTLY_FROM_S", -1.0)  # in virtual time nothing takes long
-        world.send(request)
-        world.send(request)
-        assert len(asked) == 1
-
-    run(scenario)
-
-
 def test_long_checks_keep_no_quick_ones_waiting_and_each_connection_has_its_turn() -> None:
     async def test() -> None:
         runtime, clock = real_runtime(), Clock()
@@ -232,6 +167,26 @@ def test_long_checks_keep_no_quick_ones_waiting_and_each_connection_has_its_turn
         await asyncio.wait([waiting, long[2]], return_when=asyncio.FIRST_COMPLETED)
         assert waiting.done()
         await asyncio.gather(*long)
+        await runtime.workers.close()
+
+    on_a_loop(test)
+
+
+def test_who_wants_much_checked_at_once_lets_others_go_between() -> None:
+    async def test() -> None:
+        runtime, clock = real_runtime(), Clock()
+        checks = Checks(runtime.workers, TimeUsed(clock), clock)
+        goes_on = threading.Event()
+        many: Any = Peer()
+        other: Any = Peer()
+        order: list[str] = []
+        first = checks.submit(many, LONG_FROM_RECORDS, goes_on.wait, 60.0)
+        rest = [checks.submit(many, LONG_FROM_RECORDS, order.append, "many") for _ in range(8)]
+        # Of more records, and so never the shortest.
+        larger = checks.submit(other, 3 * LONG_FROM_RECORDS, order.append, "other")
+        goes_on.set()
+        await asyncio.gather(first, larger, *rest)
+        assert "other" in order[:4]
         await runtime.workers.close()
 
     on_a_loop(test)
@@ -282,23 +237,6 @@ def test_all_costly_requests_are_answered_in_the_end(kafka: EmbeddedBroker) -> N
         client.close()
     assert kafka.call(lambda inside: not inside.acceptor.costly._waiting)
     assert kafka.call(lambda inside: inside.acceptor.held_bytes) == 0
-
-
-def test_what_names_many_things_is_answered_in_slices_and_in_its_order(
-    kafka: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("headrace.broker.slices.SLICE_S", 0.0)
-    resources = [DescribeConfigsResource(resource_type=2, resource_name="t" if n == 7 else f"x{n}") for n in range(50)]
-    parts = [ListOffsetsPartition(partition_index=number, timestamp=-1) for number in range(50)]
-    with RawClient(kafka.port) as client:
-        configs = client.request(DescribeConfigsRequest(resources=resources), 4)
-        offsets = client.request(ListOffsetsRequest(topics=[ListOffsetsTopic(name="t", partitions=parts)]), 7)
-        topics = [TopicRequest(name="t", partition_indexes=list(range(50)))]
-        producers = client.request(DescribeProducersRequest(topics=topics), 0)
-    assert [result.resource_name for result in configs.results] == [one.resource_name for one in resources]
-    assert [bool(result.configs) for result in configs.results] == [number == 7 for number in range(50)]
-    assert [part.partition_index for part in offsets.topics[0].partitions] == list(range(50))
-    assert [part.error_code for part in producers.topics[0].partitions] == [0] + [3] * 49
 
 
 def test_topics_of_one_configuration_are_described_alike(kafka: EmbeddedBroker) -> None:

@@ -362,34 +362,3 @@ def test_a_listener_that_is_closed_leaves_its_connections():
         await end(*made)
 
     asyncio.run(main())
-
-
-def test_those_for_whom_there_was_no_time_come_first_in_the_next_turn(monkeypatch):
-    monkeypatch.setattr("headrace.runtime.server_transport._READ_S", -1.0)
-
-    async def main():
-        _, clients, servers = made = await connected(5)
-        turns = []
-        ready = servers[0].transport._ready
-        reads = dict(ready._reads)
-
-        def noted(number):
-            turns[-1].append(number)
-            reads[number]()
-
-        for number in reads:
-            ready._reads[number] = lambda number=number: noted(number)
-        for client in clients:
-            client.transport.write(b"something")
-        for _ in range(7):  # the first can always be read, and still has its turn after the others
-            turns.append([])
-            ready._read_all()
-            clients[0].transport.write(b"more")
-        found = [number for turn in turns for number in turn]
-        assert all(len(turn) <= 1 for turn in turns)
-        assert sorted(found[:5]) == sorted(reads)
-        for server in servers:
-            await server.until(lambda server=server: server.received)
-        await end(*made)
-
-    asyncio.run(main())

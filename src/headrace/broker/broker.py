@@ -27,7 +27,6 @@ from headrace.broker.producer_ids import ProducerIds
 from headrace.broker.refusals import refuse
 from headrace.broker.replicas import Replicas
 from headrace.broker.replication.manager import ReplicationManager
-from headrace.broker.slices import Slices
 from headrace.broker.transaction_service import TransactionService
 from headrace.broker.write_order import batch_bytes_max
 from headrace.cluster.answers import Answers
@@ -98,7 +97,6 @@ class Broker:
         self.acceptor = Acceptor(self, limits, share_out(runtime.descriptors))
         #: Where batches are looked into, which may take long: beside the disk threads, which others wait for.
         self.checks = Checks(runtime.workers, self.acceptor.used, runtime.clock.monotonic)
-        self.slices = Slices(runtime.clock.monotonic)
         self.fetch_sessions = FetchSessions(
             config.get_int("max.incremental.fetch.session.cache.slots"),
             runtime.rng,

@@ -75,10 +75,11 @@ class _Lane:
                 connection = min(islice(self._waiting, LOOKED_AT_MAX), key=self._order)
             else:
                 connection = next(iter(self._waiting))
-            waiting = self._waiting[connection]
+            # What else it wants has waited for less long than others: behind them.
+            waiting = self._waiting.pop(connection)
             future, _, fn, args = waiting.popleft()
-            if not waiting:
-                del self._waiting[connection]
+            if waiting:
+                self._waiting[connection] = waiting
             if future.done():
                 continue  # nobody waits for it any more
             try:

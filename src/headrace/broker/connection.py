@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
-from headrace.broker.costly_requests import COSTLY_FROM_BYTES, COSTLY_FROM_S, TURN_S
+from headrace.broker.costly_requests import COSTLY_FROM_BYTES, TURN_S
 from headrace.broker.dispatch import ANONYMOUS, CloseConnectionError, Pending, RequestContext
 from headrace.net.frames import FrameReader, FrameRefusedError
 from headrace.net.outbox import Outbox, Part
@@ -165,7 +165,7 @@ class ServerConnection(asyncio.BufferedProtocol):
                 now = self.last_progress
                 continue
             was_tried = False
-            is_costly = len(frame) > COSTLY_FROM_BYTES or self._costs_much(frame)
+            is_costly = len(frame) > COSTLY_FROM_BYTES
             if is_costly and not costly.may_begin(self, frame):
                 self._frames.appendleft(frame)
                 self._handling = None
@@ -178,7 +178,7 @@ class ServerConnection(asyncio.BufferedProtocol):
                     now = context.ran
                 else:
                     now = self._answer(context, context.result, context.ran)
-                if is_costly or now - began > COSTLY_FROM_S:
+                if is_costly:
                     costly.took(self, context.request_bytes, context.api_key, now - began)
             except (MalformedMessageError, CloseConnectionError) as error:
                 self.close(str(error))
@@ -188,11 +188,6 @@ class ServerConnection(asyncio.BufferedProtocol):
                 return
         if self._frames or self._reading_paused or self._arriving_bytes:
             self._balance_reading()
-
-    def _costs_much(self, frame: memoryview) -> bool:
-        """Whether a small request may be expected to cost much, by what this client has asked for so far."""
-        rate = self.costly_s_per_byte
-        return rate is not None and rate * len(frame) > COSTLY_FROM_S
 
     def _answer_at_once(self, frame: memoryview, arrived: float, began: float) -> bool:
         """Answer a request that needs no wait and has a common shape; False, having done nothing, for any other."""

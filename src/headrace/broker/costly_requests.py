@@ -1,11 +1,11 @@
 """Requests that may keep the event loop busy for long, and how they leave room for all others.
 
-What costs nothing is small, or answered at once; what is larger may take tens of milliseconds (`element_bound`), and so
-may what is small and asks for all there is; and a peer may send it on any number of connections. So of these only as
-many are begun in one turn of the loop as take a few milliseconds together; the others wait for the next turns, one a
-turn, and whatever else has arrived is handled in between. Of those that wait the cheapest goes first, by what such
-requests have cost its connection, or all if it is new, and every other time the one that has waited longest: so
-hundreds of costly ones delay a cheap one by two of them, and nobody waits for ever.
+What costs nothing is small, or answered at once; what is larger may take tens of milliseconds (`element_bound`), and a
+peer may send it on any number of connections. So of these only as many are begun in one turn of the loop as take a few
+milliseconds together; the others wait for the next turns, one a turn, and whatever else has arrived is handled in
+between. Of those that wait the cheapest goes first, by what such requests have cost its connection, or all if it is
+new, and every other time the one that has waited longest: so hundreds of costly ones delay a cheap one by two of them,
+and nobody waits for ever.
 """
 
 from __future__ import annotations
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from headrace.broker.connection import ServerConnection
 
 COSTLY_FROM_BYTES = 512
-# A small one that took so long is followed by others that do, until one did not.
-COSTLY_FROM_S = 0.001
 TURN_S = 0.01
 # How many of those that wait are looked at for the cheapest.
 LOOKED_AT_MAX = 500

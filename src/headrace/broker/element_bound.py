@@ -16,7 +16,7 @@ from headrace.protocol.api import ApiKey
 if TYPE_CHECKING:
     from headrace.broker.broker import Broker
 
-ELEMENTS_ALWAYS = 4_000
+ELEMENTS_ALWAYS = 3_000
 ELEMENTS_PER_PARTITION = 5
 ELEMENTS_TO_MAKE = 20_000
 _MAKING = frozenset((ApiKey.CREATE_TOPICS, ApiKey.CREATE_PARTITIONS))

@@ -12,7 +12,9 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
+from headrace.broker import startup
 from headrace.broker.partition import Partition
+from headrace.broker.producer_memory import ProducerMemory
 from headrace.errors import HeadraceError, KafkaStorageError
 from headrace.log import Log, checkpoints
 from headrace.log.cleaner import Cleaner, CompactionWorker
@@ -50,6 +52,9 @@ class Maintenance:
         self._is_stopping = False
         # What is wrong now: the duty, or the duty and the log, and its last failure. Gone when it goes well again.
         self.failing: dict[str, str] = {}
+        self.producer_memory = ProducerMemory(
+            startup.producer_bytes_max(config), self._partitions, broker.runtime.clock.monotonic
+        )
         self._checkpointed: dict[tuple[str, int], tuple[int, int, int]] = {}
         self._watermarks: dict[tuple[str, int], int] = {}
 
@@ -58,6 +63,7 @@ class Maintenance:
         retention_s = config.get_int("log.retention.check.interval.ms") / 1000
         checkpoint_s = config.get_int("log.flush.offset.checkpoint.interval.ms") / 1000
         self._every(SWEEP_INTERVAL_S, self._sweep)
+        self._every(SWEEP_INTERVAL_S, self._forget_producers)
         self._every(FLUSH_CHECK_INTERVAL_S, self._flush)
         self._every(retention_s, self._retain)
         self._every(checkpoint_s, self._checkpoint)
@@ -117,6 +123,10 @@ class Maintenance:
 
     async def _sweep(self) -> None:
         self._broker.acceptor.sweep()
+
+    async def _forget_producers(self) -> None:
+        """Forget producer ids where there are more than there is room for."""
+        await self.producer_memory.tidy()
 
     async def _flush(self) -> None:
         """Sync the logs whose topic asks for it by time (`flush.ms`)."""

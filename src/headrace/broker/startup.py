@@ -69,6 +69,11 @@ def member_bytes_max(config: BrokerConfig) -> int:
     return config.get_int("headrace.memory.max") // 8
 
 
+def producer_bytes_max(config: BrokerConfig) -> int:
+    """What all partitions may remember of producer ids: an eighth of all memory."""
+    return config.get_int("headrace.memory.max") // 8
+
+
 def session_partitions_max(config: BrokerConfig) -> int:
     """How many partitions all fetch sessions may remember: an eighth of all memory."""
     return config.get_int("headrace.memory.max") // 8 // SESSION_PARTITION_BYTES

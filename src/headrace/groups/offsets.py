@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, NamedTuple, Protocol, TypeVar
 
+from headrace.config import INT64_MAX, INT64_MIN
 from headrace.coordination import NO_PRODUCER_ID, Caller, Now
 from headrace.errors import ErrorCode
 from headrace.groups.config import GroupConfig
@@ -74,9 +75,9 @@ class OffsetChanges:
 
     def commit(self, out: Outcome, caller: Caller, request: OffsetCommitRequest, at: Now) -> None:
         with_ids = caller.api_version >= TOPIC_ID_VERSION
-        expire_ms = (
-            NO_EXPIRY if request.retention_time_ms == NO_RETENTION_TIME else at.wall_ms + request.retention_time_ms
-        )
+        expire_ms = NO_EXPIRY
+        if request.retention_time_ms != NO_RETENTION_TIME:
+            expire_ms = min(max(at.wall_ms + request.retention_time_ms, INT64_MIN), INT64_MAX)
         response = OffsetCommitResponse()
         commits: list[_Commit] = []
         group_error = self._once(lambda: self._check_commit(caller, request))

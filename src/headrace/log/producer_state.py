@@ -330,6 +330,13 @@ class LogProducers:
             for producer_id in [i for i, v in self._verifying.items() if now_ms - v.since_ms >= self.expiration_ms]:
                 del self._verifying[producer_id]
 
+    def remove_oldest(self, left: int) -> None:
+        """Keep so many, those that wrote last, and all whose transactions are open."""
+        idle = [producer for producer in self.producers.values() if not producer.in_transaction]
+        idle.sort(key=lambda producer: producer.last_timestamp_ms)
+        for producer in idle[: max(0, len(self.producers) - left)]:
+            del self.producers[producer.producer_id]
+
     def _expired(self, producer: ProducerEntry, now_ms: int) -> bool:
         return not producer.in_transaction and now_ms - producer.last_timestamp_ms >= self.expiration_ms
 

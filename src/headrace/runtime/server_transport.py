@@ -17,9 +17,8 @@ from typing import Any
 
 HAS_EPOLL = hasattr(select, "epoll")
 
-# So many, and for so long, before others on the loop have their turn.
+# So many before others on the loop have their turn.
 _READ_PER_TURN = 256
-_READ_S = 0.005
 # Answers of a turn are sent one after the other, and not each when it is ready: to wake a client that has gone to sleep
 # since its last answer costs more than the rest of sending. So many at most, and none waits for longer than that.
 _ANSWERED_MAX = 64
@@ -35,8 +34,6 @@ class ReadyConnections:
         self._epoll: select.epoll | None = None
         self._open = 0
         self._reads: dict[int, Callable[[], None]] = {}
-        #: Those that could be read, and have yet to be: they come first in the next turn.
-        self._left: list[tuple[int, int]] = []
         #: While several connections are read one after the other: those that have an answer to send when all were read.
         self.answered: list[ServerTransport] | None = None
 
@@ -53,7 +50,6 @@ class ReadyConnections:
                 self._loop.remove_reader(self._epoll.fileno())
             self._epoll.close()
             self._epoll = None
-            self._left = []
 
     def add(self, number: int, read: Callable[[], None]) -> None:
         """Call `read` whenever there is something to be read from this descriptor, an end or an error included."""
@@ -69,20 +65,15 @@ class ReadyConnections:
     def _read_all(self) -> None:
         assert self._epoll is not None
         reads = self._reads
-        events = self._left or self._epoll.poll(0, _READ_PER_TURN)
-        self._left = []
+        events = self._epoll.poll(0, _READ_PER_TURN)
         answered = self.answered = [] if len(events) > 1 else None
         now = self._loop.time
         due = 0.0
-        over = now() + _READ_S
         try:
-            for place, (number, _) in enumerate(events):
+            for number, _ in events:
                 read = reads.get(number)
                 if read is not None:  # one before it may have closed it
                     read()
-                if now() > over:
-                    self._left = events[place + 1 :]
-                    break
                 if answered:
                     if len(answered) == 1:
                         due = now() + _ANSWERED_WAIT_S

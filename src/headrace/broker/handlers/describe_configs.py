@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from headrace.broker.dispatch import Pending, RequestContext, handles
+from headrace.broker.dispatch import RequestContext, handles
 from headrace.broker.rights import Operation, of_configs
 from headrace.protocol.api import ApiKey
 from headrace.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResponse
@@ -19,7 +19,5 @@ if TYPE_CHECKING:
 @handles(ApiKey.DESCRIBE_CONFIGS, versions=(1, 4), requires=of_configs(Operation.DESCRIBE_CONFIGS), each_once=True)
 def describe_configs(
     broker: Broker, context: RequestContext, request: DescribeConfigsRequest
-) -> DescribeConfigsResponse | Pending[DescribeConfigsResponse]:
-    response = DescribeConfigsResponse()
-    described = map(response.results.append, broker.controller.describe_configs(broker.image, request))
-    return broker.slices.answer(response, described)
+) -> DescribeConfigsResponse:
+    return DescribeConfigsResponse(results=list(broker.controller.describe_configs(broker.image, request)))

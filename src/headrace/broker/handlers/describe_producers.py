@@ -6,10 +6,9 @@ Serves version 0. A name that no topic can have is refused as such, where an unk
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from headrace.broker.dispatch import Pending, RequestContext, handles
+from headrace.broker.dispatch import RequestContext, handles
 from headrace.broker.rights import Operation, on_topics
 from headrace.cluster.topic_names import name_problem
 from headrace.errors import ErrorCode, KafkaError
@@ -25,47 +24,37 @@ from headrace.protocol.messages.describe_producers import (
 if TYPE_CHECKING:
     from headrace.broker.broker import Broker
 
-PRODUCERS_PER_STEP = 100
-
 
 @handles(
     ApiKey.DESCRIBE_PRODUCERS, versions=(0, 0), requires=(on_topics(Operation.READ, "topics.name"),), each_once=True
 )
 def describe_producers(
     broker: Broker, context: RequestContext, request: DescribeProducersRequest
-) -> DescribeProducersResponse | Pending[DescribeProducersResponse]:
+) -> DescribeProducersResponse:
     # A partition may have thousands of producers: it is described once, however the request mentions it.
     wanted: dict[str, dict[int, None]] = {}
     for topic in request.topics:
         wanted.setdefault(topic.name, {}).update(dict.fromkeys(topic.partition_indexes))
-    response = DescribeProducersResponse()
-    return broker.slices.answer(response, _steps(broker, response, wanted))
+    return DescribeProducersResponse(
+        topics=[
+            TopicResponse(name=name, partitions=[_describe(broker, name, index) for index in indexes])
+            for name, indexes in wanted.items()
+        ]
+    )
 
 
-def _steps(broker: Broker, response: DescribeProducersResponse, wanted: dict[str, dict[int, None]]) -> Iterator[None]:
-    for name, indexes in wanted.items():
-        topic = TopicResponse(name=name)
-        response.topics.append(topic)
-        for index in indexes:
-            result = PartitionResponse(partition_index=index)
-            topic.partitions.append(result)
-            yield from _describe(broker, name, result)
-
-
-def _describe(broker: Broker, topic: str, result: PartitionResponse) -> Iterator[None]:
-    yield
+def _describe(broker: Broker, topic: str, index: int) -> PartitionResponse:
+    result = PartitionResponse(partition_index=index)
     if name_problem(topic) is not None:
         result.error_code = ErrorCode.INVALID_TOPIC_EXCEPTION
-        return
+        return result
     try:
-        partition = broker.partition(topic, result.partition_index)
+        partition = broker.partition(topic, index)
         partition.check_leader()
     except KafkaError as error:
         result.error_code = error.code
-        return
-    for number, producer in enumerate(list(partition.log.producers.producers.values())):
-        if number % PRODUCERS_PER_STEP == 0:
-            yield
+        return result
+    for producer in list(partition.log.producers.producers.values()):
         result.active_producers.append(
             ProducerState(
                 producer_id=producer.producer_id,
@@ -76,3 +65,4 @@ def _describe(broker: Broker, topic: str, result: PartitionResponse) -> Iterator
                 current_txn_start_offset=producer.txn_first_offset,
             )
         )
+    return result

@@ -46,12 +46,17 @@ async def write_txn_markers(
 
 
 async def _write(broker: Broker, marker: WritableTxnMarker) -> dict[TopicPartition, ErrorCode]:
+    partitions = [TopicPartition(topic.name, index) for topic in marker.topics for index in topic.partition_indexes]
+    if marker.producer_id < 0:
+        return dict.fromkeys(partitions, ErrorCode.INVALID_PRODUCER_ID_MAPPING)
+    if marker.producer_epoch < 0:
+        return dict.fromkeys(partitions, ErrorCode.INVALID_PRODUCER_EPOCH)
     return await broker.transactions.write_markers(
         marker.producer_id,
         marker.producer_epoch,
         marker.coordinator_epoch,
         marker.transaction_result,
-        [TopicPartition(topic.name, index) for topic in marker.topics for index in topic.partition_indexes],
+        partitions,
         marker.transaction_version,
     )
 

@@ -13,7 +13,7 @@ from tests.waiting import eventually
 
 from headrace.broker import maintenance
 from headrace.broker.producer_memory import PRODUCER_BYTES, ProducerMemory, largest_share
-from headrace.log.producer_state import LogProducers, ProducerEntry
+from headrace.log.producer_state import LogProducers, ProducerEntry, WrittenBatch
 from headrace.testing import broker
 from headrace.topics import TopicPartition
 
@@ -52,7 +52,10 @@ def partition(name: str, *entries: ProducerEntry) -> Any:
 def test_those_are_forgotten_that_wrote_longest_ago_where_there_are_most(caplog: pytest.LogCaptureFixture) -> None:
     few = partition("few", *(ProducerEntry(number, last_timestamp_ms=1) for number in range(5)))
     in_transaction = ProducerEntry(0, last_timestamp_ms=0, txn_first_offset=7)
-    many = partition("many", in_transaction, *(ProducerEntry(n, last_timestamp_ms=1000 + n) for n in range(1, 200)))
+    # The later they wrote, the older what they wrote was.
+    written = {n: WrittenBatch(last_sequence=0, last_offset=n, offset_delta=0, timestamp_ms=0) for n in range(1, 200)}
+    others = [ProducerEntry(n, last_timestamp_ms=1000 - n, batches=(batch,)) for n, batch in written.items()]
+    many = partition("many", in_transaction, *others)
     memory = ProducerMemory(100 * PRODUCER_BYTES, lambda: [few, many], lambda: 0.0)
     asyncio.run(memory.tidy())
     assert len(few.log.producers.producers) == 5

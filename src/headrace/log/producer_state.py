@@ -331,9 +331,12 @@ class LogProducers:
                 del self._verifying[producer_id]
 
     def remove_oldest(self, left: int) -> None:
-        """Keep so many, those that wrote last, and all whose transactions are open."""
+        """Keep so many, those that wrote last, and all whose transactions are open.
+
+        By where their last batch is: times are what producers say, of records that may be old, or not yet.
+        """
         idle = [producer for producer in self.producers.values() if not producer.in_transaction]
-        idle.sort(key=lambda producer: producer.last_timestamp_ms)
+        idle.sort(key=lambda producer: producer.batches[-1].last_offset if producer.batches else -1)
         for producer in idle[: max(0, len(self.producers) - left)]:
             del self.producers[producer.producer_id]
 

@@ -156,7 +156,7 @@ def test_nothing_is_broken_under_faults(seed: int) -> None:
     assert verdict.failure is None, "\n".join([*verdict.plan.lines(), *verdict.timeline.lines(last=60)])
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("part", range(NEW_PARTS))
 def test_nothing_is_broken_under_seeds_that_were_never_run(part: int) -> None:

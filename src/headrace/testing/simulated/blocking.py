@@ -13,6 +13,7 @@ import inspect
 import queue
 import threading
 from collections.abc import Callable, Iterator
+from contextvars import copy_context
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from headrace.client.producer.delivery import Delivery
@@ -61,7 +62,9 @@ class Turns:
             finally:
                 self._asked.put(None)
 
-        self._thread = threading.Thread(target=run, name="headrace-story", daemon=True)
+        # In the context of whoever began it: what it logs is said by that host.
+        context = copy_context()
+        self._thread = threading.Thread(target=context.run, args=(run,), name="headrace-story", daemon=True)
         self._thread.start()
 
     def call(self, call: _Call) -> Any:

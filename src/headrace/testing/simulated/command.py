@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import json
 import os
 import sys
@@ -73,24 +72,17 @@ def play_seed(seed: int) -> Played:
     )
 
 
-def _leave_out_of_collection() -> None:
-    """What is there before the first run is there for good: no collection between runs has to look at it again."""
-    gc.collect()
-    gc.freeze()
-
-
 def play_many(first: int, seeds: int, minutes: float | None, jobs: int) -> Iterator[Played]:
     """Seeds from the first on, as they are done."""
     deadline = None if minutes is None else time.monotonic() + minutes * 60
     numbers = iter(range(first, first + seeds))
     if jobs == 1:
-        _leave_out_of_collection()
         for seed in numbers:
             if deadline is not None and time.monotonic() > deadline:
                 return
             yield play_seed(seed)
         return
-    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn"), initializer=_leave_out_of_collection) as pool:
+    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
         waiting: set[Future[Played]] = {pool.submit(play_seed, seed) for seed, _ in zip(numbers, range(jobs * 2))}
         while waiting:
             done, waiting = wait(waiting, return_when=FIRST_COMPLETED)

@@ -364,7 +364,6 @@ MUTATIONS: tuple[Mutation, ...] = (
         "an empty disk elected",
         ((brokers, "_restarted", _stays_in_sync),),
         scenario="an empty disk",
-        is_quick=True,
     ),
     Mutation(
         "a coordinator goes on where it was",

@@ -16,7 +16,7 @@ import pytest
 
 from headrace.cluster.store import OutcomeUnknownError, SessionLostError, StoreUnavailableError, WrongClusterError
 from headrace.cluster.store.directory_session import DirectorySession
-from headrace.cluster.store.model import Faults, ZooKeeperModel
+from headrace.cluster.store.model import Faults, ModelSession, ZooKeeperModel
 from headrace.cluster.store.node_store import NodeStore
 from headrace.cluster.store.session import (
     Check,
@@ -29,7 +29,9 @@ from headrace.cluster.store.session import (
     NodeNotEmptyError,
     Operation,
     SessionExpiredError,
+    StoreNode,
     StoreSession,
+    Watch,
     Write,
 )
 from headrace.errors import StaleControllerEpochError
@@ -61,6 +63,29 @@ def test_an_append_whose_connection_broke_is_there_once(faults: Faults) -> None:
             model.faults = Faults()
             assert told(await store.read_from(0)) == [record for number in range(40) for record in topic(number)]
 
+    run_model(main)
+
+
+def test_one_new_record_is_read_with_few_questions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every broker reads each record that a controller appends: asking ahead for many costs the servers."""
+    asked: list[str] = []
+    get = ModelSession.get
+
+    def count(self: ModelSession, path: str, watch: Watch | None = None) -> Awaitable[StoreNode | None]:
+        asked.append(path)
+        return get(self, path, watch)
+
+    async def main(home: Home) -> None:
+        home, _ = of_model(home)
+        async with opened(home) as store:
+            epoch = await won(store)
+            offset = (await store.read_from(0)).end_offset
+            await store.append_if_epoch(epoch, topic(1))
+            asked.clear()
+            assert told(await store.read_from(offset)) == topic(1)
+            assert len(asked) <= 5
+
+    monkeypatch.setattr(ModelSession, "get", count)
     run_model(main)
 
 

@@ -36,7 +36,11 @@ from headrace.cluster.store.session import Check, ConnectionBrokenError, Create,
 from headrace.errors import ErrorCode, StaleControllerEpochError
 from headrace.log import Appended, Log
 from headrace.log.producer_state import LogProducers
-from headrace.log.state import LogState
+from headrace.log.state import LogState, Offsets
+from headrace.parallel import core as parallel_core
+from headrace.parallel.member import Member
+from headrace.parallel.queues import Unordered
+from headrace.parallel.tracker import PartitionTracker
 from headrace.testing.simulated.plans import Plan, plan_for
 from headrace.testing.simulated.runs import Verdict, play
 
@@ -229,6 +233,10 @@ def _watermark_of(self: LogState) -> int:
     return self.high_watermark
 
 
+def _stable_up_to_the_watermark(self: LogState) -> Offsets:
+    return Offsets(self.start_offset, self.high_watermark, self.high_watermark)
+
+
 def _goes_on_leading(self: CoordinatorDriver[Any, Any], index: int, leader_epoch: int) -> None:
     """What was loaded once counts as loaded for ever."""
     if index in self._led:
@@ -249,6 +257,19 @@ def _coordinators_do_not_wait(self: Partition, records: Any, **named: Any) -> An
 
 def _no_duplicates_known(self: LogProducers, header: Any) -> None:
     return None
+
+
+def _all_that_was_read(self: PartitionTracker) -> int | None:
+    return self.next_offset
+
+
+def _without_order(order: Any, run_max: int, **named: Any) -> Unordered:
+    return Unordered(run_max)
+
+
+def _counts_as_sent(self: Member, outgoing: Any) -> None:
+    with self.lock:
+        self.core.failures.produced(outgoing, None, self.clock.monotonic())
 
 
 async def _served_before_it_is_stored(self: ControllerService, records: Any) -> None:
@@ -277,7 +298,7 @@ _SHOWN = 140
 _ALL_ENDS = ("kill", "isolate", "pause", "cut", "power")
 _LINKS = ("kill", "isolate", "cut", "cut one way", "pause", "slow network", "reset")
 _STORE = ("store breaks", "session lost", "isolate", "pause", "store away")
-_W, _T = ("idempotent",), ("transactions",)
+_W, _T, _P = ("idempotent",), ("transactions",), ("parallel",)
 
 MUTATIONS: tuple[Mutation, ...] = (
     Mutation("cut to the watermark", "KIP-101", ((partitions, "_take_role", _take_role_and_cut),), kinds=_LINKS),
@@ -367,7 +388,6 @@ MUTATIONS: tuple[Mutation, ...] = (
         "an empty disk elected",
         ((brokers, "_restarted", _stays_in_sync),),
         scenario="an empty disk",
-        is_quick=True,
     ),
     Mutation(
         "a coordinator goes on where it was",
@@ -430,7 +450,10 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "the stable offset is the watermark",
         "aborted never read",
-        ((LogState, "last_stable_offset", property(_watermark_of)),),
+        (
+            (LogState, "last_stable_offset", property(_watermark_of)),
+            (LogState, "offsets", _stable_up_to_the_watermark),
+        ),
         kinds=("kill",),
         clients=(*_T, "readers"),
     ),
@@ -461,6 +484,30 @@ MUTATIONS: tuple[Mutation, ...] = (
         "an image is a prefix",
         ((MetadataFetcher, "fetch", _first_record_is_skipped),),
         kinds=("kill",),
+        is_quick=True,
+    ),
+    Mutation(
+        "what was read is committed",
+        "commits pass nothing unfinished",
+        ((PartitionTracker, "_passable", _all_that_was_read),),
+        kinds=("kill",),
+        clients=_P,
+        is_quick=True,
+    ),
+    Mutation(
+        "keys have no order",
+        "records of a key in order",
+        ((parallel_core, "make_queue", _without_order),),
+        kinds=("kill",),
+        clients=_P,
+        is_quick=True,
+    ),
+    Mutation(
+        "dead letters are not sent",
+        "no record lost",
+        ((Member, "_send", _counts_as_sent),),
+        kinds=("kill",),
+        clients=_P,
         is_quick=True,
     ),
 )

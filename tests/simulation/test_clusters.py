@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from datetime import date
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,8 @@ from headrace.testing.simulated.runs import play
 SEEDS = Path(__file__).parent.parent / "seeds"
 #: More of them: `headrace simulate --seeds 1000`.
 SEEDS_IN_SUITE = 8
+#: Others each day: so many parts of so many seeds, about a second each.
+NEW_PARTS, NEW_SEEDS = 10, 10
 
 
 async def _produce_and_consume(cluster: SimulatedCluster) -> list[bytes]:
@@ -151,6 +154,19 @@ def test_a_clock_that_drifts_goes_on_from_where_it_was() -> None:
 def test_nothing_is_broken_under_faults(seed: int) -> None:
     verdict = play(plan_for(seed))
     assert verdict.failure is None, "\n".join([*verdict.plan.lines(), *verdict.timeline.lines(last=60)])
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("part", range(NEW_PARTS))
+def test_nothing_is_broken_under_seeds_that_were_never_run(part: int) -> None:
+    """Those of today: a failure says which seed it was, and `headrace simulate --seed` brings it back."""
+    first = date.today().toordinal() * 1000 + part * NEW_SEEDS
+    for seed in range(first, first + NEW_SEEDS):
+        verdict = play(plan_for(seed))
+        assert verdict.failure is None, "\n".join(
+            [f"headrace simulate --seed {seed}", *verdict.plan.lines(), *verdict.timeline.lines(last=60)]
+        )
 
 
 @pytest.mark.slow

@@ -74,8 +74,10 @@ class Engine:
         workers: HandlerWorkers | None,
         handling: Handling,
         transactions: Transactions | None = None,
+        make_consumer: Callable[[Mapping[str, Any]], Consumer] = Consumer,
     ) -> None:
         self.member = member
+        self._make_consumer = make_consumer
         self._core = member.core
         self._clock = member.clock
         self._topics = list(topics)
@@ -114,7 +116,7 @@ class Engine:
 
     def run(self) -> None:
         """Until it is stopped, or cannot go on (then it raises why)."""
-        consumer = Consumer(self._config)
+        consumer = self._make_consumer(self._config)
         self._consumer = consumer
         self.member.wake_poller = consumer.wakeup
         is_orderly = False

@@ -11,6 +11,7 @@ from headrace.cluster.image import TopicImage
 from headrace.cluster.topic_names import TRANSACTION_STATE
 from headrace.records import read_control, read_records, split
 from headrace.testing.simulated.cluster import SimulatedCluster
+from headrace.testing.simulated.handled import check_handled, not_handled
 from headrace.testing.simulated.history import BrokenError, Commit, History, Outcome, Register
 from headrace.testing.simulated.plans import TRIMMED
 from headrace.topics import TopicPartition
@@ -193,7 +194,7 @@ def not_given(history: History, found: dict[TopicPartition, Contents], topics: I
             for offset in held.visible(True):
                 if offset not in processed:
                     return f"{partition}: offset {offset} was never given to a member of {group}"
-    return None
+    return not_handled(history.handled, found)
 
 
 def check_all(
@@ -216,6 +217,7 @@ def check_all(
         _check_read(reader, partition, read.rows, read.is_committed_only, found.get(partition, Contents()))
     for (group, partition), commits in history.group_commits.items():
         _check_group(history, group, partition, commits, found.get(partition, Contents()))
+    check_handled(history.handled, found)
     for (group, partition), register in history.registers.items():
         check_register(f"offset of {group} for {partition}", register)
     for name, is_there in history.scratch.items():

@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass, field
+from itertools import islice
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Annotated
@@ -83,13 +84,13 @@ def play_many(first: int, seeds: int, minutes: float | None, jobs: int) -> Itera
             yield play_seed(seed)
         return
     with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
-        waiting: set[Future[Played]] = {pool.submit(play_seed, seed) for seed, _ in zip(numbers, range(jobs * 2))}
+        waiting: set[Future[Played]] = {pool.submit(play_seed, seed) for seed in islice(numbers, jobs * 2)}
         while waiting:
             done, waiting = wait(waiting, return_when=FIRST_COMPLETED)
             for future in done:
                 yield future.result()
                 if deadline is None or time.monotonic() < deadline:
-                    waiting |= {pool.submit(play_seed, seed) for seed, _ in zip(numbers, range(1))}
+                    waiting |= {pool.submit(play_seed, seed) for seed in islice(numbers, 1)}
 
 
 def command(

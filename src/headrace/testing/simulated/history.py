@@ -54,6 +54,19 @@ class Read:
     rows: list[tuple[int, str]] = field(default_factory=list)
 
 
+@dataclass(slots=True)
+class Handled:
+    """What parallel consumers did: each begin of a handler, when each record was finished first, each commit."""
+
+    begins: list[tuple[TopicPartition, int, str, int]] = field(default_factory=list)
+    #: By value, which only one record has.
+    ends: dict[str, int] = field(default_factory=dict)
+    commits: list[tuple[TopicPartition, int, int]] = field(default_factory=list)
+
+    def ended(self, value: str, tick: int) -> None:
+        self.ends.setdefault(value, tick)
+
+
 class History:
     """All of a run. `tick` numbers events: what was answered before something else was asked has a smaller number."""
 
@@ -72,6 +85,7 @@ class History:
         #: Groups that read all topics.
         self.groups: list[str] = []
         self.processed: dict[tuple[str, TopicPartition], dict[int, str]] = {}
+        self.handled = Handled()
         #: Topics that were made and deleted: what the last answer said (None: not known).
         self.scratch: dict[str, bool | None] = {}
         self.counts: dict[str, int] = {}

@@ -14,6 +14,7 @@ _WIDTH = 1200
 _LEFT = 150
 _LANE = 26
 _COLOURS = ("#4e79a7", "#f28e2b", "#59a14f", "#b07aa1", "#edc948", "#76b7b2")
+_LETTER = 6.5
 _NOBODY = "#dddddd"
 _LEADS = re.compile(r"^(?P<name>.+): broker (?P<broker>\d+) leads, epoch (?P<epoch>\d+)$")
 _NOBODY_LEADS = re.compile(r"^(?P<name>.+): nobody leads, epoch (?P<epoch>\d+)$")
@@ -111,7 +112,7 @@ def _lanes(verdict: Verdict, lanes: list[str], end_s: float) -> Iterable[str]:
             width = max(2.0, _x(span.end_s, end_s) - x)
             title = html.escape(f"{span.text} ({span.start_s:.2f} to {span.end_s:.2f} s)")
             yield f'<g><title>{title}</title><rect x="{x:.1f}" y="{y}" width="{width:.1f}" height="18" fill="#e15759"'
-            text = _fitting(span.text, width)
+            text = fitting(span.text, width)
             yield f' opacity="0.75"/><text x="{x + 3:.1f}" y="{y + 13}" fill="#fff">{text}</text></g>'
     for entry in verdict.timeline.entries:
         if entry.kind in ("log", "controller", "failure") and entry.lane in places:
@@ -121,8 +122,10 @@ def _lanes(verdict: Verdict, lanes: list[str], end_s: float) -> Iterable[str]:
             yield f'<circle cx="{x:.1f}" cy="{y}" r="3" fill="{colour}"><title>{title}</title></circle>'
 
 
-def _fitting(text: str, width: float) -> str:
-    return html.escape(text[: int(width / 6)])
+def fitting(text: str, width: float) -> str:
+    """As much of a text as there is room for, or nothing: with its end cut off, `in sync 2, 3, 1` is not true."""
+    shorter = (text, text.split(":")[0], text.removeprefix("in sync "))
+    return next((html.escape(choice) for choice in shorter if len(choice) * _LETTER < width - 3), "")
 
 
 #: A time in which one broker led, or nobody (-1): when it began, the leader epoch, the in-sync replicas.
@@ -158,7 +161,7 @@ def _partitions(
             who = "nobody leads" if broker < 0 else f"broker {broker} leads"
             title = html.escape(f"{name}: {who}, {what}, from {at_s:.3f} s")
             yield f'<g><title>{title}</title><rect x="{x:.1f}" y="{y}" width="{width:.1f}" height="18" fill="{colour}"'
-            yield f' stroke="#fff"/><text x="{x + 3:.1f}" y="{y + 13}" fill="#fff">{_fitting(what, width)}</text></g>'
+            yield f' stroke="#fff"/><text x="{x + 3:.1f}" y="{y + 13}" fill="#fff">{fitting(what, width)}</text></g>'
         yield from _watermark(name, watermarks.get(name, []), y, end_s)
 
 

@@ -45,7 +45,9 @@ TRIMMED = {
     "compacted": {"cleanup.policy": "compact", "segment.ms": "500", "min.cleanable.dirty.ratio": "0.01"},
     "retained": {"cleanup.policy": "delete", "segment.ms": "500", "retention.ms": "2000"},
 }
-WORKLOADS = (*WRITING, *TRIMMING, "group", "offsets", "admin", "readers")
+#: What parallel consumers read, and where that goes which they cannot handle.
+KEYED, DEAD_LETTERS = "keyed", "dead-letters"
+WORKLOADS = (*WRITING, *TRIMMING, "group", "offsets", "admin", "readers", "parallel")
 #: Whom a fault is of: a broker by its number, or what it is to a partition just then.
 _WHO = ("1", "2", "3", "1", "2", "3", "leading", "leading", "second", "controller")
 #: How many courses of faults that belong together a plan has beside others.

@@ -12,13 +12,14 @@ from headrace.client.admin.types import NewTopic
 from headrace.errors import HeadraceError
 from headrace.runtime.simulated import Simulation, SimulationFailedError, SimulationStuckError
 from headrace.testing.simulated.checks import Contents, all_contents, check_all, not_given, unrest
+from headrace.testing.simulated.clients import workloads_for
 from headrace.testing.simulated.cluster import SimulatedCluster
 from headrace.testing.simulated.history import BrokenError, History
 from headrace.testing.simulated.invariants import Invariants
-from headrace.testing.simulated.plans import TRIMMED, TRIMMING, WRITING, Plan
+from headrace.testing.simulated.plans import DEAD_LETTERS, KEYED, TRIMMED, TRIMMING, WRITING, Plan
 from headrace.testing.simulated.timeline import CLUSTER, Timeline, logs_in
 from headrace.testing.simulated.troubles import Troubles
-from headrace.testing.simulated.workloads import Transactor, Workload, workloads_for
+from headrace.testing.simulated.workloads import Transactor, Workload
 from headrace.topics import TopicPartition
 
 CHECK_S = 0.02
@@ -153,12 +154,18 @@ class Run:
 
     async def _create_topics(self, cluster: SimulatedCluster) -> None:
         topics = [WRITING[workload] for workload in self.plan.workloads if workload in WRITING]
+        if "parallel" in self.plan.workloads:
+            topics += [KEYED, DEAD_LETTERS]
         wanted = [NewTopic(topic, self.plan.partitions, cluster_size(self.plan)) for topic in topics]
         for workload in self.plan.workloads:
             if workload in TRIMMING:
                 topic = TRIMMING[workload]
                 size = cluster_size(self.plan)
                 wanted.append(NewTopic(topic, self.plan.partitions, size, configs=TRIMMED[topic]))
+        if "parallel" in self.plan.workloads:
+            wanted += [
+                NewTopic(topic, self.plan.partitions, cluster_size(self.plan)) for topic in (KEYED, DEAD_LETTERS)
+            ]
         if "offsets" in self.plan.workloads:
             wanted.append(NewTopic("kept", 1, cluster_size(self.plan)))
         async with cluster.admin() as admin:

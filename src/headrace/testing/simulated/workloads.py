@@ -30,7 +30,7 @@ from headrace.errors import (
 from headrace.runtime.simulated import Host
 from headrace.testing.simulated.cluster import SimulatedCluster
 from headrace.testing.simulated.history import Commit, History, Outcome, Register, Transaction
-from headrace.testing.simulated.plans import TRIMMING, WRITING, Plan
+from headrace.testing.simulated.plans import WRITING, Plan
 from headrace.topics import TopicPartition
 
 ASSIGNORS = ("range", "roundrobin", "sticky", "cooperative-sticky")
@@ -42,8 +42,8 @@ _CROWD = 12
 _KEYS = 4
 _PADDING = 100
 #: Most clients lose patience within the time that a fault takes; the others wait for longer than any of them lasts.
-_PATIENT_MS = 10_000
-_TIMEOUTS_MS = (1_000, 1_000, _PATIENT_MS)
+PATIENT_MS = 10_000
+_TIMEOUTS_MS = (1_000, 1_000, PATIENT_MS)
 
 
 class Workload(abc.ABC):
@@ -111,7 +111,7 @@ class KeyedWriter(Writer):
     """Writes rising numbers for a few keys, one at a time, while brokers compact the topic or delete its beginning."""
 
     async def run(self) -> None:
-        async with self.cluster.producer(host=self.host, request_timeout_ms=_PATIENT_MS) as producer:
+        async with self.cluster.producer(host=self.host, request_timeout_ms=PATIENT_MS) as producer:
             for number in range(self.plan.records_max):
                 if self.is_stopping:
                     break
@@ -146,7 +146,7 @@ class Crowd(Workload):
         partition = TopicPartition(self.topic, self.rng.randrange(self.plan.partitions))
         value = f"{self.name}:{number:05d}"
         self.history.sent.setdefault(self.topic, set()).add(value)
-        config = {"enable_idempotence": False, "linger_ms": 0, "request_timeout_ms": _PATIENT_MS}
+        config = {"enable_idempotence": False, "linger_ms": 0, "request_timeout_ms": PATIENT_MS}
         async with self.cluster.producer(host=self.host, **config) as producer:
             try:
                 told = await producer.send(self.topic, value.encode(), partition=partition.partition)
@@ -168,7 +168,7 @@ class Transactor(Workload):
                 host=self.host,
                 transactional_id=self.name,
                 transaction_timeout_ms=TRANSACTION_TIMEOUT_MS,
-                request_timeout_ms=_PATIENT_MS,
+                request_timeout_ms=PATIENT_MS,
             )
             try:
                 await producer.init_transactions(_PATIENCE_S)
@@ -326,7 +326,7 @@ class OffsetKeeper(Workload):
         register = self.history.registers.setdefault((self.name, self.partition), Register())
         other = self.cluster.client_host(f"{self.name}-reader")
         reading = asyncio.ensure_future(other.start(self._read(register, other)))
-        async with self.cluster.admin(host=self.host, request_timeout_ms=_PATIENT_MS) as admin:
+        async with self.cluster.admin(host=self.host, request_timeout_ms=PATIENT_MS) as admin:
             for number in range(1, self.plan.records_max + 1):
                 if self.is_stopping:
                     break
@@ -345,7 +345,7 @@ class OffsetKeeper(Workload):
         await reading
 
     async def _read(self, register: Register, host: Host) -> None:
-        async with self.cluster.admin(host=host, request_timeout_ms=_PATIENT_MS) as admin:
+        async with self.cluster.admin(host=host, request_timeout_ms=PATIENT_MS) as admin:
             while not self.is_stopping:
                 asked_at = self.history.tick()
                 with contextlib.suppress(RequestTimedOutError, TimeoutError):
@@ -360,7 +360,7 @@ class Administrator(Workload):
     """Makes and deletes topics, moves replicas and leaders, changes configurations."""
 
     async def run(self) -> None:
-        async with self.cluster.admin(host=self.host, request_timeout_ms=_PATIENT_MS) as admin:
+        async with self.cluster.admin(host=self.host, request_timeout_ms=PATIENT_MS) as admin:
             steps: list[Callable[[Any], Awaitable[None]]] = [
                 self._scratch,
                 self._scratch,
@@ -418,37 +418,3 @@ def _offset_of(found: Any, partition: TopicPartition) -> int:
     if entry is None:
         return -1
     return int(getattr(entry, "offset", entry))
-
-
-def workloads_for(cluster: SimulatedCluster, plan: Plan, history: History) -> list[Workload]:
-    """The clients of a plan."""
-    topics = [WRITING[workload] for workload in plan.workloads if workload in WRITING]
-    made: list[Workload] = []
-    for workload in plan.workloads:
-        if workload == "idempotent":
-            made += [Writer(cluster, plan, history, f"numbered-{n}", WRITING[workload], True) for n in (1, 2)]
-        elif workload == "plain":
-            history.may_repeat.add(WRITING[workload])
-            made.append(Writer(cluster, plan, history, "plain-1", WRITING[workload], False))
-        elif workload == "crowd":
-            history.may_repeat.add(WRITING[workload])
-            made.append(Crowd(cluster, plan, history, "crowd"))
-        elif workload in TRIMMING:
-            topic = TRIMMING[workload]
-            made.append(KeyedWriter(cluster, plan, history, f"{workload}-1", topic, True))
-        elif workload == "transactions":
-            made += [Transactor(cluster, plan, history, f"transactor-{n}") for n in (1, 2)]
-        elif workload == "readers":
-            made += [
-                Reader(cluster, plan, history, f"reader-{n}", topics, committed)
-                for n, committed in ((1, True), (2, False))
-            ]
-        elif workload == "group":
-            history.groups.append(GROUP)
-            assignor = cluster.simulation.random_for("assignor").choice(ASSIGNORS)
-            made += [Member(cluster, plan, history, f"member-{n}", topics, assignor) for n in (1, 2)]
-        elif workload == "offsets":
-            made.append(OffsetKeeper(cluster, plan, history, "keeper"))
-        elif workload == "admin":
-            made.append(Administrator(cluster, plan, history, "admin"))
-    return made

@@ -13,6 +13,7 @@ import pytest
 from headrace.broker.dispatch import RequestContext
 from headrace.broker.pipeline import RequestPipeline
 from headrace.protocol.api import ApiKey
+from headrace.protocol.codec import read_request_header
 
 # Client ids that the tests give; anything else is what Apache Kafka's tools call themselves.
 OLDER_JAVA = "older Java"
@@ -28,12 +29,11 @@ class Served:
         self._lock = threading.Lock()
         self.counts: Counter[tuple[str, ApiKey, int]] = Counter()
 
-    def note(self, context: RequestContext) -> None:
-        client_id = context.client_id or ""
-        given = "confluent-kafka" if client_id == RDKAFKA else client_id
+    def note(self, client_id: str | None, api_key: ApiKey, api_version: int) -> None:
+        given = "confluent-kafka" if client_id == RDKAFKA else client_id or ""
         client = next((name for name in CLIENT_IDS if given.startswith(name)), JAVA)
         with self._lock:
-            self.counts[client, context.api_key, context.api_version] += 1
+            self.counts[client, api_key, api_version] += 1
 
     def versions(self, client: str, api_key: ApiKey) -> set[int]:
         with self._lock:
@@ -44,12 +44,20 @@ class Served:
 def counting() -> Iterator[Served]:
     """Count every answer of every broker of this process."""
     served = Served()
-    encode = RequestPipeline.encode
+    encode, at_once = RequestPipeline.encode, RequestPipeline.at_once
 
     def encode_and_note(pipeline: RequestPipeline, context: RequestContext, response: Any, done: float) -> Any:
-        served.note(context)
+        served.note(context.client_id, context.api_key, context.api_version)
         return encode(pipeline, context, response, done)
+
+    def at_once_and_note(pipeline: RequestPipeline, connection: Any, frame: memoryview) -> Any:
+        found = at_once(pipeline, connection, frame)
+        if found is not None:
+            route, _ = found
+            served.note(read_request_header(frame)[2], route.handler.api_key, route.api_version)
+        return found
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(RequestPipeline, "encode", encode_and_note)
+        patch.setattr(RequestPipeline, "at_once", at_once_and_note)
         yield served

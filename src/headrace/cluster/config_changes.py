@@ -309,8 +309,13 @@ def _key_of(resource_type: int, name: str) -> ConfigKey | None:
 
 def describe(
     context: ConfigContext, request: describe_configs.DescribeConfigsRequest
+) -> describe_configs.DescribeConfigsResponse:
+    return describe_configs.DescribeConfigsResponse(results=list(_described(context, request)))
+
+
+def _described(
+    context: ConfigContext, request: describe_configs.DescribeConfigsRequest
 ) -> Iterator[describe_configs.DescribeConfigsResult]:
-    """One resource after the other: each may have a hundred values to tell."""
     known = all(resource.resource_type in _RESOURCE_TYPES for resource in request.resources)
     # Most topics have the same: what is told of them is made once.
     of_topics: dict[object, list[describe_configs.DescribeConfigsResourceResult]] = {}
@@ -323,7 +328,8 @@ def describe(
                 raise _RefusedError(ErrorCode.INVALID_REQUEST, _MALFORMED)
             if resource.resource_type == ResourceType.TOPIC and resource.resource_name in context.image.topics:
                 overrides = context.image.config(ResourceType.TOPIC, resource.resource_name)
-                alike = (frozenset(overrides.items()), tuple(resource.configuration_keys or ()))
+                keys = resource.configuration_keys
+                alike = (frozenset(overrides.items()), None if keys is None else tuple(keys))
                 configs = of_topics.get(alike)
             if configs is None:
                 configs = [_result(entry, request) for entry in _describe_resource(context, resource)]

@@ -8,7 +8,7 @@ when that is done.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import TypeVar
 
 from headrace.cluster import assignments, brokers, config_changes, features, leadership, quotas, security, topics
@@ -48,7 +48,7 @@ from headrace.protocol.messages.describe_client_quotas import (
     DescribeClientQuotasRequest,
     DescribeClientQuotasResponse,
 )
-from headrace.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResult
+from headrace.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResponse
 from headrace.protocol.messages.describe_user_scram_credentials import (
     DescribeUserScramCredentialsRequest,
     DescribeUserScramCredentialsResponse,
@@ -147,8 +147,7 @@ class Controller:
             decision.records += leadership.elect_leaderless(after, self._rules(after))
         return decision
 
-    def describe_configs(self, image: Image, request: DescribeConfigsRequest) -> Iterator[DescribeConfigsResult]:
-        """Of each resource in turn."""
+    def describe_configs(self, image: Image, request: DescribeConfigsRequest) -> DescribeConfigsResponse:
         return config_changes.describe(self._configs(image), request)
 
     def list_config_resources(

@@ -20,4 +20,4 @@ if TYPE_CHECKING:
 def describe_configs(
     broker: Broker, context: RequestContext, request: DescribeConfigsRequest
 ) -> DescribeConfigsResponse:
-    return DescribeConfigsResponse(results=list(broker.controller.describe_configs(broker.image, request)))
+    return broker.controller.describe_configs(broker.image, request)

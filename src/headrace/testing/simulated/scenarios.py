@@ -126,6 +126,15 @@ SCENARIOS: dict[str, Scenario] = {
         leader="controller",
     ),
     "an empty disk": Scenario((Step("disk lost", "leader", for_s=(0.0, 0.02)),), leader="any"),
+    # The only one in sync comes back with nothing, while others that have all are eligible.
+    "an empty disk of the last in sync": Scenario(
+        (
+            Step("pause", "second", for_s=(3.4, 4.0)),
+            Step("pause", "third", (0.0, 0.3), (3.4, 4.0)),
+            Step("disk lost", "leader", (1.4, 1.9), (0.0, 0.02)),
+        ),
+        leader="controller",
+    ),
     # The coordinator moves away and comes back.
     "a coordinator there and back": Scenario(
         (

@@ -280,10 +280,10 @@ class Troubles:
         await self._bring_back(broker)
 
     def _is_elsewhere(self, node_id: int) -> bool:
-        """Whether every partition has another replica that is in sync."""
+        """Whether all that is committed of every partition is on other machines: in sync, or eligible to lead."""
         image = self.cluster.newest_image
         states = [] if image is None else [state for topic in image.topics.values() for state in topic.partitions]
-        return all(len(set(state.isr) - {node_id}) > 1 for state in states)
+        return all({*state.isr, *state.eligible} - {node_id} for state in states)
 
     async def slow_disk(self, trouble: Trouble) -> None:
         host = self.cluster.brokers[self._node(trouble)].host

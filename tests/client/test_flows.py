@@ -71,7 +71,7 @@ class NoLimit:
 
 def run(flow: Flow[Any], clock: Clock, limit: Any = None) -> Any:
     def run_code(task: Task[Any], code: UserCode) -> None:
-        task.resume(code.run())
+        task.resume(code.function(*code.arguments))
 
     return drive(flow, clock.monotonic, limit or NoLimit(), clock.wait, run_code)
 

@@ -60,9 +60,6 @@ class UserCode:
     function: Callable[..., Any]
     arguments: tuple[Any, ...] = ()
 
-    def run(self) -> Any:
-        return self.function(*self.arguments)
-
     @property
     def name(self) -> str:
         return getattr(self.function, "__qualname__", repr(self.function))

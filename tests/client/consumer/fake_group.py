@@ -322,7 +322,7 @@ class ConsumerWorld:
                 while (pending := self.consumer.advance()) is not None:
                     task, code = pending
                     try:
-                        task.resume(code.run())
+                        task.resume(code.function(*code.arguments))
                     except Exception as error:  # noqa: BLE001 - as the drivers do
                         task.resume(error=error)
                 self.records.extend(self.consumer.collector.collect(500))
@@ -368,7 +368,7 @@ class ConsumerWorld:
         def moved() -> bool:
             code = task.advance(self.clock.now)
             if code is not None:
-                task.resume(code.run())
+                task.resume(code.function(*code.arguments))
                 return moved()
             return task.done
 

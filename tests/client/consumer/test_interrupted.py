@@ -292,7 +292,7 @@ def test_the_code_of_the_user_is_run_once_though_the_report_of_its_end_was_inter
     code = task.advance(0.0)
     assert code is not None
     with contextlib.suppress(InterruptionError), Interruption(1, within=Task.resume):
-        task.resume(code.run())
+        task.resume(code.function(*code.arguments))
     assert task.advance(0.0) is None
     assert task.done
 

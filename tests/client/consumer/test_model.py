@@ -30,6 +30,18 @@ def test_nothing_is_lost_doubled_or_committed_too_early(driver: str) -> None:
         assert found is None, found
 
 
+@pytest.mark.parametrize(
+    "seed",
+    [
+        pytest.param(62881, id="interrupted just before the listener is called"),
+        pytest.param(61606, id="a topic that was made anew and has nothing"),
+    ],
+)
+def test_what_was_wrong_once_is_not_any_more(seed: int) -> None:
+    with silenced():
+        assert run(seed) is None
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("first", range(100, 175, 25))

@@ -188,7 +188,8 @@ class Consumer(ConsumerBase):
     def _run_user_code(self, task: Task[Any], code: UserCode) -> None:
         was_in_listener, self._is_in_listener = self._is_in_listener, True
         try:
-            result = code.run()
+            # Called from here: an interruption just before would otherwise count as one of the user's code.
+            result = code.function(*code.arguments)
             if inspect.isawaitable(result):
                 result = asyncio.run(settle(result))
         except Exception as error:  # noqa: BLE001 - the flow decides what becomes of it

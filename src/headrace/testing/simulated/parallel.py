@@ -55,7 +55,7 @@ class KeyedRecords(Writer):
             await asyncio.gather(*waiting)
 
 
-class _Hands:
+class _Workers:
     """The workers of one member: tasks that take pieces of work and wait when there are none."""
 
     def __init__(self, turns: Turns, host: Host, member: Member, handling: Handling) -> None:
@@ -225,8 +225,8 @@ class ParallelMember(Workload):
             made = turns.call(lambda: self.cluster.consumer(host=self.host, **config))
             return _Committing(turns, made, self.history)
 
-        hands = _Hands(turns, self.host, member, handling)
-        return Engine(member, [KEYED], self._config(), _TIMES, hands, handling, None, make_consumer)
+        workers = _Workers(turns, self.host, member, handling)
+        return Engine(member, [KEYED], self._config(), _TIMES, workers, handling, None, make_consumer)
 
     def _config(self) -> dict[str, Any]:
         return {

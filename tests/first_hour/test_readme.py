@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import random
 import re
 import signal
 import socket
@@ -145,13 +146,13 @@ def test_several_brokers(desk: Desk) -> None:
 
 
 def three_ports() -> int:
-    """The first of three ports in a row that are free."""
+    """The first of three ports in a row that are free, and that no connection of others' is given meanwhile."""
     while True:
+        first = random.randrange(15_000, 30_000)
         with contextlib.ExitStack() as stack, contextlib.suppress(OSError):
-            first = stack.enter_context(socket.create_server(("127.0.0.1", 0))).getsockname()[1]
-            for port in (first + 1, first + 2):
+            for port in range(first, first + 3):
                 stack.enter_context(socket.create_server(("127.0.0.1", port)))
-            return int(first)
+            return first
 
 
 def test_consuming_in_parallel(desk: Desk) -> None:

@@ -8,8 +8,9 @@ from pathlib import Path
 
 from tests.waiting import eventually
 
-from headrace.cli.local_cluster import LocalBroker, LocalCluster, free_ports
+from headrace.cli.local_cluster import LocalBroker, LocalCluster
 from headrace.client.admin import Admin
+from headrace.runtime.free_ports import free_ports
 
 NODES = (1, 2, 3)
 HEAL_S = 120.0
@@ -71,7 +72,7 @@ class ThreeBrokers:
 @contextlib.contextmanager
 def three_brokers(directory: Path, overrides: Mapping[str, str] | None = None) -> Iterator[ThreeBrokers]:
     directory.mkdir(parents=True, exist_ok=True)
-    brokers = [LocalBroker(node, port) for node, port in zip(NODES, free_ports(len(NODES), None))]
+    brokers = [LocalBroker(node, port) for node, port in zip(NODES, free_ports(len(NODES)))]
     cluster = LocalCluster(directory, brokers, overrides={**SETTINGS, **(overrides or {})})
     try:
         cluster.start(brokers)

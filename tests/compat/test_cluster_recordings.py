@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from headrace.cli.local_cluster import LocalBroker, LocalCluster, free_ports
+from headrace.cli.local_cluster import LocalBroker, LocalCluster
+from headrace.runtime.free_ports import free_ports
 
 RECORDED = Path(__file__).parents[1] / "reference" / "behaviour" / "cluster"
 HARMLESS = ("placement.jsonl", "every_node.jsonl", "epochs.jsonl", "moves.jsonl")
@@ -40,7 +41,7 @@ SETTINGS = {
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[LocalCluster]:
     directories = f"{tmp_path}/node{{id}}/data1,{tmp_path}/node{{id}}/data2"
-    brokers = [LocalBroker(at + 1, port) for at, port in enumerate(free_ports(3, None))]
+    brokers = [LocalBroker(at + 1, port) for at, port in enumerate(free_ports(3))]
     found = LocalCluster(tmp_path, brokers, overrides={**SETTINGS, "log.dirs": directories})
     try:
         found.start(brokers)

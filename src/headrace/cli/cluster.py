@@ -12,7 +12,7 @@ import typer
 
 from headrace.cli.cluster_describe import describe
 from headrace.cli.cluster_status import watch
-from headrace.cli.local_cluster import BROKERS_MAX, Health, LocalBroker, LocalCluster, free_ports
+from headrace.cli.local_cluster import BROKERS_MAX, Health, LocalBroker, LocalCluster
 from headrace.cli.options import Json, Target, pairs, targeted
 from headrace.cli.output import note, styled, usage
 
@@ -71,8 +71,7 @@ def start(
     else:
         where.mkdir(parents=True, exist_ok=True)
         first = 9092 if port is None else port
-        ports = free_ports(brokers, first)
-        cluster = LocalCluster(where, [LocalBroker(at + 1, ports[at]) for at in range(brokers)])
+        cluster = LocalCluster(where, [LocalBroker(at + 1, first + at) for at in range(brokers)])
     cluster.overrides |= overrides
     cluster.zookeeper = zookeeper or cluster.zookeeper
     if with_zookeeper or cluster.zookeeper_pid:

@@ -266,14 +266,3 @@ def _process(pid: int) -> tuple[str, int] | None:
     except OSError:
         return None
     return "R", 0
-
-
-def free_ports(number: int, first: int | None) -> list[int]:
-    """That many ports: from `first` on, or any that are free."""
-    if first is not None:
-        return list(range(first, first + number))
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(number)]
-        for sock in sockets:
-            sock.bind(("127.0.0.1", 0))
-        return [sock.getsockname()[1] for sock in sockets]

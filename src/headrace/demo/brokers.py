@@ -8,9 +8,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from headrace.cli.local_cluster import LocalBroker, LocalCluster, free_ports
+from headrace.cli.local_cluster import LocalBroker, LocalCluster
 from headrace.cli.output import CommandError
 from headrace.client.admin import Admin
+from headrace.runtime.free_ports import free_ports
 
 BROKERS = 3
 NOBODY = -1
@@ -47,7 +48,7 @@ class Brokers:
 
     def __init__(self, directory: Path) -> None:
         directory.mkdir()
-        brokers = [LocalBroker(at + 1, port) for at, port in enumerate(free_ports(BROKERS, None))]
+        brokers = [LocalBroker(at + 1, port) for at, port in enumerate(free_ports(BROKERS))]
         self._cluster = LocalCluster(directory, brokers, overrides=_SETTINGS)
 
     @property

@@ -14,15 +14,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from headrace.runtime.free_ports import free_ports
+
 START_TIMEOUT_S = 60.0
 
 
 def free_port() -> int:
     """A port that was free a moment ago on the loopback interface."""
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        port: int = sock.getsockname()[1]
-        return port
+    return free_ports(1)[0]
 
 
 class ServerProcess(ABC):

@@ -27,6 +27,7 @@ _STATE_FILE = "cluster.json"
 _START_TIMEOUT_S = 60.0
 _STOP_TIMEOUT_S = 60.0
 _LOOK_S = 0.02
+_PORT_TIMEOUT_S = 2.0
 _LOG_LINES_SHOWN = 15
 
 
@@ -222,16 +223,28 @@ class LocalCluster:
 
 
 def _check_is_free(broker: LocalBroker) -> None:
-    """Whoever listens there already would be taken for the broker, which cannot start, and be written to."""
-    with socket.socket() as sock:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            sock.bind(("127.0.0.1", broker.port))
-        except OSError as error:
+    """Whoever listens there already would be taken for the broker, which cannot start, and be written to.
+
+    A process that was killed counts as dead when its first thread is; until all are, its port is still taken.
+    """
+    deadline = time.monotonic() + _PORT_TIMEOUT_S
+    while (error := _listening_error(broker.port)) is not None:
+        if time.monotonic() > deadline:
             raise CommandError(
                 f"broker {broker.id} cannot listen on {broker.address} ({error.strerror}): stop what listens there, or "
                 "begin elsewhere with --port and another --dir"
             ) from error
+        time.sleep(_LOOK_S)
+
+
+def _listening_error(port: int) -> OSError | None:
+    with socket.socket() as sock:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            sock.bind(("127.0.0.1", port))
+        except OSError as error:
+            return error
+    return None
 
 
 def _await_end(broker: LocalBroker, timeout_s: float) -> bool:

@@ -4,7 +4,8 @@
 
 Every connection has one request in flight: a Produce of one record of 100 B, a Metadata of one topic, a Fetch of one
 batch of 100 B. The load generator is one process that sends the same bytes again and again and looks at nothing but the
-length of an answer, so it costs less than what it measures. Brokers take turns; the median of the rounds counts.
+length of an answer, so it costs less than what it measures: `load µs` is what a request costs it. Brokers take turns;
+the median of the rounds counts.
 """
 
 from __future__ import annotations
@@ -159,7 +160,10 @@ def main() -> None:
             brokers[kind], _ = stack.enter_context(started(kind, Path(directory)))
             make_topic(brokers[kind].address, TOPIC)
             _check(brokers[kind].address)
-        print(f"{'':24}" + "".join(f"{kind + ' req/s':>16}{'CPU µs':>8}{'p50 µs':>9}{'p99 µs':>9}" for kind in kinds))
+        print(
+            f"{'':24}"
+            + "".join(f"{kind + ' req/s':>16}{'CPU µs':>8}{'p50 µs':>9}{'p99 µs':>9}{'load µs':>9}" for kind in kinds)
+        )
         for request in options.kinds.split(","):
             for count in map(int, options.connections.split(",")):
                 rounds: dict[str, list[dict[str, float]]] = {kind: [] for kind in kinds}
@@ -173,7 +177,9 @@ def main() -> None:
                 line = f"{request + ' ' + str(count) + ' conn.':24}"
                 for kind in kinds:
                     one = medians[kind]
-                    line += f"{one['rate']:16,.0f}{one['cpu']:8.0f}{one['p50']:9,.0f}{one['p99']:9,.0f}"
+                    line += (
+                        f"{one['rate']:16,.0f}{one['cpu']:8.0f}{one['p50']:9,.0f}{one['p99']:9,.0f}{one['own']:9.0f}"
+                    )
                 if len(kinds) == 2:
                     line += f"   {medians['headrace']['rate'] / medians['kafka']['rate']:.2f}x"
                 print(line, flush=True)

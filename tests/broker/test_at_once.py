@@ -132,7 +132,7 @@ def answers_to_all(monkeypatch: pytest.MonkeyPatch, *, at_once: bool) -> tuple[l
     found: list[bytes] = []
     counted: dict[Any, Any] = {}
     if not at_once:
-        monkeypatch.setattr(RequestPipeline, "at_once", lambda self, connection, frame: None)
+        monkeypatch.setattr(RequestPipeline, "at_once", lambda self, connection, frame, may_put_off: None)
 
     async def scenario(world: World) -> None:
         for message, version in [*produces(topic_id(world)), *fetches(topic_id(world))]:

@@ -19,6 +19,7 @@ os.environ.setdefault("HEADRACE_CHECK_OWNERS", "1")  # when it is run as a comma
 
 from headrace.broker.leadership import Isolation, Leadership
 from headrace.broker.partition import Partition
+from headrace.broker.produce_at_once import append_together
 from headrace.errors import InvalidTxnStateError, NotLeaderOrFollowerError, OffsetOutOfRangeError
 from headrace.log import Appended, Caches, Log, LogConfig, Origin, Slice, WouldBlockError
 from headrace.log.cleaner import Cleaner
@@ -163,6 +164,21 @@ class World:
             return self.partition.append(batch, verification=self._guard(options))
 
         appended = await self._wait(ask()) if once else await self._accepted(ask)
+        self._was_acknowledged(values, appended)
+        return appended
+
+    def _append_together(self, several: list[list[bytes]]) -> bool:
+        """As a turn of the loop does with small requests; False where nobody would."""
+        if not self.partition.takes_at_once(-1):
+            return False
+        now_ms = self.host.clock.now_ms()
+        batches = [build_batch([(now_ms, b"key-0", value, []) for value in values]) for values in several]
+        for values, appended in zip(several, append_together(self.partition, batches), strict=True):
+            assert isinstance(appended, Appended), appended
+            self._was_acknowledged(values, appended)
+        return True
+
+    def _was_acknowledged(self, values: list[bytes], appended: Appended) -> None:
         for offset, value in enumerate(values, appended.base_offset):
             if offset in self.acknowledged:
                 raise WrongLogError(
@@ -172,7 +188,6 @@ class World:
             self.acknowledged[offset] = value
             if self.synced_acks:
                 self.durable.add(offset)
-        return appended
 
     def _guard(self, options: dict[str, Any]) -> Any:
         """As the broker does it; here the coordinator always agrees."""
@@ -195,6 +210,10 @@ class World:
     async def _produce(self, number: int) -> None:
         sequence = 0
         for _ in range(self.rng.randint(2, 7)):
+            if number == 1 and self.rng.random() < 0.3:
+                several = [[self._value("plain")] for _ in range(self.rng.randint(2, 9))]
+                if self._append_together(several):
+                    continue
             under_way = []
             for _ in range(self.rng.choice([1, 1, 6]) if number == 1 else 1):
                 count = self.rng.randint(1, 3)

@@ -294,6 +294,35 @@ def test_answers_of_one_turn_are_sent_whatever_else_happens_in_it(count):
     asyncio.run(main())
 
 
+@pytest.mark.parametrize("count", [1, 2, 70])
+def test_what_is_left_for_the_end_of_a_turn_is_done_before_its_answers_are_sent(count):
+    ended = []
+
+    class Late(BufferedRecorder):
+        def buffer_updated(self, nbytes):
+            super().buffer_updated(nbytes)
+            if not self.transport.at_turn_end(self.answer):
+                self.transport.write(b"alone")
+
+        def answer(self):
+            ended.append(self)
+            self.transport.write(bytes(self.received) * 2)
+            assert self.transport.get_write_buffer_size() > 0, "it goes with the others"
+
+    async def main():
+        made = await connected(count, Late)
+        listener, clients, servers = made
+        in_one_turn(*made)
+        assert not listener._ready.ends
+        assert sorted(map(servers.index, ended)) == (list(range(count)) if count > 1 else [])
+        for number, client in enumerate(clients):
+            wanted = b"%d" % number * 2 if count > 1 else b"alone"
+            await client.until(lambda client=client, wanted=wanted: client.received == wanted)
+        await end(*made)
+
+    asyncio.run(main())
+
+
 def test_an_answer_to_a_client_that_is_gone_keeps_no_other_from_its_own():
     class Answering(BufferedRecorder):
         def buffer_updated(self, count):

@@ -23,6 +23,7 @@ from headrace.broker.membership import ClusterMembership
 from headrace.broker.metadata_service import MetadataService
 from headrace.broker.partition import Partition
 from headrace.broker.pipeline import RequestPipeline
+from headrace.broker.produce_at_once import TurnAppends
 from headrace.broker.producer_ids import ProducerIds
 from headrace.broker.refusals import refuse
 from headrace.broker.replicas import Replicas
@@ -85,6 +86,7 @@ class Broker:
         self.listener_settings: list[ListenerSetting] = parse_listeners(config)
         self.addresses: list[tuple[str, int]] = []
         self.pipeline = RequestPipeline(self)
+        self.turn_appends = TurnAppends()
         limits = ConnectionLimits(
             connections_max=config.get_int("max.connections"),
             connections_per_address_max=config.get_int("max.connections.per.ip"),

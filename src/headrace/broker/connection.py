@@ -13,11 +13,12 @@ import functools
 import inspect
 import logging
 from collections import deque
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from headrace.broker.costly_requests import COSTLY_FROM_BYTES, TURN_S
-from headrace.broker.dispatch import ANONYMOUS, CloseConnectionError, Pending, RequestContext
+from headrace.broker.dispatch import ANONYMOUS, PUT_OFF, CloseConnectionError, Pending, RequestContext
+from headrace.net.frames import LENGTH_BYTES as FRAME_LENGTH_BYTES
 from headrace.net.frames import FrameReader, FrameRefusedError
 from headrace.net.outbox import Outbox, Part
 from headrace.protocol.wire import MalformedMessageError
@@ -25,6 +26,7 @@ from headrace.runtime import DiskError, FileMissingError
 
 if TYPE_CHECKING:
     from headrace.broker.acceptor import Acceptor
+    from headrace.broker.pipeline import Route
 
 log = logging.getLogger("headrace.broker.connection")
 
@@ -60,6 +62,8 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._resting: asyncio.TimerHandle | None = None  # until then a client that sends too much is not heard
         self._reading_paused = False
         self._arriving_bytes = 0
+        # Of transports that are read together with others.
+        self._at_turn_end: Callable[[Callable[[], None]], bool] | None = None
         #: What its costly requests have cost of the loop's time; None before the first.
         self.costly_s_per_byte: float | None = None
 
@@ -67,6 +71,7 @@ class ServerConnection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
+        self._at_turn_end = getattr(transport, "at_turn_end", None)
         self._outbox = Outbox(
             self._transport, self.acceptor.broker.runtime.offload, self._handle_next, self._sending_failed
         )
@@ -106,8 +111,12 @@ class ServerConnection(asyncio.BufferedProtocol):
             frame = self._reader.only_frame(nbytes)
             if frame is not None:
                 self.frame_began = now
-                if self._answer_at_once(frame, now, now):
+                if self._answer_at_once(frame, now, now, may_put_off=True):
                     return
+        self._take_in(nbytes, now, was_tried=frame is not None)
+
+    def _take_in(self, nbytes: int, now: float, *, was_tried: bool) -> None:
+        """Cut frames out of what has come, and handle them; `was_tried` as in `_handle_next`."""
         was_mid_frame = self._reader.is_mid_frame
         try:
             frames = self._reader.received(nbytes)
@@ -121,7 +130,7 @@ class ServerConnection(asyncio.BufferedProtocol):
             self._arrived = now
             self._frames.extend(frames)
             self.acceptor.memory.hold(self, sum(map(len, frames)))
-        self._handle_next(now, was_tried=frame is not None)
+        self._handle_next(now, was_tried=was_tried)
 
     def eof_received(self) -> bool:
         return False
@@ -184,34 +193,52 @@ class ServerConnection(asyncio.BufferedProtocol):
                 self.close(str(error))
                 return
             except Exception as error:  # noqa: BLE001 - a defect of ours must cost one connection, not the broker
-                self._fail(error)
+                self.fail(error)
                 return
         if self._frames or self._reading_paused or self._arriving_bytes:
             self._balance_reading()
 
-    def _answer_at_once(self, frame: memoryview, arrived: float, began: float) -> bool:
+    def _answer_at_once(self, frame: memoryview, arrived: float, began: float, *, may_put_off: bool = False) -> bool:
         """Answer a request that needs no wait and has a common shape; False, having done nothing, for any other."""
-        outbox, now = self._outbox, self.acceptor.now
-        assert outbox is not None
         try:
-            found = self.pipeline.at_once(self, frame)
+            found = self.pipeline.at_once(self, frame, may_put_off=may_put_off)
         except Exception as error:  # noqa: BLE001 - as in `_handle_next`
-            self._fail(error)
+            self.fail(error)
             return True
         if found is None:
             return False
         route, answer = found
         self.has_been_valid = True
-        ran = now()
+        if answer is not PUT_OFF:
+            self._send_at_once(route, answer, len(frame), arrived, began, self.acceptor.now())
+        return True
+
+    def _send_at_once(
+        self, route: Route, answer: bytes, frame_bytes: int, arrived: float, began: float, ran: float
+    ) -> None:
+        outbox = self._outbox
+        assert outbox is not None
         outbox.send_one(answer)
-        sent = self.last_progress = now()
+        sent = self.last_progress = self.acceptor.now()
         if outbox.is_empty:
-            route.metrics.add_at_once(len(frame), len(answer), began - arrived, ran - began, sent - ran)
+            route.metrics.add_at_once(frame_bytes, len(answer), began - arrived, ran - began, sent - ran)
         else:
-            self._sending = RequestContext(route, 0, None, self, len(frame), began, began - arrived)
+            self._sending = RequestContext(route, 0, None, self, frame_bytes, began, began - arrived)
             self._sending.ran = self._sending.done = ran
             route.metrics.response_bytes += len(answer)
-        return True
+
+    def at_turn_end(self, finish: Callable[[], None]) -> bool:
+        """Call `finish` when all connections of this turn are read; False where each is read for itself."""
+        return self._at_turn_end is not None and self._at_turn_end(finish)
+
+    def answer_put_off(self, route: Route, answer: bytes | None, frame_bytes: int, now: float) -> None:
+        """The turn ends: the answer to the request that was put off; None if it has to go the way of all others."""
+        if self.is_lost:
+            return
+        if answer is None:
+            self._take_in(frame_bytes + FRAME_LENGTH_BYTES, now, was_tried=True)
+        else:
+            self._send_at_once(route, answer, frame_bytes, self.frame_began, self.frame_began, now)
 
     def _wait(self, context: RequestContext, pending: Pending[Any]) -> None:
         self._only_waits = context.route.handler.only_waits
@@ -255,7 +282,7 @@ class ServerConnection(asyncio.BufferedProtocol):
             raise
         except Exception as error:  # noqa: BLE001 - as above
             self.pipeline.failed(context)
-            self._fail(error)
+            self.fail(error)
             return
         finally:
             self._task = self._awaited = None
@@ -266,7 +293,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         try:
             self._answer(context, response, self.acceptor.now())
         except Exception as error:  # noqa: BLE001 - as above
-            self._fail(error)
+            self.fail(error)
             return
         self._handle_next()
 
@@ -307,14 +334,15 @@ class ServerConnection(asyncio.BufferedProtocol):
             self.acceptor.memory.hold(self, -len(frame))
         return frame
 
-    def _fail(self, error: BaseException) -> None:
+    def fail(self, error: BaseException) -> None:
+        """A defect of ours: it costs this connection."""
         log.error("a request of %s:%s failed; its connection is closed", self.peer_host, self.peer_port, exc_info=error)
         self.abort(f"internal error: {error}")
 
     def _sending_failed(self, error: BaseException) -> None:
         """The rest of an answer cannot be read: what was sent of it is of no use, and the client has to ask again."""
         if not isinstance(error, DiskError):
-            self._fail(error)
+            self.fail(error)
             return
         # Where a topic was deleted, or a log moved, while a slow client read from it, nothing is wrong with a disk.
         level = logging.INFO if isinstance(error, FileMissingError) else logging.ERROR

@@ -13,6 +13,7 @@ import inspect
 import pkgutil
 from collections.abc import Awaitable, Callable, Generator
 from dataclasses import dataclass
+from enum import Enum
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from headrace.broker.rights import Requirement
@@ -30,10 +31,18 @@ R = TypeVar("R")
 # Gives a response, `NO_RESPONSE`, or `Pending`; an `async def` one gives a coroutine of the first two.
 HandlerFunction = Callable[["Broker", "RequestContext", Any], Any]
 F = TypeVar("F", bound=HandlerFunction)
-# For requests of the most common shape: given the frame, where its body begins, the version and the correlation id, the
+# For requests of the most common shape: given the frame, where its body begins, its route and the correlation id, the
 # whole answer, or a response that is still to be encoded; or None, having done nothing, when the request has another
-# shape or has to wait.
-AtOnce = Callable[["Broker", memoryview, int, int, int], Any]
+# shape or has to wait. Given a connection too, it may be PUT_OFF.
+AtOnce = Callable[["Broker", memoryview, int, "Route", int, "ServerConnection | None"], Any]
+
+
+class PutOff(Enum):
+    PUT_OFF = "put off"
+
+
+#: The connection is told the answer at the end of the turn in which others are read as well.
+PUT_OFF: Final = PutOff.PUT_OFF
 
 
 class NoResponse:

@@ -19,15 +19,25 @@ from headrace.runtime import DiskError
 
 if TYPE_CHECKING:
     from headrace.broker.broker import Broker
+    from headrace.broker.connection import ServerConnection
+    from headrace.broker.pipeline import Route
 
 _UNCOMMITTED, _COMMITTED = int(Isolation.READ_UNCOMMITTED), int(Isolation.READ_COMMITTED)
 
 
-def fetch_at_once(broker: Broker, frame: memoryview, position: int, version: int, correlation_id: int) -> bytes | None:
+def fetch_at_once(
+    broker: Broker,
+    frame: memoryview,
+    position: int,
+    route: Route,
+    correlation_id: int,
+    connection: ServerConnection | None,
+) -> bytes | None:
     """The whole answer; None for a fetch that has to wait, goes wrong, is large, or is told more than offsets.
 
     It looks at things in the order in which `Fetching` does, to which all others are left.
     """
+    version = route.api_version
     if version < FETCH_SINCE_VERSION:
         return None
     wanted = read_small_fetch(frame, position, version)

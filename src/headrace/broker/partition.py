@@ -87,7 +87,7 @@ class Partition:
         #: Why nothing is done here as the leader: the log is offline, or this broker counts as dead (`suspend`).
         self._refusal: str | None = None
         #: Who uses the log, and who has to wait while it is exchanged.
-        self.turns = LogTurns(log, writer, self._failed, self.wake_all)
+        self.turns = LogTurns(log, writer, self.failed, self.wake_all)
         self.put(log, writer)
         self._change_role()
         self._advance(log.end_offset)
@@ -323,13 +323,13 @@ class Partition:
         try:
             appended = self.writer.try_inline(log.append, *work)
         except DiskError as error:
-            raise self._failed(error) from error
+            raise self.failed(error) from error
         if appended is BUSY:
             # Submitted now, not when somebody waits for it: appends keep the order in which they were asked for.
             try:
                 submitted = self.writer.submit(self._append_in_turn, log, *work)
             except OverloadedError as error:
-                raise self._failed(error) from error
+                raise self.failed(error) from error
             return self.turns.begin(self._append_later(log, submitted, len(records), acks, epoch, timeout_ms))
         if appended.sync_due or (appended.duplicate and log.durable_end <= appended.last_offset):
             return self.turns.begin(self._sync_then(log, appended, len(records), acks, epoch, timeout_ms))
@@ -339,39 +339,44 @@ class Partition:
             return appended
         return self._replicate(self.state, appended, len(records), acks, timeout_ms)
 
+    def takes_at_once(self, acks: int) -> bool:
+        """Whether a client's batch can be appended, and acknowledged, without anybody else."""
+        leadership = self.leadership
+        return (
+            leadership.leader_id == self._own_id
+            and self._refusal is None
+            and self.turns.held is None
+            and not self.writer.busy
+            and self.state is None
+            and len(leadership.replicas) == 1
+            and self.log.config.flush_messages == _NEVER_FLUSHED
+            and (acks != -1 or bool(leadership.isr))
+        )
+
     def append_at_once(self, records: Buffer, acks: int) -> Appended | None:
         """As `append`, of a client's batch, where nobody else is needed for it; None, having done nothing, otherwise.
 
         The bytes are not used any more afterwards: they may lie in a buffer that is about to be filled again.
         """
-        leadership, log = self.leadership, self.log
-        config = log.config
-        if (
-            leadership.leader_id != self._own_id
-            or self._refusal is not None
-            or self.turns.held is not None
-            or self.writer.busy  # before the check, which writes its corrections into the bytes: they may come again
-            or self.state is not None
-            or len(leadership.replicas) != 1
-            or config.flush_messages != _NEVER_FLUSHED
-            or (acks == -1 and not leadership.isr)
-        ):
+        if not self.takes_at_once(acks):  # before the check, which writes its corrections into the bytes
             return None
+        log, epoch = self.log, self.leadership.leader_epoch
         try:
             checked = log.check(records, short=True)
+            appended = self.writer.try_inline(log.append, records, epoch, _CLIENT, None, UNVERIFIED, 0, checked)
         except TakesLongError:
             return None
-        epoch = leadership.leader_epoch
-        try:
-            appended = self.writer.try_inline(log.append, records, epoch, _CLIENT, None, UNVERIFIED, 0, checked)
         except DiskError as error:
-            raise self._failed(error) from error
-        if appended is BUSY:
-            return None
+            raise self.failed(error) from error
+        assert appended is not BUSY, "it was looked at above"
         if not appended.duplicate:
-            log.update_high_watermark(appended.last_offset + 1)
-            self._after(appended, len(records))
+            self.committed_alone(appended, len(records))
         return appended
+
+    def committed_alone(self, appended: Appended, nbytes: int) -> None:
+        """Batches are in the log, up to this one, of a partition that has no other replica."""
+        self.log.update_high_watermark(appended.last_offset + 1)
+        self._after(appended, nbytes)
 
     def _append_in_turn(
         self,
@@ -402,7 +407,7 @@ class Partition:
         try:
             appended = await submitted
         except DiskError as error:
-            raise self._failed(error) from error
+            raise self.failed(error) from error
         if appended.sync_due or (appended.duplicate and log.durable_end <= appended.last_offset):
             return await self._sync_then(log, appended, nbytes, acks, epoch, timeout_ms)
         return await self._now_in_log(appended, nbytes, acks, epoch, timeout_ms)
@@ -567,7 +572,7 @@ class Partition:
             self._deletions.end(f"{self.key}: {reason}")
             self._deletions = None
 
-    def _failed(self, error: DiskError | OverloadedError) -> KafkaStorageError:
+    def failed(self, error: DiskError | OverloadedError) -> KafkaStorageError:
         """What is answered when the disk cannot do something; for good, unless it only has too much to do."""
         may_pass = isinstance(error, OverloadedError) or error.is_shortage
         if not may_pass or self.log.failure is not None:

@@ -13,7 +13,7 @@ import struct
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from headrace.broker.dispatch import NO_RESPONSE, Handler, Pending, RequestContext, load_handlers
+from headrace.broker.dispatch import NO_RESPONSE, PUT_OFF, Handler, Pending, PutOff, RequestContext, load_handlers
 from headrace.broker.element_bound import ELEMENTS_ALWAYS, ElementBound
 from headrace.broker.kept_answers import REQUEST_BYTES_MAX, KeptAnswers, whole
 from headrace.broker.repeated import drop_repeated
@@ -78,6 +78,12 @@ class Route:
         self.has_tags = is_served and codec.has_flexible_header(handler.request_class, version)
         self.encode = codec.response_encoder(handler.response_class, version)
 
+    def encode_refusal(self, response: Any, correlation_id: int) -> bytes:
+        """The whole answer of a request that is answered at once, but not with what it asks for."""
+        if self.tells_error(response):
+            self.metrics.errors += 1
+        return b"".join(self.encode(response, correlation_id))
+
 
 class RequestPipeline:
     """Takes the requests of all connections of a broker through the same steps."""
@@ -96,10 +102,13 @@ class RequestPipeline:
         self._elements = ElementBound(broker)
         self._kept = KeptAnswers()
 
-    def at_once(self, connection: ServerConnection, frame: memoryview) -> tuple[Route, bytes] | None:
+    def at_once(
+        self, connection: ServerConnection, frame: memoryview, *, may_put_off: bool
+    ) -> tuple[Route, bytes | PutOff] | None:
         """The whole answer, where it is known already or the request is of a shape that is answered in one go.
 
-        None leaves the request to `begin`, nothing having been done. The frame is not used any more afterwards.
+        None leaves the request to `begin`, nothing having been done. The frame is not used any more afterwards, unless
+        it was put off: then until the turn ends.
         """
         if not self._lets_all_through():
             return None
@@ -117,19 +126,15 @@ class RequestPipeline:
             return None
         at_once = route.at_once
         if at_once is not None:
-            answer = at_once(self.broker, frame, position, route.api_version, correlation_id)
-            if type(answer) is bytes:
+            waits = connection if may_put_off else None
+            answer = at_once(self.broker, frame, position, route, correlation_id, waits)
+            if answer is PUT_OFF or type(answer) is bytes:
                 return route, answer
-            return None if answer is None else (route, self._encode_refusal(route, answer, correlation_id))
+            return None if answer is None else (route, route.encode_refusal(answer, correlation_id))
         if route.kept is None or not 0 <= len(frame) - position <= REQUEST_BYTES_MAX:
             return None
         kept = route.kept.find(route, connection.listener, bytes(frame[position:]), self.broker.image.offset)
         return None if kept is None else (route, whole(kept, correlation_id))
-
-    def _encode_refusal(self, route: Route, response: Any, correlation_id: int) -> bytes:
-        if route.tells_error(response):
-            route.metrics.errors += 1
-        return b"".join(route.encode(response, correlation_id))
 
     def begin(self, connection: ServerConnection, frame: memoryview, arrived: float, began: float) -> RequestContext:
         """Take a request as far as it goes without waiting; `context.result` is what came of it. It is `began` now.

@@ -5,49 +5,31 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Sequence
 
-from headrace.errors import (
-    CorruptMessageError,
-    KafkaStorageError,
-    OffsetOutOfRangeError,
-    RecordListTooLargeError,
-)
+from headrace.errors import KafkaStorageError, OffsetOutOfRangeError
 from headrace.log import partition_metadata, reading, retention
-from headrace.log.appended import Appended, UnexpectedOffsetError
+from headrace.log.appending import AppendableLog
 from headrace.log.config import LogConfig
 from headrace.log.leader_epochs import LeaderEpochs
 from headrace.log.log_files import LogFiles
 from headrace.log.ownership import by_writer
 from headrace.log.producer_loading import load_snapshot, replay
-from headrace.log.producer_state import DEFAULT_EXPIRATION_MS, EndMarker, LogProducers, Origin, Verification
+from headrace.log.producer_state import DEFAULT_EXPIRATION_MS, LogProducers, Verification
 from headrace.log.reading import Slice, TimeAndOffset
 from headrace.log.recovery import Loaded, LogLoader
-from headrace.log.scanning import check_whole
-from headrace.log.segment import Caches, Segment, indexed_timestamp
-from headrace.log.state import LogState
+from headrace.log.segment import Caches, Segment
 from headrace.log.transaction_index import AbortedTransaction
-from headrace.log.validation import Checked, read_marker, validate, writable
-from headrace.log.view import View
-from headrace.records import Batch, BatchHeader, CorruptBatchError, assign, split
-from headrace.runtime import Buffer, DiskError, Runtime
+from headrace.records import CorruptBatchError
+from headrace.runtime import DiskError, Runtime
 from headrace.topics import TopicPartition
 
-_new_tuple = tuple.__new__
 
-
-class Log(LogState):
+class Log(AppendableLog):
     """Synchronous and blocking. After a disk error it is failed for good and answers KAFKA_STORAGE_ERROR.
 
     `LogState` says who may do what beside whom.
     """
 
-    __slots__ = (
-        "_clock",
-        "_rng",
-        "config",
-        "last_sync_ms",
-        "recovery",
-        "topic_id",
-    )
+    __slots__ = ("last_sync_ms", "recovery", "topic_id")
 
     @classmethod
     def open(
@@ -128,198 +110,7 @@ class Log(LogState):
         self.files.directory_changed = self.files.changed or bool(report.removed)
         self.files.never_synced = not report.clean or not loaded.found
 
-    # ---- append --------------------------------------------------------------------------------------------------
-
-    def check(self, records: Buffer, origin: Origin = Origin.CLIENT, *, short: bool = False) -> Checked:
-        """See `validate`: a batch that `append` need not check again. It touches nothing of the log."""
-        return validate(writable(records), self.config, origin, self.partition, self._clock.now_ms(), short=short)
-
-    @by_writer
-    def append(
-        self,
-        records: Buffer,
-        leader_epoch: int,
-        origin: Origin = Origin.CLIENT,
-        now_ms: int | None = None,
-        verification: Verification | None = None,
-        transaction_version: int = 0,
-        checked: Checked | None = None,
-    ) -> Appended:
-        """Append a leader's one batch: check it, give it offsets and epoch in place, write it.
-
-        `checked` is what `check` has said of it, `transaction_version` that of the transaction which a marker ends.
-        Pass a bytearray, or a view of one: its bytes are patched, not copied. Raises a KafkaError when the batch is
-        refused and a DiskError when the disk fails; then nothing of it is readable, now or after a restart.
-        """
-        if self.failure is not None:
-            raise self._failed()
-        if now_ms is None:
-            now_ms = self._clock.now_ms()
-        config, producers = self.config, self.producers
-        if checked is None:
-            checked = validate(writable(records), config, origin, self.partition, now_ms)
-        header = checked.header
-        base_offset = self.view.end_offset
-        marker = None
-        if header.producer_id >= 0:
-            if header.is_control:
-                marker = read_marker(Batch(checked.view))
-                if marker is not None:
-                    producers.check_marker(header, marker, base_offset, transaction_version)
-            else:
-                if origin is Origin.CLIENT:
-                    duplicate = producers.find_duplicate(header)
-                    if duplicate is not None:
-                        return Appended(
-                            duplicate.first_offset,
-                            duplicate.last_offset,
-                            duplicate.timestamp_ms,
-                            self.view.start_offset,
-                            duplicate=True,
-                        )
-                producers.check(header, origin, base_offset, verification)
-        data = checked.view
-        size = len(data)
-        if size > config.segment_bytes:
-            raise RecordListTooLargeError(
-                f"{self.partition}: a batch of {size} bytes does not fit a segment ({config.segment_bytes} bytes)"
-            )
-        last_offset = base_offset + header.last_offset_delta
-        max_timestamp_ms, flush_messages = checked.max_timestamp_ms, config.flush_messages
-        try:
-            rolled = self.files.active.full_for(size, last_offset, max_timestamp_ms, now_ms, config)
-            if rolled:
-                self._roll(now_ms)
-            assign(data, base_offset, leader_epoch)
-            self.files.active.write((data,))
-        except DiskError as error:
-            if not self._survives(error):
-                self._fail(error)
-            raise
-        new_epoch = self._note(
-            header, base_offset, size, max_timestamp_ms, leader_epoch, marker, config.index_interval_bytes
-        )
-        return _new_tuple(
-            Appended,
-            (
-                base_offset,
-                last_offset,
-                checked.append_time_ms,
-                self.view.start_offset,
-                False,
-                new_epoch,
-                last_offset >= flush_messages - 1 and last_offset + 1 - self.recovery_point >= flush_messages,
-                rolled,
-            ),
-        )
-
-    def _note(
-        self,
-        header: BatchHeader,
-        base_offset: int,
-        size: int,
-        max_timestamp_ms: int,
-        leader_epoch: int,
-        marker: EndMarker | None,
-        index_interval_bytes: int,
-    ) -> bool:
-        """Take in one batch whose bytes are at the end of the file, and let everyone see it; whether its epoch is new.
-
-        The bytes are there now: whatever goes wrong from here on, no other batch may be given their offsets.
-        """
-        segments, bases, _, start_offset, _, undecided, ended, epochs, cuts, cut_to = self.view
-        last_offset = base_offset + header.last_offset_delta
-        active = segments[-1]
-        try:
-            producers = self.producers
-            if header.producer_id >= 0:
-                if not header.is_control:
-                    producers.apply_batch(header, base_offset, max_timestamp_ms)
-                elif marker is not None:
-                    aborted = producers.apply_marker(header, base_offset, marker)
-                    if aborted is not None:
-                        active.note_aborted(aborted)
-                if ended:
-                    producers.committed_up_to(self.high_watermark)
-                undecided, ended = producers.undecided, producers.ended
-            new_epoch = leader_epoch != epochs.latest and leader_epoch >= 0
-            if new_epoch:
-                epochs = epochs.copy()
-                epochs.assign(leader_epoch, base_offset)
-            active.note(size, last_offset, max_timestamp_ms, index_interval_bytes)
-            self.files.changed = True
-            producers.end_offset = last_offset + 1
-            self.view = _new_tuple(
-                View,
-                (
-                    segments,
-                    bases,
-                    active.size,
-                    start_offset,
-                    last_offset + 1,
-                    undecided,
-                    ended,
-                    epochs,
-                    cuts,
-                    cut_to,
-                ),
-            )
-        except BaseException as error:
-            raise self._lost_track(error) from error
-        return new_epoch
-
-    @by_writer
-    def append_replica(self, records: Buffer) -> Appended:
-        """Append a follower's batches as the leader made them, offsets and epochs too. A cut last one is dropped."""
-        if self.failure is not None:
-            raise self._failed()
-        try:
-            batches = list(split(records if type(records) is memoryview else memoryview(records)))
-            headers = [check_whole(batch) for batch in batches]
-        except CorruptBatchError as error:
-            raise CorruptMessageError(f"{self.partition}: {error}") from error
-        expected = self.view.end_offset
-        for header in headers:
-            if header.base_offset < expected:
-                raise UnexpectedOffsetError(
-                    f"{self.partition}: the leader sent offset {header.base_offset}, but this log ends at {expected}"
-                )
-            expected = header.next_offset
-        if not headers:
-            return Appended(self.end_offset, self.end_offset - 1, -1, self.start_offset)
-        before = self.epochs.latest
-        rolled = False
-        now_ms = self._clock.now_ms()
-        try:
-            for batch, header in zip(batches, headers):
-                rolled |= self._append_one(batch, header, now_ms)
-        except DiskError as error:
-            self._fail(error)
-            raise
-        return Appended(
-            headers[0].base_offset,
-            headers[-1].last_offset,
-            -1,
-            self.start_offset,
-            False,
-            self.epochs.latest != before,
-            self.end_offset - self.recovery_point >= self.config.flush_messages,
-            rolled,
-        )
-
-    def _append_one(self, batch: Batch, header: BatchHeader, now_ms: int) -> bool:
-        size = len(batch.buffer)
-        config = self.config
-        marker = read_marker(batch) if header.is_control and header.producer_id >= 0 else None
-        timestamp_ms = indexed_timestamp(header)
-        rolled = self.active.full_for(size, header.last_offset, header.max_timestamp, now_ms, config)
-        if rolled:
-            self._roll(now_ms)
-        self.active.write((batch.buffer,))
-        self._note(
-            header, header.base_offset, size, timestamp_ms, header.leader_epoch, marker, config.index_interval_bytes
-        )
-        return rolled
+    # ---- producers and epochs --------------------------------------------------------------------------------------
 
     def start_verification(self, producer_id: int, sequence: int, epoch: int) -> Verification | None:
         """See `LogProducers.start_verification`: a guard to pass to `append`, or None when the transaction is open."""
@@ -357,11 +148,6 @@ class Log(LogState):
             return False
         self.roll()
         return True
-
-    def _roll(self, now_ms: int) -> None:
-        # At the log's end also where a compacted leader's batch leaves a gap: segments then follow one another.
-        self.files.roll(self.view.end_offset, now_ms, self.producers, self.config.jitter_ms(self._rng))
-        self._publish()
 
     # ---- find ----------------------------------------------------------------------------------------------------
 

@@ -15,12 +15,14 @@ from headrace.log.config import LogConfig
 from headrace.log.files import FileCache, LogFile
 from headrace.log.offset_index import ENTRY_BYTES as OFFSET_ENTRY_BYTES
 from headrace.log.offset_index import DamagedIndexError, OffsetIndex
+from headrace.log.runs import NO_ROOM, Room
 from headrace.log.scanning import WouldBlockError, scan_headers
 from headrace.log.time_index import ENTRY_BYTES as TIME_ENTRY_BYTES
 from headrace.log.time_index import NO_TIMESTAMP, TimeIndex
 from headrace.log.transaction_index import AbortedTransaction
 from headrace.log.transaction_index import parse as parse_aborted
 from headrace.records import BatchHeader
+from headrace.records.walk import INT64_MAX
 from headrace.runtime import Buffer, Disk, DiskError, FileMissingError
 
 LOG: Final = ".log"
@@ -234,6 +236,18 @@ class Segment:
         if len(times) >= config.segment_index_bytes // TIME_ENTRY_BYTES - 1:
             return self.size > 0
         return self.size > 0 and self.age_ms(now_ms, max_timestamp_ms) > config.segment_age_max_ms - self.jitter_ms
+
+    def room(self, now_ms: int, config: LogConfig) -> Room:
+        """What may be written together for sure before `full_for` would say that a new segment is due."""
+        if not self.size:
+            return NO_ROOM  # what comes first says how old the segment is
+        assert self._indexes is not None
+        entries = config.segment_index_bytes // TIME_ENTRY_BYTES - 1 - max(len(self._indexes[0]), len(self._indexes[1]))
+        first, age_max_ms = self.first_timestamp(), config.segment_age_max_ms - self.jitter_ms
+        if first < 0 and now_ms - self.created_ms > age_max_ms:
+            return NO_ROOM
+        newest_ms = first + age_max_ms if first >= 0 else INT64_MAX
+        return Room(entries, config.segment_bytes - self.size, self.base_offset + _RELATIVE_OFFSET_MAX, newest_ms)
 
     def age_ms(self, now_ms: int, timestamp_ms: int) -> int:
         """The span from the first batch's timestamp to this one; by the clock where the first has none."""

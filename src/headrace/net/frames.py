@@ -24,6 +24,7 @@ SPARE_BYTES_MAX = 4 * 1024 * 1024
 # How much is read at a time, so that the others who share the thread have their turn.
 READ_BYTES_MAX = 1024 * 1024
 _LENGTH = struct.Struct(">i")
+LENGTH_BYTES = _LENGTH.size
 
 
 class FrameRefusedError(HeadraceError):

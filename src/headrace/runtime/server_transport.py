@@ -36,6 +36,8 @@ class ReadyConnections:
         self._reads: dict[int, Callable[[], None]] = {}
         #: While several connections are read one after the other: those that have an answer to send when all were read.
         self.answered: list[ServerTransport] | None = None
+        #: What is done before these answers are sent, since it makes more of them.
+        self.ends: list[Callable[[], None]] = []
 
     def opened(self) -> None:
         self._open += 1
@@ -64,7 +66,7 @@ class ReadyConnections:
 
     def _read_all(self) -> None:
         assert self._epoll is not None
-        reads = self._reads
+        reads, ends = self._reads, self.ends
         events = self._epoll.poll(0, _READ_PER_TURN)
         answered = self.answered = [] if len(events) > 1 else None
         now = self._loop.time
@@ -74,20 +76,27 @@ class ReadyConnections:
                 read = reads.get(number)
                 if read is not None:  # one before it may have closed it
                     read()
-                if answered:
-                    if len(answered) == 1:
+                if answered or ends:
+                    if not due:
                         due = now() + _ANSWERED_WAIT_S
-                    elif len(answered) >= _ANSWERED_MAX or now() > due:
-                        self._send_answers(answered)
+                    elif (answered is not None and len(answered) >= _ANSWERED_MAX) or now() > due:
+                        self._finish(answered)
+                        due = 0.0
         finally:
-            self.answered = None
-            if answered:
-                self._send_answers(answered)
+            try:
+                self._finish(answered)
+            finally:
+                self.answered = None
 
-    def _send_answers(self, answered: list[ServerTransport]) -> None:
-        for transport in answered:
-            transport.send_answer()
-        answered.clear()
+    def _finish(self, answered: list[ServerTransport] | None) -> None:
+        try:
+            while self.ends:
+                self.ends.pop()()
+        finally:
+            if answered:
+                for transport in answered:
+                    transport.send_answer()
+                answered.clear()
 
 
 class ServerTransport(asyncio.Transport):
@@ -221,6 +230,13 @@ class ServerTransport(asyncio.Transport):
             answered.append(self)
             return
         self._send_now(data)
+
+    def at_turn_end(self, finish: Callable[[], None]) -> bool:
+        """Call `finish` before the answers of this turn are sent; False when no others are read in it."""
+        if self._ready.answered is None:
+            return False
+        self._ready.ends.append(finish)
+        return True
 
     def send_answer(self) -> None:
         """Send what was left for the end of the turn."""

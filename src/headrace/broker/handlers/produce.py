@@ -21,11 +21,11 @@ from headrace.broker.dispatch import (
 )
 from headrace.broker.leaders import addresses, leader_and_epoch, not_here
 from headrace.broker.partition import Partition
+from headrace.broker.produce_at_once import NO_LEADER, fill_error, is_one_batch, produce_at_once
 from headrace.broker.replication.commits import UncommittedError
 from headrace.broker.rights import Operation, on_topics, on_transactional_ids
 from headrace.cluster.topic_names import INTERNAL_TOPICS
 from headrace.errors import (
-    CorruptMessageError,
     ErrorCode,
     HeadraceError,
     InvalidRecordError,
@@ -33,22 +33,13 @@ from headrace.errors import (
     InvalidTopicError,
     KafkaError,
     KafkaStorageError,
-    MessageTooLargeError,
     NotLeaderOrFollowerError,
-    RecordListTooLargeError,
     UnknownTopicOrPartitionError,
     UnsupportedCompressionTypeError,
 )
-from headrace.log import Appended, Checked, RecordsRejectedError, TakesLongError, Verification
+from headrace.log import Appended, Checked, TakesLongError, Verification
 from headrace.protocol.api import ApiKey
-from headrace.protocol.common_shapes import (
-    PRODUCE_SINCE_VERSION,
-    TOPIC_IDS_SINCE_VERSION,
-    read_small_produce,
-    small_produce_answer,
-)
 from headrace.protocol.messages.produce import (
-    BatchIndexAndErrorMessage,
     LeaderIdAndEpoch,
     NodeEndpoint,
     PartitionProduceData,
@@ -63,7 +54,6 @@ from headrace.records.batch import (
     ATTRIBUTES_AT,
     CODEC_MASK,
     HEADER_BYTES,
-    PREFIX_BYTES,
     TRANSACTIONAL_BIT,
 )
 from headrace.runtime import Buffer, OverloadedError
@@ -76,64 +66,14 @@ if TYPE_CHECKING:
 VALID_ACKS = (-1, 0, 1)
 ZSTD_SINCE_VERSION = 7
 LEADER_SINCE_VERSION = 10
-MAGIC_AT, MAGIC = 16, 2
-NO_TOPIC_ID = bytes(16)
-
-# Refusals that say nothing about the log; all others tell where it starts, as Kafka does.
-_WITHOUT_LOG_START = (
-    UnknownTopicOrPartitionError,
-    NotLeaderOrFollowerError,
-    MessageTooLargeError,
-    RecordListTooLargeError,
-    CorruptMessageError,
-    KafkaStorageError,
-    InvalidTopicError,
-    InvalidRequiredAcksError,
-)
 
 # What the coordinator said about the first batch of a transaction: the guard to write it with, or why it is refused.
 _Verified = Verification | ErrorCode
 # What is said beside the error of a batch that may not be written, as Kafka does.
 _NOT_JOINED = {ErrorCode.INVALID_TXN_STATE: "Partition was not added to the transaction"}
 _Pending = tuple[Partition, PartitionProduceResponse, Awaitable[Appended]]
-# What is told where there is no other leader to tell. It is never changed, so that all answers can share it.
-_NO_LEADER = LeaderIdAndEpoch()
 _Answer = ProduceResponse | NoResponse
 _Result = _Answer | Pending[_Answer]
-
-
-def produce_at_once(
-    broker: Broker, frame: memoryview, position: int, version: int, correlation_id: int
-) -> bytes | ProduceResponse | None:
-    """One client's batch in a request of the common shape, to a log that takes it (or refuses it) without a wait.
-
-    None, with nothing written, for whatever is not as simple.
-    """
-    if version < PRODUCE_SINCE_VERSION:
-        return None
-    found = read_small_produce(frame, position, version)
-    if found is None:
-        return None
-    topic, acks, index, records = found
-    if (acks != -1 and acks != 1) or len(records) < HEADER_BYTES or records[ATTRIBUTES_AT + 1] & TRANSACTIONAL_BIT:
-        return None
-    if version < TOPIC_IDS_SINCE_VERSION:
-        name, topic_id = str(topic[1:], "utf-8", "replace"), NO_TOPIC_ID
-    else:
-        name, topic_id = broker.topic_name(topic) or "", topic
-    partition = broker.replicas.partitions.get((name, index))
-    if partition is None or name in INTERNAL_TOPICS:
-        return None
-    try:
-        appended = partition.append_at_once(records, acks)
-    except KafkaError as error:
-        result = PartitionProduceResponse(index=index, base_offset=-1, current_leader=_NO_LEADER)
-        _fill_error(result, error, partition if _is_one_batch(records) else None)
-        refused = TopicProduceResponse(name=name, topic_id=topic_id, partition_responses=[result])
-        return ProduceResponse(responses=[refused])
-    if appended is None:
-        return None
-    return small_produce_answer(correlation_id, topic, index, appended[0], appended[2], appended[3])
 
 
 @handles(
@@ -169,7 +109,7 @@ def _append_all(
         name, topic_error = _topic_name(broker, context, topic_data.name, topic_data.topic_id)
         answer.name = name or answer.name
         for data in topic_data.partition_data:
-            result = PartitionProduceResponse(index=data.index, base_offset=-1, current_leader=_NO_LEADER)
+            result = PartitionProduceResponse(index=data.index, base_offset=-1, current_leader=NO_LEADER)
             answer.partition_responses.append(result)
             if topic_error:
                 result.error_code = topic_error
@@ -200,7 +140,7 @@ def _each_once(topics: list[TopicProduceData]) -> list[TopicProduceData]:
         for data in topic.partition_data:
             parts = merged.setdefault((topic.name, topic.topic_id), {})
             earlier = parts.get(data.index)
-            if earlier is None or _is_one_batch(earlier.records):
+            if earlier is None or is_one_batch(earlier.records):
                 parts[data.index] = data
     return [
         TopicProduceData(name=name, topic_id=topic_id, partition_data=list(parts.values()))
@@ -217,7 +157,7 @@ def _place(result: PartitionProduceResponse, records: Buffer | None) -> int:
     """Where Kafka answers about a refusal: behind what came to a log are unknown partitions, then what is no batch."""
     if result.error_code in (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID):
         return 1
-    return 0 if _is_one_batch(records) and result.error_code != ErrorCode.UNSUPPORTED_COMPRESSION_TYPE else 2
+    return 0 if is_one_batch(records) and result.error_code != ErrorCode.UNSUPPORTED_COMPRESSION_TYPE else 2
 
 
 def _in_order(topics: list[TopicProduceResponse], behind: dict[int, int]) -> list[TopicProduceResponse]:
@@ -269,7 +209,7 @@ def _append_one(
     except HeadraceError as error:
         if isinstance(error, UnknownTopicOrPartitionError):
             error = not_here(broker, topic, data.index, error)
-        _fill_error(result, error, partition if _is_one_batch(records) else None)
+        fill_error(result, error, partition if is_one_batch(records) else None)
         if isinstance(error, NotLeaderOrFollowerError):
             _tell_leader(broker, topic, result)
         return
@@ -310,7 +250,7 @@ def _unverified(
         name, error = _topic_name(broker, context, topic.name, topic.topic_id)
         for data in topic.partition_data:
             partition = broker.replicas.partitions.get((name, data.index))
-            if error or partition is None or data.records is None or not _is_one_batch(data.records):
+            if error or partition is None or data.records is None or not is_one_batch(data.records):
                 continue
             header = Batch(data.records).header()
             if not header.is_transactional or header.is_control:
@@ -416,36 +356,13 @@ def _check_allowed(context: RequestContext, acks: int, topic: str, records: Buff
     elif topic in INTERNAL_TOPICS:
         forbidden = InvalidTopicError(f"{topic} is the broker's own: clients cannot write to it")
     if forbidden is not None:
-        raise forbidden if _is_one_batch(records) else InvalidRecordError(f"{topic}: not exactly one batch")
-
-
-def _is_one_batch(records: Buffer | None) -> bool:
-    """Whether these bytes are one batch of today's format, whatever is wrong inside it."""
-    if records is None or len(records) < HEADER_BYTES or records[MAGIC_AT] != MAGIC:
-        return False
-    return int.from_bytes(records[8:12], "big") + PREFIX_BYTES == len(records)
+        raise forbidden if is_one_batch(records) else InvalidRecordError(f"{topic}: not exactly one batch")
 
 
 def _fill(result: PartitionProduceResponse, appended: Appended) -> None:
     result.base_offset = appended.base_offset
     result.log_append_time_ms = appended.append_time_ms
     result.log_start_offset = appended.log_start_offset
-
-
-def _fill_error(result: PartitionProduceResponse, error: HeadraceError, partition: Partition | None) -> None:
-    if not isinstance(error, KafkaError):
-        raise error
-    if partition is not None and not isinstance(error, _WITHOUT_LOG_START):
-        result.log_start_offset = partition.log.start_offset
-    result.error_code = error.code
-    # Of a partition that is not here the code says it all; whom to ask instead has a place of its own.
-    is_elsewhere = isinstance(error, (NotLeaderOrFollowerError, UnknownTopicOrPartitionError))
-    result.error_message = None if is_elsewhere else error.message or None
-    if isinstance(error, RecordsRejectedError):
-        result.record_errors = [
-            BatchIndexAndErrorMessage(batch_index=index, batch_index_error_message=message)
-            for index, message in error.record_errors
-        ]
 
 
 def _tell_leader(broker: Broker, topic: str, result: PartitionProduceResponse) -> None:
@@ -481,7 +398,7 @@ async def _finish(
         try:
             _fill(result, await awaitable)
         except HeadraceError as error:
-            _fill_error(result, error, partition)
+            fill_error(result, error, partition)
             if isinstance(error, NotLeaderOrFollowerError):
                 _tell_leader(broker, partition.key.topic, result)
             elif isinstance(error, UncommittedError):

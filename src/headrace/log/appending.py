@@ -1,0 +1,320 @@
+"""Appending to a log: a leader's batches, one or several at once, and a follower's copies."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+from headrace.errors import (
+    CorruptMessageError,
+    KafkaError,
+    KafkaStorageError,
+    RecordListTooLargeError,
+)
+from headrace.log.appended import Appended, UnexpectedOffsetError
+from headrace.log.config import LogConfig
+from headrace.log.ownership import by_writer
+from headrace.log.producer_state import UNVERIFIED, Origin, Verification, WrittenBatch
+from headrace.log.runs import Run, Written
+from headrace.log.scanning import check_whole
+from headrace.log.segment import indexed_timestamp
+from headrace.log.state import LogState
+from headrace.log.validation import Checked, read_marker, validate, writable
+from headrace.log.view import View
+from headrace.records import Batch, BatchHeader, CorruptBatchError, assign, split
+from headrace.records.batch import CONTROL_BIT, TRANSACTIONAL_BIT
+from headrace.runtime import Buffer, Clock, DiskError
+
+_new_tuple = tuple.__new__
+_WITH_TRANSACTIONS = TRANSACTIONAL_BIT | CONTROL_BIT
+
+
+class AppendableLog(LogState):
+    """The part of a log that grows. Every method but `check` is the writer's."""
+
+    __slots__ = ("_clock", "_rng", "config")
+
+    _clock: Clock
+    _rng: random.Random
+    config: LogConfig
+
+    def check(self, records: Buffer, origin: Origin = Origin.CLIENT, *, short: bool = False) -> Checked:
+        """See `validate`: a batch that `append` need not check again. It touches nothing of the log."""
+        return validate(writable(records), self.config, origin, self.partition, self._clock.now_ms(), short=short)
+
+    @by_writer
+    def append(
+        self,
+        records: Buffer,
+        leader_epoch: int,
+        origin: Origin = Origin.CLIENT,
+        now_ms: int | None = None,
+        verification: Verification | None = None,
+        transaction_version: int = 0,
+        checked: Checked | None = None,
+    ) -> Appended:
+        """Append a leader's one batch: check it, give it offsets and epoch in place, write it.
+
+        `checked` is what `check` has said of it, `transaction_version` that of the transaction which a marker ends.
+        Pass a bytearray, or a view of one: its bytes are patched, not copied. Raises a KafkaError when the batch is
+        refused and a DiskError when the disk fails; then nothing of it is readable, now or after a restart.
+        """
+        if self.failure is not None:
+            raise self._failed()
+        if now_ms is None:
+            now_ms = self._clock.now_ms()
+        config, producers = self.config, self.producers
+        if checked is None:
+            checked = validate(writable(records), config, origin, self.partition, now_ms)
+        header = checked.header
+        base_offset = self.view.end_offset
+        marker = None
+        if header.producer_id >= 0:
+            if header.is_control:
+                marker = read_marker(Batch(checked.view))
+                if marker is not None:
+                    producers.check_marker(header, marker, base_offset, transaction_version)
+            else:
+                if origin is Origin.CLIENT:
+                    duplicate = producers.find_duplicate(header)
+                    if duplicate is not None:
+                        return self._as_before(duplicate)
+                producers.check(header, origin, base_offset, verification)
+        data = checked.view
+        size = len(data)
+        if size > config.segment_bytes:
+            raise RecordListTooLargeError(
+                f"{self.partition}: a batch of {size} bytes does not fit a segment ({config.segment_bytes} bytes)"
+            )
+        last_offset = base_offset + header.last_offset_delta
+        max_timestamp_ms, flush_messages = checked.max_timestamp_ms, config.flush_messages
+        try:
+            rolled = self.files.active.full_for(size, last_offset, max_timestamp_ms, now_ms, config)
+            if rolled:
+                self._roll(now_ms)
+            assign(data, base_offset, leader_epoch)
+            self.files.active.write((data,))
+        except DiskError as error:
+            if not self._survives(error):
+                self._fail(error)
+            raise
+        written: Written = _new_tuple(Written, (header, base_offset, size, max_timestamp_ms, leader_epoch, marker))
+        new_epoch = self._note((written,), config.index_interval_bytes)
+        return _new_tuple(
+            Appended,
+            (
+                base_offset,
+                last_offset,
+                checked.append_time_ms,
+                self.view.start_offset,
+                False,
+                new_epoch,
+                last_offset >= flush_messages - 1 and last_offset + 1 - self.recovery_point >= flush_messages,
+                rolled,
+            ),
+        )
+
+    def _as_before(self, duplicate: WrittenBatch) -> Appended:
+        return Appended(
+            duplicate.first_offset,
+            duplicate.last_offset,
+            duplicate.timestamp_ms,
+            self.view.start_offset,
+            duplicate=True,
+        )
+
+    @by_writer
+    def append_together(self, batches: Sequence[Checked], leader_epoch: int) -> list[Appended | KafkaError | DiskError]:
+        """As `append`, of a batch each of several clients, none in a transaction: as few writes as can be.
+
+        For each what became of it: one that is refused does not hinder the others.
+        """
+        now_ms, config, producers = self._clock.now_ms(), self.config, self.producers
+        start_offset, known_epoch = self.view.start_offset, self.view.epochs.latest
+        outcomes: list[Appended | KafkaError | DiskError] = []
+        run = self._new_run(now_ms)
+        for checked in batches:
+            header, data = checked.header, checked.view
+            base_offset, size = run.end_offset, len(data)
+            last_offset = base_offset + header.last_offset_delta
+            if (
+                header.producer_id in run.producers
+                or header.attributes & _WITH_TRANSACTIONS
+                or not run.has_room(size, last_offset, checked.max_timestamp_ms)
+            ):
+                # It needs more than room behind the others: it is written when they are.
+                self._write_run(run, outcomes)
+                outcomes.append(self._append_alone(checked, leader_epoch, now_ms))
+                run = self._new_run(now_ms)
+                continue
+            if header.producer_id >= 0:
+                duplicate = producers.find_duplicate(header)
+                if duplicate is not None:
+                    outcomes.append(self._as_before(duplicate))
+                    continue
+                try:
+                    producers.check(header, Origin.CLIENT, base_offset, None)
+                except KafkaError as error:
+                    outcomes.append(error)
+                    continue
+                run.producers.add(header.producer_id)
+            assign(data, base_offset, leader_epoch)
+            run.places.append(len(outcomes))
+            run.add(
+                data,
+                _new_tuple(Written, (header, base_offset, size, checked.max_timestamp_ms, leader_epoch, None)),
+            )
+            new_epoch = len(run) == 1 and leader_epoch != known_epoch
+            sync_due = last_offset + 1 - self.recovery_point >= config.flush_messages
+            outcomes.append(
+                _new_tuple(
+                    Appended,
+                    (base_offset, last_offset, checked.append_time_ms, start_offset, False, new_epoch, sync_due, False),
+                )
+            )
+        self._write_run(run, outcomes)
+        return outcomes
+
+    def _new_run(self, now_ms: int) -> Run:
+        return Run(self.view.end_offset, self.files.active.room(now_ms, self.config))
+
+    def _append_alone(self, checked: Checked, leader_epoch: int, now_ms: int) -> Appended | KafkaError | DiskError:
+        try:
+            return self.append(checked.view, leader_epoch, Origin.CLIENT, now_ms, UNVERIFIED, 0, checked)
+        except (KafkaError, DiskError) as error:
+            return error
+
+    def _write_run(self, run: Run, outcomes: list[Appended | KafkaError | DiskError]) -> None:
+        """Write what was planned, and where that fails say so in the places of all of it."""
+        if not run.batches:
+            return
+        try:
+            self._append_run(run)
+        except (KafkaStorageError, DiskError) as error:
+            for place in run.places:
+                outcomes[place] = error
+
+    def _append_run(self, run: Run) -> None:
+        if self.failure is not None:
+            raise self._failed()
+        try:
+            self.files.active.write(run.parts)
+        except DiskError as error:
+            if not self._survives(error):
+                self._fail(error)
+            raise
+        self._note(run.batches, self.config.index_interval_bytes)
+
+    def _note(self, batches: Sequence[Written], index_interval_bytes: int) -> bool:
+        """Take in batches whose bytes are at the end of the file, and let everyone see them; whether an epoch is new.
+
+        The bytes are there now: whatever goes wrong from here on, no other batch may be given their offsets.
+        """
+        segments, bases, _, start_offset, end_offset, undecided, ended, epochs, cuts, cut_to = self.view
+        active = segments[-1]
+        new_epoch = has_producers = False
+        try:
+            producers = self.producers
+            for header, base_offset, size, max_timestamp_ms, leader_epoch, marker in batches:
+                if header.producer_id >= 0:
+                    has_producers = True
+                    if not header.is_control:
+                        producers.apply_batch(header, base_offset, max_timestamp_ms)
+                    elif marker is not None:
+                        aborted = producers.apply_marker(header, base_offset, marker)
+                        if aborted is not None:
+                            active.note_aborted(aborted)
+                if leader_epoch != epochs.latest and leader_epoch >= 0:
+                    if not new_epoch:
+                        epochs = epochs.copy()
+                        new_epoch = True
+                    epochs.assign(leader_epoch, base_offset)
+                end_offset = base_offset + header.last_offset_delta + 1
+                active.note(size, end_offset - 1, max_timestamp_ms, index_interval_bytes)
+            if has_producers:
+                if ended:
+                    producers.committed_up_to(self.high_watermark)
+                undecided, ended = producers.undecided, producers.ended
+            self.files.changed = True
+            producers.end_offset = end_offset
+            self.view = _new_tuple(
+                View,
+                (
+                    segments,
+                    bases,
+                    active.size,
+                    start_offset,
+                    end_offset,
+                    undecided,
+                    ended,
+                    epochs,
+                    cuts,
+                    cut_to,
+                ),
+            )
+        except BaseException as error:
+            raise self._lost_track(error) from error
+        return new_epoch
+
+    @by_writer
+    def append_replica(self, records: Buffer) -> Appended:
+        """Append a follower's batches as the leader made them, offsets and epochs too. A cut last one is dropped."""
+        if self.failure is not None:
+            raise self._failed()
+        try:
+            batches = list(split(records if type(records) is memoryview else memoryview(records)))
+            headers = [check_whole(batch) for batch in batches]
+        except CorruptBatchError as error:
+            raise CorruptMessageError(f"{self.partition}: {error}") from error
+        expected = self.view.end_offset
+        for header in headers:
+            if header.base_offset < expected:
+                raise UnexpectedOffsetError(
+                    f"{self.partition}: the leader sent offset {header.base_offset}, but this log ends at {expected}"
+                )
+            expected = header.next_offset
+        if not headers:
+            return Appended(self.end_offset, self.end_offset - 1, -1, self.start_offset)
+        before = self.epochs.latest
+        now_ms = self._clock.now_ms()
+        try:
+            rolled = self._append_copies(batches, headers, now_ms)
+        except DiskError as error:
+            self._fail(error)
+            raise
+        return Appended(
+            headers[0].base_offset,
+            headers[-1].last_offset,
+            -1,
+            self.start_offset,
+            False,
+            self.epochs.latest != before,
+            self.end_offset - self.recovery_point >= self.config.flush_messages,
+            rolled,
+        )
+
+    def _append_copies(self, batches: Sequence[Batch], headers: Sequence[BatchHeader], now_ms: int) -> bool:
+        """Write a leader's batches with as few calls as can be; whether a segment ended."""
+        config = self.config
+        rolled = False
+        run = self._new_run(now_ms)
+        for batch, header in zip(batches, headers):
+            data, last_offset, newest_ms = batch.buffer, header.last_offset, header.max_timestamp
+            size = len(data)
+            if run and not run.has_room(size, last_offset, newest_ms):
+                self._append_run(run)
+                run = self._new_run(now_ms)
+            if not run and self.active.full_for(size, last_offset, newest_ms, now_ms, config):
+                self._roll(now_ms)
+                rolled = True
+                run = self._new_run(now_ms)
+            marker = read_marker(batch) if header.is_control and header.producer_id >= 0 else None
+            timestamp_ms = indexed_timestamp(header)
+            run.add(data, Written(header, header.base_offset, size, timestamp_ms, header.leader_epoch, marker))
+        self._append_run(run)
+        return rolled
+
+    def _roll(self, now_ms: int) -> None:
+        # At the log's end also where a compacted leader's batch leaves a gap: segments then follow one another.
+        self.files.roll(self.view.end_offset, now_ms, self.producers, self.config.jitter_ms(self._rng))
+        self._publish()

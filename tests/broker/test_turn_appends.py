@@ -1,0 +1,239 @@
+"""Small Produce requests of one turn of the loop are appended together, and each is answered as if it were alone."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from headrace.broker import produce_at_once
+from headrace.broker.partition import Partition
+from headrace.broker.pipeline import RequestPipeline
+from headrace.broker.produce_at_once import TOGETHER_MAX
+from headrace.error_codes import ErrorCode
+from headrace.log import Log
+from headrace.log.files import LogFile
+from headrace.protocol import codec
+from headrace.protocol.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
+from headrace.runtime import DiskError
+
+from . import raw
+from .played import Transport, World, run
+from .sim import SmallSegmentsBroker
+
+VERSION = 12
+Ends = list[Callable[[], None]]
+
+
+@pytest.fixture(autouse=True)
+def room_for_the_first_record(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SmallSegmentsBroker, "segment_bytes", 1 << 20)
+
+
+@pytest.fixture
+def writes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many batches were written with each call."""
+    seen: list[int] = []
+    append_together = Log.append_together
+
+    def noting(self: Log, batches: Any, leader_epoch: int) -> Any:
+        seen.append(len(batches))
+        return append_together(self, batches, leader_epoch)
+
+    monkeypatch.setattr(Log, "append_together", noting)
+    return seen
+
+
+class Turn:
+    """Several connections that are read one after the other, then the end of the turn."""
+
+    def __init__(self, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.world = world
+        self.ends: Ends = []
+        self.connections: list[tuple[Any, Transport]] = []
+
+        def at_turn_end(transport: Transport, finish: Callable[[], None]) -> bool:
+            self.ends.append(finish)
+            return True
+
+        monkeypatch.setattr(Transport, "at_turn_end", at_turn_end, raising=False)
+
+    def send(self, *messages: Any) -> None:
+        for message in messages:
+            self.world.connect()
+            self.connections.append((self.world.connection, self.world.transport))
+            self.world.send((message, VERSION))
+
+    def end(self) -> list[ProduceResponse | None]:
+        for finish in self.ends:
+            finish()
+        return [self.answer(transport) for _, transport in self.connections]
+
+    def answer(self, transport: Transport) -> ProduceResponse | None:
+        if not transport.written:
+            return None
+        return codec.decode_response(ProduceResponse, VERSION, memoryview(transport.written)[4:])[1]
+
+    def lose(self) -> None:
+        for connection, transport in self.connections:
+            if connection in self.world.broker.acceptor.connections:
+                transport.closed = "lost"
+                connection.connection_lost(None)
+
+
+def produce(records: Any, *, topic: str = "t", acks: int = -1) -> ProduceRequest:
+    data = PartitionProduceData(index=0, records=records)
+    return ProduceRequest(
+        acks=acks, timeout_ms=30_000, topic_data=[TopicProduceData(name=topic, partition_data=[data])]
+    )
+
+
+def outcome(answer: ProduceResponse | None) -> tuple[int, int]:
+    assert answer is not None
+    result = raw.produced(answer)
+    return result.error_code, result.base_offset
+
+
+def played(monkeypatch: pytest.MonkeyPatch, scenario: Callable[[Turn], None]) -> None:
+    async def main(world: World) -> None:
+        world.send((produce(raw.batch([b"first"])), VERSION))  # which makes the route
+        turn = Turn(world, monkeypatch)
+        scenario(turn)
+        turn.lose()
+        await asyncio.sleep(1)
+
+    run(main)
+
+
+def test_all_are_written_at_once_and_answered_in_their_order(
+    monkeypatch: pytest.MonkeyPatch, writes: list[int]
+) -> None:
+    def scenario(turn: Turn) -> None:
+        writes.clear()
+        turn.send(*(produce(raw.batch([b"%d" % number])) for number in range(10)))
+        assert not writes
+        assert not any(transport.written for _, transport in turn.connections)
+        assert [outcome(answer) for answer in turn.end()] == [(0, offset) for offset in range(2, 12)]
+        assert writes == [10]
+        partition = turn.world.broker.partition("t", 0)
+        assert partition.log.high_watermark == 12
+
+    played(monkeypatch, scenario)
+
+
+def test_no_more_wait_than_are_written_together(monkeypatch: pytest.MonkeyPatch, writes: list[int]) -> None:
+    def scenario(turn: Turn) -> None:
+        writes.clear()
+        turn.send(*(produce(raw.batch([b"v"])) for _ in range(TOGETHER_MAX + 3)))
+        assert writes == [TOGETHER_MAX]
+        assert len([answer for answer in turn.end() if outcome(answer)[0] == 0]) == TOGETHER_MAX + 3
+        assert writes == [TOGETHER_MAX, 3]
+
+    played(monkeypatch, scenario)
+
+
+def test_one_that_is_refused_does_not_hinder_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    def scenario(turn: Turn) -> None:
+        damaged = raw.batch([b"damaged"])
+        damaged[-1] ^= 1
+        turn.send(produce(raw.batch([b"a"])), produce(damaged), produce(raw.batch([b"b"])))
+        assert [outcome(answer) for answer in turn.end()] == [(0, 2), (ErrorCode.CORRUPT_MESSAGE, -1), (0, 3)]
+
+    played(monkeypatch, scenario)
+
+
+def test_what_takes_long_to_look_at_goes_the_long_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    taken: list[Any] = []
+    begin = RequestPipeline.begin
+
+    def noting(self: RequestPipeline, *args: Any) -> Any:
+        context = begin(self, *args)
+        taken.append(context.api_key)
+        return context
+
+    monkeypatch.setattr(RequestPipeline, "begin", noting)
+
+    async def main(world: World) -> None:
+        world.send((produce(raw.batch([b"first"])), VERSION))
+        turn = Turn(world, monkeypatch)
+        taken.clear()
+        many = produce(raw.batch([b""] * 1_100))
+        turn.send(produce(raw.batch([b"a"])), many)
+        turn.end()
+        assert len(taken) == 1
+        transport = turn.connections[1][1]
+        for _ in range(100):
+            await asyncio.sleep(0.01)
+            if transport.written:
+                break
+        assert [outcome(turn.answer(transport)) for _, transport in turn.connections] == [(0, 2), (0, 3)]
+        turn.lose()
+
+    run(main)
+
+
+@pytest.mark.parametrize("when", ["leads no more", "waits for its writer"])
+def test_a_partition_that_has_changed_within_the_turn_is_looked_at_again(
+    monkeypatch: pytest.MonkeyPatch, when: str, writes: list[int]
+) -> None:
+    def scenario(turn: Turn) -> None:
+        turn.send(produce(raw.batch([b"a"])), produce(raw.batch([b"b"])))
+        writes.clear()
+        with monkeypatch.context() as patch:
+            patch.setattr(Partition, "takes_at_once", lambda self, acks: False)
+            if when == "leads no more":
+                patch.setattr(turn.world.broker.partition("t", 0), "_refusal", ErrorCode.NOT_LEADER_OR_FOLLOWER)
+            answers = turn.end()
+        assert not writes, "nothing is appended together"
+        if when == "leads no more":
+            assert {outcome(answer)[0] for answer in answers} != {0}
+        else:
+            assert [outcome(answer) for answer in answers] == [(0, 2), (0, 3)]
+
+    played(monkeypatch, scenario)
+
+
+def test_a_disk_that_fails_is_told_to_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    def scenario(turn: Turn) -> None:
+        turn.send(produce(raw.batch([b"a"])), produce(raw.batch([b"b"])))
+
+        def failing(self: LogFile, parts: Any) -> int:
+            raise DiskError("append", "t-0", 5)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(LogFile, "append", failing)
+            answers = turn.end()
+        assert [outcome(answer)[0] for answer in answers] == [ErrorCode.KAFKA_STORAGE_ERROR] * 2
+        assert turn.world.broker.partition("t", 0).is_offline
+
+    played(monkeypatch, scenario)
+
+
+def test_a_defect_costs_those_connections_and_no_other(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def scenario(turn: Turn) -> None:
+        turn.send(produce(raw.batch([b"a"])), produce(raw.batch([b"b"])))
+        with monkeypatch.context() as patch:
+            patch.setattr(produce_at_once, "append_together", lambda partition, batches: 1 // 0)
+            assert turn.end() == [None, None]
+        assert [transport.closed for _, transport in turn.connections] == ["aborted", "aborted"]
+        turn.connections.clear()
+        turn.ends.clear()
+        turn.send(produce(raw.batch([b"c"])))
+        assert [outcome(answer) for answer in turn.end()] == [(0, 2)]
+
+    played(monkeypatch, scenario)
+    assert "ZeroDivisionError" in caplog.text
+
+
+def test_a_client_that_is_gone_gets_no_answer_and_its_record_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    def scenario(turn: Turn) -> None:
+        turn.send(produce(raw.batch([b"a"])), produce(raw.batch([b"b"])))
+        turn.connections[0][0].abort("gone")
+        assert turn.end()[0] is None
+        assert outcome(turn.answer(turn.connections[1][1])) == (0, 3)
+
+    played(monkeypatch, scenario)

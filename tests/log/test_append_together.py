@@ -1,0 +1,177 @@
+"""Several batches that are appended at once: the same log as one by one, with fewer writes."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from headrace.errors import KafkaError, KafkaStorageError, OutOfOrderSequenceNumberError
+from headrace.log import Appended, Checked, Log, LogConfig, Origin
+from headrace.log.files import LogFile
+from headrace.log.producer_state import LogProducers
+from headrace.runtime import DiskError
+
+from .making import DIRECTORY, NOW_MS, batch, make_host, marker, open_log
+
+EPOCH = 3
+SEEDS = 60
+
+
+def append_together(log: Log, batches: Sequence[bytearray]) -> list[Appended | KafkaError | DiskError]:
+    return log.append_together([log.check(one) for one in batches], EPOCH)
+
+
+def append_each(log: Log, batches: Sequence[bytearray]) -> list[Appended | KafkaError | DiskError]:
+    outcomes: list[Appended | KafkaError | DiskError] = []
+    for one in batches:
+        try:
+            outcomes.append(log.append(one, EPOCH))
+        except KafkaError as error:
+            outcomes.append(error)
+    return outcomes
+
+
+def told(outcomes: Sequence[Any]) -> list[Any]:
+    return [
+        outcome[:4] if isinstance(outcome, Appended) else (type(outcome), outcome.message)  # type: ignore[union-attr]
+        for outcome in outcomes
+    ]
+
+
+def files_of(log: Log) -> dict[str, bytes]:
+    log.close()
+    disk = log.caches.disk
+    found = {}
+    for name in disk.listdir(DIRECTORY):
+        file = disk.open(f"{DIRECTORY}/{name}")
+        found[name] = bytes(file.read(0, file.size()))
+        file.close()
+    return found
+
+
+def some_batches(rng: random.Random, sequences: dict[int, int]) -> list[bytearray]:
+    """Of clients without a number, and of producers that repeat themselves, leave gaps, and send more than once."""
+    made = []
+    for _ in range(rng.randint(1, 12)):
+        values = [bytes(rng.choice([1, 40, 300])) for _ in range(rng.choice([1, 1, 1, 3]))]
+        timestamp = NOW_MS + rng.choice([0, 0, 0, 5, 2_000])
+        producer = None
+        number = rng.randrange(8)
+        if number < 5:
+            sequence = max(0, sequences.get(number, 0) + rng.choice([0, 0, 0, 0, 0, -len(values), 2]))
+            producer = (number, 0, sequence)
+            sequences[number] = max(sequences.get(number, 0), sequence + len(values))
+        made.append(batch(*values, timestamp=timestamp, producer=producer))
+    return made
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_the_same_as_one_by_one(seed: int) -> None:
+    rng = random.Random(seed)
+    config = LogConfig(
+        segment_bytes=rng.choice([600, 3_000, 1 << 20]),
+        segment_ms=rng.choice([1_000, 10**9]),
+        index_interval_bytes=rng.choice([0, 200]),
+        segment_index_bytes=rng.choice([60, 1 << 20]),
+    )
+    one, other = open_log(make_host(), config), open_log(make_host(), config)
+    sequences: dict[int, int] = {}
+    for _ in range(rng.randint(1, 10)):
+        batches = some_batches(rng, sequences)
+        copies = [bytearray(one_batch) for one_batch in batches]
+        assert told(append_together(one, batches)) == told(append_each(other, copies))
+        assert one.view.end_offset == other.view.end_offset
+        assert one.producers.producers == other.producers.producers
+        assert [s.base_offset for s in one.segments] == [s.base_offset for s in other.segments]
+    assert files_of(one) == files_of(other)
+
+
+def test_many_batches_are_one_write(monkeypatch: pytest.MonkeyPatch) -> None:
+    log = open_log(make_host())
+    log.append(batch(b"first"), EPOCH)
+    written: list[int] = []
+    write = LogFile.append
+    monkeypatch.setattr(LogFile, "append", lambda self, parts: (written.append(len(parts)), write(self, parts))[1])
+    outcomes = append_together(log, [batch(b"v", producer=(number, 0, 0)) for number in range(20)])
+    assert [outcome.base_offset for outcome in outcomes if isinstance(outcome, Appended)] == list(range(1, 21))
+    assert written == [20]
+    assert log.end_offset == 21
+
+
+def test_copies_of_a_leaders_batches_are_one_write(monkeypatch: pytest.MonkeyPatch) -> None:
+    leader, follower = open_log(make_host()), open_log(make_host())
+    for number in range(10):
+        leader.append(batch(b"%d" % number, producer=(7, 0, number), transactional=number >= 5), EPOCH)
+    leader.append(marker(7, commit=False), EPOCH + 1, Origin.COORDINATOR)
+    found = leader.locate(0, 1 << 20, limit=11, at_least_one=True)
+    records = found.file.read(found.position, found.length)
+    first_bytes = len(batch(b"0", producer=(7, 0, 0)))
+    follower.append_replica(bytearray(records[:first_bytes]))
+    written: list[int] = []
+    write = LogFile.append
+    monkeypatch.setattr(LogFile, "append", lambda self, parts: (written.append(len(parts)), write(self, parts))[1])
+    follower.append_replica(bytearray(records[first_bytes:]))
+    assert written == [10]
+    assert follower.view.end_offset == leader.view.end_offset == 11
+    assert follower.epochs.entries == leader.epochs.entries
+    assert follower.producers.producers == leader.producers.producers
+    assert files_of(follower) == files_of(leader)
+
+
+def test_what_is_refused_does_not_hinder_the_others() -> None:
+    log = open_log(make_host())
+    log.append(batch(b"a", producer=(1, 0, 0)), EPOCH)
+    again = batch(b"a", producer=(1, 0, 0))
+    gap = batch(b"b", producer=(2, 0, 0))
+    log.append(gap, EPOCH)
+    outcomes = append_together(
+        log, [batch(b"x"), batch(b"c", producer=(2, 0, 5)), again, batch(b"b", producer=(1, 0, 1)), batch(b"y")]
+    )
+    assert [getattr(outcome, "base_offset", None) for outcome in outcomes] == [2, None, 0, 3, 4]
+    assert isinstance(outcomes[1], OutOfOrderSequenceNumberError)
+    assert isinstance(outcomes[2], Appended)
+    assert outcomes[2].duplicate
+    assert log.end_offset == 5
+
+
+def test_a_disk_that_fails_is_told_to_all_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    log = open_log(make_host())
+    log.append(batch(b"first"), EPOCH)
+
+    def failing(self: LogFile, parts: object) -> int:
+        raise DiskError("append", self.path, 5)
+
+    monkeypatch.setattr(LogFile, "append", failing)
+    twice = [batch(b"a", producer=(1, 0, 0)), batch(b"b", producer=(1, 0, 1)), batch(b"c")]
+    outcomes = append_together(log, twice)
+    assert all(isinstance(outcome, (DiskError, KafkaStorageError)) for outcome in outcomes), outcomes
+    assert log.end_offset == 1
+    assert log.failure is not None
+
+
+def test_what_cannot_be_taken_in_is_seen_by_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    log = open_log(make_host())
+    log.append(batch(b"first"), EPOCH)
+    apply = LogProducers.apply_batch
+
+    def failing_for_two(self: LogProducers, header: Any, *args: Any) -> None:
+        if header.producer_id == 2:
+            raise MemoryError
+        apply(self, header, *args)
+
+    monkeypatch.setattr(LogProducers, "apply_batch", failing_for_two)
+    outcomes = append_together(log, [batch(b"v", producer=(number, 0, 0)) for number in (1, 2, 3)])
+    assert [type(outcome) for outcome in outcomes] == [KafkaStorageError] * 3
+    assert log.view.end_offset == 1, "the bytes are there, and no other batch may be given their offsets"
+    with pytest.raises(KafkaStorageError):
+        log.append(batch(b"next"), EPOCH)
+
+
+def test_none_at_all() -> None:
+    log = open_log(make_host())
+    nothing: list[Checked] = []
+    assert log.append_together(nothing, EPOCH) == []
+    assert log.end_offset == 0

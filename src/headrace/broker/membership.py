@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Any, Final
 from headrace.broker import controller_requests
 from headrace.broker.dispatch import BROKER_CLIENT_ID
 from headrace.broker.metadata_fetcher import MetadataFetcher
+from headrace.broker.patience import REGISTRATION_TIMEOUT, Patience, StorePatience
 from headrace.broker.peers import PeerConnection, Peers
 from headrace.broker.quorum import Observers
 from headrace.broker.refusals import tells
 from headrace.cluster.brokers import ProducerIdBlock, Registration
 from headrace.cluster.store import Seat, SessionLostError, Store, StoreError, StoreMember
 from headrace.errors import (
-    DuplicateBrokerRegistrationError,
     ErrorCode,
     HeadraceError,
     KafkaError,
@@ -45,7 +45,6 @@ if TYPE_CHECKING:
 log = logging.getLogger("headrace.broker.membership")
 
 ASK_TIMEOUT_S: Final = 30.0
-START_TIMEOUT_S: Final = 60.0
 LEAVE_TIMEOUT_S: Final = 10.0
 _RETRY_S: Final = 0.1
 
@@ -60,6 +59,7 @@ class ClusterMembership:
         self._clock = broker.runtime.clock
         config = broker.started_with
         self._heartbeat_s = config.get_int("broker.heartbeat.interval.ms") / 1000
+        self._registration_s = config.get_int(REGISTRATION_TIMEOUT) / 1000
         self._session_s = config.get_int("broker.session.timeout.ms") / 1000
         self._balance_s = float(config.get_int("leader.imbalance.check.interval.seconds"))
         self.incarnation = broker.incarnation
@@ -89,19 +89,11 @@ class ClusterMembership:
 
     # --- coming
 
-    async def join(self, host: str, port: int) -> None:
+    async def join(self, host: str, port: int, patience: StorePatience) -> None:
         """Let others know of this broker, and stand for election whenever there is no controller."""
         self.member = StoreMember(self._broker.node_id, self.incarnation, host, port)
-        deadline = self._clock.monotonic() + START_TIMEOUT_S
-        while True:
-            try:
-                await self._store.register(self.member)
-                break
-            except DuplicateBrokerRegistrationError:
-                # The one before may have died just now, with its session still alive.
-                if self._clock.monotonic() > deadline:
-                    raise
-                await asyncio.sleep(_RETRY_S)
+        what = f"broker {self.member.node_id} cannot register with the store"
+        await patience.insist(what, lambda: self._store.register(self.member))
         self._start(self._contend())
 
     def _start(self, work: Any) -> None:
@@ -126,25 +118,24 @@ class ClusterMembership:
             log_dirs=list(registration.directories),
             previous_broker_epoch=registration.stopped_in_epoch,
         )
-        deadline = self._clock.monotonic() + START_TIMEOUT_S
-        while True:
-            response = await self.ask_controller(request, timeout_s=START_TIMEOUT_S)
-            is_duplicate = response.error_code == ErrorCode.DUPLICATE_BROKER_REGISTRATION
-            if not is_duplicate or self._clock.monotonic() > deadline:
-                break
-            # The controller may not know yet that the former life's session has given way to ours.
-            await asyncio.sleep(_RETRY_S)
-        if response.error_code:
-            raise error_for(response.error_code, f"The controller does not register broker {registration.node_id}.")
-        epoch: int = response.broker_epoch
-        return epoch
+        patience = Patience(self._clock, self._registration_s, REGISTRATION_TIMEOUT, self._broker.is_start_given_up)
+
+        async def attempt() -> int:
+            response = await self.ask_controller(request, timeout_s=max(_RETRY_S, patience.left_s))
+            if response.error_code:
+                why = error_for(response.error_code)
+                raise error_for(response.error_code, f"the controller refuses it ({why.code.name}): {why}")
+            epoch: int = response.broker_epoch
+            return epoch
+
+        return await patience.insist(f"broker {registration.node_id} is not registered by the controller", attempt)
 
     async def serve(self) -> None:
         """All logs are open: tell the controller from now on, and return once clients are sent here."""
         self._metadata.follower.start(self.fetcher)
         self._start(self._beat())
-        deadline = self._clock.monotonic() + START_TIMEOUT_S
-        while self._is_fenced:
+        deadline = self._clock.monotonic() + self._registration_s
+        while self._is_fenced and not self._broker.is_start_given_up.is_set():
             if self._clock.monotonic() > deadline:
                 log.warning("broker %d is still fenced; it serves when the controller lets it", self.member.node_id)
                 return

@@ -144,6 +144,9 @@ class KazooSession(SessionBase):
                 f"ZooKeeper at {self._hosts} does not let {user or 'this broker'} in: check the user and the password, "
                 "and that it knows SASL (an authProvider in its configuration, a section Server in its JAAS file)"
             ) from error
+        except errors.REFUSED as error:
+            await self._stop()
+            raise errors.translated(error, self._root) from error
         except errors.START as error:
             problem = getattr(self._handler, "problem", "")
             await self._stop()
@@ -186,6 +189,11 @@ class KazooSession(SessionBase):
         while not is_live.wait(_LOOK_S):
             if self._is_refused.is_set():
                 raise AuthFailedError
+            if self._state is SessionState.EXPIRED:
+                # Nobody waits for it any more; whoever closed it may have done so before it was started.
+                client.stop()
+                client.close()
+                raise KazooTimeoutError("The start was given up")
             if self._runtime.clock.monotonic() > deadline:
                 raise KazooTimeoutError("Connection time-out")
 
@@ -343,7 +351,7 @@ class _Errors:
         self.MISSING = exceptions.NoNodeError
         self.ROLLED_BACK = (exceptions.RolledBackError, exceptions.RuntimeInconsistency)
         self._expired = (exceptions.SessionExpiredError, exceptions.AuthFailedError)
-        self._refused = exceptions.NoAuthError
+        self.REFUSED = exceptions.NoAuthError
         self._nodes: tuple[tuple[type[Exception], type[NodeError]], ...] = (
             (exceptions.NoNodeError, NodeMissingError),
             (exceptions.NodeExistsError, NodeExistsError),
@@ -357,7 +365,7 @@ class _Errors:
                 return ours(path)  # type: ignore[call-arg]  # each of them takes the path alone
         if isinstance(error, self._expired):
             return SessionExpiredError("ZooKeeper says that the session is over")
-        if isinstance(error, self._refused):
+        if isinstance(error, self.REFUSED):
             return ZooKeeperRefusedError(
                 f"ZooKeeper does not let this broker at {path}, which was made by another identity: give it that one "
                 "(headrace.zookeeper.digest, or the certificate in zookeeper.ssl.keystore.location)"

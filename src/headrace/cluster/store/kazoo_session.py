@@ -153,7 +153,9 @@ class KazooSession(SessionBase):
             raise ConnectionBrokenError(
                 problem or f"no ZooKeeper answers at {self._hosts} within {self._timeout_s:g} s"
             ) from error
-        self._become(SessionState.CONNECTED)
+        if self._client.connected:
+            # Not if it was lost again meanwhile: kazoo has told of that, and tells when it is back.
+            self._become(SessionState.CONNECTED)
 
     def _make_client(self) -> Any:
         try:

@@ -26,7 +26,6 @@ from headrace.cluster.store import Seat, SessionLostError, Store, StoreError, St
 from headrace.errors import (
     ErrorCode,
     HeadraceError,
-    KafkaError,
     NetworkError,
     NotControllerError,
     RequestTimedOutError,
@@ -47,6 +46,7 @@ log = logging.getLogger("headrace.broker.membership")
 ASK_TIMEOUT_S: Final = 30.0
 LEAVE_TIMEOUT_S: Final = 10.0
 _RETRY_S: Final = 0.1
+_DEFECT_RETRY_S: Final = 1.0
 
 
 class ClusterMembership:
@@ -196,15 +196,22 @@ class ClusterMembership:
                     await self._until_lost(self._store.seat(seat))
                     continue
                 self.observers = Observers()
+                # Who was alive when this broker was the controller before says nothing of now.
+                self._living = {}
                 await self._metadata.take_office(epoch)
                 self._seat_is(Seat(epoch, self.member))
                 await self._rule(epoch)
             except SessionLostError as error:
                 await self._reregister(str(error))
-            except (StoreError, KafkaError) as error:
+            except HeadraceError as error:
                 log.warning("who is the controller is not known for now: %s", error)
                 self._metadata.active.resign(str(error))
                 await asyncio.sleep(_RETRY_S)
+            except Exception as error:
+                # Its seat is taken for as long as its session lives: nobody else would decide anything.
+                log.exception("what this broker does as the controller failed, by a defect: please report it")
+                self._metadata.active.resign(repr(error))
+                await asyncio.sleep(_DEFECT_RETRY_S)
             self._seat_is(None)
 
     async def _until_lost(self, waiting: Awaitable[object]) -> None:
@@ -239,11 +246,14 @@ class ClusterMembership:
                 await self._metadata.follower.catch_up()
                 replicas.resume()
                 return
-            except (StoreError, KafkaError) as error:
+            except HeadraceError as error:
                 if str(error) != said:
                     log.warning("this broker could not register again, and goes on trying: %s", error)
                 said = str(error)
                 await asyncio.sleep(_RETRY_S)
+            except Exception:
+                log.exception("this broker could not register again, by a defect: please report it")
+                await asyncio.sleep(_DEFECT_RETRY_S)
 
     # --- as the controller
 
@@ -350,6 +360,9 @@ class ClusterMembership:
                 if is_connected:
                     log.warning("the controller does not hear of this broker for now: %s", error)
                 is_connected = False
+            except Exception:
+                # Without heartbeats a broker that was fenced stays so for good.
+                log.exception("a heartbeat failed, by a defect: please report it")
             await asyncio.sleep(_RETRY_S if self._is_fenced else self._heartbeat_s)
 
     async def reserve_producer_ids(self) -> ProducerIdBlock:
@@ -396,7 +409,7 @@ class ClusterMembership:
                 if self._metadata.active.is_active:
                     response = await local()
                 elif seat is not None and seat.member.node_id != self.member.node_id:
-                    response = await self.ask_seat(seat, lane, request, left_s, version)
+                    response = await self._ask_remote(seat, lane, request, left_s, version)
             except (NetworkError, NotControllerError, StoreError) as error:
                 reason = str(error)
             if response is not None:
@@ -405,6 +418,15 @@ class ClusterMembership:
                     return response
                 reason = "the one that was asked is none any more"
             await self.changed(min(_RETRY_S, max(left_s, 0.001)))
+
+    async def _ask_remote(
+        self, seat: Seat, lane: PeerConnection, request: Any, left_s: float, version: int | None
+    ) -> Any:
+        try:
+            return await self.ask_seat(seat, lane, request, left_s, version)
+        except RequestTimedOutError as error:
+            # Another request on its connection was late, and has ended it: this one has time left.
+            raise NetworkError(str(error)) from error
 
     async def _see_outcome(self, deadline: float) -> None:
         """Bring the image up to what was decided just now, as far as anyone can be asked for it."""

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from headrace.broker.metadata_fetcher import MetadataFetcher
+from headrace.cluster.image import InconsistentMetadataError
 from headrace.cluster.records import METADATA_TOPIC, METADATA_TOPIC_ID
 from headrace.cluster.store import Seat, StoreMember
 from headrace.cluster.store.model import ModelSession
@@ -267,6 +268,121 @@ def test_what_the_controller_takes_long_for_is_not_broken_off_by_a_look_at_the_m
         looking = asyncio.ensure_future(other.request(DescribeQuorumRequest(topics=asked), 2, 60.0))
         creating = asyncio.ensure_future(create(cluster, through, "slow"))
         assert (await looking).error_code == ErrorCode.NONE
+        assert await creating == ErrorCode.NONE
+
+    run_several(main)
+
+
+def test_whoever_passes_a_request_on_has_its_outcome_when_it_answers_however_far_behind_it_was() -> None:
+    async def main(cluster: SeveralBrokers) -> None:
+        controller = await controller_of(cluster)
+        behind = cluster.other_than(controller)
+        third = cluster.other_than(controller, behind)
+        follower = cluster.running(behind).metadata.follower
+        await follower.close()  # it learns nothing by itself
+        for number in range(5):
+            assert await create(cluster, third, f"t{number}") == ErrorCode.NONE
+        assert "t0" not in cluster.running(behind).image.topics
+        assert await create(cluster, behind, "last") == ErrorCode.NONE
+        assert "last" in cluster.running(behind).image.topics
+
+    # One decision an answer.
+    run_several(main, settings={"controller.quorum.fetch.max.bytes": "1", "broker.heartbeat.interval.ms": "100000"})
+
+
+# --- defects
+
+
+def test_a_broker_goes_on_following_after_a_defect() -> None:
+    """Whoever stops following would lead and serve what it must not, and nobody would notice."""
+
+    async def main(cluster: SeveralBrokers) -> None:
+        controller = await controller_of(cluster)
+        hurt = cluster.running(cluster.other_than(controller))
+        fails = ["fetched", "read"]
+        take = hurt.metadata.follower._take
+
+        async def failing(reading: Any) -> None:
+            if reading.records and fails:
+                raise ValueError(f"a defect with what was {fails.pop(0)}")
+            await take(reading)
+
+        hurt.metadata.follower._take = failing  # type: ignore[method-assign]
+        assert await create(cluster, controller, "t") == ErrorCode.NONE
+        await cluster.until(all_know(cluster, "t"), 10.0)
+        assert not fails
+
+    run_several(main)
+
+
+@pytest.mark.parametrize("what", ["fencing", "an image that does not fit"])
+def test_a_controller_goes_on_after_a_defect(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has the seat for as long as its session lives: nobody else would do it."""
+
+    async def main(cluster: SeveralBrokers) -> None:
+        controller = await controller_of(cluster)
+        await asyncio.sleep(3.0)
+        active = cluster.running(controller).controller
+        original, failures = active.fence_broker, []
+        error: Exception = ValueError("a defect") if what == "fencing" else InconsistentMetadataError("it does not fit")
+
+        def failing(image: Any, node_id: int) -> Any:
+            if not failures:
+                failures.append(node_id)
+                raise error
+            return original(image, node_id)
+
+        monkeypatch.setattr(active, "fence_broker", failing)
+        dead = cluster.other_than(controller)
+        cluster.brokers[dead].kill()
+        await cluster.until(lambda: all(broker.image.brokers[dead].fenced for broker in cluster.alive))
+        assert failures == [dead]
+
+    run_several(main)
+
+
+def test_a_broker_goes_on_with_its_heartbeats_after_a_defect(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main(cluster: SeveralBrokers) -> None:
+        controller = await controller_of(cluster)
+        hurt = cluster.running(cluster.other_than(controller)).membership
+        assert hurt is not None
+        original, told = hurt._heartbeat, []
+
+        def failing(**given: bool) -> Any:
+            told.append(1)
+            if len(told) == 1:
+                raise ValueError("a defect")
+            return original(**given)
+
+        monkeypatch.setattr(hurt, "_heartbeat", failing)
+        await cluster.until(lambda: len(told) > 2)
+
+    run_several(main)
+
+
+def test_no_broker_is_ahead_of_the_controller_in_what_is_told_of_the_quorum() -> None:
+    async def main(cluster: SeveralBrokers) -> None:
+        controller = await controller_of(cluster)
+        replicas = cluster.running(controller).replicas
+        may_follow = asyncio.Event()
+        original = replicas.follow
+
+        async def held(changes: Any) -> None:
+            await may_follow.wait()
+            await original(changes)
+
+        replicas.follow = held  # type: ignore[method-assign]
+        creating = asyncio.ensure_future(create(cluster, controller, "slow"))
+        others = [broker for broker in cluster.alive if broker.node_id != controller]
+        await cluster.until(lambda: all("slow" in broker.image.topics for broker in others))
+        await asyncio.sleep(1.0)  # until they have fetched from there
+        asked = [QuorumTopic(topic_name=METADATA_TOPIC, partitions=[QuorumPartition(partition_index=0)])]
+        other = Client(cluster.simulation, "another-client", f"broker-{controller}")
+        answer = await other.request(DescribeQuorumRequest(topics=asked), 2)
+        [told] = answer.topics[0].partitions
+        assert len(told.observers) == 2
+        assert {seen.log_end_offset for seen in told.observers} == {told.high_watermark}
+        may_follow.set()
         assert await creating == ErrorCode.NONE
 
     run_several(main)

@@ -18,13 +18,13 @@ from headrace.cluster.controller import Controller
 from headrace.cluster.decision import Decision
 from headrace.cluster.image import Endpoint, Image, partition_record
 from headrace.cluster.records import MetadataRecord, RemoveTopicRecord, TopicRecord
-from headrace.cluster.store import OutcomeUnknownError, Store, StoreMember, StoreUnavailableError
+from headrace.cluster.store import OutcomeUnknownError, Store, StoreError, StoreMember, StoreUnavailableError
 from headrace.cluster.store.local import LocalStore
 from headrace.cluster.store.metadata_log import MetadataLog
 from headrace.errors import ErrorCode, KafkaStorageError, NotControllerError
 from headrace.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from headrace.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
-from headrace.runtime import DiskError, Runtime
+from headrace.runtime import DiskError, OverloadedError, Runtime
 from headrace.runtime.simulated import Simulation
 
 
@@ -248,6 +248,70 @@ def test_nothing_is_decided_on_less_than_was_appended() -> None:
         assert world.follower.image.topics["b"].topic_id == first
         seen = await world.service.propose(lambda image: Decision(image.topics["b"].topic_id))
         assert seen == second == world.follower.image.topics["b"].topic_id
+
+    run(main)
+
+
+@pytest.mark.parametrize(
+    ("failure", "code"),
+    [
+        (KafkaStorageError("no room"), ErrorCode.KAFKA_STORAGE_ERROR),
+        (DiskError("rename", "/data", 5), ErrorCode.KAFKA_STORAGE_ERROR),
+        (OverloadedError("too much waits for the disk"), ErrorCode.KAFKA_STORAGE_ERROR),
+        (StoreUnavailableError("it is away"), ErrorCode.KAFKA_STORAGE_ERROR),
+        (ValueError("a defect"), ErrorCode.NONE),
+    ],
+    ids=repr,
+)
+def test_whoever_asked_is_answered_whatever_this_broker_fails_with_and_it_is_made_up_for(
+    failure: Exception, code: ErrorCode
+) -> None:
+    """What was decided is in the store, and in the image: so it is told to logs and coordinators, too, if later."""
+
+    async def main(world: World) -> None:
+        seen: list[str] = []
+        world.follower.follow(lambda changes: seen.extend(topic.name for topic, _, _ in changes.partitions))
+        assert await world.create("a") == ErrorCode.NONE
+        world.replicas.failure = failure
+        assert await asyncio.wait_for(world.create("b"), 10) == code
+        assert await asyncio.wait_for(world.create("b"), 10) == ErrorCode.TOPIC_ALREADY_EXISTS
+        assert await asyncio.wait_for(world.create("c"), 10) == ErrorCode.NONE
+        assert seen == ["a", "a", "b", "b", "c", "c"]
+        made = [name for _, partitions in world.replicas.told for name, _, _ in partitions]
+        # What fails by a defect would fail again: nothing else is held up by it.
+        assert made == (["a", "a", "b", "b", "c", "c"] if code else ["a", "a", "c", "c"])
+
+    run(main)
+
+
+@pytest.mark.parametrize("failure", [ValueError("a defect"), StoreError("it does not let this broker write")], ids=repr)
+def test_whoever_asked_is_answered_whatever_the_store_fails_with(failure: Exception) -> None:
+    async def main(world: World) -> None:
+        world.store.failure = failure
+        assert await asyncio.wait_for(world.create("a"), 10) != ErrorCode.NONE
+        world.store.failure = None
+        assert await asyncio.wait_for(world.create("a"), 10) == ErrorCode.NONE
+
+    run(main)
+
+
+def test_a_snapshot_that_nobody_waits_for_any_more_holds_up_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main(world: World) -> None:
+        may_go_on = asyncio.Event()
+
+        async def slow(image: Image, epoch: int) -> None:
+            await may_go_on.wait()
+
+        monkeypatch.setattr(world.store, "snapshot_due", True, raising=False)
+        monkeypatch.setattr(world.store, "take_snapshot", slow, raising=False)
+        taking = asyncio.ensure_future(world.service.take_snapshot_if_due())
+        await asyncio.sleep(1)
+        creating = asyncio.ensure_future(world.create("a"))
+        taking.cancel()
+        await asyncio.sleep(1)
+        may_go_on.set()
+        assert await asyncio.wait_for(creating, 10) == ErrorCode.NONE
+        assert await asyncio.wait_for(world.create("b"), 10) == ErrorCode.NONE
 
     run(main)
 

@@ -75,6 +75,18 @@ def test_it_forgets_whole_groups_when_there_is_too_much() -> None:
     assert read(tail, 116) == []
 
 
+def test_it_forgets_what_is_large_however_few_records_it_is() -> None:
+    tail = MetadataTail(epoch=1, bytes_max=100_000)
+    for number in range(6):
+        tail.appended(number + 1, records(number, 1, size=30_000))
+    assert (tail.begin_offset, tail.end_offset) == (3, 6)
+    assert read(tail, 2) is None
+    assert read(tail, 3) == [3, 4, 5]
+    tail.appended(10, records(6, 4, size=30_000))
+    assert read(tail, 9) is None
+    assert read(tail, 10) == []
+
+
 def test_an_answer_with_a_gap_or_of_a_later_epoch_is_refused() -> None:
     tail = MetadataTail(epoch=3)
     tail.appended(5, records(0, 5))

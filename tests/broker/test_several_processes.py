@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import re
+import signal
 import socket
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -13,7 +16,7 @@ from tests.waiting import eventually
 
 from headrace.errors import ErrorCode
 from headrace.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
-from headrace.testing import BrokerProcess, ZooKeeperNotFoundError, ZooKeeperProcess
+from headrace.testing import BrokerDidNotStartError, BrokerProcess, ZooKeeperNotFoundError, ZooKeeperProcess
 
 from . import raw
 from .raw import RawClient
@@ -86,6 +89,44 @@ def test_processes_that_share_a_zookeeper_go_on_when_the_controller_is_killed(tm
         live_through_a_kill(tmp_path, shared)
     finally:
         zookeeper.kill()
+
+
+@pytest.mark.slow
+def test_brokers_start_before_their_zookeeper_does_and_can_be_stopped_while_they_wait(tmp_path: Path) -> None:
+    pytest.importorskip("kazoo")
+    zookeeper = ZooKeeperProcess(tmp_path / "zookeeper")
+    shared = {"zookeeper.connect": f"{zookeeper.address}/kafka", "zookeeper.session.timeout.ms": "1500"}
+    brokers = [BrokerProcess(tmp_path / str(number), {"node.id": str(number)} | shared) for number in (1, 2)]
+
+    def is_trying(broker: BrokerProcess) -> bool:
+        return "goes on trying" in broker.output()
+
+    with contextlib.ExitStack() as stack:
+        stack.callback(zookeeper.kill)
+        pool = stack.enter_context(ThreadPoolExecutor(len(brokers)))
+        for broker in brokers:
+            stack.callback(broker.kill)
+        starting = [pool.submit(broker.start) for broker in brokers]
+        eventually(lambda: all(map(is_trying, brokers)), timeout_s=30)
+        try:
+            zookeeper.start()
+        except ZooKeeperNotFoundError as error:
+            for broker in brokers:
+                broker.kill()
+            pytest.skip(str(error))
+        for started in starting:
+            started.result()
+        eventually(lambda: len(metadata(brokers[0]).brokers) == 2, timeout_s=60)
+        assert brokers[1].stop() == 0, brokers[1].output()
+        # It is there and says nothing: a broker waits for it too, and ends when it is asked to.
+        zookeeper.pause()
+        brokers[1].output_path.unlink()
+        again = pool.submit(brokers[1].start)
+        eventually(lambda: is_trying(brokers[1]), timeout_s=30)
+        os.kill(brokers[1].pid, signal.SIGTERM)
+        with pytest.raises(BrokerDidNotStartError, match="ended with 0"):
+            again.result()
+        zookeeper.resume()
 
 
 def received(zookeeper: ZooKeeperProcess) -> int:

@@ -14,7 +14,14 @@ from pathlib import Path
 
 import pytest
 
-from headrace.cluster.store import OutcomeUnknownError, SessionLostError, StoreUnavailableError, WrongClusterError
+from headrace.cluster.image import Image
+from headrace.cluster.store import (
+    OutcomeUnknownError,
+    SessionLostError,
+    StoreUnavailableError,
+    WrongClusterError,
+    fold,
+)
 from headrace.cluster.store.directory_session import DirectorySession
 from headrace.cluster.store.model import Faults, ModelSession, ZooKeeperModel
 from headrace.cluster.store.node_store import NodeStore
@@ -87,6 +94,30 @@ def test_one_new_record_is_read_with_few_questions(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(ModelSession, "get", count)
     run_model(main)
+
+
+def test_whoever_was_ahead_of_its_server_reads_on_after_a_snapshot() -> None:
+    """A broker has from the controller what its server does not show yet. A snapshot up to there removes what came
+    next on that server."""
+
+    async def main(home: Home) -> None:
+        home, model = of_model(home)
+        async with opened(home) as writer, opened(home) as reader:
+            epoch = await won(writer)
+            await reader.read_from(0, latest=True)
+            model.faults = Faults(lag_s_max=1e6)
+            for number in range(10):
+                end = await writer.append_if_epoch(epoch, topic(number))
+            assert told(await reader.read_from(end)) == []
+            image = Image()
+            fold(await writer.read_from(0), image)
+            await writer.take_snapshot(image, epoch)
+            assert told(await asyncio.wait_for(reader.read_from(end, latest=True), 10)) == []
+            await writer.append_if_epoch(epoch, topic(10))
+            assert told(await asyncio.wait_for(reader.read_from(end, latest=True), 10)) == topic(10)
+
+    for seed in range(10):
+        run_model(main, seed)
 
 
 @pytest.mark.parametrize("faults", [Faults(loss_before=0.5), Faults(loss_after=0.5)])

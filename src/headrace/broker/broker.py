@@ -22,6 +22,7 @@ from headrace.broker.maintenance import Maintenance
 from headrace.broker.membership import ClusterMembership
 from headrace.broker.metadata_service import MetadataService
 from headrace.broker.partition import Partition
+from headrace.broker.patience import StorePatience
 from headrace.broker.pipeline import RequestPipeline
 from headrace.broker.produce_at_once import TurnAppends
 from headrace.broker.producer_ids import ProducerIds
@@ -124,6 +125,7 @@ class Broker:
         self.membership: ClusterMembership | None = None
         self.incarnation = runtime.uuid()
         self._started = False
+        self.is_start_given_up = asyncio.Event()
         self._waiting: asyncio.Task[None] | None = None
         self._directory_reports = DirectoryReports(self)
 
@@ -230,13 +232,15 @@ class Broker:
         config = self.started_with
         store = self._shared_store or startup.shared_store(self.runtime, config)
         cluster_id, number = None, None
+        patience: StorePatience | None = None
         if store is not None:
             found, number = await self.runtime.offload(startup.known_identity, self.runtime, config)
             self._to_close.append(store.close)
             self._started = True
-            cluster_id = await self._opened(store.open(found))
+            patience = StorePatience(self.runtime.clock, config, store, self.is_start_given_up)
+            cluster_id = await self._opened(patience.open(found))
             if number is None and config.node_id < 0:
-                number = await self._opened(store.new_number(config.get_int("reserved.broker.max.id")))
+                number = await self._opened(self._new_number(store, patience))
                 log.info("this broker is given the number %d", number)
         self.directories = await self._opened(
             self.runtime.offload(startup.open_directories, self.runtime, config, cluster_id, number)
@@ -261,16 +265,16 @@ class Broker:
             self._to_close += [self.metadata.close, self.replicas.close, self.replication.close]
             self._to_close.append(self._directory_reports.close)
             self.answers = Answers(self.metadata.image, self.cluster_id)
-            await self.metadata.open()
+            await self._open_metadata(patience)
             self.metadata.follow(self._follow)
             self.metadata.follow(self.replication.follow)
             self.replication.throttles.follow(Changes())
             await self._listen()
-            if is_alone:
+            if patience is None:
                 self.answers.controller_id = self.node_id
                 await self.metadata.win()
             else:
-                await self._join(store)
+                await self._join(store, patience)
             loop = asyncio.get_running_loop()
             self.directories.on_offline = functools.partial(_tell, loop, self._directory_failed)
             logs = await startup.open_logs(self)
@@ -314,14 +318,28 @@ class Broker:
                 await self._to_close.pop()()
             raise
 
-    async def _join(self, store: Store) -> None:
+    async def _new_number(self, store: Store, patience: StorePatience) -> int:
+        reserved = self.started_with.get_int("reserved.broker.max.id")
+        return await patience.insist("this broker is given no number", lambda: store.new_number(reserved))
+
+    async def _open_metadata(self, patience: StorePatience | None) -> None:
+        if patience is None:
+            await self.metadata.open()
+        else:
+            await patience.insist(f"broker {self.node_id} cannot read its metadata", self.metadata.open)
+
+    def give_up_start(self) -> None:
+        """Wait no longer for a store or a controller that `start` waits for; what else it is at goes on."""
+        self.is_start_given_up.set()
+
+    async def _join(self, store: Store, patience: StorePatience) -> None:
         """Become one of several brokers, and know who is the controller, if anyone is."""
         self.membership = ClusterMembership(self, store)
         self.metadata.ask_controller = self.membership.ask_controller
         self.replication.ask_controller = self.membership.ask_controller
         self._to_close.append(self.membership.close)
         first = self.listener_settings[0]
-        await self.membership.join(first.advertised_host, first.public_port)
+        await self.membership.join(first.advertised_host, first.public_port, patience)
 
     async def _register(self, registration: Registration) -> int:
         if self.membership is not None:

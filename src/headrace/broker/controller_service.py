@@ -19,7 +19,6 @@ from headrace.broker.refusals import refuse, refuse_topics
 from headrace.broker.replicas import Replicas
 from headrace.cluster.decision import Decision
 from headrace.cluster.image import Image
-from headrace.cluster.records import MetadataRecord
 from headrace.cluster.store import (
     OutcomeUnknownError,
     SessionLostError,
@@ -27,12 +26,15 @@ from headrace.cluster.store import (
     StoreError,
     StoreUnavailableError,
 )
+from headrace.cluster.store.batches import RecordGroup
 from headrace.errors import (
+    HeadraceError,
     KafkaError,
     KafkaStorageError,
     NotControllerError,
     RequestTimedOutError,
     StaleControllerEpochError,
+    UnknownServerError,
 )
 from headrace.runtime import DiskError
 
@@ -131,10 +133,13 @@ class ControllerService:
 
     async def _know_what_was_appended(self) -> None:
         """After this broker failed with what it had appended, that is read again: nothing is decided without it."""
-        while self._image is None and self._follower.image.offset < self.tail.end_offset:
+        follower = self._follower
+        while self._image is None and (follower.image.offset < self.tail.end_offset or follower.is_behind_image):
             try:
-                await self._follower.catch_up()
-            except StoreError as error:
+                await follower.catch_up()
+            except KafkaError:
+                raise
+            except HeadraceError as error:
                 raise RequestTimedOutError(f"The metadata cannot be changed for now: {error}") from error
             if not self.is_active:
                 raise NotControllerError("This broker is no longer the controller.")
@@ -163,11 +168,21 @@ class ControllerService:
         try:
             while self._waiting:
                 batch = self._next_batch()
-                records = [record for proposal in batch for record in proposal.decision.records]
+                records = RecordGroup([record for proposal in batch for record in proposal.decision.records])
                 try:
                     await self._append(records)
                 except KafkaError as error:
                     self._give_up(error, batch)
+                    continue
+                except HeadraceError as error:
+                    # It is written; what this broker failed with is tried again before anything else is decided.
+                    log.error("the metadata is changed, and this broker could not follow it yet: %s", error)
+                    self._give_up(KafkaStorageError(f"The metadata is changed, but not followed yet: {error}"), batch)
+                    continue
+                except Exception as error:
+                    # Those who asked must not be left waiting.
+                    log.error("the metadata could not be changed, by a defect: please report it", exc_info=error)
+                    self._give_up(UnknownServerError(f"The metadata could not be changed: {error!r}"), batch)
                     continue
                 for proposal in batch:
                     if not proposal.done.done():
@@ -185,7 +200,7 @@ class ControllerService:
         batch, self._waiting = self._waiting[:count], self._waiting[count:]
         return batch
 
-    async def _append(self, records: list[MetadataRecord]) -> None:
+    async def _append(self, records: RecordGroup) -> None:
         """Write records and let this broker follow them; raises why they are not written."""
         if not records:
             return
@@ -238,5 +253,7 @@ class ControllerService:
             if not done.done():
                 done.set_exception(error)
         else:
-            done.set_result(None)
+            # Nobody may wait for it any more; those behind have their turn all the same.
+            if not done.done():
+                done.set_result(None)
         await self._write()

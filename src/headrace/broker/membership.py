@@ -17,16 +17,15 @@ from typing import TYPE_CHECKING, Any, Final
 from headrace.broker import controller_requests
 from headrace.broker.dispatch import BROKER_CLIENT_ID
 from headrace.broker.metadata_fetcher import MetadataFetcher
+from headrace.broker.patience import REGISTRATION_TIMEOUT, Patience, StorePatience
 from headrace.broker.peers import PeerConnection, Peers
 from headrace.broker.quorum import Observers
 from headrace.broker.refusals import tells
 from headrace.cluster.brokers import ProducerIdBlock, Registration
 from headrace.cluster.store import Seat, SessionLostError, Store, StoreError, StoreMember
 from headrace.errors import (
-    DuplicateBrokerRegistrationError,
     ErrorCode,
     HeadraceError,
-    KafkaError,
     NetworkError,
     NotControllerError,
     RequestTimedOutError,
@@ -45,9 +44,9 @@ if TYPE_CHECKING:
 log = logging.getLogger("headrace.broker.membership")
 
 ASK_TIMEOUT_S: Final = 30.0
-START_TIMEOUT_S: Final = 60.0
 LEAVE_TIMEOUT_S: Final = 10.0
 _RETRY_S: Final = 0.1
+_DEFECT_RETRY_S: Final = 1.0
 
 
 class ClusterMembership:
@@ -60,6 +59,7 @@ class ClusterMembership:
         self._clock = broker.runtime.clock
         config = broker.started_with
         self._heartbeat_s = config.get_int("broker.heartbeat.interval.ms") / 1000
+        self._registration_s = config.get_int(REGISTRATION_TIMEOUT) / 1000
         self._session_s = config.get_int("broker.session.timeout.ms") / 1000
         self._balance_s = float(config.get_int("leader.imbalance.check.interval.seconds"))
         self.incarnation = broker.incarnation
@@ -89,19 +89,11 @@ class ClusterMembership:
 
     # --- coming
 
-    async def join(self, host: str, port: int) -> None:
+    async def join(self, host: str, port: int, patience: StorePatience) -> None:
         """Let others know of this broker, and stand for election whenever there is no controller."""
         self.member = StoreMember(self._broker.node_id, self.incarnation, host, port)
-        deadline = self._clock.monotonic() + START_TIMEOUT_S
-        while True:
-            try:
-                await self._store.register(self.member)
-                break
-            except DuplicateBrokerRegistrationError:
-                # The one before may have died just now, with its session still alive.
-                if self._clock.monotonic() > deadline:
-                    raise
-                await asyncio.sleep(_RETRY_S)
+        what = f"broker {self.member.node_id} cannot register with the store"
+        await patience.insist(what, lambda: self._store.register(self.member))
         self._start(self._contend())
 
     def _start(self, work: Any) -> None:
@@ -126,25 +118,24 @@ class ClusterMembership:
             log_dirs=list(registration.directories),
             previous_broker_epoch=registration.stopped_in_epoch,
         )
-        deadline = self._clock.monotonic() + START_TIMEOUT_S
-        while True:
-            response = await self.ask_controller(request, timeout_s=START_TIMEOUT_S)
-            is_duplicate = response.error_code == ErrorCode.DUPLICATE_BROKER_REGISTRATION
-            if not is_duplicate or self._clock.monotonic() > deadline:
-                break
-            # The controller may not know yet that the former life's session has given way to ours.
-            await asyncio.sleep(_RETRY_S)
-        if response.error_code:
-            raise error_for(response.error_code, f"The controller does not register broker {registration.node_id}.")
-        epoch: int = response.broker_epoch
-        return epoch
+        patience = Patience(self._clock, self._registration_s, REGISTRATION_TIMEOUT, self._broker.is_start_given_up)
+
+        async def attempt() -> int:
+            response = await self.ask_controller(request, timeout_s=max(_RETRY_S, patience.left_s))
+            if response.error_code:
+                why = error_for(response.error_code)
+                raise error_for(response.error_code, f"the controller refuses it ({why.code.name}): {why}")
+            epoch: int = response.broker_epoch
+            return epoch
+
+        return await patience.insist(f"broker {registration.node_id} is not registered by the controller", attempt)
 
     async def serve(self) -> None:
         """All logs are open: tell the controller from now on, and return once clients are sent here."""
         self._metadata.follower.start(self.fetcher)
         self._start(self._beat())
-        deadline = self._clock.monotonic() + START_TIMEOUT_S
-        while self._is_fenced:
+        deadline = self._clock.monotonic() + self._registration_s
+        while self._is_fenced and not self._broker.is_start_given_up.is_set():
             if self._clock.monotonic() > deadline:
                 log.warning("broker %d is still fenced; it serves when the controller lets it", self.member.node_id)
                 return
@@ -205,15 +196,22 @@ class ClusterMembership:
                     await self._until_lost(self._store.seat(seat))
                     continue
                 self.observers = Observers()
+                # Who was alive when this broker was the controller before says nothing of now.
+                self._living = {}
                 await self._metadata.take_office(epoch)
                 self._seat_is(Seat(epoch, self.member))
                 await self._rule(epoch)
             except SessionLostError as error:
                 await self._reregister(str(error))
-            except (StoreError, KafkaError) as error:
+            except HeadraceError as error:
                 log.warning("who is the controller is not known for now: %s", error)
                 self._metadata.active.resign(str(error))
                 await asyncio.sleep(_RETRY_S)
+            except Exception as error:
+                # Its seat is taken for as long as its session lives: nobody else would decide anything.
+                log.exception("what this broker does as the controller failed, by a defect: please report it")
+                self._metadata.active.resign(repr(error))
+                await asyncio.sleep(_DEFECT_RETRY_S)
             self._seat_is(None)
 
     async def _until_lost(self, waiting: Awaitable[object]) -> None:
@@ -248,11 +246,14 @@ class ClusterMembership:
                 await self._metadata.follower.catch_up()
                 replicas.resume()
                 return
-            except (StoreError, KafkaError) as error:
+            except HeadraceError as error:
                 if str(error) != said:
                     log.warning("this broker could not register again, and goes on trying: %s", error)
                 said = str(error)
                 await asyncio.sleep(_RETRY_S)
+            except Exception:
+                log.exception("this broker could not register again, by a defect: please report it")
+                await asyncio.sleep(_DEFECT_RETRY_S)
 
     # --- as the controller
 
@@ -359,6 +360,9 @@ class ClusterMembership:
                 if is_connected:
                     log.warning("the controller does not hear of this broker for now: %s", error)
                 is_connected = False
+            except Exception:
+                # Without heartbeats a broker that was fenced stays so for good.
+                log.exception("a heartbeat failed, by a defect: please report it")
             await asyncio.sleep(_RETRY_S if self._is_fenced else self._heartbeat_s)
 
     async def reserve_producer_ids(self) -> ProducerIdBlock:
@@ -405,7 +409,7 @@ class ClusterMembership:
                 if self._metadata.active.is_active:
                     response = await local()
                 elif seat is not None and seat.member.node_id != self.member.node_id:
-                    response = await self.ask_seat(seat, lane, request, left_s, version)
+                    response = await self._ask_remote(seat, lane, request, left_s, version)
             except (NetworkError, NotControllerError, StoreError) as error:
                 reason = str(error)
             if response is not None:
@@ -414,6 +418,15 @@ class ClusterMembership:
                     return response
                 reason = "the one that was asked is none any more"
             await self.changed(min(_RETRY_S, max(left_s, 0.001)))
+
+    async def _ask_remote(
+        self, seat: Seat, lane: PeerConnection, request: Any, left_s: float, version: int | None
+    ) -> Any:
+        try:
+            return await self.ask_seat(seat, lane, request, left_s, version)
+        except RequestTimedOutError as error:
+            # Another request on its connection was late, and has ended it: this one has time left.
+            raise NetworkError(str(error)) from error
 
     async def _see_outcome(self, deadline: float) -> None:
         """Bring the image up to what was decided just now, as far as anyone can be asked for it."""

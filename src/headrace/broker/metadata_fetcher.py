@@ -99,7 +99,7 @@ def _partition_of(answer: FetchResponse) -> PartitionData:
 
 def reading_of(offset: int, data: PartitionData, epoch: int) -> Reading:
     """The records of an answer from an offset on, without a gap."""
-    reading = Reading(end_offset=offset, epoch=epoch)
+    reading = Reading(end_offset=offset, epoch=epoch, log_end=data.high_watermark)
     for batch in checked_batches(data.records or b"", _WHERE):
         header = batch.header()
         if header.base_offset > reading.end_offset:

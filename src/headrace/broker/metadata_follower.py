@@ -49,6 +49,8 @@ class MetadataFollower:
         self._following: list[asyncio.Task[None]] = []
         #: The latest epoch of a controller that anything here is of.
         self.epoch = -1
+        # What the image has and the logs do not, since something failed on the way: told before anything else.
+        self._untold: list[Changes] = []
         # Whether the controller tells what is new, so that nobody has to look into the store.
         self._is_fetching = False
         self._turned = asyncio.Event()
@@ -94,6 +96,11 @@ class MetadataFollower:
                     log.info("the metadata is read from the store for now: %s", error)
                 self._set_fetching(False)
                 await fetcher.changed(_RETRY_S)
+            except Exception:
+                # Whoever does not follow the metadata leads and follows what it must not, and nobody notices.
+                log.exception("the metadata could not be taken from the controller, by a defect: please report it")
+                self._set_fetching(False)
+                await fetcher.changed(_RETRY_S)
 
     async def take_from(self, fetcher: MetadataFetcher) -> bool:
         """Take all that the controller has appended by now, if it is another broker that gives it.
@@ -101,19 +108,24 @@ class MetadataFollower:
         Neither behind what waits nor behind what the controller takes long for: each has a connection of its own.
         """
         try:
-            await self._take_fetched(fetcher, 0.0, PeerConnection.OUTCOMES)
+            # A lot of it comes in several answers; what is appended meanwhile need not be waited for.
+            end = await self._take_fetched(fetcher, 0.0, PeerConnection.OUTCOMES)
+            while self.image.offset < end:
+                await self._take_fetched(fetcher, 0.0, PeerConnection.OUTCOMES)
         except HeadraceError:
             return False
         return True
 
     async def _take_fetched(
         self, fetcher: MetadataFetcher, wait_s: float, lane: PeerConnection = PeerConnection.METADATA
-    ) -> None:
+    ) -> int:
+        """Take what the controller answers; the offset that its log ended at."""
         reading = await fetcher.fetch(self.image.offset, self.epoch, wait_s=wait_s, lane=lane)
         async with self._lock:
             # Some of it may have come by another way meanwhile.
             reading.records = [entry for entry in reading.records if entry[0] >= self.image.offset]
             await self._take(reading)
+        return reading.log_end
 
     def _set_fetching(self, is_fetching: bool) -> None:
         if is_fetching != self._is_fetching:
@@ -140,6 +152,9 @@ class MetadataFollower:
                 await asyncio.sleep(_RETRY_S)
             except HeadraceError as error:
                 log.error("the metadata cannot be followed, and is tried again: %s", error)
+                await asyncio.sleep(_RETRY_S)
+            except Exception:
+                log.exception("the metadata could not be taken from the store, by a defect: please report it")
                 await asyncio.sleep(_RETRY_S)
 
     async def _grown_or_turned(self) -> None:
@@ -171,7 +186,13 @@ class MetadataFollower:
             elif self.image.offset < base_offset + len(records):
                 await self._take(await self._store.read_from(self.image.offset, latest=True))
 
+    @property
+    def is_behind_image(self) -> bool:
+        """Whether something failed with what the image has, and is to be tried again."""
+        return bool(self._untold)
+
     async def _take(self, reading: Reading) -> None:
+        await self._tell_untold()
         image = self.image
         self.epoch = max(self.epoch, reading.epoch)
         if reading.snapshot is not None:
@@ -191,9 +212,26 @@ class MetadataFollower:
         image.offset = max(image.offset, reading.end_offset)
 
     async def _tell(self, changes: Changes) -> None:
-        await self._replicas.follow(changes)
-        for follower in self._followers:
-            follower(changes)
+        """Let the logs agree with the image, then tell whoever follows. What fails is told again before the rest."""
+        self._untold.append(changes)
+        await self._tell_untold()
+
+    async def _tell_untold(self) -> None:
+        while self._untold:
+            changes = self._untold[0]
+            try:
+                await self._replicas.follow(changes)
+            except HeadraceError:
+                raise  # too much waits for the disk, say
+            except Exception:
+                # It would fail in the same way again, and nothing that comes later would be followed.
+                log.exception("the logs could not be brought in step with the metadata, by a defect: please report it")
+            self._untold.pop(0)
+            for follower in self._followers:
+                try:
+                    follower(changes)
+                except Exception:
+                    log.exception("a change of the metadata was not followed, by a defect: please report it")
 
     async def make_waiting(self) -> None:
         """Make the logs for which there were no descriptors, if there are now."""

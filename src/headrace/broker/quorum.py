@@ -81,7 +81,8 @@ def describe(broker: Broker, request: DescribeQuorumRequest) -> DescribeQuorumRe
 
 
 def _state(broker: Broker) -> QuorumPartitionState:
-    end, now_ms = broker.image.offset, broker.runtime.clock.now_ms()
+    # What the store has acknowledged: others may have fetched it before it is in the image here.
+    end, now_ms = broker.metadata.active.tail.end_offset, broker.runtime.clock.now_ms()
     leader = QuorumReplica(
         replica_id=broker.node_id,
         log_end_offset=end,

@@ -184,6 +184,7 @@ def _in_use(error: BaseException) -> bool:
 
 async def _serve(settings: dict[str, RawValue]) -> None:
     from headrace.broker.broker import Broker
+    from headrace.broker.patience import StartGivenUpError
     from headrace.cluster.broker_config import BrokerConfig
     from headrace.log.cleaner_process import InProcess
     from headrace.runtime import raise_descriptor_limit, real_runtime
@@ -202,8 +203,12 @@ async def _serve(settings: dict[str, RawValue]) -> None:
         waiting = loop.create_task(stopping.wait())
         await asyncio.wait((starting, waiting), return_when=asyncio.FIRST_COMPLETED)
         try:
-            # A signal in the middle of a start waits for its end: half a recovery would have to be done again.
-            await starting
+            if stopping.is_set():
+                # Whatever it does goes on to its end: half a recovery would have to be done again. What it waits for
+                # is not waited for.
+                broker.give_up_start()
+            with contextlib.suppress(StartGivenUpError):
+                await starting
             # What is there now stays: the collector need not look through all of it, with everyone waiting, again.
             gc.freeze()
             if not stopping.is_set():

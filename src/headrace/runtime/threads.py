@@ -58,6 +58,10 @@ class ThreadPool:
         self._queue.put((future, fn, args))
         return future
 
+    @property
+    def is_closed(self) -> bool:
+        return self._closed
+
     async def close(self) -> None:
         self._closed = True
         await self._idle.wait()
@@ -146,7 +150,8 @@ class ThreadWorkers:
 
     def pool(self, name: str, threads: int, *, queued_max: int = 10_000) -> ThreadPool:
         made = ThreadPool(name, threads, queued_max=queued_max)
-        self._pools.append(made)
+        # Those that were closed since are done with: a session that is begun anew has one each.
+        self._pools = [*(pool for pool in self._pools if not pool.is_closed), made]
         return made
 
     async def close(self) -> None:

@@ -75,7 +75,13 @@ REPLICATION_KEYS: tuple[BrokerKey, ...] = (
         INT,
         30_000,
     ),
-    broker_key("initial.broker.registration.timeout.ms", INT, 60_000),
+    broker_key(
+        "initial.broker.registration.timeout.ms",
+        INT,
+        60_000,
+        doc="How long a broker that starts goes on trying to come into its cluster before it ends: to the store, and "
+        "when its logs are open, to be registered by the controller.",
+    ),
     broker_key(
         "leader.imbalance.check.interval.seconds",
         LONG,
@@ -264,7 +270,14 @@ REPLICATION_KEYS: tuple[BrokerKey, ...] = (
         "zookeeper.ssl.ocsp.enable", BOOLEAN, False, internal=True, doc="Refused when true: it is not looked for."
     ),
     broker_key("zookeeper.clientCnxnSocket", STRING, None, internal=True),
-    broker_key("zookeeper.connection.timeout.ms", INT, None, internal=True),
+    broker_key(
+        "zookeeper.connection.timeout.ms",
+        INT,
+        None,
+        internal=True,
+        doc="How long a broker that starts waits for its first connection to ZooKeeper "
+        "[initial.broker.registration.timeout.ms].",
+    ),
     broker_key("zookeeper.max.in.flight.requests", INT, 10, check=at_least(1), internal=True),
     broker_key(
         "zookeeper.set.acl",

@@ -78,6 +78,8 @@ class Reading:
     snapshot_end: int = 0
     epoch: int = -1
     """The highest epoch of a controller that it has records of, as far as that was looked at."""
+    log_end: int = 0
+    """Where the log ended, as far as whoever gave this knew; it may be beyond what was given."""
 
 
 class Store(Protocol):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Final
+from typing import Final, overload
 
 from headrace.cluster.image import InconsistentMetadataError
 from headrace.cluster.records import MetadataRecord, Unknown, decode_record, encode_record
@@ -23,6 +23,37 @@ _SNAPSHOT_BATCH_RECORDS: Final = 1000
 # More than what a batch's header and the lengths, times and offsets of a record ever take.
 _BATCH_OVERHEAD_BYTES: Final = 100
 _RECORD_OVERHEAD_BYTES: Final = 32
+
+
+class RecordGroup(Sequence[MetadataRecord]):
+    """Records that are written together, encoded once for all who write them down or send them."""
+
+    __slots__ = ("_records", "_values")
+
+    def __init__(self, records: Sequence[MetadataRecord]) -> None:
+        self._records = records
+        self._values: list[bytes] | None = None
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    @overload
+    def __getitem__(self, index: int) -> MetadataRecord: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[MetadataRecord]: ...
+
+    def __getitem__(self, index: int | slice) -> MetadataRecord | Sequence[MetadataRecord]:
+        return self._records[index]
+
+    def __iter__(self) -> Iterator[MetadataRecord]:
+        return iter(self._records)
+
+    @property
+    def values(self) -> list[bytes]:
+        if self._values is None:
+            self._values = [encode_record(record) for record in self._records]
+        return self._values
 
 
 def batch_of(records: Iterable[MetadataRecord], now_ms: int) -> bytearray:
@@ -48,11 +79,11 @@ def batches_within(records: Iterable[MetadataRecord], now_ms: int, bytes_max: in
     """Batches that each take up no more than so many bytes; one record that does by itself is a `ValueError`."""
     chunk: list[bytes] = []
     size = 0
-    for record in records:
-        value = encode_record(record)
+    encoded = records.values if isinstance(records, RecordGroup) else map(encode_record, records)
+    for value in encoded:
         needed = len(value) + _RECORD_OVERHEAD_BYTES
         if needed + _BATCH_OVERHEAD_BYTES > bytes_max:
-            raise ValueError(f"a record of {needed} bytes ({type(record).__name__})")
+            raise ValueError(f"a record of {needed} bytes ({type(decode_record(value)).__name__})")
         if chunk and size + needed + _BATCH_OVERHEAD_BYTES > bytes_max:
             yield _batch_of_values(chunk, now_ms)
             chunk, size = [], 0

@@ -35,6 +35,7 @@ from headrace.cluster.store.session import (
     Watch,
     Write,
 )
+from headrace.errors import HeadraceError
 from headrace.runtime import DirectoryLockedError, Disk, DiskError, FileMissingError, Lock, OverloadedError, Runtime
 
 logger = logging.getLogger("headrace.cluster.store")
@@ -359,7 +360,8 @@ class DirectorySession(SessionBase):
                     await self._locked(functools.partial(self._tree.expire, name))
             except SessionExpiredError:
                 return
-            except ConnectionBrokenError as error:
+            except HeadraceError as error:
+                # Also a damaged file, say: nobody else looks whether this session is still alive.
                 logger.error("%s", error)
                 if self._state is SessionState.CONNECTED:
                     self._become(SessionState.SUSPENDED)

@@ -144,13 +144,18 @@ class KazooSession(SessionBase):
                 f"ZooKeeper at {self._hosts} does not let {user or 'this broker'} in: check the user and the password, "
                 "and that it knows SASL (an authProvider in its configuration, a section Server in its JAAS file)"
             ) from error
+        except errors.REFUSED as error:
+            await self._stop()
+            raise errors.translated(error, self._root) from error
         except errors.START as error:
             problem = getattr(self._handler, "problem", "")
             await self._stop()
             raise ConnectionBrokenError(
                 problem or f"no ZooKeeper answers at {self._hosts} within {self._timeout_s:g} s"
             ) from error
-        self._become(SessionState.CONNECTED)
+        if self._client.connected:
+            # Not if it was lost again meanwhile: kazoo has told of that, and tells when it is back.
+            self._become(SessionState.CONNECTED)
 
     def _make_client(self) -> Any:
         try:
@@ -186,6 +191,11 @@ class KazooSession(SessionBase):
         while not is_live.wait(_LOOK_S):
             if self._is_refused.is_set():
                 raise AuthFailedError
+            if self._state is SessionState.EXPIRED:
+                # Nobody waits for it any more; whoever closed it may have done so before it was started.
+                client.stop()
+                client.close()
+                raise KazooTimeoutError("The start was given up")
             if self._runtime.clock.monotonic() > deadline:
                 raise KazooTimeoutError("Connection time-out")
 
@@ -343,7 +353,7 @@ class _Errors:
         self.MISSING = exceptions.NoNodeError
         self.ROLLED_BACK = (exceptions.RolledBackError, exceptions.RuntimeInconsistency)
         self._expired = (exceptions.SessionExpiredError, exceptions.AuthFailedError)
-        self._refused = exceptions.NoAuthError
+        self.REFUSED = exceptions.NoAuthError
         self._nodes: tuple[tuple[type[Exception], type[NodeError]], ...] = (
             (exceptions.NoNodeError, NodeMissingError),
             (exceptions.NodeExistsError, NodeExistsError),
@@ -357,7 +367,7 @@ class _Errors:
                 return ours(path)  # type: ignore[call-arg]  # each of them takes the path alone
         if isinstance(error, self._expired):
             return SessionExpiredError("ZooKeeper says that the session is over")
-        if isinstance(error, self._refused):
+        if isinstance(error, self.REFUSED):
             return ZooKeeperRefusedError(
                 f"ZooKeeper does not let this broker at {path}, which was made by another identity: give it that one "
                 "(headrace.zookeeper.digest, or the certificate in zookeeper.ssl.keystore.location)"

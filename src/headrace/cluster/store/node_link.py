@@ -57,9 +57,12 @@ class NodeLink:
         session.on_change(self._tell)
         try:
             await session.start()
-        except ConnectionBrokenError as error:
+        except BaseException as error:
+            # Also when nobody waits for it any more: it must not go on to connect.
             await session.close()
-            raise StoreUnavailableError(f"{self.where} cannot be reached: {error}") from error
+            if isinstance(error, ConnectionBrokenError):
+                raise StoreUnavailableError(f"{self.where} cannot be reached: {error}") from error
+            raise
         self._session = session
         self._tell()
 

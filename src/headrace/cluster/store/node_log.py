@@ -117,7 +117,8 @@ class NodeLog:
 
     async def _read(self, offset: int, pointer: SnapshotPointer) -> Reading:
         reading = Reading(end_offset=offset)
-        number = self._seen.number if self._seen.offset == offset else pointer.next_number
+        # What was seen on a server that lagged behind may have been removed since, with a snapshot up to that offset.
+        number = max(self._seen.number, pointer.next_number) if self._seen.offset == offset else pointer.next_number
         if offset < pointer.end_offset:
             reading.snapshot = await self._read_snapshot(pointer)
             reading.snapshot_end = reading.end_offset = pointer.end_offset

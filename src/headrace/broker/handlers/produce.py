@@ -79,6 +79,11 @@ LEADER_SINCE_VERSION = 10
 MAGIC_AT, MAGIC = 16, 2
 NO_TOPIC_ID = bytes(16)
 
+
+class _TooNewCodecError(UnsupportedCompressionTypeError):
+    """A codec that the version of the request does not have."""
+
+
 # Refusals that say nothing about the log; all others tell where it starts, as Kafka does.
 _WITHOUT_LOG_START = (
     UnknownTopicOrPartitionError,
@@ -89,6 +94,7 @@ _WITHOUT_LOG_START = (
     KafkaStorageError,
     InvalidTopicError,
     InvalidRequiredAcksError,
+    _TooNewCodecError,
 )
 
 # What the coordinator said about the first batch of a transaction: the guard to write it with, or why it is refused.
@@ -315,7 +321,12 @@ def _unverified(
             header = Batch(data.records).header()
             if not header.is_transactional or header.is_control:
                 continue
-            guard = partition.log.start_verification(header.producer_id, header.base_sequence, header.producer_epoch)
+            guard = partition.log.start_verification(
+                header.producer_id,
+                header.base_sequence,
+                header.producer_epoch,
+                from_zero=context.api_version >= PRODUCE_ADDS_VERSION,
+            )
             if guard is not None:
                 found[partition.key] = (header, guard)
     return found
@@ -408,8 +419,8 @@ def _attributes(records: Buffer | None) -> int:
 
 def _check_allowed(context: RequestContext, acks: int, topic: str, records: Buffer | None) -> None:
     """What only the request or its sender can forbid; the rest is for the log to check."""
-    if _attributes(records) & CODEC_MASK == Codec.ZSTD and context.api_version < ZSTD_SINCE_VERSION:
-        raise UnsupportedCompressionTypeError(f"zstd needs Produce version {ZSTD_SINCE_VERSION} or later")
+    if _attributes(records) & CODEC_MASK >= Codec.ZSTD and context.api_version < ZSTD_SINCE_VERSION:
+        raise _TooNewCodecError(f"zstd needs Produce version {ZSTD_SINCE_VERSION} or later")
     forbidden: KafkaError | None = None
     if acks not in VALID_ACKS:
         forbidden = InvalidRequiredAcksError(f"acks={acks}; it has to be -1, 0 or 1")

@@ -51,6 +51,8 @@ async def _write(broker: Broker, marker: WritableTxnMarker) -> dict[TopicPartiti
         return dict.fromkeys(partitions, ErrorCode.INVALID_PRODUCER_ID_MAPPING)
     if marker.producer_epoch < 0:
         return dict.fromkeys(partitions, ErrorCode.INVALID_PRODUCER_EPOCH)
+    if marker.transaction_version < 0:
+        return dict.fromkeys(partitions, ErrorCode.INVALID_REQUEST)
     return await broker.transactions.write_markers(
         marker.producer_id,
         marker.producer_epoch,

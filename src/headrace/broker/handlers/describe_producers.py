@@ -57,7 +57,9 @@ def _describe(broker: Broker, topic: str, index: int) -> PartitionResponse:
         partition = broker.partition(topic, index)
         partition.check_leader()
     except KafkaError as error:
-        result.error_code, result.error_message = error.code, error.message
+        # As Kafka, which has no words for a partition that a known topic has not.
+        result.error_code = error.code
+        result.error_message = None if topic in broker.image.topics else error.message
         return result
     for producer in list(partition.log.producers.producers.values()):
         result.active_producers.append(

@@ -26,9 +26,13 @@ QUICK = (
     *("-m", "not slow and not long", "-p", "no:cacheprovider"),
 )
 _DEBIAN_PACKAGES = "python3,python3-venv,python3-dev,ca-certificates,git,procps"
-# An index or a proxy that pip is told of by the environment or its own file has to be known inside too.
+# An index or a proxy that pip is told of by the environment or its own file has to be known inside too, and so has
+# whoever this machine trusts.
 _HOME = Path.home()
-_PIP_FILES = ("/etc/pip.conf", f"{_HOME}/.config/pip/pip.conf", f"{_HOME}/.pip/pip.conf", "/etc/resolv.conf")
+_PIP_FILES = (
+    *("/etc/pip.conf", f"{_HOME}/.config/pip/pip.conf", f"{_HOME}/.pip/pip.conf"),
+    *("/etc/resolv.conf", "/etc/ssl/certs/ca-certificates.crt"),
+)
 
 
 @dataclass(frozen=True)

@@ -335,7 +335,8 @@ _INTEGER_RANGES: Final[dict[ConfigType, tuple[int, int]]] = {
     ConfigType.LONG: (INT64_MIN, INT64_MAX),
 }
 _INTEGER: Final = re.compile(r"[+-]?[0-9]{1,20}")
-_NUMBER: Final = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
+# Java's: what shows that a literal is a float or a double may stand behind it.
+_NUMBER: Final = re.compile(r"([+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?)[fFdD]?")
 
 
 def parse_value(type_: ConfigType, raw: RawValue) -> ConfigValue:
@@ -357,9 +358,10 @@ def _parse_text(type_: ConfigType, text: str) -> ConfigValue:
             raise ValueError("expected a whole number")
         return _in_range(type_, int(text))
     if type_ is ConfigType.DOUBLE:
-        if not _NUMBER.fullmatch(text):
+        number = _NUMBER.fullmatch(text)
+        if number is None:
             raise ValueError("expected a number")
-        return float(text)
+        return float(number[1])
     if type_ is ConfigType.LIST:
         # An element that comes twice counts once, as in Kafka.
         return tuple(dict.fromkeys(re.split(r"\s*,\s*", text))) if text else ()

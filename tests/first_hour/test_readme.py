@@ -29,9 +29,9 @@ _UNTIL_CTRL_C = re.compile(r"^run\(", re.M)
 pytestmark = pytest.mark.slow
 
 
-def sections() -> dict[str, str]:
-    """The README by its headings."""
-    parts = re.split(r"^## (.*)$", README, flags=re.M)
+def sections(page: str = README) -> dict[str, str]:
+    """A page by its headings; what is before the first of them is under the page's own title."""
+    parts = re.split(r"^## (.*)$", page, flags=re.M)
     return {parts[0].split("\n")[0]: parts[0], **dict(zip(parts[1::2], parts[2::2]))}
 
 
@@ -43,10 +43,10 @@ class Desk:
     environment: dict[str, str]
     directory: Path
 
-    def paste(self, section: str) -> list[str]:
+    def paste(self, section: str, page: str = README) -> list[str]:
         """Everything in a section; what each piece printed."""
         # What an earlier run left under /tmp belongs to another broker.
-        found = _BLOCK.findall(sections()[section].replace("/tmp/", f"{self.directory}/"))
+        found = _BLOCK.findall(sections(page)[section].replace("/tmp/", f"{self.directory}/"))
         assert found, f"{section} has nothing to paste"
         return [self.python(code) if code else self.shell(lines) for code, lines in found]
 

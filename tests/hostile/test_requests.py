@@ -160,24 +160,29 @@ def metadata_topic() -> object:
 # --- the same again ---------------------------------------------------------------------------------------------------
 
 
-def test_what_is_asked_for_twice_is_answered_once(kafka: EmbeddedBroker) -> None:
+def test_what_is_asked_for_again_and_again_is_answered_once(kafka: EmbeddedBroker) -> None:
     with RawClient(kafka.port) as client:
         resource = DescribeConfigsResource(resource_type=2, resource_name="t", configuration_keys=None)
         found = client.request(DescribeConfigsRequest(resources=[resource] * 500), 4)
         assert [result.resource_name for result in found.results] == ["t"]
-        topics = [TopicRequest(name="t", partition_indexes=[0, 1] * (1 + many)) for many in range(10)]
-        topics.append(TopicRequest(name="t", partition_indexes=[1, 0, 1]))
+        topics = [TopicRequest(name="t", partition_indexes=[0, 1] * (1 + many) + [many]) for many in range(10)]
         found = client.request(DescribeProducersRequest(topics=topics), 0)
         assert [(topic.name, [part.partition_index for part in topic.partitions]) for topic in found.topics] == [
-            ("t", [0, 1])
+            ("t", list(range(10)))
         ]
 
 
 def test_each_item_keeps_its_first_place() -> None:
-    groups = [OffsetFetchRequestGroup(group_id=name, topics=None) for name in "abacab"]
+    groups = [OffsetFetchRequestGroup(group_id=name, topics=None) for name in "abacababc"]
     request = OffsetFetchRequest(groups=groups)
     drop_repeated(request)
     assert [group.group_id for group in request.groups] == ["a", "b", "c"]
+
+
+def test_a_few_repetitions_are_answered_as_kafka_does() -> None:
+    request = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id=name, topics=None) for name in "abacab"])
+    drop_repeated(request)
+    assert [group.group_id for group in request.groups] == list("abacab")
 
 
 # --- topics that come with being asked for ----------------------------------------------------------------------------

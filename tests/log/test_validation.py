@@ -10,7 +10,7 @@ import pytest
 from headrace.errors import KafkaError
 from headrace.log import LogConfig, Origin, validation
 from headrace.records import Codec, TimestampType, build_batch
-from headrace.records.batch import HEADER_BYTES, seal
+from headrace.records.batch import HEADER_BYTES, PREFIX_BYTES, seal
 from headrace.topics import TopicPartition
 
 NOW_MS = 1_700_000_000_000
@@ -35,6 +35,14 @@ def outcome(batch: bytes, config: LogConfig, origin: Origin) -> tuple[Any, ...]:
     return bytes(checked.view), checked.header, checked.max_timestamp_ms, checked.append_time_ms
 
 
+def cut_short(batch: bytes, kept: int) -> bytes:
+    """A batch whose length and checksum are right, though of its record only so many bytes are there."""
+    cut = bytearray(batch[: HEADER_BYTES + kept])
+    cut[8:12] = (len(cut) - PREFIX_BYTES).to_bytes(4, "big")
+    seal(cut)
+    return bytes(cut)
+
+
 def batches(rng: random.Random) -> list[bytes]:
     """One record of all lengths that matter, each as it is and with something about it changed."""
     found = []
@@ -51,6 +59,7 @@ def batches(rng: random.Random) -> list[bytes]:
                 found.append(bytes(changed))
             found.append(bytes(batch[:-1]))
             found.append(bytes(batch) + b"\x00")
+            found += [cut_short(batch, kept) for kept in range(10)]
     found.append(bytes(build_batch([(NOW_MS, None, b"a", ()), (NOW_MS + 1, None, b"b", ())])))
     found.append(bytes(build_batch([(NOW_MS, None, b"a", ())], producer_id=5, producer_epoch=0, base_sequence=0)))
     return found

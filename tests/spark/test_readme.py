@@ -1,9 +1,9 @@
-"""The README's section on Spark, pasted: here, because it takes both cores as Spark's other tests do."""
+"""What the README and docs/spark.md say of Spark, pasted: here, because it takes both cores as Spark's other tests do."""
 
 from __future__ import annotations
 
 import pytest
-from tests.first_hour.test_readme import Desk, desk
+from tests.first_hour.test_readme import ROOT, Desk, desk
 
 __all__ = ["desk"]
 
@@ -16,3 +16,11 @@ def test_spark_and_the_pipelines(desk: Desk) -> None:
     assert copied
     assert "nothing wrong" in pipelines
     assert desk.shell("    headrace consume copy --isolation-level read_committed | wc -l\n").strip() == "1000"
+
+
+@pytest.mark.timeout(300)
+def test_the_first_example_of_the_page(desk: Desk) -> None:
+    pytest.importorskip("pyspark")
+    desk.paste("# Kafka and Spark", (ROOT / "docs" / "spark.md").read_text("utf-8"))
+    printed = desk.shell("    headrace consume clean-clicks --isolation-level read_committed | sort -n\n")
+    assert printed.split() == [str(number) for number in range(1, 101)]

@@ -159,7 +159,7 @@ class Handler:
     only_waits: bool
     #: Unless they tell an error, its answers follow from the request, the listener and the metadata, and nothing else.
     keeps_answers: bool
-    #: What its requests name several times is answered once.
+    #: What its requests name again and again is answered once.
     each_once: bool
     #: Brokers send it to each other; others are not told of it.
     between_brokers: bool

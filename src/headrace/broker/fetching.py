@@ -72,6 +72,7 @@ READ_AHEAD_BYTES = 32 * 1024
 # And so much over all partitions of a fetch: what waits for a slow reader is memory.
 READ_AHEAD_ALL_BYTES = 1024 * 1024
 _NOTHING: dict[PartitionKey, SessionPartition] = {}
+_UNKNOWN = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID)
 _TELL_LEADER = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
 
 
@@ -151,6 +152,7 @@ class Fetching:
         "bytes_max",
         "bytes_min",
         "context",
+        "has_unknown",
         "is_looked_at",
         "isolation",
         "looking",
@@ -185,7 +187,7 @@ class Fetching:
         self.replica_epoch = request.replica_state.replica_epoch if self.replica_id >= 0 else -1
         self.throttle = broker.replication.throttles.leader if self.replica_id >= 0 else None
         #: What a follower's fetch says of it is noted once, however often it is looked at while it waits.
-        self.is_looked_at = False
+        self.is_looked_at = self.has_unknown = False
         self.isolation = Isolation.READ_UNCOMMITTED if request.isolation_level == 0 else Isolation.READ_COMMITTED
         self.bytes_max = min(request.max_bytes, broker.config.get_int("fetch.max.bytes"))
         # More than an answer may hold is not worth waiting for.
@@ -210,6 +212,9 @@ class Fetching:
             self._take_changed(session)
         reads = [self._look_at(wanted) for wanted in self.wanted]
         self.is_looked_at = True
+        if self.has_unknown and len(reads) > 1:
+            # Behind all that can be read, as in Kafka.
+            reads.sort(key=lambda read: read.data.error_code in _UNKNOWN)
         return reads
 
     def _take_changed(self, session: FetchSession) -> None:
@@ -243,10 +248,11 @@ class Fetching:
         read = Read(wanted, data)
         if self.by_id:
             # A topic that was unknown may have come, and one that was known may be gone.
-            wanted.topic = self.broker.topic_name(wanted.topic_id) or ""
-        if self.by_id and not wanted.topic:
-            data.error_code, data.aborted_transactions = ErrorCode.UNKNOWN_TOPIC_ID, []
-            return read
+            name = self.broker.topic_name(wanted.topic_id)
+            if name is None:
+                self._refuse_id(wanted, data)
+                return read
+            wanted.topic = name
         try:
             partition = self.broker.replicas.get(wanted.topic, wanted.partition)
         except KafkaError as error:
@@ -299,6 +305,15 @@ class Fetching:
             read.limit = read.high_watermark if self.isolation is Isolation.READ_UNCOMMITTED else read.stable_offset
         return read
 
+    def _refuse_id(self, wanted: SessionPartition, data: PartitionData) -> None:
+        """No topic has this id; a session may remember the name of the one that had it."""
+        if wanted.topic in self.broker.image.topics:
+            data.error_code = ErrorCode.INCONSISTENT_TOPIC_ID
+            return
+        self.has_unknown = True
+        known = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if wanted.topic else ErrorCode.UNKNOWN_TOPIC_ID
+        data.error_code, data.aborted_transactions = known, []
+
     def _refuse(self, wanted: SessionPartition, data: PartitionData, error: KafkaError) -> None:
         """There is no replica here that could be read."""
         if isinstance(error, UnknownTopicOrPartitionError):
@@ -308,6 +323,7 @@ class Fetching:
             self._tell_leader(wanted, data)
         else:
             data.aborted_transactions = []
+            self.has_unknown = True
 
     def _is_followed_here(self, partition: Partition, error: KafkaError) -> bool:
         """Whether a follower answers in the leader's place: consumers that know what that means."""

@@ -23,6 +23,7 @@ from headrace.errors import (
     NotLeaderOrFollowerError,
     RecordListTooLargeError,
     UnknownTopicOrPartitionError,
+    UnsupportedCompressionTypeError,
 )
 from headrace.log import Appended, Checked, RecordsRejectedError, TakesLongError
 from headrace.protocol.common_shapes import (
@@ -54,6 +55,11 @@ NO_TOPIC_ID = bytes(16)
 # What is told where there is no other leader to tell. It is never changed, so that all answers can share it.
 NO_LEADER = LeaderIdAndEpoch()
 
+
+class TooNewCodecError(UnsupportedCompressionTypeError):
+    """A codec that the version of the request does not have."""
+
+
 # Refusals that say nothing about the log; all others tell where it starts, as Kafka does.
 _WITHOUT_LOG_START = (
     UnknownTopicOrPartitionError,
@@ -64,6 +70,7 @@ _WITHOUT_LOG_START = (
     KafkaStorageError,
     InvalidTopicError,
     InvalidRequiredAcksError,
+    TooNewCodecError,
 )
 
 

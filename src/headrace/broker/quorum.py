@@ -60,24 +60,26 @@ class Observers:
 
 
 def describe(broker: Broker, request: DescribeQuorumRequest) -> DescribeQuorumResponse:
-    """The answer of the controller."""
-    response = DescribeQuorumResponse()
-    for asked in request.topics:
-        topic = QuorumTopicState(topic_name=asked.topic_name)
-        response.topics.append(topic)
-        for part in asked.partitions:
-            if asked.topic_name == METADATA_TOPIC and part.partition_index == 0:
-                topic.partitions.append(_state(broker))
-            else:
-                error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-                unknown = QuorumPartitionState(partition_index=part.partition_index, error_code=error)
-                unknown.error_message = error.message
-                topic.partitions.append(unknown)
+    """The answer of the controller. As in Kafka, whoever asks for more than the metadata's partition is told nothing."""
+    asked = [(topic.topic_name, [part.partition_index for part in topic.partitions]) for topic in request.topics]
+    response = DescribeQuorumResponse(error_message="")
+    if asked != [(METADATA_TOPIC, [0])]:
+        response.topics = [_unknown(name, indexes) for name, indexes in asked]
+        return response
+    response.topics = [QuorumTopicState(topic_name=METADATA_TOPIC, partitions=[_state(broker)])]
     known = broker.image.brokers.get(broker.node_id)
     if known is not None:
         listeners = [QuorumListener(name=x.name, host=x.host, port=x.port) for x in known.listeners]
         response.nodes.append(QuorumNode(node_id=broker.node_id, listeners=listeners))
     return response
+
+
+def _unknown(name: str, indexes: list[int]) -> QuorumTopicState:
+    error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    states = [
+        QuorumPartitionState(partition_index=index, error_code=error, error_message=error.message) for index in indexes
+    ]
+    return QuorumTopicState(topic_name=name, partitions=states)
 
 
 def _state(broker: Broker) -> QuorumPartitionState:

@@ -1,4 +1,7 @@
-"""Items that a request names several times are answered once: a few bytes of request must not become megabytes."""
+"""Items that a request names again and again are answered once: a few bytes of request must not become megabytes.
+
+Kafka answers each mention, and so are a few repetitions here: whoever sends those made a mistake, and no attack.
+"""
 
 from __future__ import annotations
 
@@ -7,15 +10,32 @@ from typing import Any
 
 from headrace.protocol.schema import Schema
 
+REPETITIONS_ANSWERED_MAX = 4
+"""Of one request, all of its arrays together."""
+
 
 def drop_repeated(request: Any) -> None:
-    """Leave each item of the request's arrays in its first place only."""
+    """Leave each item of the request's arrays in its first place only, unless there are few to be dropped."""
+    if _repetitions(request) > REPETITIONS_ANSWERED_MAX:
+        _drop(request)
+
+
+def _repetitions(request: Any) -> int:
+    count = 0
     for declared in request.SCHEMA.fields:
         value = getattr(request, declared.name)
-        if isinstance(value, list) and len(value) > 1:
+        if isinstance(value, list) and value:
+            count += len(value) - len(set(map(_key, value)))
+            if _is_struct(value[0]):
+                count += sum(map(_repetitions, value))
+    return count
+
+
+def _drop(request: Any) -> None:
+    for declared in request.SCHEMA.fields:
+        value = getattr(request, declared.name)
+        if isinstance(value, list) and value:
             setattr(request, declared.name, _each_once(value))
-        elif isinstance(value, list) and value and _is_struct(value[0]):
-            drop_repeated(value[0])
 
 
 def _each_once(items: list[Any]) -> list[Any]:
@@ -23,7 +43,7 @@ def _each_once(items: list[Any]) -> list[Any]:
         return list(dict.fromkeys(items))
     first: dict[Hashable, Any] = {}
     for item in items:
-        drop_repeated(item)
+        _drop(item)
         first.setdefault(_key(item), item)
     return list(first.values())
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -40,10 +41,14 @@ DELETE: Final = 1
 APPEND: Final = 2
 SUBTRACT: Final = 3
 
-
 _MIN_ISR: Final = "min.insync.replicas"
-# Kafka's own words for this code: clients' tests look for them.
+_THREADS: Final = (
+    *("num.io.threads", "num.network.threads", "num.replica.fetchers", "num.recovery.threads.per.data.dir"),
+    *("background.threads", "log.cleaner.threads"),
+)
+_JAVA_NUMBER: Final = re.compile(r"[+-]?[0-9]+", re.ASCII)
 _RESOURCE_TYPES: Final = frozenset(ResourceType)
+# Kafka's own words for this code: clients' tests look for them.
 _MALFORMED: Final = (
     "This most likely occurs because of a request being malformed by the client library or the message was sent to an "
     "incompatible broker. See the broker logs for more details."
@@ -129,13 +134,25 @@ def _check_result(context: ConfigContext, resource_type: int, name: str, values:
             )
         error = _group_config_error(context, values)
     elif resource_type == ResourceType.BROKER:
-        problem = dynamic_problem(values, per_broker=bool(name))
+        problem = dynamic_problem(values, per_broker=bool(name)) or _threads_problem(context, values)
         if problem is not None:
             error = ApiError(ErrorCode.INVALID_REQUEST, problem)
         else:
             error = _min_isr_error(context.image, name, values)
     if error is not NO_ERROR:
         raise _RefusedError(*error)
+
+
+def _threads_problem(context: ConfigContext, values: Mapping[str, str]) -> str | None:
+    """As in Kafka a number of threads is at most doubled or halved at once; also where nothing here follows from it."""
+    now = broker_values(context.layers, BROKER_CONFIGS)
+    for name in _THREADS:
+        count, wanted = now[name], values.get(name)
+        if wanted is None or not isinstance(count, int) or int(wanted) == count:
+            continue
+        if not max(1, count // 2) <= int(wanted) <= count * 2:
+            return f"{name}={wanted} is not between half and double the present value, {count}."
+    return None
 
 
 def _min_isr_error(image: Image, name: str, values: Mapping[str, str]) -> ApiError:
@@ -164,19 +181,23 @@ def _check_resource(context: ConfigContext, resource_type: int, name: str, confi
         error = broker_name_error(name)
         if error is not NO_ERROR:
             raise _RefusedError(*error)
-        if int(name) not in context.image.brokers:
+        if _broker_number(name) not in context.image.brokers:
             raise _RefusedError(ErrorCode.INVALID_REQUEST, f"Unexpected broker id: there is no broker {name}.")
 
 
 def broker_name_error(name: str, asked: int | None = None) -> ApiError:
     """What is wrong with the name of a broker; `asked` is the one that was asked, which answers for itself only."""
-    try:
-        node_id = int(name)
-    except ValueError:
+    node_id = _broker_number(name)
+    if node_id is None:
         return ApiError(ErrorCode.INVALID_REQUEST, f"A broker is named by its number, not by {name!r}.")
     if asked is not None and node_id != asked:
         return ApiError(ErrorCode.INVALID_REQUEST, f"Unexpected broker id: this is broker {asked}, not {name}.")
     return NO_ERROR
+
+
+def _broker_number(name: str) -> int | None:
+    """As Java reads it: `01` is 1, and ` 1` is none."""
+    return int(name) if _JAVA_NUMBER.fullmatch(name) else None
 
 
 def _check_values(configs: Sequence[_Named]) -> None:
@@ -360,7 +381,7 @@ def _describe_resource(context: ConfigContext, resource: describe_configs.Descri
     if resource.resource_type == ResourceType.BROKER:
         if not name:
             return describe_cluster_defaults(context.layers, keys)
-        if name != str(context.node_id):
+        if _broker_number(name) != context.node_id:
             words = f"Unexpected broker id, expected {context.node_id} or empty string, but received {name}"
             raise _RefusedError(ErrorCode.INVALID_REQUEST, words)
         return describe_broker(context.layers, keys)

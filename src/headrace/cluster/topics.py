@@ -441,6 +441,9 @@ def _more_partitions(context: TopicContext, request: CreatePartitionsTopic) -> I
         words = f"Topic {topic.name} already has {have} partition(s); {request.count} would not be an increase."
         raise _RefusedError(ErrorCode.INVALID_PARTITIONS, words)
     additional = request.count - have
+    if request.assignments is not None and len(request.assignments) != additional:
+        words = f"{additional} partition(s) are added, but {len(request.assignments)} assignment(s) are given."
+        raise _RefusedError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, words)
     if additional > PARTITIONS_PER_REQUEST_MAX:
         words = f"{additional} more partitions are too many at once; add at most {PARTITIONS_PER_REQUEST_MAX}."
         raise _RefusedError(ErrorCode.POLICY_VIOLATION, words)
@@ -449,9 +452,6 @@ def _more_partitions(context: TopicContext, request: CreatePartitionsTopic) -> I
         raise _RefusedError(*no_room)
     factor = len(topic.partitions[0].replicas)
     if request.assignments is not None:
-        if len(request.assignments) != additional:
-            words = f"{additional} partition(s) are added, but {len(request.assignments)} assignment(s) are given."
-            raise _RefusedError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, words)
         for assignment in request.assignments:
             check_replicas(context.image, assignment.broker_ids, factor)
         chosen = [assignment.broker_ids for assignment in request.assignments]

@@ -214,28 +214,32 @@ class OffsetChanges:
         if error != ErrorCode.NONE or group is None:
             out.reply(caller, OffsetDeleteResponse(error_code=error))
             return
-        response = OffsetDeleteResponse()
         known = group.offsets.partitions()
         gone: list[TopicPartition] = []
+        # As Kafka, which answers for what does not exist before it asks the group: that comes first.
+        missing: dict[str, OffsetDeleteResponseTopic] = {}
+        there: list[OffsetDeleteResponseTopic] = []
         for topic in request.topics:
-            answered = OffsetDeleteResponseTopic(name=topic.name)
-            if topic.partitions:
-                response.topics.append(answered)
             count = self._topics.partition_count(topic.name)
+            answered = OffsetDeleteResponseTopic(name=topic.name)
             for wanted in topic.partitions:
                 partition = TopicPartition(topic.name, wanted.partition_index)
+                into = answered
                 if count is None or not 0 <= wanted.partition_index < count:
                     error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                    into = missing.setdefault(topic.name, OffsetDeleteResponseTopic(name=topic.name))
                 elif group.is_subscribed_to(topic.name):
                     error = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
                 else:
                     error = ErrorCode.NONE
                     if partition in known:
                         gone.append(partition)
-                answered.partitions.append(
+                into.partitions.append(
                     OffsetDeleteResponsePartition(partition_index=wanted.partition_index, error_code=error)
                 )
-        out.reply(caller, response)
+            if answered.partitions:
+                there.append(answered)
+        out.reply(caller, OffsetDeleteResponse(topics=_merged(missing, there)))
         self.write_tombstones(out, group, gone)
 
     def _check_delete(self, group: Group | None, group_id: str) -> ErrorCode:
@@ -348,3 +352,16 @@ def _java_length(text: str | None) -> int:
     if text is None:
         return 0
     return len(text) if text.isascii() else len(text.encode("utf-16-le", "surrogatepass")) // 2
+
+
+def _merged(
+    missing: dict[str, OffsetDeleteResponseTopic], there: list[OffsetDeleteResponseTopic]
+) -> list[OffsetDeleteResponseTopic]:
+    """The topics that lack something first, each with what it has behind it; then the others."""
+    others = []
+    for topic in there:
+        if topic.name in missing:
+            missing[topic.name].partitions += topic.partitions
+        else:
+            others.append(topic)
+    return [*missing.values(), *others]

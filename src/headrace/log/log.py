@@ -112,9 +112,12 @@ class Log(AppendableLog):
 
     # ---- producers and epochs --------------------------------------------------------------------------------------
 
-    def start_verification(self, producer_id: int, sequence: int, epoch: int) -> Verification | None:
+    def start_verification(
+        self, producer_id: int, sequence: int, epoch: int, *, from_zero: bool = False
+    ) -> Verification | None:
         """See `LogProducers.start_verification`: a guard to pass to `append`, or None when the transaction is open."""
-        return self.producers.start_verification(producer_id, sequence, epoch, self._clock.now_ms())
+        now_ms = self._clock.now_ms()
+        return self.producers.start_verification(producer_id, sequence, epoch, now_ms, from_zero=from_zero)
 
     def is_verifying(self, guard: Verification) -> bool:
         """See `LogProducers.is_verifying`."""

@@ -21,6 +21,7 @@ from headrace.topics import TopicPartition
 
 BATCHES_KEPT = 5
 MAX_PRODUCER_EPOCH = 32_767
+NO_COORDINATOR_EPOCH = -1
 EPOCH_BUMP_VERSION = 2
 """The `transaction.version` from which on the end of every transaction bumps the producer's epoch (KIP-890)."""
 DEFAULT_EXPIRATION_MS = 86_400_000
@@ -58,7 +59,7 @@ class ProducerEntry(NamedTuple):
 
     producer_id: int
     epoch: int = NO_PRODUCER_EPOCH
-    coordinator_epoch: int = -1
+    coordinator_epoch: int = NO_COORDINATOR_EPOCH
     last_timestamp_ms: int = -1
     txn_first_offset: int = -1
     batches: tuple[WrittenBatch, ...] = ()
@@ -108,6 +109,8 @@ class _Verifying(NamedTuple):
     since_ms: int
     lowest_sequence: int
     epoch: int
+    from_zero: bool
+    """Whether every epoch of the producer begins with 0 in every partition: the end of each transaction bumps it."""
 
 
 class LogProducers:
@@ -205,10 +208,11 @@ class LogProducers:
                 f"{self._partition}: the end of a transaction of producer {header.producer_id} at offset {offset} has "
                 f"epoch {header.producer_epoch}, in which another transaction is open: it must be higher"
             )
-        if producer is not None and producer.coordinator_epoch > marker.coordinator_epoch:
+        written = NO_COORDINATOR_EPOCH if producer is None else producer.coordinator_epoch
+        if written > marker.coordinator_epoch:
             raise TransactionCoordinatorFencedError(
                 f"{self._partition}: marker for producer {header.producer_id} at offset {offset} has coordinator epoch "
-                f"{marker.coordinator_epoch}, but {producer.coordinator_epoch} wrote already"
+                f"{marker.coordinator_epoch}, but {written} wrote already"
             )
 
     def _check_epoch(self, producer: ProducerEntry | None, header: BatchHeader, offset: int) -> None:
@@ -227,6 +231,12 @@ class LogProducers:
             raise OutOfOrderSequenceNumberError(
                 f"{self._partition}: producer {header.producer_id} sent sequence {first} at offset {offset} "
                 f"while {verifying.lowest_sequence} is still on its way"
+            )
+        if first and verifying is not None and verifying.from_zero and (producer is None or not producer.batches):
+            # What came before it in this epoch is not here; taken now, it would be before that for ever.
+            raise OutOfOrderSequenceNumberError(
+                f"{self._partition}: producer {header.producer_id} sent sequence {first} at offset {offset}, "
+                f"but nothing of epoch {header.producer_epoch} is here yet: it begins with 0"
             )
         if producer is None or producer.epoch == NO_PRODUCER_EPOCH:
             return  # nothing is known (any more) of this producer: any sequence is accepted
@@ -345,7 +355,9 @@ class LogProducers:
 
     # ---- verification of transactions ----------------------------------------------------------------------------
 
-    def start_verification(self, producer_id: int, sequence: int, epoch: int, now_ms: int) -> Verification | None:
+    def start_verification(
+        self, producer_id: int, sequence: int, epoch: int, now_ms: int, *, from_zero: bool = False
+    ) -> Verification | None:
         """A guard to append the transaction's first batch with; None when its transaction is open here already."""
         with self._lock:
             producer = self.producers.get(producer_id)
@@ -353,9 +365,9 @@ class LogProducers:
                 return None
             verifying = self._verifying.get(producer_id)
             if verifying is None:
-                verifying = _Verifying(Verification(producer_id), now_ms, sequence, epoch)
+                verifying = _Verifying(Verification(producer_id), now_ms, sequence, epoch, from_zero)
             elif epoch > verifying.epoch or (epoch == verifying.epoch and sequence < verifying.lowest_sequence):
-                verifying = verifying._replace(epoch=epoch, lowest_sequence=sequence)
+                verifying = verifying._replace(epoch=epoch, lowest_sequence=sequence, from_zero=from_zero)
             self._verifying[producer_id] = verifying
             return verifying.guard
 

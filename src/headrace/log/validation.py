@@ -83,6 +83,8 @@ _SHORT_UNPACKED_BYTES_MAX = 512 * 1024
 _ATTRIBUTES = struct.Struct(">h")
 _LENGTH = struct.Struct(">i")
 _ERRORS_SHOWN_MAX = 3
+# A batch that has one record at all: the record's length, and the record.
+_ONE_RECORD_BYTES_MIN = HEADER_BYTES + 1 + MIN_BODY_BYTES
 _new_tuple = tuple.__new__
 _CLIENT = Origin.CLIENT
 
@@ -200,6 +202,7 @@ def _is_one_plain_record(view: memoryview, header: BatchHeader, config: LogConfi
         or magic != _MAGIC
         or length + PREFIX_BYTES != size
         or size > config.max_message_bytes
+        or size < _ONE_RECORD_BYTES_MIN
         or base_ms != newest_ms
         or not 0 <= newest_ms <= now_ms + config.timestamp_after_max_ms
         or (producer >= 0 and sequence < 0)

@@ -30,8 +30,13 @@ class Partitions:
 
     def add(self, out: Outcome, caller: Caller, request: AddPartitionsToTxnRequest, at: Now) -> None:
         if caller.api_version >= answers.ADD_BETWEEN_BROKERS_VERSION:
-            results = [self._add_or_verify(out, caller, asked, at) for asked in request.transactions]
-            out.reply(caller, AddPartitionsToTxnResponse(results_by_transaction=results))
+            # What is said first of a transaction counts, and is answered as often as it is named.
+            results: dict[str, AddPartitionsToTxnResult] = {}
+            for asked in request.transactions:
+                if asked.transactional_id not in results:
+                    results[asked.transactional_id] = self._add_or_verify(out, caller, asked, at)
+            answered = [results[asked.transactional_id] for asked in request.transactions]
+            out.reply(caller, AddPartitionsToTxnResponse(results_by_transaction=answered))
             return
         asked = AddPartitionsToTxnTransaction(
             transactional_id=request.v3_and_below_transactional_id,

@@ -7,7 +7,6 @@ exist yet cannot be placed in advance.
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING
 
 from headrace.broker.dispatch import RequestContext, handles
@@ -55,7 +54,7 @@ async def alter_replica_log_dirs(
 async def _move(broker: Broker, topic: str, index: int, path: str) -> None:
     if len(f"{topic}-{index}") + FUTURE_SUFFIX_CHARACTERS > NAME_CHARACTERS_MAX:
         raise InvalidTopicError(f"The name of {topic} is too long for the directory of a copy")
-    if os.path.abspath(path) not in broker.directories.paths:
+    if path not in broker.directories.paths:
         raise LogDirNotFoundError(f"{path} is not a log directory of this broker")
     state = broker.image.partition(topic, index)
     if state is not None and broker.node_id not in state.replicas:

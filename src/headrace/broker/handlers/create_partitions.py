@@ -5,6 +5,7 @@ Serves versions 0-3. Who gives it no time gets REQUEST_TIMED_OUT, and nothing is
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from headrace.broker.dispatch import RequestContext, handles
@@ -25,7 +26,8 @@ if TYPE_CHECKING:
 async def create_partitions(
     broker: Broker, context: RequestContext, request: CreatePartitionsRequest
 ) -> CreatePartitionsResponse:
-    if request.timeout_ms <= 0 and request.topics:
+    # What comes twice is refused whatever the time.
+    if request.timeout_ms <= 0 and 1 in Counter(topic.name for topic in request.topics).values():
         return _timed_out(request)
     return await broker.decide(broker.controller.create_partitions, request, context=context)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from headrace.broker.dispatch import RequestContext, handles
+from headrace.broker.repeated import REPETITIONS_ANSWERED_MAX
 from headrace.broker.rights import Operation, on_topics
 from headrace.cluster.topic_names import name_problem
 from headrace.errors import ErrorCode, KafkaError
@@ -31,28 +32,34 @@ if TYPE_CHECKING:
 def describe_producers(
     broker: Broker, context: RequestContext, request: DescribeProducersRequest
 ) -> DescribeProducersResponse:
-    # A partition may have thousands of producers: it is described once, however the request mentions it.
-    wanted: dict[str, dict[int, None]] = {}
-    for topic in request.topics:
-        wanted.setdefault(topic.name, {}).update(dict.fromkeys(topic.partition_indexes))
+    wanted = [(topic.name, topic.partition_indexes) for topic in request.topics]
+    each: dict[str, dict[int, None]] = {}
+    for name, indexes in wanted:
+        each.setdefault(name, {}).update(dict.fromkeys(indexes))
+    if sum(map(len, each.values())) + REPETITIONS_ANSWERED_MAX < sum(len(indexes) for _, indexes in wanted):
+        # A partition may have thousands of producers: it is described once, in whatever company it is named again.
+        wanted = [(name, list(indexes)) for name, indexes in each.items()]
     return DescribeProducersResponse(
         topics=[
             TopicResponse(name=name, partitions=[_describe(broker, name, index) for index in indexes])
-            for name, indexes in wanted.items()
+            for name, indexes in wanted
         ]
     )
 
 
 def _describe(broker: Broker, topic: str, index: int) -> PartitionResponse:
     result = PartitionResponse(partition_index=index)
-    if name_problem(topic) is not None:
-        result.error_code = ErrorCode.INVALID_TOPIC_EXCEPTION
+    problem = name_problem(topic)
+    if problem is not None:
+        result.error_code, result.error_message = ErrorCode.INVALID_TOPIC_EXCEPTION, problem
         return result
     try:
         partition = broker.partition(topic, index)
         partition.check_leader()
     except KafkaError as error:
+        # As Kafka, which has no words for a partition that a known topic has not.
         result.error_code = error.code
+        result.error_message = None if topic in broker.image.topics else error.message
         return result
     for producer in list(partition.log.producers.producers.values()):
         result.active_producers.append(

@@ -63,6 +63,7 @@ async def _find(broker: Broker, context: RequestContext, key_type: int, key: str
     missing = Coordinator(key=key, node_id=-1, host="", port=-1, error_message="")
     if topic is None:
         missing.error_code = ErrorCode.INVALID_REQUEST
+        missing.error_message = f"There are no coordinators of key type {key_type} here."
         return missing
     await broker.metadata.ensure_internal(topic)
     coordinator = broker.groups.coordinator if topic == CONSUMER_OFFSETS else broker.transactions.coordinator

@@ -21,7 +21,7 @@ from headrace.broker.dispatch import (
 )
 from headrace.broker.leaders import addresses, leader_and_epoch, not_here
 from headrace.broker.partition import Partition
-from headrace.broker.produce_at_once import NO_LEADER, fill_error, is_one_batch, produce_at_once
+from headrace.broker.produce_at_once import NO_LEADER, TooNewCodecError, fill_error, is_one_batch, produce_at_once
 from headrace.broker.replication.commits import UncommittedError
 from headrace.broker.rights import Operation, on_topics, on_transactional_ids
 from headrace.cluster.topic_names import INTERNAL_TOPICS
@@ -35,7 +35,6 @@ from headrace.errors import (
     KafkaStorageError,
     NotLeaderOrFollowerError,
     UnknownTopicOrPartitionError,
-    UnsupportedCompressionTypeError,
 )
 from headrace.log import Appended, Checked, TakesLongError, Verification
 from headrace.protocol.api import ApiKey
@@ -255,7 +254,12 @@ def _unverified(
             header = Batch(data.records).header()
             if not header.is_transactional or header.is_control:
                 continue
-            guard = partition.log.start_verification(header.producer_id, header.base_sequence, header.producer_epoch)
+            guard = partition.log.start_verification(
+                header.producer_id,
+                header.base_sequence,
+                header.producer_epoch,
+                from_zero=context.api_version >= PRODUCE_ADDS_VERSION,
+            )
             if guard is not None:
                 found[partition.key] = (header, guard)
     return found
@@ -348,8 +352,8 @@ def _attributes(records: Buffer | None) -> int:
 
 def _check_allowed(context: RequestContext, acks: int, topic: str, records: Buffer | None) -> None:
     """What only the request or its sender can forbid; the rest is for the log to check."""
-    if _attributes(records) & CODEC_MASK == Codec.ZSTD and context.api_version < ZSTD_SINCE_VERSION:
-        raise UnsupportedCompressionTypeError(f"zstd needs Produce version {ZSTD_SINCE_VERSION} or later")
+    if _attributes(records) & CODEC_MASK >= Codec.ZSTD and context.api_version < ZSTD_SINCE_VERSION:
+        raise TooNewCodecError(f"zstd needs Produce version {ZSTD_SINCE_VERSION} or later")
     forbidden: KafkaError | None = None
     if acks not in VALID_ACKS:
         forbidden = InvalidRequiredAcksError(f"acks={acks}; it has to be -1, 0 or 1")

@@ -47,10 +47,10 @@ async def write_txn_markers(
 
 async def _write(broker: Broker, marker: WritableTxnMarker) -> dict[TopicPartition, ErrorCode]:
     partitions = [TopicPartition(topic.name, index) for topic in marker.topics for index in topic.partition_indexes]
-    if marker.producer_id < 0:
-        return dict.fromkeys(partitions, ErrorCode.INVALID_PRODUCER_ID_MAPPING)
-    if marker.producer_epoch < 0:
-        return dict.fromkeys(partitions, ErrorCode.INVALID_PRODUCER_EPOCH)
+    refused = _refusal(marker)
+    if refused is not None:
+        unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        return {key: refused if broker.image.partition(*key) is not None else unknown for key in partitions}
     return await broker.transactions.write_markers(
         marker.producer_id,
         marker.producer_epoch,
@@ -59,6 +59,15 @@ async def _write(broker: Broker, marker: WritableTxnMarker) -> dict[TopicPartiti
         partitions,
         marker.transaction_version,
     )
+
+
+def _refusal(marker: WritableTxnMarker) -> ErrorCode | None:
+    """What is wrong with a marker, whatever partition it is for."""
+    if marker.producer_id < 0:
+        return ErrorCode.INVALID_PRODUCER_ID_MAPPING
+    if marker.producer_epoch < 0:
+        return ErrorCode.INVALID_PRODUCER_EPOCH
+    return ErrorCode.INVALID_REQUEST if marker.transaction_version < 0 else None
 
 
 def _result(producer_id: int, errors: dict[TopicPartition, ErrorCode]) -> WritableTxnMarkerResult:

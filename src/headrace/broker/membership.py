@@ -22,8 +22,11 @@ from headrace.broker.peers import PeerConnection, Peers
 from headrace.broker.quorum import Observers
 from headrace.broker.refusals import tells
 from headrace.cluster.brokers import ProducerIdBlock, Registration
+from headrace.cluster.decision import Decision
+from headrace.cluster.image import Image
 from headrace.cluster.store import Seat, SessionLostError, Store, StoreError, StoreMember
 from headrace.errors import (
+    BrokerIdNotRegisteredError,
     ErrorCode,
     HeadraceError,
     NetworkError,
@@ -327,10 +330,11 @@ class ClusterMembership:
             return grace_s if since is None else grace_s - (now - since) + 0.001
         for node_id in absent:
             log.warning("broker %d is gone: it is fenced, and others lead what it led", node_id)
-            with contextlib.suppress(RequestTimedOutError):
-                await self._metadata.change(
-                    lambda image, node_id=node_id: self._broker.controller.fence_broker(image, node_id)  # type: ignore[misc]  # binds this turn's id
-                )
+            fence = functools.partial(_fence, self._broker, node_id)
+            with contextlib.suppress(RequestTimedOutError, BrokerIdNotRegisteredError):
+                await self._metadata.change(fence)
+                # What it led has other leaders now, or everything is done already.
+                await self._metadata.change(fence)
         return _RETRY_S
 
     # --- heartbeats
@@ -464,6 +468,10 @@ class ClusterMembership:
         finally:
             asking.cancel()
             await asyncio.gather(asking, return_exceptions=True)
+
+
+def _fence(broker: Broker, node_id: int, image: Image) -> Decision[None]:
+    return broker.controller.fence_broker(image, node_id)
 
 
 async def _alter_partition(broker: Broker, request: AlterPartitionRequest) -> Any:

@@ -50,6 +50,7 @@ ASK_TIMEOUT_S: Final = 30.0
 LEAVE_TIMEOUT_S: Final = 10.0
 _RETRY_S: Final = 0.1
 _DEFECT_RETRY_S: Final = 1.0
+_REREGISTER_S_MAX: Final = 2.0
 
 
 class ClusterMembership:
@@ -242,7 +243,7 @@ class ClusterMembership:
         self._seat_is(None)
         replicas = self._broker.replicas
         replicas.suspend("the session of this broker with the store is over; it registers again")
-        said = ""
+        said, pause_s = "", _RETRY_S
         while True:
             try:
                 await self._store.register(self.member)
@@ -253,10 +254,11 @@ class ClusterMembership:
                 if str(error) != said:
                     log.warning("this broker could not register again, and goes on trying: %s", error)
                 said = str(error)
-                await asyncio.sleep(_RETRY_S)
             except Exception:
                 log.exception("this broker could not register again, by a defect: please report it")
-                await asyncio.sleep(_DEFECT_RETRY_S)
+            await asyncio.sleep(pause_s)
+            # A store that refuses at once, as one whose password was changed does, is not asked without end.
+            pause_s = min(2 * pause_s, _REREGISTER_S_MAX)
 
     # --- as the controller
 

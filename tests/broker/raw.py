@@ -200,10 +200,18 @@ class AsyncRawClient(asyncio.BufferedProtocol):
 
     async def request(self, message: Any, version: int, timeout_s: float = 5.0) -> Any:
         """The answer, or a ConnectionError or TimeoutError, after which the connection is of no use."""
+        return await self.answer(message, version, self.send(message, version), timeout_s)
+
+    def send(self, message: Any, version: int) -> int:
+        """Send a request whose answer is asked for later; what to ask for it with."""
         if self._lost or self._transport is None:
             raise ConnectionResetError("the connection is gone")
         correlation_id = next(self._correlation_ids)
         self._transport.write(frame(message, version, correlation_id))
+        return correlation_id
+
+    async def answer(self, message: Any, version: int, correlation_id: int, timeout_s: float = 5.0) -> Any:
+        """The answer to the earliest request that has had none."""
         async with asyncio.timeout(timeout_s):
             while not self._frames:
                 if self._lost:

@@ -17,6 +17,7 @@ from headrace.cluster.store.model import ModelSession
 from headrace.cluster.store.node_formats import CONTROLLER, log_path
 from headrace.cluster.store.session import Delete
 from headrace.errors import ErrorCode, KafkaError, NotControllerError, StaleControllerEpochError
+from headrace.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from headrace.protocol.messages.describe_quorum import DescribeQuorumRequest, QuorumPartition, QuorumTopic
 from headrace.protocol.messages.fetch import (
     FetchableTopicResponse,
@@ -29,6 +30,7 @@ from headrace.protocol.messages.fetch import (
     ReplicaState,
 )
 
+from . import raw
 from .several import SeveralBrokers, create, run_several
 from .sim import Client
 
@@ -384,6 +386,30 @@ def test_no_broker_is_ahead_of_the_controller_in_what_is_told_of_the_quorum() ->
         assert {seen.log_end_offset for seen in told.observers} == {told.high_watermark}
         may_follow.set()
         assert await creating == ErrorCode.NONE
+
+    run_several(main)
+
+
+@pytest.mark.parametrize(("timeout_ms", "error"), [(20_000, ErrorCode.REQUEST_TIMED_OUT), (90_000, ErrorCode.NONE)])
+def test_whoever_asks_for_much_says_how_long_it_may_take(timeout_ms: int, error: ErrorCode) -> None:
+    """Thousands of partitions, whose logs the controller takes long to make."""
+
+    async def main(cluster: SeveralBrokers) -> None:
+        controller = await controller_of(cluster)
+        replicas = cluster.running(controller).replicas
+        original = replicas.follow
+
+        async def slow(changes: Any) -> None:
+            if changes.partitions:
+                await asyncio.sleep(50.0)
+            await original(changes)
+
+        replicas.follow = slow  # type: ignore[method-assign]
+        topic = CreatableTopic(name="much", num_partitions=6, replication_factor=1)
+        request = CreateTopicsRequest(topics=[topic], timeout_ms=timeout_ms)
+        client = cluster.client(cluster.other_than(controller))
+        answer = await client.request(request, raw.CREATE_TOPICS_VERSION, 120.0)
+        assert answer.topics[0].error_code == error
 
     run_several(main)
 

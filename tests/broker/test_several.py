@@ -11,8 +11,9 @@ from headrace.broker.broker import Broker
 from headrace.cluster.broker_config import BrokerConfig
 from headrace.cluster.decision import Decision
 from headrace.cluster.records import PartitionChangeRecord
-from headrace.cluster.store import StoreMember, WrongClusterError
+from headrace.cluster.store import StoreError, StoreMember, WrongClusterError
 from headrace.cluster.store.model import ZooKeeperModel
+from headrace.cluster.store.node_store import NodeStore
 from headrace.config import ConfigError
 from headrace.errors import ErrorCode
 from headrace.protocol.messages.delete_topics import DeleteTopicsRequest
@@ -184,6 +185,31 @@ def test_a_broker_that_stops_hands_over_what_it_leads_first() -> None:
         assert led[-1] == 0
         await cluster.until(lambda: watcher.image.brokers[stopping].fenced)
         assert len(cluster.alive) == 2
+
+    run_several(main)
+
+
+def test_a_store_that_refuses_a_broker_is_asked_again_at_a_measured_pace(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its password was changed, say: every try is a connection and a login."""
+
+    async def main(cluster: SeveralBrokers) -> None:
+        refused = cluster.other_than(cluster.controller_id())
+        tries: list[StoreMember] = []
+        register = NodeStore.register
+
+        async def refuse(store: NodeStore, member: StoreMember) -> None:
+            if member.node_id == refused and len(tries) < 20:
+                tries.append(member)
+                raise StoreError("this broker is not let in")
+            await register(store, member)
+
+        monkeypatch.setattr(NodeStore, "register", refuse)
+        for session in cluster.model.sessions:
+            if session._clock is cluster.running(refused).runtime.clock:
+                cluster.model.expire(session)
+        took_s = await cluster.until(lambda: len(tries) == 20, 60.0)
+        assert took_s > 20
+        await cluster.until(lambda: all(broker.image.is_active(refused) for broker in cluster.alive))
 
     run_several(main)
 

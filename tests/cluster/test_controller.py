@@ -9,7 +9,7 @@ import hmac
 import pytest
 
 from headrace.cluster.broker_config import BrokerConfig
-from headrace.cluster.brokers import PRODUCER_ID_BLOCK_SIZE, Registration
+from headrace.cluster.brokers import LED_FIRST_FROM, PRODUCER_ID_BLOCK_SIZE, Registration
 from headrace.cluster.features import ELIGIBLE_LEADER_REPLICAS_VERSION
 from headrace.cluster.image import Endpoint, Image
 from headrace.cluster.records import (
@@ -178,6 +178,23 @@ def test_replicas_that_were_eligible_lead_when_there_are_none_any_more() -> None
     cluster.decide(cluster.controller.unfence_broker(cluster.image, 1))
     partition = cluster.image.topics["t"].partitions[0]
     assert (partition.leader, partition.isr, partition.eligible, partition.recovering) == (1, (1,), (), False)
+
+
+def test_what_a_broker_led_is_led_by_others_before_the_rest_where_it_is_much() -> None:
+    cluster = three_brokers()
+    create(cluster, "many", [[1 + index % 3, 1 + (index + 1) % 3, 1 + (index + 2) % 3] for index in range(1800)])
+    partitions = cluster.image.topics["many"].partitions
+    led = [index for index, partition in enumerate(partitions) if partition.leader == 1]
+    assert len(led) > LED_FIRST_FROM
+    cluster.decide(cluster.controller.fence_broker(cluster.image, 1))
+    assert not cluster.image.brokers[1].fenced
+    for index, partition in enumerate(partitions):
+        assert partition.leader in (2, 3)
+        assert (1 in partition.isr) is (index not in led)
+    cluster.decide(cluster.controller.fence_broker(cluster.image, 1))
+    assert cluster.image.brokers[1].fenced
+    assert all(1 not in partition.isr and partition.leader in (2, 3) for partition in partitions)
+    assert not cluster.controller.fence_broker(cluster.image, 1).records
 
 
 def test_a_fenced_leader_is_replaced_from_the_in_sync_replicas_and_gets_back_by_preferred_election() -> None:

@@ -19,7 +19,7 @@ from headrace.broker.frame_memory import FrameLimits
 from headrace.broker.group_service import GroupService
 from headrace.broker.listeners import ListenerSetting, parse_listeners
 from headrace.broker.maintenance import Maintenance
-from headrace.broker.membership import ClusterMembership
+from headrace.broker.membership import ASK_TIMEOUT_S, ClusterMembership
 from headrace.broker.metadata_service import MetadataService
 from headrace.broker.partition import Partition
 from headrace.broker.patience import StorePatience
@@ -58,6 +58,7 @@ R = TypeVar("R")
 T = TypeVar("T")
 
 SHUTDOWN_GRACE_S = 5.0
+ASK_TIMEOUT_S_MAX = 600.0
 WAITING_LOGS_RETRY_S = 2.0
 _PARTITION_COUNT_KEYS = {
     CONSUMER_OFFSETS: "offsets.topic.num.partitions",
@@ -188,7 +189,11 @@ class Broker:
             if context.is_from_broker:
                 # What another broker passed on goes no further: it asks again, whoever is the controller then.
                 return await here()
-            decided: R = await self.membership.ask_controller(arguments[0], version=context.api_version, here=here)
+            # Who asks for thousands of partitions says how long that may take.
+            timeout_s = max(ASK_TIMEOUT_S, min(getattr(arguments[0], "timeout_ms", 0) / 1000, ASK_TIMEOUT_S_MAX))
+            decided: R = await self.membership.ask_controller(
+                arguments[0], version=context.api_version, here=here, timeout_s=timeout_s
+            )
             return decided
         except (NotControllerError, RequestTimedOutError) as error:
             # Nobody decided; what would have been answered says in every place that it was not.

@@ -4,6 +4,9 @@ While a request is being handled no more than a chunk or a frame is read on: a f
 gets a bounded number of answers before the other connections have their turn. A client that does not read its answers
 is not served further ones. A request goes on when its connection is lost, unless it only waits for others: half a
 change is worse than an answer that nobody hears.
+
+Batches that are in the log and wait for other replicas hold up no further ones: those are written meanwhile, in their
+order, and the answers wait in line. So a follower fetches many at once, where a client sends them one by one.
 """
 
 from __future__ import annotations
@@ -32,7 +35,22 @@ log = logging.getLogger("headrace.broker.connection")
 
 # How many requests of one connection are handled before the others have their turn.
 REQUESTS_PER_TURN = 32
+# How many requests of one connection may be done and wait for their answers.
+IN_LINE_MAX = 128
 _NOTHING = memoryview(b"")
+_PRODUCE = b"\0\0"
+
+
+class _InLine:
+    """A request that is done, or comes behind such a one: its answer is sent when those before it have been."""
+
+    __slots__ = ("context", "done", "response")
+
+    def __init__(self, context: RequestContext) -> None:
+        self.context = context
+        self.response: Any = None
+        #: When the response was there.
+        self.done: float | None = None
 
 
 class ServerConnection(asyncio.BufferedProtocol):
@@ -52,6 +70,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._outbox: Outbox | None = None
         self._reader = FrameReader(acceptor.check_size, self._check_growth)
         self._frames: deque[memoryview] = deque()
+        self._in_line: deque[_InLine] = deque()
         self._task: asyncio.Task[None] | None = None
         self._awaited: Pending[Any] | None = None
         self._handling: memoryview | None = None
@@ -93,6 +112,7 @@ class ServerConnection(asyncio.BufferedProtocol):
             self._resting.cancel()
         if self._outbox is not None:
             self._outbox.clear()
+        self._in_line.clear()
         self._drop_frames()
         if self._task is None:
             self._release_frame()  # otherwise its memory is in use until the request has ended
@@ -107,7 +127,8 @@ class ServerConnection(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         now = self.last_progress = self.acceptor.now()
         frame = None
-        if not self._frames and self._handling is None and not self._reading_paused and self._may_handle():
+        is_free = not self._frames and self._handling is None and not self._in_line
+        if is_free and not self._reading_paused and self._may_handle():
             frame = self._reader.only_frame(nbytes)
             if frame is not None:
                 self.frame_began = now
@@ -159,7 +180,9 @@ class ServerConnection(asyncio.BufferedProtocol):
         turns_left = REQUESTS_PER_TURN
         costly = self.acceptor.costly
         turn_began = float("inf")
-        while self._frames and self._handling is None and self._may_handle():
+        if self._in_line:
+            self._answer_in_line()
+        while self._frames and self._handling is None and self._may_handle() and self._may_join(self._frames[0]):
             if turns_left == 0 or (now is not None and now - turn_began > TURN_S):
                 self._go_on_next_turn()
                 break
@@ -169,7 +192,7 @@ class ServerConnection(asyncio.BufferedProtocol):
             began = self.acceptor.now() if now is None else now
             if turn_began > began:
                 turn_began = began
-            if not was_tried and self._answer_at_once(frame, self._arrived, began):
+            if not was_tried and not self._in_line and self._answer_at_once(frame, self._arrived, began):
                 self._forget_frame()
                 now = self.last_progress
                 continue
@@ -182,11 +205,7 @@ class ServerConnection(asyncio.BufferedProtocol):
             try:
                 context = self.pipeline.begin(self, frame, self._arrived, began)
                 self.has_been_valid = True
-                if isinstance(context.result, Pending):
-                    self._wait(context, context.result)
-                    now = context.ran
-                else:
-                    now = self._answer(context, context.result, context.ran)
+                now = self._took(context)
                 if is_costly:
                     costly.took(self, context.request_bytes, context.api_key, now - began)
             except (MalformedMessageError, CloseConnectionError) as error:
@@ -240,6 +259,57 @@ class ServerConnection(asyncio.BufferedProtocol):
         else:
             self._send_at_once(route, answer, frame_bytes, self.frame_began, self.frame_began, now)
 
+    def _took(self, context: RequestContext) -> float:
+        """A request went as far as it goes without waiting: answer it, or wait for its answer; the time after that."""
+        result = context.result
+        if not isinstance(result, Pending):
+            return self._answer(context, result, context.ran)
+        if result.is_done and context.throttle_s == 0:
+            self._wait_in_line(context, result)
+        else:
+            self._wait(context, result)
+        return context.ran
+
+    # --- answers that wait in line
+
+    def _may_join(self, frame: memoryview) -> bool:
+        """Whether a request may be handled though answers of earlier ones are still waited for."""
+        return not self._in_line or (len(self._in_line) < IN_LINE_MAX and frame[:2] == _PRODUCE)
+
+    def _wait_in_line(self, context: RequestContext, pending: Pending[Any]) -> None:
+        place = _InLine(context)
+        self._in_line.append(place)
+        self._forget_frame()
+        self.acceptor.keep(asyncio.get_running_loop().create_task(self._finish_in_line(place, pending)))
+
+    async def _finish_in_line(self, place: _InLine, pending: Pending[Any]) -> None:
+        try:
+            place.response = await pending
+        except asyncio.CancelledError:
+            self.abort("a request was given up")
+            raise
+        except Exception as error:  # noqa: BLE001 - as in `_handle_next`
+            self.pipeline.failed(place.context)
+            self.fail(error)
+            return
+        place.done = self.acceptor.now()
+        if self._transport is not None and self._in_line[0] is place:
+            self._handle_next()
+
+    def _answer_in_line(self) -> None:
+        """Send the answers that are there and have nobody before them, as far as the client reads them."""
+        line = self._in_line
+        while line and line[0].done is not None and self._has_room_for_answer():
+            place = line.popleft()
+            assert place.done is not None
+            try:
+                self._send(place.context, place.response, place.done)
+            except Exception as error:  # noqa: BLE001 - as in `_handle_next`
+                self.fail(error)
+                return
+
+    # --- one that is waited for
+
     def _wait(self, context: RequestContext, pending: Pending[Any]) -> None:
         self._only_waits = context.route.handler.only_waits
         if not context.route.keeps_frame and self._handling is not None:
@@ -259,12 +329,18 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._turn_due = False
         self._handle_next()
 
-    def _may_handle(self) -> bool:
+    def _has_room_for_answer(self) -> bool:
+        """Whether the client has read all that it was answered."""
         if self._outbox is None or not self._outbox.is_empty:
             return False
         if self._sending is not None:
             self.pipeline.sent(self._sending, self.acceptor.now())
             self._sending = None
+        return True
+
+    def _may_handle(self) -> bool:
+        if not self._has_room_for_answer():
+            return False
         transport = self._transport
         # Nothing is begun for a client that is gone, also if nobody has been told yet.
         return self.acceptor.is_open and transport is not None and self._resting is None and not transport.is_closing()
@@ -298,13 +374,23 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._handle_next()
 
     def _answer(self, context: RequestContext, response: Any, done: float) -> float:
-        """Send a response that was there at `done`; the time when that is over."""
+        """Send a response that was there at `done`, behind those of earlier requests; the time when that is over."""
+        if self._in_line:
+            place = _InLine(context)
+            place.response, place.done = response, done
+            self._in_line.append(place)
+            self._forget_frame()
+            return self.acceptor.now()
+        now = self._send(context, response, done)
+        self._forget_frame()
+        return now
+
+    def _send(self, context: RequestContext, response: Any, done: float) -> float:
         outbox = self._outbox
         assert outbox is not None
         parts = self.pipeline.encode(context, response, done)
         if parts:
             outbox.send(cast("Sequence[Part]", parts))
-        self._forget_frame()
         now = self.last_progress = self.acceptor.now()
         if outbox.is_empty:
             self.pipeline.sent(context, now)
@@ -427,7 +513,7 @@ class ServerConnection(asyncio.BufferedProtocol):
 
     @property
     def is_handling(self) -> bool:
-        return self._handling is not None
+        return self._handling is not None or bool(self._in_line)
 
     @property
     def is_only_waiting(self) -> bool:

@@ -219,8 +219,9 @@ class ControllerService:
             until = "for now" if is_short else "until this broker is restarted"
             log.error("the metadata cannot be changed %s: %s", until, error)
             raise KafkaStorageError(f"The metadata could not be written: {error}") from error
-        # Others need not wait for what this broker does about it.
+        # Others need not wait for what this broker does about it: they are answered first.
         self.tail.appended(end, records)
+        await asyncio.sleep(0)
         await self._follower.take(end - len(records), records)
 
     def _give_up(self, error: KafkaError, batch: list[_Proposal] | None = None) -> None:

@@ -55,10 +55,12 @@ NO_RESPONSE: Final = NoResponse()
 class Pending(Generic[R]):
     """A response that has to be waited for."""
 
-    __slots__ = ("awaitable",)
+    __slots__ = ("awaitable", "is_done")
 
-    def __init__(self, awaitable: Awaitable[R]) -> None:
+    def __init__(self, awaitable: Awaitable[R], *, is_done: bool = False) -> None:
+        """`is_done`: what was asked for is done, and its bytes are not used any more; only the answer waits."""
         self.awaitable = awaitable
+        self.is_done = is_done
 
     def __await__(self) -> Generator[Any, Any, R]:
         return self.awaitable.__await__()

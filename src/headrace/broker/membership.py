@@ -22,8 +22,11 @@ from headrace.broker.peers import PeerConnection, Peers
 from headrace.broker.quorum import Observers
 from headrace.broker.refusals import tells
 from headrace.cluster.brokers import ProducerIdBlock, Registration
+from headrace.cluster.decision import Decision
+from headrace.cluster.image import Image
 from headrace.cluster.store import Seat, SessionLostError, Store, StoreError, StoreMember
 from headrace.errors import (
+    BrokerIdNotRegisteredError,
     ErrorCode,
     HeadraceError,
     NetworkError,
@@ -47,6 +50,7 @@ ASK_TIMEOUT_S: Final = 30.0
 LEAVE_TIMEOUT_S: Final = 10.0
 _RETRY_S: Final = 0.1
 _DEFECT_RETRY_S: Final = 1.0
+_REREGISTER_S_MAX: Final = 2.0
 
 
 class ClusterMembership:
@@ -239,7 +243,7 @@ class ClusterMembership:
         self._seat_is(None)
         replicas = self._broker.replicas
         replicas.suspend("the session of this broker with the store is over; it registers again")
-        said = ""
+        said, pause_s = "", _RETRY_S
         while True:
             try:
                 await self._store.register(self.member)
@@ -250,10 +254,11 @@ class ClusterMembership:
                 if str(error) != said:
                     log.warning("this broker could not register again, and goes on trying: %s", error)
                 said = str(error)
-                await asyncio.sleep(_RETRY_S)
             except Exception:
                 log.exception("this broker could not register again, by a defect: please report it")
-                await asyncio.sleep(_DEFECT_RETRY_S)
+            await asyncio.sleep(pause_s)
+            # A store that refuses at once, as one whose password was changed does, is not asked without end.
+            pause_s = min(2 * pause_s, _REREGISTER_S_MAX)
 
     # --- as the controller
 
@@ -327,10 +332,11 @@ class ClusterMembership:
             return grace_s if since is None else grace_s - (now - since) + 0.001
         for node_id in absent:
             log.warning("broker %d is gone: it is fenced, and others lead what it led", node_id)
-            with contextlib.suppress(RequestTimedOutError):
-                await self._metadata.change(
-                    lambda image, node_id=node_id: self._broker.controller.fence_broker(image, node_id)  # type: ignore[misc]  # binds this turn's id
-                )
+            fence = functools.partial(_fence, self._broker, node_id)
+            with contextlib.suppress(RequestTimedOutError, BrokerIdNotRegisteredError):
+                await self._metadata.change(fence)
+                # What it led has other leaders now, or everything is done already.
+                await self._metadata.change(fence)
         return _RETRY_S
 
     # --- heartbeats
@@ -464,6 +470,10 @@ class ClusterMembership:
         finally:
             asking.cancel()
             await asyncio.gather(asking, return_exceptions=True)
+
+
+def _fence(broker: Broker, node_id: int, image: Image) -> Decision[None]:
+    return broker.controller.fence_broker(image, node_id)
 
 
 async def _alter_partition(broker: Broker, request: AlterPartitionRequest) -> Any:

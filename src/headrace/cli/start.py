@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import gc
 import logging
 import os
 import signal
@@ -21,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from headrace._version import __version__
 from headrace.cli.exits import Exit
 from headrace.config import ConfigError, RawValue, parse_properties
+from headrace.runtime.collecting import keep_frozen
 from headrace.runtime.signals import Asked, StopRequests, stop_signals
 from headrace.words import visible
 
@@ -201,6 +201,7 @@ async def _serve(settings: dict[str, RawValue]) -> None:
         broker = Broker.from_settings(runtime, settings, compaction_worker=InProcess())
         starting = loop.create_task(broker.start())
         waiting = loop.create_task(stopping.wait())
+        collecting: asyncio.Task[None] | None = None
         await asyncio.wait((starting, waiting), return_when=asyncio.FIRST_COMPLETED)
         try:
             if stopping.is_set():
@@ -209,12 +210,13 @@ async def _serve(settings: dict[str, RawValue]) -> None:
                 broker.give_up_start()
             with contextlib.suppress(StartGivenUpError):
                 await starting
-            # What is there now stays: the collector need not look through all of it, with everyone waiting, again.
-            gc.freeze()
             if not stopping.is_set():
+                collecting = loop.create_task(keep_frozen(lambda: len(broker.replicas.partitions)))
                 print(banner(broker), flush=True)
             await waiting
         finally:
+            if collecting is not None:
+                collecting.cancel()
             waiting.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await waiting

@@ -27,6 +27,8 @@ from headrace.cluster.records import (
 from headrace.errors import BrokerIdNotRegisteredError, DuplicateBrokerRegistrationError, StaleBrokerEpochError
 
 PRODUCER_ID_BLOCK_SIZE = 1000
+#: What a broker that is gone has led is led by others first, where it is more than so many partitions.
+LED_FIRST_FROM = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,10 +146,19 @@ def _restarted(
 
 
 def fence(image: Image, node_id: int, rules_of: RulesOf = plain_rules) -> Decision[None]:
-    """A broker was not heard of for too long: it leads nothing and is in sync nowhere until it is back."""
+    """A broker was not heard of for too long: it leads nothing and is in sync nowhere until it is back.
+
+    Where it leads many partitions, this only lets others lead those: nobody can write to them meanwhile. Whoever calls
+    it calls it again for the rest.
+    """
     broker = _registered(image, node_id)
     if broker.fenced:
         return Decision(None)
+    led = [one for one in _partitions(image) if one[2].leader == node_id]
+    if len(led) > LED_FIRST_FROM:
+        elected = _without(image, node_id, rules_of, led)
+        if elected:
+            return Decision(None, elected)
     records = _without(image, node_id, rules_of, _partitions(image))
     records.append(BrokerRegistrationChangeRecord(broker_id=node_id, broker_epoch=broker.epoch, fenced=Fencing.FENCE))
     return Decision(None, records)

@@ -22,7 +22,7 @@ from headrace.broker.dispatch import (
 from headrace.broker.leaders import addresses, leader_and_epoch, not_here
 from headrace.broker.partition import Partition
 from headrace.broker.produce_at_once import NO_LEADER, TooNewCodecError, fill_error, is_one_batch, produce_at_once
-from headrace.broker.replication.commits import UncommittedError
+from headrace.broker.replication.commits import CommitWait, UncommittedError
 from headrace.broker.rights import Operation, on_topics, on_transactional_ids
 from headrace.cluster.topic_names import INTERNAL_TOPICS
 from headrace.errors import (
@@ -98,7 +98,7 @@ def _append_all(
 ) -> _Result:
     """Append every batch; answer at once unless a disk or a replica has to be waited for."""
     if _is_refused_whole(request):
-        return _respond(request, _refuse(request, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED), True)
+        return _respond(request.acks, _refuse(request, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED), True)
     response = ProduceResponse()
     pending: list[_Pending] = []
     behind: dict[int, int] = {}
@@ -120,10 +120,12 @@ def _append_all(
     if behind:
         response.responses = _in_order(response.responses, behind)
     if pending:
-        return Pending(_finish(broker, context, request, response, pending))
+        # In the log, and waiting for other replicas: what comes next on this connection need not wait for that.
+        is_done = all(isinstance(one, CommitWait) for _, _, one in pending)
+        return Pending(_finish(broker, context, request.acks, response, pending), is_done=is_done)
     if behind:
         _tell_addresses(broker, context, response)
-    return _respond(request, response, failed=bool(behind))
+    return _respond(request.acks, response, failed=bool(behind))
 
 
 def _each_once(topics: list[TopicProduceData]) -> list[TopicProduceData]:
@@ -394,10 +396,11 @@ def _tell_addresses(broker: Broker, context: RequestContext, response: ProduceRe
 async def _finish(
     broker: Broker,
     context: RequestContext,
-    request: ProduceRequest,
+    acks: int,
     response: ProduceResponse,
     pending: list[_Pending],
 ) -> _Answer:
+    """Wait for what has to be waited for. Of the request nothing is kept: it has all the records in it."""
     for partition, result, awaitable in pending:
         try:
             _fill(result, await awaitable)
@@ -410,11 +413,11 @@ async def _finish(
     failed = any(result.error_code for topic in response.responses for result in topic.partition_responses)
     if failed:
         _tell_addresses(broker, context, response)
-    return _respond(request, response, failed)
+    return _respond(acks, response, failed)
 
 
-def _respond(request: ProduceRequest, response: ProduceResponse, failed: bool) -> _Answer:
-    if request.acks != 0:
+def _respond(acks: int, response: ProduceResponse, failed: bool) -> _Answer:
+    if acks != 0:
         return response
     if failed:
         # Without an answer, closing is the only way to tell the client that its records were not taken.

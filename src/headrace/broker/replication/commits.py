@@ -30,6 +30,10 @@ class TooFewError(UncommittedError, NotEnoughReplicasAfterAppendError):
     """A batch is in the log of fewer in-sync replicas than its topic wants."""
 
 
+class CommitWait(asyncio.Future[Appended]):
+    """The end of the wait of an append that is in the log, and in order."""
+
+
 class WaitingAppend:
     """An append that waits to be committed."""
 
@@ -37,7 +41,7 @@ class WaitingAppend:
 
     def __init__(self, appended: Appended) -> None:
         self.appended = appended
-        self.future: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()
+        self.future = CommitWait(loop=asyncio.get_running_loop())
         self.timer: asyncio.TimerHandle | None = None
 
     def done(self) -> bool:
@@ -76,7 +80,7 @@ class Commits:
         """What was appended may be gone, or may belong to a former leader epoch."""
         self._sizes.clear()
 
-    def wait(self, appended: Appended, timeout_ms: int | None) -> asyncio.Future[Appended]:
+    def wait(self, appended: Appended, timeout_ms: int | None) -> CommitWait:
         """Wait until a batch is committed."""
         waiting = WaitingAppend(appended)
         self._acks.add(appended.last_offset + 1, waiting)

@@ -1,0 +1,134 @@
+"""Batches of one connection that wait for other replicas hold up no further ones, and are answered in their order."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from tests.broker import raw
+from tests.broker.replication.trio import NODES, TOPIC, Trio, simulated
+from tests.broker.sim import METADATA_VERSION
+
+from headrace.broker.connection import IN_LINE_MAX
+from headrace.errors import ErrorCode
+from headrace.protocol.messages.metadata import MetadataRequest
+from headrace.protocol.messages.produce import ProduceRequest
+
+VERSION = 10
+MANY_RECORDS = 1_500
+
+
+def batch_for(partition: int, *values: bytes, acks: int = -1) -> ProduceRequest:
+    return raw.produce_request(TOPIC, partition, raw.batch(list(values)), acks=acks)
+
+
+def cut(trio: Trio) -> None:
+    """Followers send nothing that arrives at the leader, and are sent nothing."""
+    trio.simulation.network.partition(["b1"], ["b2", "b3"])
+
+
+async def until(condition: Any) -> None:
+    async with asyncio.timeout(30):
+        while not condition():
+            await asyncio.sleep(0.01)
+
+
+def test_they_are_written_while_earlier_ones_wait_and_answered_in_order() -> None:
+    async def test(trio: Trio) -> None:
+        await trio.create_topic(partitions=3)
+        client = await trio.client(1)
+        cut(trio)
+        sent: list[tuple[Any, int, int]] = []
+        for number in range(12):
+            request = batch_for(number % 3, b"%d" % number)
+            sent.append((request, VERSION, client.send(request, VERSION)))
+        # Neither is known elsewhere: refused at once, and yet not answered before those that came earlier.
+        unknown = batch_for(99, b"nowhere")
+        sent.append((unknown, VERSION, client.send(unknown, VERSION)))
+        quick = batch_for(0, b"quick", acks=1)
+        sent.append((quick, VERSION, client.send(quick, VERSION)))
+        behind = MetadataRequest(topics=[])
+        sent.append((behind, METADATA_VERSION, client.send(behind, METADATA_VERSION)))
+        await until(lambda: [trio.partition(1, index).log.end_offset for index in range(3)] == [5, 4, 4])
+        await asyncio.sleep(0.5)
+        assert not client._frames, "something was answered before the first"
+        trio.simulation.network.heal()
+        found = [await client.answer(message, version, number, 30.0) for message, version, number in sent]
+        results = [raw.produced(answer) for answer in found[:-1]]
+        assert [result.error_code for result in results] == [0] * 12 + [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, 0]
+        assert [result.base_offset for result in results] == [number // 3 for number in range(12)] + [-1, 4]
+        assert {broker.node_id for broker in found[-1].brokers} == set(NODES)
+        client.close()
+
+    simulated(test)
+
+
+def test_no_more_wait_than_there_is_room_for() -> None:
+    async def test(trio: Trio) -> None:
+        await trio.create_topic()
+        client = await trio.client(1)
+        cut(trio)
+        count = 2 * IN_LINE_MAX
+        sent = []
+        for number in range(count):
+            request = batch_for(0, b"%d" % number)
+            sent.append((request, client.send(request, VERSION)))
+        await until(lambda: trio.partition(1).log.end_offset >= IN_LINE_MAX)
+        await asyncio.sleep(0.5)
+        assert trio.partition(1).log.end_offset == IN_LINE_MAX
+        trio.simulation.network.heal()
+        for offset, (request, number) in enumerate(sent):
+            result = raw.produced(await client.answer(request, VERSION, number, 30.0))
+            assert (result.error_code, result.base_offset) == (0, offset)
+        client.close()
+
+    simulated(test)
+
+
+def test_one_that_takes_long_to_check_is_not_overtaken() -> None:
+    """It is looked into on another thread, and not in the log yet: what comes behind it has to wait."""
+
+    async def test(trio: Trio) -> None:
+        await trio.create_topic()
+        client = await trio.client(1)
+        first = batch_for(0, b"first")
+        large = batch_for(0, *([b"x"] * MANY_RECORDS))
+        last = batch_for(0, b"last")
+        sent = [(request, client.send(request, VERSION)) for request in (first, large, last)]
+        results = [raw.produced(await client.answer(request, VERSION, number, 60.0)) for request, number in sent]
+        assert [(result.error_code, result.base_offset) for result in results] == [
+            (0, 0),
+            (0, 1),
+            (0, 1 + MANY_RECORDS),
+        ]
+        client.close()
+
+    simulated(test)
+
+
+@pytest.mark.parametrize("is_leader_gone", [False, True])
+def test_those_that_wait_are_given_up_with_their_connection_or_their_leader(is_leader_gone: bool) -> None:
+    async def test(trio: Trio) -> None:
+        await trio.create_topic()
+        client = await trio.client(1)
+        cut(trio)
+        sent = []
+        for number in range(5):
+            request = batch_for(0, b"%d" % number)
+            sent.append((request, client.send(request, VERSION)))
+        await until(lambda: trio.partition(1).log.end_offset == 5)
+        if is_leader_gone:
+            await trio.fence(1)
+            for request, number in sent:
+                result = raw.produced(await client.answer(request, VERSION, number, 30.0))
+                assert result.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        client.close()
+        await asyncio.sleep(0.5)
+        if not is_leader_gone:
+            trio.simulation.network.heal()
+            again = await trio.client(1)
+            assert raw.produced(await again.request(batch_for(0, b"after"), VERSION, 30.0)).base_offset == 5
+            again.close()
+
+    simulated(test)

@@ -37,8 +37,11 @@ class Pipe:
     def send(self, data: bytes | None) -> None:
         if data is not None:
             self.unread_bytes += len(data)
+        fabric = self._fabric
         for piece in [data] if data is None else self._split(data):
-            self._last_arrival = max(self._last_arrival, self._fabric.loop.time() + self._fabric.draw_delay())
+            arrival = fabric.loop.time() + fabric.draw_delay()
+            if arrival > self._last_arrival:
+                self._last_arrival = arrival
             self._pieces.append((self._last_arrival, piece))
         self.pump()
 
@@ -71,13 +74,15 @@ class Pipe:
             self._fabric.held[self] = None
             return
         _, piece = self._pieces.popleft()
-        name = f"{self.sender.name}>{self.receiver.name}"
+        trace = self._fabric.trace
         if piece is not None and self._fabric.rng.random() < self._fabric.model.reset_probability:
-            self._fabric.trace.record("net-reset", name)
+            trace.record("net-reset", f"{self.sender.name}>{self.receiver.name}")
             self.sender.lose(ConnectionResetError("the network broke the connection"))
             self.receiver.lose(ConnectionResetError("the network broke the connection"))
             return
-        self._fabric.trace.record("net", name, "end" if piece is None else checksum(piece))
+        if trace.is_on:
+            name = f"{self.sender.name}>{self.receiver.name}"
+            trace.record("net", name, "end" if piece is None else checksum(piece))
         self.receiver.arrived(piece)
         self.pump()
 

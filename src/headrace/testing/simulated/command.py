@@ -109,7 +109,7 @@ def command(
         if seeds is not None or minutes is not None or (seed is not None and plan is not None):
             raise usage("--seed or --plan is one run: leave out --seeds and --minutes, and name only one of the two")
         chosen = _kept(plan) if plan is not None else plan_for(seed or 0)
-        _tell_one(play(chosen), trace)
+        _tell_one(play(chosen, is_traced=True), trace)
         return
     total = Total()
     wanted = seeds or (100 if minutes is None else 1 << 62)

@@ -334,7 +334,7 @@ class OffsetKeeper(Workload):
                 register.writes.append(commit)
                 # A coordinator that has just come back may not know the topic yet.
                 with contextlib.suppress(RequestTimedOutError, TimeoutError, UnknownTopicOrPartitionError):
-                    (await admin.within(10_000).alter_group_offsets(self.name, {self.partition: number})).all()
+                    (await admin.within(10).alter_group_offsets(self.name, {self.partition: number})).all()
                     commit.answered_at = self.history.tick()
                     self.history.count("offsets written")
                 if commit.answered_at is None:
@@ -349,7 +349,7 @@ class OffsetKeeper(Workload):
             while not self.is_stopping:
                 asked_at = self.history.tick()
                 with contextlib.suppress(RequestTimedOutError, TimeoutError):
-                    found = (await admin.within(10_000).list_group_offsets([self.name])).all()[self.name]
+                    found = (await admin.within(10).list_group_offsets([self.name])).all()[self.name]
                     offset = _offset_of(found, self.partition)
                     register.reads.append(Commit(offset, asked_at, self.history.tick()))
                     self.history.count("offsets read")
@@ -371,7 +371,7 @@ class Administrator(Workload):
             while not self.is_stopping:
                 await self.pause(1.0)
                 with contextlib.suppress(RequestTimedOutError, TimeoutError):
-                    await self.rng.choice(steps)(admin.within(15_000))
+                    await self.rng.choice(steps)(admin.within(15))
 
     def _topics(self) -> list[str]:
         return [WRITING[workload] for workload in self.plan.workloads if workload in WRITING]

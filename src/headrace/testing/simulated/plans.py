@@ -59,8 +59,9 @@ _DURATION_S = (3.0, 10.0)
 _LASTS_S = (0.05, 0.5, 1.5, 3.0, 5.0)
 #: Most seeds are short: one client or two, time-outs of a third, and faults that last as much shorter. A short plan
 #: has single faults, or one whole course and sometimes single faults beside it. The others are long, as above.
-SHAPES = ("long", "faults", "faults", "course", "course")
+SHAPES = ("long", *("faults",) * 4, *("course",) * 5)
 _SHORT_PACE = 0.35
+_SHORT_LASTS_S = (0.05, 0.5, 1.5, 3.0)
 _SHORT_DURATION_S = (0.6, 2.2)
 _SHORT_RECORDS_MAX = (5, 15, 40)
 #: Clients that a course is about which concerns a coordinator.
@@ -203,7 +204,7 @@ def _drawn(
     while at_s < duration_s:
         kind = rng.choices(kinds, weights)[0]
         who, other = rng.choice(_WHO), rng.choice("123")
-        for_s = rng.choice(_LASTS_S) * rng.uniform(0.7, 1.3) * pace
+        for_s = rng.choice(_LASTS_S if pace == 1.0 else _SHORT_LASTS_S) * rng.uniform(0.7, 1.3) * pace
         level = min(0.999, round(rng.random(), 3))
         troubles.append(Trouble(round(at_s, 3), round(for_s, 3), kind, who, other, level, topic=rng.choice(topics)))
         at_s += rng.expovariate(1 / between_s)

@@ -25,7 +25,7 @@ from headrace.topics import TopicPartition
 CHECK_S = 0.02
 _STEPS_MAX = 3_000_000
 #: How often what is sent arrives in pieces. Each piece costs as much as a whole frame.
-_SPLIT = (0.0, 0.0, 0.03, 0.3)
+_SPLIT = (0.0, 0.0, 0.03, 0.1)
 #: All brokers live through these, and so does what they know of one another.
 _STORE_ONLY = ("store away", "store forgets")
 

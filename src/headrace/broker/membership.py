@@ -20,6 +20,7 @@ from headrace.broker.metadata_fetcher import MetadataFetcher
 from headrace.broker.peers import PeerConnection, Peers
 from headrace.broker.quorum import Observers
 from headrace.broker.refusals import tells
+from headrace.broker.stalls import Stalls
 from headrace.cluster.brokers import ProducerIdBlock, Registration
 from headrace.cluster.store import Seat, SessionLostError, Store, StoreError, StoreMember
 from headrace.errors import (
@@ -76,6 +77,8 @@ class ClusterMembership:
             client_id=f"{BROKER_CLIENT_ID}{broker.node_id}-control",
             request_timeout_ms=int(ASK_TIMEOUT_S * 1000),
         )
+        # Well before anyone could take this broker for dead.
+        self.stalls = Stalls(self._clock, self._session_s / 4, self._metadata.follower.catch_up)
         self._registration: Registration | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._is_fenced = True
@@ -143,6 +146,7 @@ class ClusterMembership:
         """All logs are open: tell the controller from now on, and return once clients are sent here."""
         self._metadata.follower.start(self.fetcher)
         self._start(self._beat())
+        self._start(self.stalls.watch())
         deadline = self._clock.monotonic() + START_TIMEOUT_S
         while self._is_fenced:
             if self._clock.monotonic() > deadline:

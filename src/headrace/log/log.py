@@ -17,7 +17,7 @@ from headrace.log.config import LogConfig
 from headrace.log.leader_epochs import LeaderEpochs
 from headrace.log.log_files import LogFiles
 from headrace.log.ownership import by_writer
-from headrace.log.producer_loading import load_snapshot, replay
+from headrace.log.producer_loading import load_snapshot, recall, replay
 from headrace.log.producer_state import DEFAULT_EXPIRATION_MS, EndMarker, LogProducers, Origin, Verification
 from headrace.log.reading import Slice, TimeAndOffset
 from headrace.log.recovery import Loaded, LogLoader
@@ -169,6 +169,9 @@ class Log(LogState):
             else:
                 if origin is Origin.CLIENT:
                     duplicate = producers.find_duplicate(header)
+                    if duplicate is None and producers.loaded_at >= 0 and producers.may_be_older(header):
+                        self._recall(producers)
+                        duplicate = producers.find_duplicate(header)
                     if duplicate is not None:
                         return Appended(
                             duplicate.first_offset,
@@ -212,6 +215,14 @@ class Log(LogState):
                 rolled,
             ),
         )
+
+    def _recall(self, producers: LogProducers) -> None:
+        """Look up what producers wrote before the snapshot that their state was loaded from."""
+        try:
+            recall(producers, self.files.segments)
+        except DiskError as error:
+            self._fail(error)
+            raise
 
     def _note(
         self,

@@ -209,7 +209,8 @@ class Troubles:
         image = self.cluster.newest_image
         for node_id in sorted(self.unclean):
             broker = self.cluster.brokers[node_id].broker
-            if broker is None or image is None:
+            # One that a fault has taken may have its end before it.
+            if broker is None or image is None or node_id in self.taken:
                 continue
             known = image.brokers.get(node_id)
             if known is None or known.epoch != broker.broker_epoch or not known.is_active:

@@ -16,7 +16,7 @@ from headrace.runtime import Clock
 log = logging.getLogger("headrace.broker.membership")
 
 _RETRY_S = 0.1
-_LOOKS = 4
+_LOOKS = 2
 
 
 class Stalls:

@@ -1,8 +1,8 @@
 """Bring a log's producer state to an offset: from the newest usable snapshot, and the batches after it.
 
-A snapshot has only the last batch of each producer. A producer may have five under way, and send each of them again: the
-four before it are looked up in the log, once, when a batch comes that could be one of them (`recall`). Apache Kafka does
-not: there it is out of order, and a producer that sends it with a new epoch has it written twice.
+A snapshot has only the last batch of each producer. A producer may have five under way, and send each of them again:
+the four before it are looked up in the log, once, when a batch comes that could be one of them (`recall`). Apache Kafka
+does not: there it is out of order, and a producer that sends it with a new epoch has it written twice.
 """
 
 from __future__ import annotations

@@ -10,6 +10,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 from headrace.runtime.interface import Buffer
+from headrace.runtime.simulated.loop import incarnation
 from headrace.runtime.simulated.trace import checksum
 
 if TYPE_CHECKING:
@@ -142,7 +143,12 @@ class SimulatedTransport(asyncio.Transport):
                 self._peer.lose_later(ConnectionResetError("the peer had closed the connection"))
             return
         self._received.append(piece)
-        self._feed_soon()
+        life = self._context.get(incarnation)
+        if self._feeding or not self._may_feed() or (life is not None and (not life.alive or life.held is not None)):
+            self._feed_soon()
+        else:
+            # As a loop does that finds a socket readable; a dead host, or one that hangs, is left to ours.
+            self._context.run(self._feed)
 
     def taken(self, count: int) -> None:
         """The peer's protocol took so many bytes: there is room to write again."""
@@ -264,9 +270,12 @@ class SimulatedTransport(asyncio.Transport):
         self._fabric.loop.call_soon(callback, *args, context=self._context)
 
     def _feed_soon(self) -> None:
-        if not self._feeding and self._received and self._connected and self._reading and not self._closing:
+        if not self._feeding and self._received and self._may_feed():
             self._feeding = True
             self._call(self._feed)
+
+    def _may_feed(self) -> bool:
+        return self._connected and self._reading and not self._closing
 
     def _feed(self) -> None:
         """Hand one piece to the protocol, as one recv() would."""

@@ -51,6 +51,7 @@ _PACED_SETTINGS = {
     "broker.heartbeat.interval.ms": 500,
     "replica.lag.time.max.ms": 3000,
     "replica.socket.timeout.ms": 10_000,
+    "replica.fetch.backoff.ms": 1000,
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": 1000,
     "group.initial.rebalance.delay.ms": 100,
     "group.min.session.timeout.ms": 1000,

@@ -10,7 +10,7 @@ from headrace.errors import (
     OutOfOrderSequenceNumberError,
     TransactionCoordinatorFencedError,
 )
-from headrace.log import Appended, Log, LogConfig, Origin, Verification
+from headrace.log import Appended, Log, LogConfig, Origin, Verification, producer_loading
 from headrace.log.producer_state import WrittenBatch
 
 from .making import NOW_MS, batch, make_host, marker, open_log
@@ -96,6 +96,53 @@ def test_producers_are_known_after_a_restart(clean: bool) -> None:
     with pytest.raises(OutOfOrderSequenceNumberError):
         send(log, 5, 0, 4)
     assert send(log, 5, 0, 3).base_offset == 3
+
+
+@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize("segment_bytes", [1 << 20, 400])
+def test_each_of_the_last_five_batches_is_recognised_after_a_restart(clean: bool, segment_bytes: int) -> None:
+    """A snapshot has only the last one of each producer."""
+    host, config = make_host(), LogConfig(segment_bytes=segment_bytes)
+    log = open_log(host, config)
+    for sequence in range(8):
+        send(log, 5, 0, sequence)
+        send(log, 6, 0, sequence * 2, 2)
+    if clean:
+        log.close()
+    log = open_log(host, config, clean=clean)
+    send(log, 5, 0, 8)
+    assert send(log, 5, 0, 5) == Appended(15, 15, NOW_MS, 0, duplicate=True)
+    assert [send(log, 6, 0, sequence * 2, 2).base_offset for sequence in range(3, 8)] == [10, 13, 16, 19, 22]
+    for producer_id, sequence, count in ((5, 3, 1), (5, 10, 1), (6, 2, 2), (6, 6, 1), (6, 13, 2)):
+        with pytest.raises(OutOfOrderSequenceNumberError):
+            send(log, producer_id, 0, sequence, count)
+    assert send(log, 5, 0, 9).base_offset == log.end_offset - 1 == 25
+
+
+def test_what_is_looked_up_before_a_snapshot_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(producer_loading, "_RECALLED_BYTES", 200)
+    host, config = make_host(), LogConfig(index_interval_bytes=0)
+    log = open_log(host, config)
+    for sequence in range(5):
+        send(log, 5, 0, sequence)
+    log.close()
+    log = open_log(host, config, clean=True)
+    assert send(log, 5, 0, 3).duplicate
+    with pytest.raises(OutOfOrderSequenceNumberError):
+        send(log, 5, 0, 0)
+
+
+def test_of_an_older_epoch_nothing_is_recognised_after_a_restart() -> None:
+    host = make_host()
+    log = open_log(host)
+    for epoch in range(2):
+        for sequence in range(2):
+            send(log, 5, epoch, sequence)
+    log.close()
+    log = open_log(host, clean=True)
+    with pytest.raises(InvalidProducerEpochError):
+        send(log, 5, 0, 0)
+    assert send(log, 5, 1, 0) == Appended(2, 2, NOW_MS, 0, duplicate=True)
 
 
 def test_idle_producers_are_forgotten_but_not_in_a_transaction() -> None:
@@ -229,4 +276,5 @@ def test_cutting_the_log_takes_back_what_producers_wrote() -> None:
     log.truncate_to(4)
     assert log.end_offset == 4
     assert log.producers.producers[5].last_sequence == 3
+    assert all(send(log, 5, 0, sequence).duplicate for sequence in range(4))
     assert send(log, 5, 0, 4).base_offset == 4

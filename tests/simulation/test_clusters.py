@@ -180,4 +180,5 @@ def test_what_failed_once_does_not_fail_again(path: Path) -> None:
 def test_a_plan_is_the_same_after_json_and_takes_the_same_course() -> None:
     plan = plan_for(5)
     assert Plan.of(json.loads(json.dumps(plan.document()))) == plan
+    assert play(plan, is_traced=True).digest == play(plan, is_traced=True).digest
     assert play(plan).digest == play(plan).digest

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from headrace.cli.output import CommandError
 from headrace.testing.simulated import command
 from headrace.testing.simulated.command import Played, play_many
+from headrace.testing.simulated.plans import Plan, plan_for
 
 
 @pytest.mark.parametrize("jobs", [1, 2, 3])
@@ -22,3 +26,22 @@ def test_every_seed_is_played_once(jobs: int, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(command, "play_seed", play)
     monkeypatch.setattr(command, "ProcessPoolExecutor", pool)
     assert sorted(played.seed for played in play_many(5, 20, None, jobs)) == list(range(5, 25))
+
+
+def test_a_run_may_go_on_after_failures(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def play(seed: int) -> Played:
+        failure = "BrokenError: it" if seed in (3, 5) else None
+        return Played(seed, failure, 1, 100.0, {"log: broker %d is %.1f s late": 1}, {})
+
+    monkeypatch.setattr(command, "play_seed", play)
+    with pytest.raises(CommandError, match="2 seeds failed: 3, 5"):
+        command.command(seeds=8, goes_on=True, keep=tmp_path)
+    told = capsys.readouterr().out
+    assert "Seed 3 failed: BrokenError: it" in told
+    assert "2 failed of 8 seeds" in told
+    assert "13 min of virtual time" in told
+    assert "8  log: broker … is … s late" in told
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["3.json", "5.json"]
+    assert Plan.of(json.loads((tmp_path / "5.json").read_text("utf-8"))["plan"]) == plan_for(5)

@@ -12,6 +12,7 @@ epoch. All that is appended to a partition is appended in the epoch that it was 
 from __future__ import annotations
 
 import asyncio
+import copy
 import functools
 import itertools
 import logging
@@ -22,6 +23,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 from headrace.broker.dispatch import Pending, RequestContext
 from headrace.broker.partition import Partition
 from headrace.broker.purgatory import Waiter
+from headrace.broker.refusals import refuse
 from headrace.broker.write_order import Append, WriteOrder, batch_bytes_max, begin_append
 from headrace.cluster.image import TopicImage
 from headrace.coordination import (
@@ -37,8 +39,10 @@ from headrace.coordination import (
 )
 from headrace.coordination.outcome import OutcomeT
 from headrace.coordination.shards import ShardT
-from headrace.errors import ErrorCode
+from headrace.errors import ErrorCode, NotCoordinatorError
 from headrace.log import Log, Verification
+from headrace.protocol.messages.list_groups import ListGroupsResponse
+from headrace.protocol.messages.list_transactions import ListTransactionsResponse
 from headrace.records import build_batch, read_control, read_records, split
 from headrace.records.build import BatchOptions
 
@@ -119,7 +123,7 @@ class CoordinatorDriver(Generic[OutcomeT, ShardT]):
         outcome = method(caller, request, self.now())
         replies = outcome.replies
         if not outcome.effects and not outcome.timers and len(replies) == 1 and replies[0].token == token:
-            return replies[0].response  # the way of every heartbeat
+            return self._told(replies[0].response)  # the way of every heartbeat
         future = self.wait_for(token)
         self.apply(outcome, verification)
         return future.result() if future.done() and not future.cancelled() else Pending(future)
@@ -149,7 +153,21 @@ class CoordinatorDriver(Generic[OutcomeT, ShardT]):
         for reply in outcome.replies:
             future = self._waiting.get(reply.token)
             if future is not None and not future.done():
-                future.set_result(reply.response)
+                future.set_result(self._told(reply.response))
+
+    def _told(self, response: object) -> object:
+        """What is said, while others may take this broker for dead: they coordinate instead, and know better.
+
+        A list of what there is here is no promise, and is told.
+        """
+        reason, membership = self.broker.replicas.suspended, self.broker.membership
+        if reason is None and membership is not None and membership.stalls.is_behind:
+            reason = "this broker did not run for a while, and looks what was decided meanwhile"
+        if reason is None or isinstance(response, ListGroupsResponse | ListTransactionsResponse):
+            return response
+        response = copy.deepcopy(response)
+        refuse(response, NotCoordinatorError(reason), everywhere=True)
+        return response
 
     def _written(self, outcome: OutcomeT, appends: list[Append]) -> None:
         """The appends of an outcome's effects have ended, and it is its turn."""

@@ -21,6 +21,7 @@ from headrace.broker.patience import REGISTRATION_TIMEOUT, Patience, StorePatien
 from headrace.broker.peers import PeerConnection, Peers
 from headrace.broker.quorum import Observers
 from headrace.broker.refusals import tells
+from headrace.broker.stalls import Stalls
 from headrace.cluster.brokers import ProducerIdBlock, Registration
 from headrace.cluster.decision import Decision
 from headrace.cluster.image import Image
@@ -80,6 +81,8 @@ class ClusterMembership:
             client_id=f"{BROKER_CLIENT_ID}{broker.node_id}-control",
             request_timeout_ms=int(ASK_TIMEOUT_S * 1000),
         )
+        # Well before anyone could take this broker for dead.
+        self.stalls = Stalls(self._clock, self._session_s / 4, self._metadata.follower.catch_up)
         self._registration: Registration | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._is_fenced = True
@@ -138,6 +141,7 @@ class ClusterMembership:
         """All logs are open: tell the controller from now on, and return once clients are sent here."""
         self._metadata.follower.start(self.fetcher)
         self._start(self._beat())
+        self._start(self.stalls.watch())
         deadline = self._clock.monotonic() + self._registration_s
         while self._is_fenced and not self._broker.is_start_given_up.is_set():
             if self._clock.monotonic() > deadline:

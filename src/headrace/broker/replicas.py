@@ -56,7 +56,7 @@ class Replicas:
         self._offline: dict[tuple[str, int], _Offline] = {}
         self._writers: dict[str, DirectoryWriter] = {}
         #: Why this broker leads nothing for now, whatever the metadata says.
-        self._suspended: str | None = None
+        self.suspended: str | None = None
         #: Called when logs could not be made, so that the controller hears of it.
         self.on_lost: Callable[[], None] = _nobody_hears
         self._is_open = False  # until `open_all`, which looks at every partition there is
@@ -265,17 +265,17 @@ class Replicas:
         partition = self.partitions[topic, index] = Partition(
             self._node_id, key, partition_log, self.writer(directory), leadership(state), self.surroundings
         )
-        if self._suspended is not None:
-            partition.suspend(self._suspended)
+        if self.suspended is not None:
+            partition.suspend(self.suspended)
 
     def suspend(self, reason: str) -> None:
         """Lead nothing until `resume`: others may take this broker for dead."""
-        self._suspended = reason
+        self.suspended = reason
         for partition in self.partitions.values():
             partition.suspend(reason)
 
     def resume(self) -> None:
-        self._suspended = None
+        self.suspended = None
         for partition in self.partitions.values():
             partition.resume()
 

@@ -175,6 +175,9 @@ class BrokerConfig:
 
     def with_dynamic(self, dynamic_default: Mapping[str, str], dynamic: Mapping[str, str]) -> BrokerConfig:
         """The same broker under other dynamic configuration; values there that cannot be read are left aside."""
+        if dynamic_default == self.dynamic_default and dynamic == self.dynamic:
+            # As a rule there is none. What is in effect is asked for after every change of the metadata.
+            return self
         values = BROKER_CONFIGS.parse(self.given)
         for layer in (dynamic_default, dynamic):
             for name, text in layer.items():

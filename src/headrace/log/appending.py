@@ -14,7 +14,8 @@ from headrace.errors import (
 from headrace.log.appended import Appended, UnexpectedOffsetError
 from headrace.log.config import LogConfig
 from headrace.log.ownership import by_writer
-from headrace.log.producer_state import UNVERIFIED, Origin, Verification, WrittenBatch
+from headrace.log.producer_loading import recall
+from headrace.log.producer_state import UNVERIFIED, Origin, Verification
 from headrace.log.runs import Run, Written
 from headrace.log.scanning import check_whole
 from headrace.log.segment import indexed_timestamp
@@ -76,9 +77,9 @@ class AppendableLog(LogState):
                     producers.check_marker(header, marker, base_offset, transaction_version)
             else:
                 if origin is Origin.CLIENT:
-                    duplicate = producers.find_duplicate(header)
+                    duplicate = self._duplicate_of(header)
                     if duplicate is not None:
-                        return self._as_before(duplicate)
+                        return duplicate
                 producers.check(header, origin, base_offset, verification)
         data = checked.view
         size = len(data)
@@ -114,14 +115,20 @@ class AppendableLog(LogState):
             ),
         )
 
-    def _as_before(self, duplicate: WrittenBatch) -> Appended:
-        return Appended(
-            duplicate.first_offset,
-            duplicate.last_offset,
-            duplicate.timestamp_ms,
-            self.view.start_offset,
-            duplicate=True,
-        )
+    def _duplicate_of(self, header: BatchHeader) -> Appended | None:
+        """What was said of a batch that is in the log already."""
+        producers = self.producers
+        found = producers.find_duplicate(header)
+        if found is None and producers.loaded_at >= 0 and producers.may_be_older(header):
+            try:
+                recall(producers, self.files.segments)
+            except DiskError as error:
+                self._fail(error)
+                raise
+            found = producers.find_duplicate(header)
+        if found is None:
+            return None
+        return Appended(found.first_offset, found.last_offset, found.timestamp_ms, self.view.start_offset, True)
 
     @by_writer
     def append_together(self, batches: Sequence[Checked], leader_epoch: int) -> list[Appended | KafkaError | DiskError]:
@@ -148,14 +155,15 @@ class AppendableLog(LogState):
                 run = self._new_run(now_ms)
                 continue
             if header.producer_id >= 0:
-                duplicate = producers.find_duplicate(header)
-                if duplicate is not None:
-                    outcomes.append(self._as_before(duplicate))
-                    continue
                 try:
-                    producers.check(header, Origin.CLIENT, base_offset, None)
-                except KafkaError as error:
+                    duplicate = self._duplicate_of(header)
+                    if duplicate is None:
+                        producers.check(header, Origin.CLIENT, base_offset, None)
+                except (KafkaError, DiskError) as error:
                     outcomes.append(error)
+                    continue
+                if duplicate is not None:
+                    outcomes.append(duplicate)
                     continue
                 run.producers.add(header.producer_id)
             assign(data, base_offset, leader_epoch)

@@ -46,6 +46,11 @@ class OffsetIndex:
         at = bisect_right(self._offsets, offset - self._base) - 1
         return self._positions[at] if at >= 0 else 0
 
+    def position_before(self, position: int) -> int:
+        """Where the last batch begins that is noted here and does not begin after `position`, else 0."""
+        at = bisect_right(self._positions, position) - 1
+        return self._positions[at] if at >= 0 else 0
+
     def upper_bound(self, position: int) -> int | None:
         """The offset of the first entry whose position is at or after `position`; None when there is none."""
         at = bisect_right(self._positions, position - 1)

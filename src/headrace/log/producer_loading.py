@@ -1,10 +1,16 @@
-"""Bring a log's producer state to an offset: from the newest usable snapshot, and the batches after it."""
+"""Bring a log's producer state to an offset: from the newest usable snapshot, and the batches after it.
+
+A snapshot has only the last batch of each producer. A producer may have five under way, and send each of them again:
+the four before it are looked up in the log, once, when a batch comes that could be one of them (`recall`). Apache Kafka
+does not: there it is out of order, and a producer that sends it with a new epoch has it written twice.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 
-from headrace.log.producer_state import LogProducers
+from headrace.log.producer_state import LogProducers, WrittenBatch
 from headrace.log.segment import Segment
 from headrace.log.snapshots import DamagedSnapshotError, SnapshotFiles
 from headrace.log.validation import read_marker
@@ -26,6 +32,35 @@ def load_snapshot(state: LogProducers, files: SnapshotFiles, not_after: int, log
         return damaged
     state.clear(log_start)
     return damaged
+
+
+#: As many bytes before a snapshot are looked through: more than the largest batches that one producer has under way.
+_RECALLED_BYTES = 8 << 20
+
+
+def recall(state: LogProducers, segments: Sequence[Segment]) -> None:
+    """Find in the log what the snapshot did not hold of each producer."""
+    # Where the log is damaged nothing is found; whoever reads there is told so.
+    with contextlib.suppress(CorruptBatchError):
+        state.recall(_written_before(segments, state.loaded_at))
+
+
+def _written_before(segments: Sequence[Segment], end: int) -> Iterator[tuple[BatchHeader, WrittenBatch]]:
+    places: list[tuple[Segment, int]] = []
+    left = _RECALLED_BYTES
+    for segment in reversed(segments):
+        if segment.base_offset < end and left > 0:
+            found = segment.translate(end)
+            size = segment.size if found is None else found[0]
+            places.append((segment, segment.offset_index().position_before(size - left) if size > left else 0))
+            left -= size
+    for segment, position in reversed(places):
+        for _, header in segment.headers(position):
+            if header.base_offset >= end:
+                return
+            if header.producer_id >= 0 and not header.is_control:
+                last = header.base_offset + header.last_offset_delta
+                yield header, WrittenBatch(header.last_sequence, last, header.last_offset_delta, header.max_timestamp)
 
 
 def replay(state: LogProducers, segments: Sequence[Segment], end: int, noting: Segment | None = None) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final, NamedTuple
@@ -127,6 +128,7 @@ class LogProducers:
         "end_offset",
         "ended",
         "expiration_ms",
+        "loaded_at",
         "ongoing",
         "producers",
     )
@@ -141,6 +143,9 @@ class LogProducers:
         self.ended: tuple[EndedTransaction, ...] = ()
         # The state is that after every batch below this offset.
         self.end_offset = 0
+        # Where the snapshot was taken from which this comes: of each producer that has only the last batch, though the
+        # four before it may be sent again as well. -1 when there is nothing to look up any more (`recall`).
+        self.loaded_at = -1
         self._verifying: dict[int, _Verifying] = {}
         self._lock = threading.Lock()
 
@@ -164,6 +169,32 @@ class LogProducers:
             if batch.last_sequence == last and batch.first_sequence == first:
                 return batch
         return None
+
+    def may_be_older(self, header: BatchHeader) -> bool:
+        """Whether this may be a batch that is in the log, from before what a snapshot knew of its producer."""
+        producer = self.producers.get(header.producer_id)
+        if self.loaded_at < 0 or producer is None or producer.epoch != header.producer_epoch:
+            return False
+        known = producer.batches
+        if not known or len(known) >= BATCHES_KEPT:
+            return False
+        before = (known[0].first_sequence - header.last_sequence) % (MAX_SEQUENCE + 1)
+        return 0 < before <= MAX_SEQUENCE // 2
+
+    def recall(self, written: Iterable[tuple[BatchHeader, WrittenBatch]]) -> None:
+        """Take in batches that are in the log from before the snapshot, in their order."""
+        self.loaded_at = -1
+        earlier: dict[int, list[WrittenBatch]] = {}
+        for header, batch in written:
+            producer = self.producers.get(header.producer_id)
+            if producer is None or producer.epoch != header.producer_epoch or not producer.batches:
+                continue
+            if batch.last_offset < producer.batches[0].first_offset:
+                earlier.setdefault(header.producer_id, []).append(batch)
+        for producer_id, batches in earlier.items():
+            producer = self.producers[producer_id]
+            batches = [*batches[-BATCHES_KEPT:], *producer.batches][-BATCHES_KEPT:]
+            self.producers[producer_id] = producer._replace(batches=tuple(batches))
 
     # ---- checking ------------------------------------------------------------------------------------------------
 
@@ -326,12 +357,14 @@ class LogProducers:
                 self.producers[producer.producer_id] = producer
         opened = sorted((p.txn_first_offset, p.producer_id) for p in self.producers.values() if p.in_transaction)
         self.ongoing = dict(opened)
+        self.loaded_at = end_offset if self.producers else -1
 
     def clear(self, end_offset: int) -> None:
         self.producers = {}
         self.ongoing = {}
         self.ended = ()
         self.end_offset = end_offset
+        self.loaded_at = -1
 
     def remove_expired(self, now_ms: int) -> None:
         for producer_id in [p.producer_id for p in self.producers.values() if self._expired(p, now_ms)]:

@@ -66,7 +66,7 @@ class SimulatedFile:
         data = b"".join(parts)
         start = self._end
         try:
-            self._begin("append", checksum(data))
+            self._begin("append", self._summary(data))
             self._disk.take_space(self._node, start + len(data), "append", self._path)
         except DiskError as error:
             raise self._roll_back(error, start, data) from None
@@ -76,7 +76,7 @@ class SimulatedFile:
 
     def pwrite(self, position: int, data: Buffer) -> None:
         content = bytes(data)
-        self._begin("pwrite", position, checksum(content))
+        self._begin("pwrite", position, self._summary(content))
         self._disk.take_space(self._node, position + len(content), "pwrite", self._path)
         self._change(position, content)
         self._end = max(self._end, position + len(content))
@@ -136,6 +136,9 @@ class SimulatedFile:
         if not self._closed:
             self._closed = True
             self._disk.open_count -= 1
+
+    def _summary(self, data: bytes) -> str:
+        return checksum(data) if self._disk.trace.is_on else ""
 
     def _begin(self, operation: str, *details: str | int) -> None:
         if self._closed:

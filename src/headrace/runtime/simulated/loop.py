@@ -114,6 +114,10 @@ class SimulatedLoop(asyncio.BaseEventLoop):
     def time(self) -> float:
         return self._now
 
+    def random(self) -> float:
+        """The next number of the stream that decides the order of things."""
+        return self._rng.random()
+
     def tasks(self) -> list[asyncio.Task[Any]]:
         """Unfinished tasks, oldest first (asyncio.all_tasks has no order)."""
         return [task for task in self._tasks.values() if not task.done() and task not in self._abandoned]
@@ -121,7 +125,8 @@ class SimulatedLoop(asyncio.BaseEventLoop):
     def call_at(
         self, when: float, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
     ) -> asyncio.TimerHandle:
-        self._check_open()
+        if self._closed:  # type: ignore[attr-defined]  # BaseEventLoop's
+            raise _closed_error()
         timer = _TimerHandle(when, callback, args, self, context)
         self._timer_count += 1
         tie = self._rng.random() if self._shuffle else 0.0
@@ -136,7 +141,8 @@ class SimulatedLoop(asyncio.BaseEventLoop):
     def call_soon(
         self, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
     ) -> asyncio.Handle:
-        self._check_open()
+        if self._closed:  # type: ignore[attr-defined]  # BaseEventLoop's
+            raise _closed_error()
         handle = _Handle(callback, args, self, context)
         self._ready.append(handle)  # type: ignore[attr-defined]  # BaseEventLoop's deque of handles
         return handle
@@ -164,7 +170,9 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         if not ready and not self._stopping:  # type: ignore[attr-defined]  # BaseEventLoop's
             self._jump()
         now = self._now = self._now + self._turn_s
-        self.trace.turn(now)
+        trace = self.trace if self.trace.is_on else None
+        if trace is not None:
+            trace.turn(now)
         timers = self._timers
         while timers and timers[0][0] <= now:
             timer = heapq.heappop(timers)[3]
@@ -180,43 +188,52 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         for handle in turn:
             if handle._cancelled:
                 continue
-            life = handle._context.get(incarnation)
+            context = handle._context
+            life = context.get(incarnation)
             if life is not None:
                 if not life.alive:
                     continue  # the host that would have done this is dead
                 if life.held is not None:
                     life.held.append(handle)
                     continue
-            self._take_step(handle)
+            self.steps += 1
+            if self.steps > self._steps_max:
+                self._give_up()
+            callback = handle._callback
+            if trace is not None:
+                trace.step(_name_of(callback))
+            try:
+                context.run(callback, *handle._args)
+            except (SystemExit, KeyboardInterrupt):
+                raise
+            except BaseException as error:  # noqa: BLE001 - whatever it raises goes to the handler, as in asyncio
+                message = f"Exception in callback {_name_of(callback)}"
+                self.call_exception_handler({"message": message, "exception": error, "handle": handle})
 
-    def _take_step(self, handle: Any) -> None:
-        self.steps += 1
-        if self.steps > self._steps_max:
-            raise SimulationStuckError(f"over {self._steps_max} steps, at {self._now:.6f} s\n{self.describe_tasks()}")
-        callback = handle._callback
-        self.trace.step(_name_of(callback))
-        try:
-            handle._context.run(callback, *handle._args)
-        except (SystemExit, KeyboardInterrupt):
-            raise
-        except BaseException as error:  # noqa: BLE001 - whatever a callback raises goes to the handler, as in asyncio
-            message = f"Exception in callback {_name_of(callback)}"
-            self.call_exception_handler({"message": message, "exception": error, "handle": handle})
+    def _give_up(self) -> NoReturn:
+        raise SimulationStuckError(f"over {self._steps_max} steps, at {self._now:.6f} s\n{self.describe_tasks()}")
 
     def _jump(self) -> None:
         """Let time pass until the next timer."""
-        while self._timers and self._timers[0][3].cancelled():
-            heapq.heappop(self._timers)
+        timers = self._timers
+        while timers and timers[0][3]._cancelled:
+            heapq.heappop(timers)
             self._timers_cancelled -= 1
-        if not self._timers:
+        if not timers:
             raise SimulationStuckError(f"nothing is scheduled, at {self._now:.6f} s\n{self.describe_tasks()}")
-        self._now = max(self._now, self._timers[0][0])
+        when = timers[0][0]
+        if when > self._now:
+            self._now = when
         if self._now > self._time_max_s:
             raise SimulationStuckError(f"over {self._time_max_s} s of virtual time\n{self.describe_tasks()}")
 
     def _shuffle_tasks(self, turn: list[Any]) -> None:
         """Permute the steps of tasks among the places they have; plain callbacks keep theirs, as asyncio promises."""
-        places = [place for place, handle in enumerate(turn) if _task_of(handle._callback) is not None]
+        places = [
+            place
+            for place, handle in enumerate(turn)
+            if isinstance(getattr(handle._callback, "__self__", None), asyncio.Task)
+        ]
         if len(places) > 1:
             steps = [turn[place] for place in places]
             self._rng.shuffle(steps)
@@ -237,10 +254,6 @@ class SimulatedLoop(asyncio.BaseEventLoop):
 
     def _write_to_self(self) -> None:
         pass
-
-    def _check_open(self) -> None:
-        if self._closed:  # type: ignore[attr-defined]  # BaseEventLoop's
-            raise RuntimeError("the simulated loop is closed")
 
     def _numbered_task(
         self,
@@ -304,6 +317,10 @@ class SimulatedLoop(asyncio.BaseEventLoop):
     def describe_tasks(self) -> str:
         """Every unfinished task and the line where it waits."""
         return "\n".join(f"  {task.get_name()}: {_where(task)}" for task in self.tasks()) or "  (no unfinished task)"
+
+
+def _closed_error() -> RuntimeError:
+    return RuntimeError("the simulated loop is closed")
 
 
 def _current_task(loop: asyncio.AbstractEventLoop) -> asyncio.Task[Any] | None:

@@ -10,6 +10,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 from headrace.runtime.interface import Buffer
+from headrace.runtime.simulated.loop import incarnation
 from headrace.runtime.simulated.trace import checksum
 
 if TYPE_CHECKING:
@@ -37,8 +38,11 @@ class Pipe:
     def send(self, data: bytes | None) -> None:
         if data is not None:
             self.unread_bytes += len(data)
+        fabric = self._fabric
         for piece in [data] if data is None else self._split(data):
-            self._last_arrival = max(self._last_arrival, self._fabric.loop.time() + self._fabric.draw_delay())
+            arrival = fabric.loop.time() + fabric.draw_delay()
+            if arrival > self._last_arrival:
+                self._last_arrival = arrival
             self._pieces.append((self._last_arrival, piece))
         self.pump()
 
@@ -71,13 +75,15 @@ class Pipe:
             self._fabric.held[self] = None
             return
         _, piece = self._pieces.popleft()
-        name = f"{self.sender.name}>{self.receiver.name}"
+        trace = self._fabric.trace
         if piece is not None and self._fabric.rng.random() < self._fabric.model.reset_probability:
-            self._fabric.trace.record("net-reset", name)
+            trace.record("net-reset", f"{self.sender.name}>{self.receiver.name}")
             self.sender.lose(ConnectionResetError("the network broke the connection"))
             self.receiver.lose(ConnectionResetError("the network broke the connection"))
             return
-        self._fabric.trace.record("net", name, "end" if piece is None else checksum(piece))
+        if trace.is_on:
+            name = f"{self.sender.name}>{self.receiver.name}"
+            trace.record("net", name, "end" if piece is None else checksum(piece))
         self.receiver.arrived(piece)
         self.pump()
 
@@ -137,7 +143,12 @@ class SimulatedTransport(asyncio.Transport):
                 self._peer.lose_later(ConnectionResetError("the peer had closed the connection"))
             return
         self._received.append(piece)
-        self._feed_soon()
+        life = self._context.get(incarnation)
+        if self._feeding or not self._may_feed() or (life is not None and (not life.alive or life.held is not None)):
+            self._feed_soon()
+        else:
+            # As a loop does that finds a socket readable; a dead host, or one that hangs, is left to ours.
+            self._context.run(self._feed)
 
     def taken(self, count: int) -> None:
         """The peer's protocol took so many bytes: there is room to write again."""
@@ -259,9 +270,12 @@ class SimulatedTransport(asyncio.Transport):
         self._fabric.loop.call_soon(callback, *args, context=self._context)
 
     def _feed_soon(self) -> None:
-        if not self._feeding and self._received and self._connected and self._reading and not self._closing:
+        if not self._feeding and self._received and self._may_feed():
             self._feeding = True
             self._call(self._feed)
+
+    def _may_feed(self) -> bool:
+        return self._connected and self._reading and not self._closing
 
     def _feed(self) -> None:
         """Hand one piece to the protocol, as one recv() would."""

@@ -44,6 +44,24 @@ SETTINGS = {
     "log.retention.check.interval.ms": "1000",
     "log.segment.delete.delay.ms": "1000",
 }
+#: What a plan with a pace makes shorter: time-outs, and what belongs to them. How often clients and followers ask stays
+#: as it is, so that a shorter run is a cheaper one.
+_PACED_SETTINGS = {
+    "broker.session.timeout.ms": 2000,
+    "broker.heartbeat.interval.ms": 500,
+    "replica.lag.time.max.ms": 3000,
+    "replica.socket.timeout.ms": 10_000,
+    "replica.fetch.backoff.ms": 1000,
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": 1000,
+    "group.initial.rebalance.delay.ms": 100,
+    "group.min.session.timeout.ms": 1000,
+}
+_PACED_OF_CLIENTS = ("request_timeout_ms", "session_timeout_ms", "heartbeat_interval_ms", "transaction_timeout_ms")
+_BACKOFF_MS_MAX = 1000
+
+
+def _paced(pace: float) -> dict[str, str]:
+    return {name: str(int(time_ms * pace)) for name, time_ms in _PACED_SETTINGS.items()}
 
 
 class SimulatedBroker:
@@ -56,6 +74,7 @@ class SimulatedBroker:
         self._cluster = cluster
         self._settings = {
             **SETTINGS,
+            **({} if cluster.pace == 1.0 else _paced(cluster.pace)),
             "node.id": str(node_id),
             "listeners": f"PLAINTEXT://{self.name}:{PORT}",
             "broker.rack": f"rack-{node_id}",
@@ -86,7 +105,7 @@ class SimulatedBroker:
         store = NodeStore(
             runtime,
             lambda: cluster.store.session(runtime.clock, reaches),
-            timeout_s=_STORE_TIMEOUT_S,
+            timeout_s=_STORE_TIMEOUT_S * cluster.pace,
             where="the store",
             snapshot_after_nodes=_SNAPSHOT_AFTER_NODES,
         )
@@ -119,12 +138,20 @@ class SimulatedBroker:
 
 
 class SimulatedCluster:
-    """Brokers 1 to `brokers`, and what a test does to them."""
+    """Brokers 1 to `brokers`, and what a test does to them. `pace` is how long time-outs are, of what they are else."""
 
-    def __init__(self, simulation: Simulation, *, brokers: int = 3, settings: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        simulation: Simulation,
+        *,
+        brokers: int = 3,
+        settings: Mapping[str, str] | None = None,
+        pace: float = 1.0,
+    ) -> None:
         self.simulation = simulation
+        self.pace = pace
         self.broker_class = Broker
-        self.store = ZooKeeperModel(simulation.random_for("store"), session_timeout_s=_STORE_SESSION_S)
+        self.store = ZooKeeperModel(simulation.random_for("store"), session_timeout_s=_STORE_SESSION_S * pace)
         replicas = str(min(brokers, 3))
         own = {
             "default.replication.factor": replicas,
@@ -191,7 +218,11 @@ class SimulatedCluster:
         if "client_id" not in config and "client.id" not in config:
             # The clients number themselves through the life of the process, which would make every run another.
             own["client_id"] = host.name
-        return {**own, **config}
+        if self.pace == 1.0:
+            return {**own, **config}
+        own["retry_backoff_max_ms"] = own["reconnect_backoff_max_ms"] = int(_BACKOFF_MS_MAX * self.pace)
+        paced = {name: int(config[name] * self.pace) for name in _PACED_OF_CLIENTS if name in config}
+        return {**own, **config, **paced}
 
     def producer(self, *, host: Host | None = None, **config: Any) -> Producer:
         """A producer of this cluster, on a machine of its own unless one is given."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 import time
 from collections.abc import Iterator
@@ -23,6 +24,9 @@ from headrace.testing.simulated.runs import Verdict, play, shrink
 
 _TIMELINE_LINES = 60
 _STATES_SHOWN = 40
+_SEEDS_SHOWN = 10
+#: Where a message of the log has values.
+_PLACES = re.compile(r"%[-#0 +]*[0-9]*(\.[0-9]+)?[a-z]")
 
 
 @dataclass(slots=True)
@@ -60,9 +64,15 @@ class Total:
         took_s = max(time.monotonic() - self.began, 1e-9)
         seeds = f"{count(self.runs)} seed{'' if self.runs == 1 else 's'}"
         return (
-            f"{seeds}, {self.runs / took_s:.2f} a second; {self.virtual_s / 3600:.1f} h of virtual "
+            f"{seeds}, {self.runs / took_s:.2f} a second; {_duration(self.virtual_s)} of virtual "
             f"time; {len(self.coverage)} states seen"
         )
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
 
 
 def play_seed(seed: int) -> Played:
@@ -103,25 +113,35 @@ def command(
     keep: Annotated[Path | None, typer.Option("--keep", help="Keep a failure's plan in this directory.")] = None,
     jobs: Annotated[int, typer.Option("--jobs", min=1, help="How many processes.")] = 1,
     is_shrunk: Annotated[bool, typer.Option("--shrink/--no-shrink", help="Look for the smallest failure.")] = True,
+    goes_on: Annotated[bool, typer.Option("--go-on", help="Name the seeds that fail, and do not stop there.")] = False,
 ) -> None:
     """Run whole clusters in virtual time, under faults that a seed decides, and check every promise."""
     if seed is not None or plan is not None:
         if seeds is not None or minutes is not None or (seed is not None and plan is not None):
             raise usage("--seed or --plan is one run: leave out --seeds and --minutes, and name only one of the two")
         chosen = _kept(plan) if plan is not None else plan_for(seed or 0)
-        _tell_one(play(chosen), trace)
+        _tell_one(play(chosen, is_traced=True), trace)
         return
     total = Total()
+    failed: list[int] = []
     wanted = seeds or (100 if minutes is None else 1 << 62)
     for played in play_many(first, wanted, minutes, jobs):
         total.add(played)
         _show(total, None if seeds is None else seeds)
         if played.failure is not None:
             _end_progress()
-            raise _failed(played, total, trace, keep, is_shrunk)
+            if not goes_on:
+                raise _failed(played, total, trace, keep, is_shrunk)
+            failed.append(played.seed)
+            print(f"Seed {played.seed} failed: {played.failure}", flush=True)
+            if keep is not None:
+                _keep(keep, played.failure, plan_for(played.seed))
     _end_progress()
-    print(f"Nothing was broken: {total.line()}")
+    print(f"Nothing was broken: {total.line()}" if not failed else f"{len(failed)} failed of {total.line()}")
     _tell_totals(total)
+    if failed:
+        shown = ", ".join(map(str, failed[:_SEEDS_SHOWN])) + (", …" if len(failed) > _SEEDS_SHOWN else "")
+        raise CommandError(f"{count(len(failed))} seed{'s' * (len(failed) > 1)} failed: {shown}")
 
 
 def _kept(path: Path) -> Plan:
@@ -156,7 +176,7 @@ def _tell_totals(total: Total) -> None:
     states = sorted(total.coverage.items(), key=lambda state: (-state[1], state[0]))
     print(f"States seen ({len(states)}; the rarest last):")
     for name, number in states[:_STATES_SHOWN]:
-        print(f"  {number:>10,}  {name[:100]}")
+        print(f"  {number:>10,}  {_PLACES.sub('…', name)[:100]}")
     if len(states) > _STATES_SHOWN:
         print(f"  {'':>10}  and {len(states) - _STATES_SHOWN} more")
 
@@ -190,10 +210,15 @@ def _failed(played: Played, total: Total, trace: Path | None, keep: Path | None,
     print("\n".join(verdict.plan.lines()))
     print("\n".join(verdict.timeline.lines(last=_TIMELINE_LINES)))
     if keep is not None:
-        keep.mkdir(parents=True, exist_ok=True)
-        path = keep / f"{played.seed}.json"
-        document = {"failure": verdict.failure, "plan": verdict.plan.document()}
-        path.write_text(json.dumps(document, indent=1) + "\n", "utf-8")
-        note(f"kept in {path}: run it again with `headrace simulate --plan {os.fspath(path)}`")
+        _keep(keep, verdict.failure, verdict.plan)
+    else:
+        note(f"run it again with `headrace simulate --seed {played.seed}`; --keep DIR keeps the smallest plan")
     _write_page(verdict, trace)
     return CommandError(f"seed {played.seed}: {verdict.failure or played.failure}")
+
+
+def _keep(directory: Path, failure: str | None, plan: Plan) -> None:
+    directory.mkdir(parents=True, exist_ok=True)
+    path = directory / f"{plan.seed}.json"
+    path.write_text(json.dumps({"failure": failure, "plan": plan.document()}, indent=1) + "\n", "utf-8")
+    note(f"kept in {path}: run it again with `headrace simulate --plan {os.fspath(path)}`")

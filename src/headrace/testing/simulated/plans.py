@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from headrace.testing.simulated.faults import Trouble
-from headrace.testing.simulated.scenarios import SCENARIOS, steps_of
+from headrace.testing.simulated.scenarios import OFFSETS, SCENARIOS, TRANSACTIONS, steps_of
 
 #: Kinds of trouble, and how often each is drawn where the seed has it on.
 KINDS = {
@@ -57,6 +57,15 @@ _BROKERS = (3, 3, 3, 3, 4)
 _OFF = 0.5
 _DURATION_S = (3.0, 10.0)
 _LASTS_S = (0.05, 0.5, 1.5, 3.0, 5.0)
+#: Most seeds are short: one client or two, time-outs of a third, and faults that last as much shorter. A short plan
+#: has single faults, or one whole course and sometimes single faults beside it. The others are long, as above.
+SHAPES = ("long", *("faults",) * 4, *("course",) * 5)
+_SHORT_PACE = 0.35
+_SHORT_LASTS_S = (0.05, 0.5, 1.5, 3.0)
+_SHORT_DURATION_S = (0.6, 2.2)
+_SHORT_RECORDS_MAX = (5, 15, 40)
+#: Clients that a course is about which concerns a coordinator.
+_OF_COORDINATORS = {OFFSETS: ("offsets", "group"), TRANSACTIONS: ("transactions",)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +83,8 @@ class Plan:
     brokers: int = 3
     #: How long all may take to be well again after the last fault.
     heal_s: float = 120.0
+    #: How long time-outs are, of what they are in a long plan.
+    pace: float = 1.0
 
     def without(self, troubles: tuple[Trouble, ...]) -> Plan:
         return replace(self, troubles=tuple(trouble for trouble in self.troubles if trouble not in troubles))
@@ -90,7 +101,9 @@ class Plan:
     def lines(self) -> list[str]:
         head = (
             f"seed {self.seed}: {self.brokers} brokers, min.insync.replicas={self.min_isr}, {self.partitions} "
-            f"partitions, {', '.join(self.workloads)}; {self.duration_s:.1f} s, {len(self.troubles)} faults"
+            f"partitions, {', '.join(self.workloads)}; {self.duration_s:.1f} s, "
+            f"{len(self.troubles)} fault{'' if len(self.troubles) == 1 else 's'}"
+            f"{'' if self.pace == 1.0 else f', time-outs of {self.pace:.0%}'}"
         )
         return [head, *(f"  {trouble.text()}" for trouble in self.troubles)]
 
@@ -101,11 +114,14 @@ def plan_for(
     """The plan of a seed; the same for ever, as long as this function and its tables are.
 
     With `only` these kinds of trouble, with `always` these workloads among others, with `scenarios` one of these
-    courses at the beginning, and little else.
+    courses at the beginning, and little else. A plan with any of them is long.
     """
     rng = random.Random(f"plan {seed}")
     if scenarios:
         return _course(seed, rng, scenarios, always)
+    shape = "long" if only or always else random.Random(f"shape {seed}").choice(SHAPES)
+    if shape != "long":
+        return _short(seed, rng, shape)
     workloads = _workloads(rng, rng.randint(2, 4), always)
     topics = [WRITING[name] for name in workloads if name in WRITING]
     duration_s = rng.uniform(*_DURATION_S)
@@ -122,6 +138,32 @@ def plan_for(
         troubles=tuple(sorted(troubles, key=lambda trouble: trouble.at_s)),
         records_max=rng.choice((20, 60, 150)),
         brokers=rng.choice(_BROKERS),
+    )
+
+
+def _short(seed: int, rng: random.Random, shape: str) -> Plan:
+    """Few faults, or one course, in a few virtual seconds."""
+    scenario = rng.choice(list(SCENARIOS)) if shape == "course" else None
+    about = () if scenario is None else _OF_COORDINATORS.get(SCENARIOS[scenario].about, ())
+    workloads = _workloads(rng, rng.randint(1, 2), rng.sample(about, 1) if about else ())
+    topics = [WRITING[name] for name in workloads if name in WRITING]
+    duration_s = rng.uniform(*_SHORT_DURATION_S)
+    troubles: list[Trouble] = []
+    if scenario is not None:
+        troubles = steps_of(scenario, 1, rng.uniform(0.1, 0.4), topics, rng, pace=_SHORT_PACE)
+        duration_s = max(trouble.at_s + trouble.for_s for trouble in troubles) + 0.2
+    if scenario is None or rng.random() < 0.5:
+        troubles += _drawn(rng, (), duration_s, topics, pace=_SHORT_PACE)
+    return Plan(
+        seed=seed,
+        duration_s=round(duration_s, 3),
+        min_isr=rng.choice((1, 2, 2)) if scenario is None else 2,
+        partitions=rng.choice((1, 1, 2)),
+        workloads=workloads,
+        troubles=tuple(sorted(troubles, key=lambda trouble: trouble.at_s)),
+        records_max=rng.choice(_SHORT_RECORDS_MAX),
+        brokers=3 if scenario is None else SCENARIOS[scenario].brokers,
+        pace=_SHORT_PACE,
     )
 
 
@@ -151,18 +193,20 @@ def _workloads(rng: random.Random, count: int, always: Sequence[str]) -> tuple[s
     return tuple(name for name in WORKLOADS if name in drawn)
 
 
-def _drawn(rng: random.Random, only: Sequence[str], duration_s: float, topics: list[str]) -> list[Trouble]:
+def _drawn(
+    rng: random.Random, only: Sequence[str], duration_s: float, topics: list[str], *, pace: float = 1.0
+) -> list[Trouble]:
     """Faults of the kinds that this seed has, one after the other."""
     kinds = list(only) or [kind for kind in KINDS if rng.random() >= _OFF] or ["kill"]
     weights = [KINDS[kind] for kind in kinds]
-    pace_s = rng.choice((0.5, 1.0, 2.0))
+    between_s = rng.choice((0.5, 1.0, 2.0)) * pace
     troubles = []
-    at_s = rng.uniform(0.1, 1.0)
+    at_s = rng.uniform(0.1, 1.0) * pace
     while at_s < duration_s:
         kind = rng.choices(kinds, weights)[0]
         who, other = rng.choice(_WHO), rng.choice("123")
-        for_s = rng.choice(_LASTS_S) * rng.uniform(0.7, 1.3)
+        for_s = rng.choice(_LASTS_S if pace == 1.0 else _SHORT_LASTS_S) * rng.uniform(0.7, 1.3) * pace
         level = min(0.999, round(rng.random(), 3))
         troubles.append(Trouble(round(at_s, 3), round(for_s, 3), kind, who, other, level, topic=rng.choice(topics)))
-        at_s += rng.expovariate(1 / pace_s)
+        at_s += rng.expovariate(1 / between_s)
     return troubles

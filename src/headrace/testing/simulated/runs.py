@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from headrace.client.admin.types import NewTopic
@@ -25,7 +25,7 @@ from headrace.topics import TopicPartition
 CHECK_S = 0.02
 _STEPS_MAX = 3_000_000
 #: How often what is sent arrives in pieces. Each piece costs as much as a whole frame.
-_SPLIT = (0.0, 0.0, 0.03, 0.3)
+_SPLIT = (0.0, 0.0, 0.03, 0.1)
 #: All brokers live through these, and so does what they know of one another.
 _STORE_ONLY = ("store away", "store forgets")
 
@@ -51,9 +51,9 @@ class Verdict:
 class Run:
     """One plan in a world of its own."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: Plan, *, is_traced: bool = False) -> None:
         self.plan = plan
-        self.simulation = Simulation(plan.seed, steps_max=_STEPS_MAX)
+        self.simulation = Simulation(plan.seed, steps_max=_STEPS_MAX, is_traced=is_traced)
         model = self.simulation.network.model
         model.split_probability = self.simulation.random_for("network model").choice(_SPLIT)
         self.timeline = Timeline(lambda: self.simulation.loop.time())
@@ -83,7 +83,7 @@ class Run:
         return Verdict(
             self.plan,
             failure,
-            self.simulation.trace.digest(),
+            self.simulation.digest(),
             self.simulation.loop.steps,
             self.simulation.loop.time(),
             self.timeline,
@@ -91,8 +91,9 @@ class Run:
         )
 
     async def _main(self) -> None:
-        cluster = SimulatedCluster(self.simulation, brokers=self.plan.brokers, settings=self._settings)
-        is_calm = all(trouble.kind in _STORE_ONLY for trouble in self.plan.troubles)
+        plan = self.plan
+        cluster = SimulatedCluster(self.simulation, brokers=plan.brokers, settings=self._settings, pace=plan.pace)
+        is_calm = all(trouble.kind in _STORE_ONLY for trouble in plan.troubles)
         invariants = Invariants(cluster, self.timeline, stays_in_sync=is_calm)
         watching = asyncio.ensure_future(_watch(invariants))
         playing = asyncio.ensure_future(self._play(cluster))
@@ -153,21 +154,17 @@ class Run:
         await asyncio.gather(*(task for _, task in chosen))
 
     async def _create_topics(self, cluster: SimulatedCluster) -> None:
-        topics = [WRITING[workload] for workload in self.plan.workloads if workload in WRITING]
-        if "parallel" in self.plan.workloads:
+        plan, size = self.plan, cluster_size(self.plan)
+        topics = [WRITING[workload] for workload in plan.workloads if workload in WRITING]
+        if "parallel" in plan.workloads:
             topics += [KEYED, DEAD_LETTERS]
-        wanted = [NewTopic(topic, self.plan.partitions, cluster_size(self.plan)) for topic in topics]
-        for workload in self.plan.workloads:
+        wanted = [NewTopic(topic, plan.partitions, size) for topic in topics]
+        for workload in plan.workloads:
             if workload in TRIMMING:
                 topic = TRIMMING[workload]
-                size = cluster_size(self.plan)
-                wanted.append(NewTopic(topic, self.plan.partitions, size, configs=TRIMMED[topic]))
-        if "parallel" in self.plan.workloads:
-            wanted += [
-                NewTopic(topic, self.plan.partitions, cluster_size(self.plan)) for topic in (KEYED, DEAD_LETTERS)
-            ]
-        if "offsets" in self.plan.workloads:
-            wanted.append(NewTopic("kept", 1, cluster_size(self.plan)))
+                wanted.append(NewTopic(topic, plan.partitions, size, configs=_paced(TRIMMED[topic], plan.pace)))
+        if "offsets" in plan.workloads:
+            wanted.append(NewTopic("kept", 1, size))
         async with cluster.admin() as admin:
             (await admin.create_topics(wanted)).all()
 
@@ -196,9 +193,13 @@ def cluster_size(plan: Plan) -> int:
     return min(plan.brokers, 3)
 
 
-def play(plan: Plan) -> Verdict:
+def _paced(configs: Mapping[str, str], pace: float) -> dict[str, str]:
+    return {name: str(int(int(text) * pace)) if name.endswith(".ms") else text for name, text in configs.items()}
+
+
+def play(plan: Plan, *, is_traced: bool = False) -> Verdict:
     """Run a plan. The same plan takes the same course each time."""
-    return Run(plan).play()
+    return Run(plan, is_traced=is_traced).play()
 
 
 def shrink(plan: Plan, tries_max: int = 60, on_try: Callable[[Plan], None] | None = None) -> Verdict:

@@ -192,14 +192,16 @@ SCENARIOS: dict[str, Scenario] = {
 }
 
 
-def steps_of(name: str, number: int, begin_s: float, topics: list[str], rng: random.Random) -> list[Trouble]:
+def steps_of(
+    name: str, number: int, begin_s: float, topics: list[str], rng: random.Random, *, pace: float = 1.0
+) -> list[Trouble]:
     """The faults of a course that begins then. `number` tells it from others of the same plan."""
     scenario = SCENARIOS[name]
     topic = rng.choice(topics) if scenario.about == DATA else scenario.about
     return [
         Trouble(
-            at_s=round(begin_s + rng.uniform(*step.after_s), 3),
-            for_s=round(rng.uniform(*step.for_s), 3),
+            at_s=round(begin_s + rng.uniform(*step.after_s) * pace, 3),
+            for_s=round(rng.uniform(*step.for_s) * pace, 3),
             kind=step.kind,
             who=step.who,
             other=step.other or "second",

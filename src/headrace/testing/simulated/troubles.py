@@ -136,7 +136,7 @@ class Troubles:
     async def _until(self, when: str, scene: _Scene) -> None:
         """Wait for a state, but not for ever."""
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + _LOOK_S_MAX
+        deadline = loop.time() + _LOOK_S_MAX * self.plan.pace
         while not _STATES[when](self, scene) and loop.time() < deadline:
             await asyncio.sleep(_LOOK_S)
         if loop.time() < deadline:
@@ -209,7 +209,8 @@ class Troubles:
         image = self.cluster.newest_image
         for node_id in sorted(self.unclean):
             broker = self.cluster.brokers[node_id].broker
-            if broker is None or image is None:
+            # One that a fault has taken may have its end before it.
+            if broker is None or image is None or node_id in self.taken:
                 continue
             known = image.brokers.get(node_id)
             if known is None or known.epoch != broker.broker_epoch or not known.is_active:
@@ -321,7 +322,7 @@ class Troubles:
         host = self.cluster.client_host(_OPERATOR)
         with contextlib.suppress(HeadraceError, TimeoutError):
             async with self.cluster.admin(host=host) as admin:
-                operator = admin.within(int(_OPERATOR_S * 1000))
+                operator = admin.within(_OPERATOR_S)
                 await operator.alter_partition_reassignments({partition: replicas})
                 await operator.elect_leaders([partition])
 
@@ -333,7 +334,7 @@ class Troubles:
             self.timeline.saw("fault: topic made again")
             with contextlib.suppress(HeadraceError, TimeoutError):
                 async with self.cluster.admin(host=host) as admin:
-                    operator = admin.within(int(_OPERATOR_S * 1000))
+                    operator = admin.within(_OPERATOR_S)
                     self.history.is_removed(AGAIN)
                     if AGAIN in self.history.sent:
                         error = (await operator.delete_topics([AGAIN])).errors.get(AGAIN)

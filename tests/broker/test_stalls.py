@@ -1,0 +1,56 @@
+"""A broker that did not run for a while does not count as one that knows what was decided."""
+
+from __future__ import annotations
+
+import asyncio
+
+from headrace.broker.stalls import Stalls
+from headrace.cluster.store import StoreUnavailableError
+from headrace.runtime.simulated import Simulation
+
+LIMIT_S = 1.0
+
+
+def test_after_a_pause_nothing_is_known_until_it_was_looked_up() -> None:
+    simulation = Simulation(1)
+    host = simulation.host("broker")
+    seen: list[tuple[str, bool]] = []
+    looks: list[float] = []
+    is_reached = asyncio.Event()
+
+    async def catch_up() -> None:
+        looks.append(simulation.loop.time())
+        if len(looks) == 1:
+            raise StoreUnavailableError("not yet")
+        await is_reached.wait()
+
+    stalls = Stalls(host.runtime.clock, LIMIT_S, catch_up)
+
+    async def main() -> None:
+        host.start(stalls.watch())
+        await asyncio.sleep(10.0)
+        seen.append(("running", stalls.is_behind))
+        host.pause()
+        await asyncio.sleep(LIMIT_S / 2)
+        host.resume()
+        await asyncio.sleep(LIMIT_S)
+        seen.append(("after a short pause", stalls.is_behind))
+        host.pause()
+        await asyncio.sleep(LIMIT_S * 2)
+        host.resume()
+        seen.append(("at once after a long one", stalls.is_behind))
+        await asyncio.sleep(LIMIT_S * 2)
+        seen.append(("while it is looked up", stalls.is_behind))
+        is_reached.set()
+        await asyncio.sleep(0.01)
+        seen.append(("then", stalls.is_behind))
+
+    simulation.run(main())
+    assert seen == [
+        ("running", False),
+        ("after a short pause", False),
+        ("at once after a long one", True),
+        ("while it is looked up", True),
+        ("then", False),
+    ]
+    assert len(looks) == 2

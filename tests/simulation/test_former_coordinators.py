@@ -1,0 +1,101 @@
+"""A broker that coordinates groups no more: what it knew of them has been replaced, and is not told."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from headrace.broker.metadata_fetcher import MetadataFetcher
+from headrace.client.admin.aio import Admin
+from headrace.client.admin.types import NewTopic
+from headrace.cluster.topic_names import CONSUMER_OFFSETS
+from headrace.errors import HeadraceError
+from headrace.testing.simulated import SimulatedCluster, simulated_cluster
+from headrace.topics import TopicPartition
+
+GROUP, PLACE = "g", TopicPartition("t", 0)
+
+
+async def _read_of_the_former_coordinator(cluster: SimulatedCluster) -> int | None:
+    """Commit 1, let another be the coordinator, commit 2, and read where only the former one is reached. None: it gives
+    no offset."""
+    network = cluster.simulation.network
+    async with cluster.admin(host=cluster.client_host("writer")) as admin:
+        (await admin.create_topics([NewTopic("t", 1, 3)])).all()
+        await cluster.until(lambda: all("t" in broker.image.topics for broker in cluster.alive), 10.0, "not all know t")
+        (await admin.alter_group_offsets(GROUP, {PLACE: 1})).all()
+        former = _coordinator(cluster)
+        cluster.brokers[former].reaches_store = False
+        await cluster.until(lambda: _coordinator(cluster) != former, 30.0, "nobody else coordinates the group")
+        network.partition(["writer"], [f"broker-{former}"])
+        (await admin.within(60).alter_group_offsets(GROUP, {PLACE: 2})).all()
+    others = [f"broker-{node_id}" for node_id in cluster.brokers if node_id != former]
+    reader = cluster.client_host("reader")
+    network.partition(["reader"], others)
+    try:
+        async with cluster.admin(host=reader) as admin:
+            return (await admin.within(20).list_group_offsets([GROUP])).all()[GROUP][PLACE].offset
+    except (HeadraceError, TimeoutError):
+        return None
+
+
+def _coordinator(cluster: SimulatedCluster) -> int:
+    image = cluster.newest_image
+    assert image is not None
+    return image.topics[CONSUMER_OFFSETS].partitions[0].leader
+
+
+def _read() -> int | None:
+    settings = {"offsets.topic.num.partitions": "1"}
+    return simulated_cluster(seed=1, settings=settings).run(_read_of_the_former_coordinator)
+
+
+async def _read_of_a_coordinator_that_was_paused(cluster: SimulatedCluster) -> int | None:
+    """As above, of one that hangs with a request in its buffers, and goes on when another has taken its place."""
+    reader = cluster.client_host("reader")
+    async with (
+        cluster.admin(host=cluster.client_host("writer"), request_timeout_ms=2_000) as admin,
+        cluster.admin(host=reader, request_timeout_ms=60_000) as asking,
+    ):
+        (await admin.create_topics([NewTopic("t", 1, 3)])).all()
+        await cluster.until(lambda: all("t" in broker.image.topics for broker in cluster.alive), 10.0, "not all know t")
+        (await admin.alter_group_offsets(GROUP, {PLACE: 1})).all()
+        (await asking.list_group_offsets([GROUP])).all()
+        former = _coordinator(cluster)
+        cluster.pause(former)
+        network = cluster.simulation.network
+        asked = asyncio.ensure_future(reader.start(_listed(asking)))
+        await cluster.until(lambda: _coordinator(cluster) != former, 30.0, "nobody else coordinates the group")
+        network.partition(["writer"], [f"broker-{former}"])
+        (await admin.within(60).alter_group_offsets(GROUP, {PLACE: 2})).all()
+        cluster.resume(former)
+        return await asked
+
+
+async def _listed(admin: Admin) -> int | None:
+    try:
+        return (await admin.within(20).list_group_offsets([GROUP])).all()[GROUP][PLACE].offset
+    except (HeadraceError, TimeoutError):
+        return None
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_coordinator_that_was_paused_gives_no_offset_that_was_replaced(seed: int) -> None:
+    cluster = simulated_cluster(seed=seed, settings={"offsets.topic.num.partitions": "1"})
+    assert cluster.run(_read_of_a_coordinator_that_was_paused) in (2, None)
+
+
+def test_a_former_coordinator_gives_no_offset_that_was_replaced() -> None:
+    assert _read() in (2, None)
+
+
+def test_one_that_hears_of_the_store_alone_would(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the other test would not see, if brokers had the metadata from the store alone."""
+
+    async def fetch(self: MetadataFetcher, *arguments: Any, **named: Any) -> Any:
+        raise HeadraceError("the controller does not tell")
+
+    monkeypatch.setattr(MetadataFetcher, "fetch", fetch)
+    assert _read() == 1

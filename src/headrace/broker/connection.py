@@ -48,7 +48,9 @@ class ServerConnection(asyncio.BufferedProtocol):
         self.close_reason: str | None = None
         self._transport: asyncio.Transport | None = None
         self._outbox: Outbox | None = None
-        self._reader = FrameReader(acceptor.check_size, self._check_growth)
+        self._reader = FrameReader(
+            acceptor.check_size, self._check_growth, spares=acceptor.spares, frames_max=REQUESTS_PER_TURN
+        )
         self._frames: deque[memoryview] = deque()
         self._task: asyncio.Task[None] | None = None
         self._awaited: Pending[Any] | None = None
@@ -150,7 +152,12 @@ class ServerConnection(asyncio.BufferedProtocol):
         turns_left = REQUESTS_PER_TURN
         costly = self.acceptor.costly
         turn_began = float("inf")
-        while self._frames and self._handling is None and self._may_handle():
+        reader = self._reader
+        while (
+            (self._frames or (reader.is_cut_short and self._cut_more()))
+            and self._handling is None
+            and self._may_handle()
+        ):
             if turns_left == 0 or (now is not None and now - turn_began > TURN_S):
                 self._go_on_next_turn()
                 break
@@ -188,6 +195,18 @@ class ServerConnection(asyncio.BufferedProtocol):
                 return
         if self._frames or self._reading_paused or self._arriving_bytes:
             self._balance_reading()
+
+    def _cut_more(self) -> bool:
+        """Take up frames that have come behind those that were handled; False when there are none."""
+        try:
+            frames = self._reader.more()
+        except FrameRefusedError as refused:
+            self.close(str(refused))
+            return False
+        self._count_arriving()
+        self._frames.extend(frames)
+        self.acceptor.memory.hold(self, sum(map(len, frames)))
+        return bool(frames)
 
     def _answer_at_once(self, frame: memoryview, arrived: float, began: float) -> bool:
         """Answer a request that needs no wait and has a common shape; False, having done nothing, for any other."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import struct
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from tests.broker import raw
@@ -12,6 +13,7 @@ from tests.broker.raw import RawClient
 from tests.waiting import eventually
 
 from headrace.broker import element_bound, pipeline
+from headrace.broker.broker import Broker
 from headrace.broker.handlers import metadata as metadata_handler
 from headrace.broker.repeated import drop_repeated
 from headrace.errors import ErrorCode
@@ -275,3 +277,32 @@ def test_no_name_lets_a_client_write_internal_topics(kafka: EmbeddedBroker, clie
         client.socket.sendall(b"".join(bytes(part) for part in parts))
         answer = client.receive(request, raw.PRODUCE_VERSION)[1]
     assert raw.produced(answer).error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
+
+
+def test_the_configurations_of_many_groups_are_made_and_encoded_once(kafka: EmbeddedBroker) -> None:
+    """A second of the event loop for 30 KB of names, when each was made for itself."""
+    resources = [
+        *(DescribeConfigsResource(resource_type=32, resource_name=f"g{number}") for number in range(1000)),
+        *(DescribeConfigsResource(resource_type=2, resource_name="t", configuration_keys=[f"k{n}"]) for n in range(9)),
+        DescribeConfigsResource(resource_type=4, resource_name="1", configuration_keys=["log.dirs", "broker.id"]),
+        DescribeConfigsResource(resource_type=4, resource_name="1", configuration_keys=["broker.id"]),
+    ]
+    request = DescribeConfigsRequest(resources=resources, include_documentation=True)
+
+    def described(inside: Broker) -> tuple[Any, Any]:
+        all_at_once = inside.controller.describe_configs(inside.image, request)
+        alone = []
+        for one in resources[-30:]:
+            asked = DescribeConfigsRequest(resources=[one], include_documentation=True)
+            alone += inside.controller.describe_configs(inside.image, asked).results
+        return all_at_once, alone
+
+    found, alone = kafka.call(described)
+    assert found.results[-30:] == alone
+    assert len({id(result.configs) for result in found.results[:1000]}) == 1
+    with RawClient(kafka.port) as client:
+        for version in (1, 4):
+            told = client.request(request, version).results
+            assert [result.error_code for result in told] == [0] * 1011
+            assert told[0].configs == told[999].configs != []
+            assert [config.name for config in told[-2].configs] == ["broker.id", "log.dirs"]

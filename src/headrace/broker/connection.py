@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
-from headrace.broker.costly_requests import COSTLY_FROM_BYTES, TURN_S
+from headrace.broker.costly_requests import COSTLY_FROM_BYTES, SLOW_S, TURN_S, api_key_of
 from headrace.broker.dispatch import ANONYMOUS, CloseConnectionError, Pending, RequestContext
 from headrace.net.frames import FrameReader, FrameRefusedError
 from headrace.net.outbox import Outbox, Part
@@ -64,6 +64,8 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._arriving_bytes = 0
         #: What its costly requests have cost of the loop's time; None before the first.
         self.costly_s_per_byte: float | None = None
+        #: What its small ones take; None as long as that was of no interest.
+        self.slow_s: float | None = None
 
     # --- asyncio's side
 
@@ -172,7 +174,7 @@ class ServerConnection(asyncio.BufferedProtocol):
                 now = self.last_progress
                 continue
             was_tried = False
-            is_costly = len(frame) > COSTLY_FROM_BYTES
+            is_costly = len(frame) > COSTLY_FROM_BYTES or (bool(costly.slow_s) and costly.is_slow(self, frame))
             if is_costly and not costly.may_begin(self, frame):
                 self._frames.appendleft(frame)
                 self._handling = None
@@ -185,13 +187,15 @@ class ServerConnection(asyncio.BufferedProtocol):
                     now = context.ran
                 else:
                     now = self._answer(context, context.result, context.ran)
-                if is_costly:
+                if is_costly or costly.slow_s or now - began > SLOW_S:
                     costly.took(self, context.request_bytes, context.api_key, now - began)
-            except (MalformedMessageError, CloseConnectionError) as error:
-                self.close(str(error))
-                return
             except Exception as error:  # noqa: BLE001 - a defect of ours must cost one connection, not the broker
-                self._fail(error)
+                # What is none took its time too, and there may be as many of them as there are connections.
+                costly.took(self, len(frame), api_key_of(frame), self.acceptor.now() - began)
+                if isinstance(error, (MalformedMessageError, CloseConnectionError)):
+                    self.close(str(error))
+                else:
+                    self._fail(error)
                 return
         if self._frames or self._reading_paused or self._arriving_bytes:
             self._balance_reading()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -34,6 +34,7 @@ from headrace.protocol.messages.list_config_resources import (
     ListConfigResourcesRequest,
     ListConfigResourcesResponse,
 )
+from headrace.protocol.schema import Shared
 
 SET: Final = 0
 DELETE: Final = 1
@@ -317,24 +318,22 @@ def _described(
     context: ConfigContext, request: describe_configs.DescribeConfigsRequest
 ) -> Iterator[describe_configs.DescribeConfigsResult]:
     known = all(resource.resource_type in _RESOURCE_TYPES for resource in request.resources)
-    # Most topics have the same: what is told of them is made once.
-    of_topics: dict[object, list[describe_configs.DescribeConfigsResourceResult]] = {}
+    # Most topics have the same configuration, and so have most groups: what is told of them is made once.
+    made: dict[Hashable, _Made] = {}
     for resource in request.resources:
-        configs: list[describe_configs.DescribeConfigsResourceResult] | None = None
-        alike = None
+        configs: list[describe_configs.DescribeConfigsResourceResult] = []
         code, message = ErrorCode.NONE, ""
         try:
             if not known:
                 raise _RefusedError(ErrorCode.INVALID_REQUEST, _MALFORMED)
-            if resource.resource_type == ResourceType.TOPIC and resource.resource_name in context.image.topics:
-                overrides = context.image.config(ResourceType.TOPIC, resource.resource_name)
-                keys = resource.configuration_keys
-                alike = (frozenset(overrides.items()), None if keys is None else tuple(keys))
-                configs = of_topics.get(alike)
-            if configs is None:
-                configs = [_result(entry, request) for entry in _describe_resource(context, resource)]
-                if alike is not None:
-                    of_topics[alike] = configs
+            alike = _alike(context, resource)
+            keys = resource.configuration_keys or None
+            if len(request.resources) == 1:
+                configs = [_result(entry, request) for entry in _entries(context, resource, keys)]
+            else:
+                if alike not in made:
+                    made[alike] = _Made([_result(entry, request) for entry in _entries(context, resource, None)])
+                configs = made[alike].results if keys is None else made[alike].only(keys)
         except _RefusedError as refused:
             code, message = refused.error.code, refused.error.message or ""
         yield describe_configs.DescribeConfigsResult(
@@ -342,36 +341,54 @@ def _described(
             error_message=message,
             resource_type=resource.resource_type,
             resource_name=resource.resource_name,
-            configs=configs or [],
+            configs=configs,
         )
 
 
-def _describe_resource(context: ConfigContext, resource: describe_configs.DescribeConfigsResource) -> list[ConfigEntry]:
-    name = resource.resource_name
-    keys = resource.configuration_keys or None
-    overrides = context.image.config(resource.resource_type, name)
-    if resource.resource_type == ResourceType.TOPIC:
+class _Made:
+    """The whole configuration of resources that have the same."""
+
+    def __init__(self, results: list[describe_configs.DescribeConfigsResourceResult]) -> None:
+        self.results = Shared(results)
+        self._places = {result.name: place for place, result in enumerate(results)}
+
+    def only(self, keys: Sequence[str]) -> list[describe_configs.DescribeConfigsResourceResult]:
+        places = sorted({self._places[key] for key in keys if key in self._places})
+        return [self.results[place] for place in places]
+
+
+def _alike(context: ConfigContext, resource: describe_configs.DescribeConfigsResource) -> Hashable:
+    """What a resource's configuration follows from: those for which it is equal have the same."""
+    name, kind = resource.resource_name, resource.resource_type
+    if kind == ResourceType.TOPIC:
         problem = name_problem(name)
         if problem is not None:
             raise _RefusedError(ErrorCode.INVALID_TOPIC_EXCEPTION, problem)
         if name not in context.image.topics:
             raise _RefusedError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, None)
-        return describe_topic(context.layers, overrides, keys)
-    if resource.resource_type == ResourceType.BROKER:
-        if not name:
-            return describe_cluster_defaults(context.layers, keys)
-        if name != str(context.node_id):
+    elif kind == ResourceType.BROKER:
+        if name and name != str(context.node_id):
             words = f"Unexpected broker id, expected {context.node_id} or empty string, but received {name}"
             raise _RefusedError(ErrorCode.INVALID_REQUEST, words)
-        return describe_broker(context.layers, keys)
-    if resource.resource_type == ResourceType.GROUP:
+        return kind, name
+    elif kind == ResourceType.GROUP:
         if not name:
             raise _RefusedError(ErrorCode.INVALID_REQUEST, "The name of the group is empty.")
-        return describe_group(context.layers, overrides, keys)
-    raise _RefusedError(
-        ErrorCode.INVALID_REQUEST,
-        f"Resources of type {resource.resource_type} have no configuration that is kept here.",
-    )
+    else:
+        raise _RefusedError(
+            ErrorCode.INVALID_REQUEST, f"Resources of type {kind} have no configuration that is kept here."
+        )
+    return kind, frozenset(context.image.config(kind, name).items())
+
+
+def _entries(
+    context: ConfigContext, resource: describe_configs.DescribeConfigsResource, keys: list[str] | None
+) -> list[ConfigEntry]:
+    name, kind = resource.resource_name, resource.resource_type
+    if kind == ResourceType.BROKER:
+        return describe_broker(context.layers, keys) if name else describe_cluster_defaults(context.layers, keys)
+    describe_kind = describe_topic if kind == ResourceType.TOPIC else describe_group
+    return describe_kind(context.layers, context.image.config(kind, name), keys)
 
 
 def _result(

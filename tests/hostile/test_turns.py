@@ -12,6 +12,7 @@ import pytest
 from tests.broker import raw
 from tests.broker.raw import RawClient
 
+from headrace.broker import costly_requests
 from headrace.broker.broker import Broker
 from headrace.broker.checks import LONG_FROM_RECORDS, Checks
 from headrace.broker.costly_requests import CostlyRequests
@@ -52,6 +53,13 @@ def on_a_loop(test: Callable[[], Coroutine[Any, Any, None]]) -> None:
 # --- on the loop ------------------------------------------------------------------------------------------------------
 
 
+@pytest.fixture
+def without_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that turns can be counted."""
+    monkeypatch.setattr(costly_requests, "PAUSE_S_MAX", 0.0)
+
+
+@pytest.mark.usefixtures("without_pauses")
 def test_one_costly_request_is_begun_in_a_turn_and_others_come_between() -> None:
     async def test() -> None:
         clock = Clock()
@@ -78,7 +86,8 @@ def test_one_costly_request_is_begun_in_a_turn_and_others_come_between() -> None
     on_a_loop(test)
 
 
-def test_a_cheap_one_waits_for_two_costly_ones_at_most() -> None:
+@pytest.mark.usefixtures("without_pauses")
+def test_a_cheap_one_does_not_wait_for_costly_ones() -> None:
     """However many wait, and however new their connections are."""
 
     async def test() -> None:
@@ -98,10 +107,38 @@ def test_a_cheap_one_waits_for_two_costly_ones_at_most() -> None:
         cheap.costly_s_per_byte = 1e-6
         cheap.resumed = lambda: begin("cheap", cheap, 0.001)
         cheap.resume()
+        assert order == ["costly"]  # which came in this turn
         for _ in range(400):
             await asyncio.sleep(0)
         assert order.index("cheap") <= 2
         assert len(order) == 301
+
+    on_a_loop(test)
+
+
+def test_others_have_the_loop_for_a_while_after_one_that_took_long() -> None:
+    async def test() -> None:
+        costly = CostlyRequests(TimeUsed(Clock()))
+        order: list[str] = []
+
+        def begin(name: str, peer: Peer, seconds: float) -> None:
+            if costly.may_begin(peer, FRAME):  # type: ignore[arg-type]  # as above
+                order.append(name)
+                costly.took(peer, len(FRAME), 3, seconds)  # type: ignore[arg-type]  # as above
+
+        for _ in range(3):
+            peer = Peer()
+            peer.resumed = lambda peer=peer: begin("costly", peer, 0.1)
+            peer.resume()
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert order == ["costly", "costly"]
+        cheap = Peer()
+        cheap.costly_s_per_byte = 1e-7
+        begin("cheap", cheap, 0.0001)
+        assert order[-1] == "cheap"
+        while len(order) < 4:
+            await asyncio.sleep(0.001)
 
     on_a_loop(test)
 

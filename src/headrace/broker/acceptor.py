@@ -66,7 +66,7 @@ class Acceptor:
         self.spares = Spares(limits.frames.held_bytes_max // SPARES_DIVISOR)
         self.answers = AnswerMemory(limits.answers_bytes_max)
         self.used = TimeUsed(self.now)
-        self.costly = CostlyRequests(self.used)
+        self.costly = CostlyRequests(self.used, broker.runtime.cpu)
         self.refused = 0
         self.is_open = False
         self._per_address: Counter[str] = Counter()

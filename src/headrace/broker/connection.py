@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
-from headrace.broker.costly_requests import COSTLY_FROM_BYTES, SLOW_S, TURN_S, api_key_of
+from headrace.broker.costly_requests import COSTLY_FROM_BYTES, MEASURED_S, SLOW_S, TURN_S, api_key_of
 from headrace.broker.dispatch import ANONYMOUS, CloseConnectionError, Pending, RequestContext
 from headrace.net.frames import FrameReader, FrameRefusedError
 from headrace.net.outbox import Outbox, Part
@@ -179,6 +179,7 @@ class ServerConnection(asyncio.BufferedProtocol):
                 self._frames.appendleft(frame)
                 self._handling = None
                 break
+            cpu_before = costly.cpu() if is_costly or began < costly.measured_until else None
             try:
                 context = self.pipeline.begin(self, frame, self._arrived, began)
                 self.has_been_valid = True
@@ -187,11 +188,14 @@ class ServerConnection(asyncio.BufferedProtocol):
                     now = context.ran
                 else:
                     now = self._answer(context, context.result, context.ran)
-                if is_costly or costly.slow_s or now - began > SLOW_S:
-                    costly.took(self, context.request_bytes, context.api_key, now - began)
+                if cpu_before is not None:
+                    costly.took(self, context.request_bytes, context.api_key, costly.cpu() - cpu_before)
+                if now - began > SLOW_S:
+                    costly.measured_until = now + MEASURED_S
             except Exception as error:  # noqa: BLE001 - a defect of ours must cost one connection, not the broker
                 # What is none took its time too, and there may be as many of them as there are connections.
-                costly.took(self, len(frame), api_key_of(frame), self.acceptor.now() - began)
+                if cpu_before is not None:
+                    costly.took(self, len(frame), api_key_of(frame), costly.cpu() - cpu_before)
                 if isinstance(error, (MalformedMessageError, CloseConnectionError)):
                     self.close(str(error))
                 else:

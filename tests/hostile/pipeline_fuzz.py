@@ -295,7 +295,8 @@ class Fuzzing:
             if not acceptor.is_busy and not acceptor.held_bytes:
                 break
             await asyncio.sleep(1)
-        held = acceptor.held_bytes, acceptor.answers.held_bytes, acceptor.spares.kept_bytes - _spare_of_innocent(acceptor)
+        spare = acceptor.spares.kept_bytes - _spare_of_innocent(acceptor)
+        held = acceptor.held_bytes, acceptor.answers.held_bytes, spare
         if acceptor.is_busy or any(held):
             self.findings.add(f"{held} bytes are held of requests, answers, spares; busy: {acceptor.is_busy}")
 

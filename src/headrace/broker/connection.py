@@ -272,6 +272,9 @@ class ServerConnection(asyncio.BufferedProtocol):
     async def _finish_later(self, context: RequestContext, pending: Pending[Any]) -> None:
         try:
             response = await pending
+            if context.route.is_split and context.request_bytes > COSTLY_FROM_BYTES:
+                # What was decided, and to encode what is told of it, may both take long: others come between.
+                await asyncio.sleep(0)
         except CloseConnectionError as error:
             self.pipeline.failed(context)
             self.close(str(error))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Hashable
 from operator import attrgetter
 from typing import Any
@@ -38,9 +37,18 @@ def _each_once(items: list[Any]) -> list[Any]:
     return list(first.values())
 
 
-@functools.cache
+_known: dict[type, tuple[Callable[[Any], Hashable], tuple[str, ...], bool]] = {}
+
+
 def _fields(kind: type) -> tuple[Callable[[Any], Hashable], tuple[str, ...], bool]:
     """The values of a struct's simple fields, in one go; the names of its other fields; whether any is an array."""
+    found = _known.get(kind)
+    if found is None:
+        found = _known[kind] = _find_fields(kind)
+    return found
+
+
+def _find_fields(kind: type) -> tuple[Callable[[Any], Hashable], tuple[str, ...], bool]:
     schema: Schema = kind.SCHEMA  # type: ignore[attr-defined]  # set by the decorators in `schema`
     simple = [declared.name for declared in schema.fields if isinstance(declared.type, Primitive)]
     others = tuple(declared.name for declared in schema.fields if not isinstance(declared.type, Primitive))

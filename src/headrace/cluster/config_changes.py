@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Final, Protocol
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol
 
 from headrace.cluster.broker_config import BROKER_CONFIGS, BrokerConfig, dynamic_problem, key_for
 from headrace.cluster.configs import (
@@ -18,6 +18,7 @@ from headrace.cluster.configs import (
     describe_topic,
     group_values,
     topic_values,
+    with_own_values,
 )
 from headrace.cluster.decision import NO_ERROR, ApiError, Decision
 from headrace.cluster.features import ELIGIBLE_LEADER_REPLICAS_VERSION
@@ -25,7 +26,7 @@ from headrace.cluster.group_config import GROUP_CONFIGS, check_limits
 from headrace.cluster.image import Image
 from headrace.cluster.records import ConfigRecord, MetadataRecord, ResourceType
 from headrace.cluster.topic_names import name_problem
-from headrace.config import ConfigDefinition, ConfigError, ConfigKey, ConfigType, format_value
+from headrace.config import ConfigDefinition, ConfigError, ConfigKey, ConfigType, ConfigValue, format_value
 from headrace.error_codes import ErrorCode
 from headrace.log.config import TOPIC_CONFIGS, check_together
 from headrace.protocol.messages import alter_configs, describe_configs, incremental_alter_configs
@@ -41,6 +42,8 @@ DELETE: Final = 1
 APPEND: Final = 2
 SUBTRACT: Final = 3
 
+# Of one request.
+HINTS_MAX: Final = 5
 
 _MIN_ISR: Final = "min.insync.replicas"
 # Kafka's own words for this code: clients' tests look for them.
@@ -63,10 +66,24 @@ class ConfigContext:
     image: Image
     config: BrokerConfig
     node_id: int
+    #: How many names that nobody knows are compared with those that are known, which takes up to milliseconds each.
+    hints: Iterator[int] = field(default_factory=lambda: iter(range(HINTS_MAX)), compare=False)
+
+    #: What was made once for all that a request asks for.
+    _made: dict[str, Any] = field(default_factory=dict, compare=False)
 
     @property
     def layers(self) -> BrokerLayers:
-        return BrokerLayers.of(self.image, self.config, self.node_id)
+        if "layers" not in self._made:
+            self._made["layers"] = BrokerLayers.of(self.image, self.config, self.node_id)
+        layers: BrokerLayers = self._made["layers"]
+        return layers
+
+    def topic_values(self, overrides: Mapping[str, str]) -> dict[str, ConfigValue]:
+        """Every topic key with the value in effect, for a topic with these values of its own."""
+        if "topic values" not in self._made:
+            self._made["topic values"] = topic_values(self.layers, {})
+        return with_own_values(self._made["topic values"], overrides)
 
 
 class _RefusedError(Exception):
@@ -81,26 +98,28 @@ class _RefusedError(Exception):
 def topic_config_error(context: ConfigContext, overrides: Mapping[str, str]) -> ApiError:
     """Whether these could be the values of a topic's own."""
     try:
-        _check_known(TOPIC_CONFIGS, overrides, "topic")
+        _check_known(context, TOPIC_CONFIGS, overrides, "topic")
         TOPIC_CONFIGS.parse_given(overrides)
-        check_together(topic_values(context.layers, overrides))
+        check_together(context.topic_values(overrides))
     except ConfigError as error:
         return ApiError(ErrorCode.INVALID_CONFIG, str(error))
     return NO_ERROR
 
 
-def _check_known(definition: ConfigDefinition, overrides: Mapping[str, str], what: str) -> None:
+def _check_known(context: ConfigContext, definition: ConfigDefinition, overrides: Mapping[str, str], what: str) -> None:
     problems = {}
-    for name, near in definition.unknown(overrides).items():
-        hint = "" if near is None else f"; did you mean {near}?"
-        problems[name] = f"Unknown {what} config name: {name}{hint}"
+    for name in overrides:
+        if name not in definition:
+            near = None if next(context.hints, None) is None else definition.nearest(name)
+            hint = "" if near is None else f"; did you mean {near}?"
+            problems[name] = f"Unknown {what} config name: {name}{hint}"
     if problems:
         raise ConfigError(problems)
 
 
 def _group_config_error(context: ConfigContext, overrides: Mapping[str, str]) -> ApiError:
     try:
-        _check_known(GROUP_CONFIGS, overrides, "group")
+        _check_known(context, GROUP_CONFIGS, overrides, "group")
         GROUP_CONFIGS.parse_given(overrides)
         values = group_values(context.layers, overrides)
         check_limits(values, broker_values(context.layers, BROKER_CONFIGS))

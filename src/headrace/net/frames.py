@@ -1,11 +1,11 @@
 """Cutting frames out of a stream of bytes, received straight into buffers of ours.
 
-Small frames share a chunk and are copied out of it, some at a time: as objects they take many times the memory that they
-took as bytes. A large frame begins in the chunk and gets a buffer of its own when that is full, which grows with what
-has really arrived, so that a peer cannot make us allocate more than it sends; that buffer is used again for the next
-one: when its user gives it back (`recycle`), or, with a pool, when nobody looks at it any more. One that grows past a
-few megabytes moves once, into a mapping of its whole size: the system gives that its memory page by page, as it is
-filled, where a buffer that grew on would be zeroed and copied again and again.
+Small frames share a chunk and are copied out of it, some at a time: as objects they take many times the memory that
+they took as bytes. A large frame begins in the chunk and gets a buffer of its own when that is full, which grows with
+what has really arrived, so that a peer cannot make us allocate more than it sends; that buffer is used again for the
+next one: when its user gives it back (`recycle`), or, with a pool, when nobody looks at it any more. One that grows
+past a few megabytes moves once, into a mapping of its whole size: the system gives that its memory page by page, as it
+is filled, where a buffer that grew on would be zeroed and copied again and again.
 """
 
 from __future__ import annotations

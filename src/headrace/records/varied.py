@@ -1,8 +1,8 @@
 """Passing records of different sizes, some hundred at a time, for `walk`.
 
-What lies before a record's key has a fixed layout as long as the timestamps take as many bytes and the offsets do, which
-is so for long stretches: one struct call reads it, and tables say what numbers of one and two bytes mean. Whatever is
-written in another way, has headers or breaks a rule ends the stretch before it, and is looked at one by one.
+What lies before a record's key has a fixed layout as long as the timestamps take as many bytes and the offsets do, and
+that is so for long stretches: one struct call reads it, and tables say what numbers of one and two bytes mean. Whatever
+is written in another way, has headers or breaks a rule ends the stretch before it, and is looked at one by one.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _short = struct.Struct("<H").unpack_from
 
 
 def _make_tables() -> tuple[list[int], list[int]]:
-    """For any two bytes, as one number: how far the end of a field is behind its length, and of a record behind its own.
+    """For any two bytes, as one number: how far behind a length the end of its field is, or the end of its record.
 
     A length below 0 is none. A record's length of one byte is looked up with the zero before it, and that counts.
     """

@@ -108,14 +108,15 @@ class Walk:
 
     def feed(self, raw: Buffer, at: int) -> int:
         """Pass all whole records from a position on; the position behind them. MalformedRecordError if one is wrong."""
-        is_whole = type(raw) is bytes  # others are slow to be indexed, and few
-        alone = 0 if is_whole else self.left
+        if type(raw) is not bytes:
+            return self._pass_each(raw, at, self.left)  # slow to be indexed, and few
+        alone = 0
         was_quick = True
         while self.left:
             if alone:
                 before = at
                 at = self._pass_each(raw, at, alone)
-                if at == before or not is_whole:
+                if at == before:
                     break
             run = self._pass_run(raw, at) if self.left >= _RUN_MIN else 0
             if run:

@@ -361,3 +361,24 @@ def test_topics_of_one_configuration_are_described_alike(kafka: EmbeddedBroker) 
     values = [{entry.name: entry.value for entry in result.configs} for result in found]
     assert values[0] == values[1] == values[2]
     assert values[3] == values[0] | {"retention.ms": "7"}
+
+
+def test_checks_that_wait_when_the_threads_are_closed_are_told() -> None:
+    """Nobody would ever wake who waits for a check that is not begun."""
+
+    async def test() -> None:
+        runtime, clock = real_runtime(), Clock()
+        checks = Checks(runtime.workers, TimeUsed(clock), clock)
+        goes_on = threading.Event()
+        peer: Any = Peer()
+        under_way = [checks.submit(peer, LONG_FROM_RECORDS, goes_on.wait, 60.0) for _ in range(3)]
+        closing = asyncio.ensure_future(runtime.workers.close())
+        await asyncio.sleep(0)
+        goes_on.set()
+        assert await under_way[0]
+        for waiting in under_way[1:]:
+            with pytest.raises(RuntimeError, match="closed"):
+                await waiting
+        await closing
+
+    on_a_loop(test)

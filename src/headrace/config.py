@@ -318,9 +318,15 @@ class ConfigDefinition:
 
     def nearest(self, name: str) -> str | None:
         """The known name closest to this one: spelled the same but for case and separators, or a few letters off."""
+        if len(name) > _NAME_LENGTH_MAX:
+            return None
         plain = {_plain(known): known for known in self._by_alias}
         close = difflib.get_close_matches(_plain(name), plain, n=1, cutoff=0.75)
         return self._by_alias[plain[close[0]]].name if close else None
+
+
+# Names of no key are longer, and to compare longer ones takes long.
+_NAME_LENGTH_MAX = 100
 
 
 def _plain(name: str) -> str:

@@ -15,6 +15,7 @@ from tests.broker import raw
 from tests.broker.raw import RawClient
 
 from headrace.broker.element_bound import ELEMENTS_ALWAYS
+from headrace.protocol import codec
 from headrace.protocol.api import ApiKey
 from headrace.protocol.messages.api_versions import ApiVersionsRequest
 from headrace.protocol.messages.describe_cluster import DescribeClusterRequest
@@ -150,6 +151,12 @@ def just_inside(port: int, going: Going) -> int:
             ),
             4,
         ),
+        (
+            DescribeConfigsRequest(
+                resources=[DescribeConfigsResource(resource_type=32, resource_name=name) for name in names]
+            ),
+            4,
+        ),
         (DescribeGroupsRequest(groups=names), 5),
         (DescribeProducersRequest(topics=[TopicRequest(name=TOPIC, partition_indexes=numbers)]), 0),
         (
@@ -185,6 +192,25 @@ def just_inside(port: int, going: Going) -> int:
         return sum(one.result() for one in sent)
 
 
+def cut_at_the_end(port: int, going: Going) -> int:
+    """Requests of almost as many elements as are taken, and then no end, on 200 new connections at a time."""
+    names = [MetadataRequestTopic(name=f"x{number}") for number in range(ELEMENTS_ALWAYS - 2)]
+    cut = raw.frame(MetadataRequest(topics=names, allow_auto_topic_creation=False), 9, 1)[4:-3]
+    request = struct.pack(">i", len(cut)) + cut
+    times = 0
+    while going():
+        clients = [RawClient(port, timeout_s=20) for _ in range(200)]
+        for client in clients:
+            with contextlib.suppress(*GONE):
+                client.socket.sendall(request)
+        for client in clients:
+            with contextlib.suppress(*GONE):
+                client.socket.recv(1)
+            client.close()
+            times += 1
+    return times
+
+
 def small_but_costly(port: int, going: Going) -> int:
     """100 connections that send 300 small requests each at once, of those that take the longest to answer."""
     messages: list[tuple[Any, int]] = [
@@ -206,7 +232,7 @@ def small_but_costly(port: int, going: Going) -> int:
     return _unanswered(port, going, 100, requests, reads=True)
 
 
-def _held(port: int, going: Going, count: int, sent_bytes: int) -> int:
+def _held(port: int, going: Going, count: int, sent_bytes: int, *, announced_bytes: int = 100 * MIB) -> int:
     held: list[socket.socket] = []
     times = 0
     try:
@@ -217,7 +243,7 @@ def _held(port: int, going: Going, count: int, sent_bytes: int) -> int:
                 times += 1
                 with contextlib.suppress(*GONE):
                     client.request(ApiVersionsRequest(), 0)
-                    client.socket.sendall(struct.pack(">i", 100 * MIB) + bytes(sent_bytes))
+                    client.socket.sendall(struct.pack(">i", announced_bytes) + bytes(sent_bytes))
             for one in list(held):
                 if _is_over(one):
                     one.close()
@@ -242,6 +268,36 @@ def _is_over(one: socket.socket) -> bool:
 def seven_large_frames(port: int, going: Going) -> int:
     """Seven connections that send 75 MB of a request of 100 MB, and then nothing."""
     return _held(port, going, 7, 75 * MIB)
+
+
+def megabytes_without_end(port: int, going: Going) -> int:
+    """300 connections that send all but the end of a request of a megabyte."""
+    return _held(port, going, 300, MIB - 1024, announced_bytes=MIB)
+
+
+def kept_buffers(port: int, going: Going) -> int:
+    """300 connections that have sent 4 MB each, have read the answer, and stay."""
+    produce = raw.produce_request(TOPIC, 0, bytes(4 * MIB - 1024))
+    held: list[RawClient] = []
+    times = 0
+    while going():
+        for client in held or [RawClient(port)]:
+            client.request(ApiVersionsRequest(), 0)  # it is not idle
+        if len(held) < 300:
+            held.append(RawClient(port))
+            times += 1
+            held[-1].request(produce, raw.PRODUCE_VERSION)
+    for client in held:
+        client.close()
+    return times
+
+
+def behind_a_wait(port: int, going: Going) -> int:
+    """500 connections with 16 KB of small requests behind a fetch that waits for ten minutes."""
+    waiting = raw.frame(raw.fetch_request(TOPIC, 1, 0, max_wait_ms=600_000), raw.FETCH_VERSION, 1)
+    small = raw.frame(ApiVersionsRequest(), 0, 2)
+    requests = waiting + small * ((16 * 1024 - len(waiting)) // len(small))
+    return _unanswered(port, going, 500, lambda number: requests)
 
 
 def many_announced_frames(port: int, going: Going) -> int:
@@ -279,10 +335,10 @@ def _is_lost(one: socket.socket) -> bool:
 
 
 def unread_answers(port: int, going: Going) -> int:
-    """300 connections that ask for ten megabytes of answers each and read none."""
+    """300 connections that ask for seven megabytes of answers ten times and read none."""
     names = [f"x{number}" for number in range(ELEMENTS_ALWAYS - 2)]
-    resources = [DescribeConfigsResource(resource_type=2, resource_name=name) for name in names]
-    request = raw.frame(DescribeConfigsRequest(resources=resources), 4, 1)
+    resources = [DescribeConfigsResource(resource_type=32, resource_name=name) for name in names]
+    request = raw.frame(DescribeConfigsRequest(resources=resources, include_documentation=True), 4, 1)
     return _unanswered(port, going, 300, lambda number: request * 10)
 
 
@@ -295,6 +351,28 @@ def unread_records(port: int, going: Going) -> int:
     wanted = raw.fetch_request(TOPIC, 0, 0, max_bytes=50 * MIB)
     request = raw.frame(wanted, raw.FETCH_VERSION, 1)
     return _unanswered(port, going, 300, lambda number: request)
+
+
+def ids_of_members(port: int, going: Going) -> int:
+    """Ids of members, of 32 KB each, that nobody joins with."""
+    protocol = JoinGroupRequestProtocol(name="range", metadata=b"")
+    request = JoinGroupRequest(
+        group_id="hostile",
+        session_timeout_ms=1_800_000,
+        rebalance_timeout_ms=60_000,
+        protocol_type="consumer",
+        protocols=[protocol],
+    )
+    asked_for = b"".join(codec.encode_request(request, 4, 1, "x" * 32_000))
+    times = 0
+    with RawClient(port, timeout_s=20) as client:
+        client.request(FindCoordinatorRequest(key="hostile"), 0)
+        while going():
+            client.socket.sendall(asked_for * 10)
+            for _ in range(10):
+                client.read_frame()
+                times += 1
+    return times
 
 
 def large_joins(port: int, going: Going) -> int:
@@ -328,12 +406,17 @@ ATTACKS: tuple[Attack, ...] = (
     small_topics,
     the_same_again,
     just_inside,
+    cut_at_the_end,
     small_but_costly,
     seven_large_frames,
+    megabytes_without_end,
     many_announced_frames,
+    kept_buffers,
+    behind_a_wait,
     unread_answers,
     unread_records,
     large_joins,
+    ids_of_members,
 )
 
 

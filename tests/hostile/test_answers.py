@@ -123,7 +123,7 @@ def test_members_that_tell_much_find_no_place_and_small_ones_do(
         too_much = joining("alone", bytes(5 * MIB))
         assert client.request(too_much, 1).error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
     assert caplog.text.count("members were refused") == 1
-    held = kafka.call(lambda inside: inside.groups.member_memory._count())
+    held = kafka.call(lambda inside: inside.groups.member_memory.held_bytes())
     assert 600_000 < held <= MIB
 
 

@@ -21,6 +21,7 @@ class Peer:
     def __init__(self, memory: FrameMemory, address: str, frame_bytes: int) -> None:
         self.memory, self.peer_host, self.frame_bytes = memory, address, frame_bytes
         self.arrived_bytes = 0
+        self.frame_began = self.last_progress = 0.0
         self.is_reading = False
         self.aborted: str | None = None
 
@@ -132,6 +133,40 @@ def test_who_holds_memory_and_sends_nothing_is_given_up_for_who_waits() -> None:
                 await asyncio.sleep(0.001)
         # Only as many as it takes: then there is room for all others.
         assert 1 <= sum(peer.aborted is not None for peer in stalled) <= 3
+
+    on_a_loop(test)
+
+
+def test_small_frames_do_not_wait_for_stalled_ones_of_their_address_whatever_their_size() -> None:
+    """Hundreds that send all but the end of a megabyte hold the memory as well as a few that hold many megabytes."""
+
+    async def test() -> None:
+        now = 0.0
+        memory = FrameMemory(replace(LIMITS, turn_s=0.5, look_s=0.001), lambda: now)
+        stalled = [Peer(memory, "10.0.0.1", MIB) for _ in range(90)]
+        for peer in stalled:
+            peer.resume()
+            if peer.is_reading:
+                peer.receive(MIB - 1)
+        quick, elsewhere = Peer(memory, "10.0.0.1", MIB), Peer(memory, "10.0.0.2", 100 * MIB)
+        for peer in (quick, elsewhere):
+            peer.receive(MIB // 2)
+        innocent = Peer(memory, "10.0.0.1", MIB // 8)
+        innocent.resume()
+        # None is late yet: one of them has the turn.
+        assert not innocent.is_reading
+        assert not any(peer.aborted for peer in stalled)
+        now = 0.7
+        quick.last_progress = quick.frame_began = 0.6
+        async with asyncio.timeout(60):
+            while not innocent.is_reading:
+                await asyncio.sleep(0.001)
+        assert 1 <= sum(peer.aborted is not None for peer in stalled) <= 3
+        assert quick.aborted is elsewhere.aborted is None
+        later = Peer(memory, "10.0.0.1", MIB // 8)
+        later.receive(2 * MIB)
+        later.resume()
+        assert later.is_reading
 
     on_a_loop(test)
 

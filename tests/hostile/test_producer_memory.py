@@ -13,6 +13,7 @@ from tests.waiting import eventually
 
 from headrace.broker import maintenance
 from headrace.broker.producer_memory import PRODUCER_BYTES, ProducerMemory, largest_share
+from headrace.errors import KafkaStorageError
 from headrace.log.producer_state import LogProducers, ProducerEntry, WrittenBatch
 from headrace.testing import broker
 from headrace.topics import TopicPartition
@@ -64,6 +65,19 @@ def test_those_are_forgotten_that_wrote_longest_ago_where_there_are_most(caplog:
     before = dict(many.log.producers.producers)
     asyncio.run(memory.tidy())
     assert many.log.producers.producers == before
+
+
+def test_a_log_that_cannot_be_changed_keeps_no_others_from_forgetting() -> None:
+    class Broken(Turns):
+        async def change_log(self, change: Any, *arguments: Any) -> None:
+            raise KafkaStorageError("its disk is gone")
+
+    first, second = (partition(name, *map(ProducerEntry, range(100))) for name in ("first", "second"))
+    first.turns = Broken(first.log)
+    memory = ProducerMemory(100 * PRODUCER_BYTES, lambda: [first, second], lambda: 0.0)
+    with pytest.raises(KafkaStorageError):
+        asyncio.run(memory.tidy())
+    assert len(second.log.producers.producers) < 100
 
 
 def test_a_broker_remembers_no_more_producers_than_it_has_room_for(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import struct
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from tests.broker import raw
@@ -12,8 +13,12 @@ from tests.broker.raw import RawClient
 from tests.waiting import eventually
 
 from headrace.broker import element_bound, pipeline
+from headrace.broker.broker import Broker
 from headrace.broker.handlers import metadata as metadata_handler
 from headrace.broker.repeated import drop_repeated
+from headrace.cluster.config_changes import HINTS_MAX
+from headrace.cluster.topics import CONFIGURED_PER_REQUEST_MAX
+from headrace.config import ConfigDefinition
 from headrace.errors import ErrorCode
 from headrace.protocol import codec
 from headrace.protocol.api import ApiKey
@@ -280,3 +285,83 @@ def test_no_name_lets_a_client_write_internal_topics(kafka: EmbeddedBroker, clie
         client.socket.sendall(b"".join(bytes(part) for part in parts))
         answer = client.receive(request, raw.PRODUCE_VERSION)[1]
     assert raw.produced(answer).error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
+
+
+def test_the_configurations_of_many_groups_are_made_and_encoded_once(kafka: EmbeddedBroker) -> None:
+    """A second of the event loop for 30 KB of names, when each was made for itself."""
+    resources = [
+        *(DescribeConfigsResource(resource_type=32, resource_name=f"g{number}") for number in range(1000)),
+        *(DescribeConfigsResource(resource_type=2, resource_name="t", configuration_keys=[f"k{n}"]) for n in range(9)),
+        DescribeConfigsResource(resource_type=4, resource_name="1", configuration_keys=["log.dirs", "broker.id"]),
+        DescribeConfigsResource(resource_type=4, resource_name="1", configuration_keys=["broker.id"]),
+    ]
+    request = DescribeConfigsRequest(resources=resources, include_documentation=True)
+
+    def described(inside: Broker) -> tuple[Any, Any]:
+        all_at_once = inside.controller.describe_configs(inside.image, request)
+        alone = []
+        for one in resources[-30:]:
+            asked = DescribeConfigsRequest(resources=[one], include_documentation=True)
+            alone += inside.controller.describe_configs(inside.image, asked).results
+        return all_at_once, alone
+
+    found, alone = kafka.call(described)
+    assert found.results[-30:] == alone
+    assert len({id(result.configs) for result in found.results[:1000]}) == 1
+    with RawClient(kafka.port) as client:
+        for version in (1, 4):
+            told = client.request(request, version).results
+            assert [result.error_code for result in told] == [0] * 1011
+            assert told[0].configs == told[999].configs != []
+            assert [config.name for config in told[-2].configs] == ["broker.id", "log.dirs"]
+
+
+def test_names_of_configurations_that_nobody_knows_are_compared_with_known_ones_a_few_times_only(
+    kafka: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each takes up to milliseconds, and a request may have thousands of them."""
+    compared: list[str] = []
+    nearest = ConfigDefinition.nearest
+
+    def noted(self: ConfigDefinition, name: str) -> str | None:
+        compared.append(name)
+        return nearest(self, name)
+
+    monkeypatch.setattr(ConfigDefinition, "nearest", noted)
+    names = ["retention.mss", *(f"sm.noitneter{number}" for number in range(50))]
+    entries = [CreatableTopicConfig(name=name, value="1") for name in names]
+    topics = [CreatableTopic(name=f"u{n}", num_partitions=1, replication_factor=1, configs=entries) for n in range(5)]
+    with RawClient(kafka.port) as client:
+        answer = client.request(CreateTopicsRequest(topics=topics, timeout_ms=60_000), raw.CREATE_TOPICS_VERSION)
+    assert [topic.error_code for topic in answer.topics] == [ErrorCode.INVALID_CONFIG] * 5
+    assert "did you mean retention.ms?" in answer.topics[0].error_message
+    assert len(compared) <= HINTS_MAX
+
+
+def test_topics_with_configurations_of_their_own_are_told_as_they_are_described(kafka: EmbeddedBroker) -> None:
+    entries = [CreatableTopicConfig(name="retention.ms", value="7"), CreatableTopicConfig(name="segment.ms", value="9")]
+    topics = [
+        CreatableTopic(name="own", num_partitions=1, replication_factor=1, configs=entries),
+        CreatableTopic(name="plain", num_partitions=1, replication_factor=1),
+    ]
+    with RawClient(kafka.port) as client:
+        made = client.request(CreateTopicsRequest(topics=topics, timeout_ms=60_000), raw.CREATE_TOPICS_VERSION)
+        resources = [DescribeConfigsResource(resource_type=2, resource_name=topic.name) for topic in topics]
+        described = client.request(DescribeConfigsRequest(resources=resources), 4)
+    for told, found in zip(made.topics, described.results, strict=True):
+        assert [(one.name, one.value, one.config_source, one.read_only) for one in told.configs] == [
+            (one.name, one.value, one.config_source, one.read_only) for one in found.configs
+        ]
+
+
+def test_only_so_many_topics_with_configurations_are_made_at_once(kafka: EmbeddedBroker) -> None:
+    """To check and tell each takes a twentieth of a millisecond, whether or not it is only validated."""
+    entries = [CreatableTopicConfig(name="retention.ms", value="7")]
+    count = CONFIGURED_PER_REQUEST_MAX + 1
+    topics = [
+        CreatableTopic(name=f"c{n}", num_partitions=1, replication_factor=1, configs=entries) for n in range(count)
+    ]
+    with RawClient(kafka.port) as client:
+        request = CreateTopicsRequest(topics=topics, validate_only=True, timeout_ms=60_000)
+        answer = client.request(request, raw.CREATE_TOPICS_VERSION)
+    assert {topic.error_code for topic in answer.topics} == {ErrorCode.POLICY_VIOLATION}

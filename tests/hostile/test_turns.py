@@ -12,6 +12,8 @@ import pytest
 from tests.broker import raw
 from tests.broker.raw import RawClient
 
+from headrace.broker import costly_requests
+from headrace.broker.broker import Broker
 from headrace.broker.checks import LONG_FROM_RECORDS, Checks
 from headrace.broker.costly_requests import CostlyRequests
 from headrace.broker.time_used import TimeUsed
@@ -37,6 +39,7 @@ class Peer:
     def __init__(self, address: str = "10.0.0.1") -> None:
         self.peer_host = address
         self.costly_s_per_byte: float | None = None
+        self.slow_s: float | None = None
         self.resumed: Callable[[], None] = lambda: None
 
     def resume(self) -> None:
@@ -50,6 +53,13 @@ def on_a_loop(test: Callable[[], Coroutine[Any, Any, None]]) -> None:
 # --- on the loop ------------------------------------------------------------------------------------------------------
 
 
+@pytest.fixture
+def without_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that turns can be counted."""
+    monkeypatch.setattr(costly_requests, "PAUSE_S_MAX", 0.0)
+
+
+@pytest.mark.usefixtures("without_pauses")
 def test_one_costly_request_is_begun_in_a_turn_and_others_come_between() -> None:
     async def test() -> None:
         clock = Clock()
@@ -76,7 +86,8 @@ def test_one_costly_request_is_begun_in_a_turn_and_others_come_between() -> None
     on_a_loop(test)
 
 
-def test_a_cheap_one_waits_for_two_costly_ones_at_most() -> None:
+@pytest.mark.usefixtures("without_pauses")
+def test_a_cheap_one_does_not_wait_for_costly_ones() -> None:
     """However many wait, and however new their connections are."""
 
     async def test() -> None:
@@ -96,10 +107,38 @@ def test_a_cheap_one_waits_for_two_costly_ones_at_most() -> None:
         cheap.costly_s_per_byte = 1e-6
         cheap.resumed = lambda: begin("cheap", cheap, 0.001)
         cheap.resume()
+        assert order == ["costly"]  # which came in this turn
         for _ in range(400):
             await asyncio.sleep(0)
         assert order.index("cheap") <= 2
         assert len(order) == 301
+
+    on_a_loop(test)
+
+
+def test_others_have_the_loop_for_a_while_after_one_that_took_long() -> None:
+    async def test() -> None:
+        costly = CostlyRequests(TimeUsed(Clock()))
+        order: list[str] = []
+
+        def begin(name: str, peer: Peer, seconds: float) -> None:
+            if costly.may_begin(peer, FRAME):  # type: ignore[arg-type]  # as above
+                order.append(name)
+                costly.took(peer, len(FRAME), 3, seconds)  # type: ignore[arg-type]  # as above
+
+        for _ in range(3):
+            peer = Peer()
+            peer.resumed = lambda peer=peer: begin("costly", peer, 0.1)
+            peer.resume()
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert order == ["costly", "costly"]
+        cheap = Peer()
+        cheap.costly_s_per_byte = 1e-7
+        begin("cheap", cheap, 0.0001)
+        assert order[-1] == "cheap"
+        while len(order) < 4:
+            await asyncio.sleep(0.001)
 
     on_a_loop(test)
 
@@ -111,6 +150,57 @@ def test_cheap_ones_of_any_size_do_not_wait() -> None:
             peer = Peer()
             assert costly.may_begin(peer, FRAME)  # type: ignore[arg-type]  # as above
             costly.took(peer, len(FRAME), 3, 0.0001)  # type: ignore[arg-type]  # as above
+
+    on_a_loop(test)
+
+
+def test_small_ones_that_take_long_wait_for_their_turn_and_quick_ones_do_not() -> None:
+    """The first that is slow is known when it is over; new connections are expected to be like all of their kind."""
+
+    async def test() -> None:
+        costly = CostlyRequests(TimeUsed(Clock()))
+        small = memoryview(b"\0\3" + bytes(48))
+        other = memoryview(b"\0\1" + bytes(48))
+        slow, quick, new = Peer(), Peer(), Peer()
+        assert not costly.is_slow(slow, small)  # type: ignore[arg-type]  # as above
+        costly.took(slow, len(small), 3, 0.02)  # type: ignore[arg-type]  # as above
+        costly.took(quick, len(small), 3, 0.0001)  # type: ignore[arg-type]  # as above
+        is_slow = [costly.is_slow(peer, small) for peer in (slow, quick, new)]  # type: ignore[arg-type]  # as above
+        assert is_slow == [True, False, True]
+        assert not costly.is_slow(new, other)  # type: ignore[arg-type]  # as above
+        resumed: list[Peer] = []
+        for peer in (slow, new):
+            peer.resumed = lambda peer=peer: resumed.append(peer)
+            assert not costly.may_begin(peer, small)  # type: ignore[arg-type]  # as above
+        for _ in range(3):
+            await asyncio.sleep(0)
+        assert resumed == [new, slow]
+        for _ in range(40):
+            costly.took(slow, len(small), 3, 0.0001)  # type: ignore[arg-type]  # as above
+        assert not costly.slow_s
+        assert not costly.is_slow(new, small)  # type: ignore[arg-type]  # as above
+
+    on_a_loop(test)
+
+
+def test_one_that_cannot_be_resumed_keeps_no_others_waiting() -> None:
+    async def test() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda loop, context: None)
+        costly = CostlyRequests(TimeUsed(Clock()))
+        first, broken, last = Peer(), Peer(), Peer()
+        resumed: list[Peer] = []
+
+        def fails() -> None:
+            raise ValueError("a defect")
+
+        broken.resumed = fails
+        last.resumed = lambda: resumed.append(last)
+        costly.took(first, len(FRAME), 3, 1.0)  # type: ignore[arg-type]  # as above
+        for peer in (broken, last):
+            assert not costly.may_begin(peer, FRAME)  # type: ignore[arg-type]  # as above
+        for _ in range(4):
+            await asyncio.sleep(0)
+        assert resumed == [last]
 
     on_a_loop(test)
 
@@ -239,6 +329,29 @@ def test_all_costly_requests_are_answered_in_the_end(kafka: EmbeddedBroker) -> N
     assert kafka.call(lambda inside: inside.acceptor.held_bytes) == 0
 
 
+def test_what_is_no_request_counts_for_the_time_that_it_took(kafka: EmbeddedBroker) -> None:
+    """Otherwise hundreds of connections may each have a whole one read in one turn of the loop."""
+    topics = [MetadataRequestTopic(name=f"no-{number}") for number in range(1000)]
+    whole = raw.frame(MetadataRequest(topics=topics, allow_auto_topic_creation=False), 9, 1)
+    took: list[int] = []
+
+    def note(inside: Broker) -> None:
+        before = inside.acceptor.costly.took
+
+        def noted(connection: Any, frame_bytes: int, api_key: int, seconds: float) -> None:
+            took.append(frame_bytes)
+            before(connection, frame_bytes, api_key, seconds)
+
+        inside.acceptor.costly.took = noted  # type: ignore[method-assign]  # to see what it is told
+
+    kafka.call(note)
+    cut = whole[4:-3]
+    with RawClient(kafka.port) as client:
+        client.socket.sendall(len(cut).to_bytes(4, "big") + cut)
+        assert client.socket.recv(1) == b""
+    assert took == [len(cut)]
+
+
 def test_topics_of_one_configuration_are_described_alike(kafka: EmbeddedBroker) -> None:
     with RawClient(kafka.port) as client:
         client.request(raw.create_topics_request({"u": 1, "v": 1}), raw.CREATE_TOPICS_VERSION)
@@ -248,3 +361,24 @@ def test_topics_of_one_configuration_are_described_alike(kafka: EmbeddedBroker) 
     values = [{entry.name: entry.value for entry in result.configs} for result in found]
     assert values[0] == values[1] == values[2]
     assert values[3] == values[0] | {"retention.ms": "7"}
+
+
+def test_checks_that_wait_when_the_threads_are_closed_are_told() -> None:
+    """Nobody would ever wake who waits for a check that is not begun."""
+
+    async def test() -> None:
+        runtime, clock = real_runtime(), Clock()
+        checks = Checks(runtime.workers, TimeUsed(clock), clock)
+        goes_on = threading.Event()
+        peer: Any = Peer()
+        under_way = [checks.submit(peer, LONG_FROM_RECORDS, goes_on.wait, 60.0) for _ in range(3)]
+        closing = asyncio.ensure_future(runtime.workers.close())
+        await asyncio.sleep(0)
+        goes_on.set()
+        assert await under_way[0]
+        for waiting in under_way[1:]:
+            with pytest.raises(RuntimeError, match="closed"):
+                await waiting
+        await closing
+
+    on_a_loop(test)

@@ -221,3 +221,65 @@ def test_many_members_of_a_gzip_stream_cost_no_more_than_their_bytes(monkeypatch
     stream = member * 5000 + zlib.compress(b"the end", wbits=31)
     assert b"".join(decompress_pieces(Codec.GZIP, stream)) == b"the end"
     assert sum(copied) < 40 * len(stream)
+
+
+def varied_payload(rng: random.Random) -> tuple[bytes, int]:
+    """Records as they are usual, of many sizes, past each place where an offset takes another byte."""
+    count = rng.choice((20, 150, 400, 8_400))
+    sizes = rng.choice((range(1, 30), range(40, 80), range(50, 300), range(8_150, 8_230) if count < 100 else range(9)))
+    keys = rng.choice(((None,), (b"", b"key", b"longer-key"), (None, b"k"), (bytes(61), bytes(64), bytes(70))))
+    spread_ms = rng.choice((0, 0, 3, 90, 10_000))
+    rows = [
+        (NOW_MS + rng.randrange(spread_ms + 1), rng.choice(keys), bytes(rng.choice(sizes)), ())
+        if rng.random() > 0.001
+        else (NOW_MS - 1, None, None, ((("h", b"v"),)))
+        for _ in range(count)
+    ]
+    return bytes(Batch(build_batch(rows)).payload), count
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_the_quick_ways_find_what_looking_at_each_record_finds(seed: int) -> None:
+    """What is no `bytes` object is looked at one by one. Whole, and with any few bytes changed."""
+    rng = random.Random(seed)
+    payload, count = varied_payload(rng)
+    header = Batch(build_batch([(NOW_MS, None, b"", ())])).header()._replace(count=count)
+    rules = Rules(NOW_MS - rng.choice((0, 10_000)), NOW_MS + rng.choice((2, 95, 20_000)), rng.random() < 0.3)
+
+    def outcome(raw: bytes | memoryview) -> object:
+        found = walk.Walk(header, rules)
+        try:
+            end = found.feed(raw, 0)
+        except MalformedRecordError as error:
+            return str(error)
+        return end, found.left, found.greatest, found.refused, found.refused_count, found.is_late, found.is_misnumbered
+
+    assert outcome(payload) == outcome(memoryview(payload))
+    for _ in range(40 if count < 1_000 else 4):
+        changed = bytearray(payload)
+        for _ in range(rng.choice((1, 1, 2))):
+            place = rng.randrange(len(changed)) if rng.random() < 0.3 else record_at(payload, rng) + rng.randrange(9)
+            changed[place % len(changed)] = rng.choice((0, 1, 2, 0x7F, 0x80, 0xFF, rng.randrange(256)))
+        if rng.random() < 0.2:
+            del changed[rng.randrange(len(changed)) :]
+        assert outcome(bytes(changed)) == outcome(memoryview(changed))
+
+
+def record_at(payload: bytes, rng: random.Random) -> int:
+    """The position of some record."""
+    at = 0
+    for _ in range(rng.randrange(150)):
+        size, body_at = read_varint(payload, at, len(payload))
+        if body_at + size >= len(payload):
+            break
+        at = body_at + size
+    return at
+
+
+def test_a_length_of_one_byte_is_never_read_together_with_the_end_of_headers_before_it() -> None:
+    """The record before has a header that ends with a byte that would make another length of it."""
+    rows: list[tuple[int, bytes | None, bytes, object]] = [(NOW_MS, None, b"a" * 20, ()) for _ in range(40)]
+    rows[20] = (NOW_MS, None, b"a" * 21, (("h", b"\x85"),))
+    batch = Batch(build_batch(rows))  # type: ignore[arg-type]  # as its tuples
+    found = walk_records(batch)
+    assert (found.left, found.is_misnumbered, found.refused_count) == (0, False, 0)

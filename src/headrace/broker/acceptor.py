@@ -20,7 +20,7 @@ from headrace.broker.costly_requests import CostlyRequests
 from headrace.broker.descriptors import DescriptorShares, share_out
 from headrace.broker.frame_memory import FrameLimits, FrameMemory
 from headrace.broker.time_used import TimeUsed
-from headrace.net.frames import FrameRefusedError
+from headrace.net.frames import FrameRefusedError, Spares
 from headrace.runtime.rarely import Rarely
 
 if TYPE_CHECKING:
@@ -30,6 +30,8 @@ log = logging.getLogger("headrace.broker.acceptor")
 
 # How long a quiet connection keeps the buffer of its last large request.
 SPARE_KEPT_S = 5.0
+# Which part of what requests may hold may be kept besides, in such buffers.
+SPARES_DIVISOR = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,10 +62,11 @@ class Acceptor:
         self.on_files_max: Callable[[int], None] | None = None
         self._refusals = Rarely(self.now)
         self.connections: dict[ServerConnection, None] = {}  # in order: a set's would differ from run to run
-        self.memory = FrameMemory(limits.frames)
+        self.memory = FrameMemory(limits.frames, self.now)
+        self.spares = Spares(limits.frames.held_bytes_max // SPARES_DIVISOR)
         self.answers = AnswerMemory(limits.answers_bytes_max)
         self.used = TimeUsed(self.now)
-        self.costly = CostlyRequests(self.used)
+        self.costly = CostlyRequests(self.used, broker.runtime.cpu)
         self.refused = 0
         self.is_open = False
         self._per_address: Counter[str] = Counter()

@@ -22,26 +22,33 @@ class AnswerMemory:
     def __init__(self, bytes_max: int = ANSWERS_BYTES_MAX) -> None:
         self.bytes_max = bytes_max
         self.held_bytes = 0
-        self._held: dict[ServerConnection, int] = {}  # those that hold longest first
+        # By address; those that hold longest first.
+        self._held: dict[str, dict[ServerConnection, int]] = {}
+        self._of_address: Counter[str] = Counter()
 
     def hold(self, connection: ServerConnection, nbytes: int) -> None:
         """So much waits to be read by this client now."""
-        before = self._held.get(connection, 0)
-        self.held_bytes += nbytes - before
-        if nbytes:
-            self._held[connection] = nbytes
-        elif before:
-            del self._held[connection]
+        before = self._held.get(connection.peer_host, {}).get(connection, 0)
+        if nbytes != before:
+            self._change(connection, nbytes, before)
         if nbytes > before:
             while self.held_bytes > self.bytes_max and self._held:
                 self._give_up_one()
 
+    def _change(self, connection: ServerConnection, nbytes: int, before: int) -> None:
+        address = connection.peer_host
+        self.held_bytes += nbytes - before
+        self._of_address[address] += nbytes - before
+        of_address = self._held.setdefault(address, {})
+        if nbytes:
+            of_address[connection] = nbytes
+            return
+        del of_address[connection]
+        if not of_address:
+            del self._held[address], self._of_address[address]
+
     def _give_up_one(self) -> None:
-        of_address: Counter[str] = Counter()
-        for connection, nbytes in self._held.items():
-            of_address[connection.peer_host] += nbytes
-        most = of_address.most_common(1)[0][0]
-        victim = next(connection for connection in self._held if connection.peer_host == most)
-        nbytes = self._held.pop(victim)
-        self.held_bytes -= nbytes
+        most = max(self._of_address, key=self._of_address.__getitem__)
+        victim, nbytes = next(iter(self._held[most].items()))
+        self._change(victim, 0, nbytes)
         victim.abort(f"{nbytes} bytes of an answer were not read, and {self.bytes_max} are all that may wait")

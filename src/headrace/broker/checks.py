@@ -84,7 +84,8 @@ class _Lane:
                 continue  # nobody waits for it any more
             try:
                 work = self._pool.submit(fn, *args)
-            except HeadraceError as error:
+            except (HeadraceError, RuntimeError) as error:
+                # Too much waits, or the pool is closed with the broker: who waits is told, and so are those behind.
                 future.set_exception(error)
                 continue
             self._free -= 1

@@ -19,7 +19,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
-from headrace.broker.costly_requests import COSTLY_FROM_BYTES, TURN_S
+from headrace.broker.costly_requests import COSTLY_FROM_BYTES, MEASURED_S, SLOW_S, TURN_S, api_key_of
 from headrace.broker.dispatch import ANONYMOUS, PUT_OFF, CloseConnectionError, Pending, RequestContext
 from headrace.net.frames import LENGTH_BYTES as FRAME_LENGTH_BYTES
 from headrace.net.frames import FrameReader, FrameRefusedError
@@ -68,7 +68,9 @@ class ServerConnection(asyncio.BufferedProtocol):
         self.close_reason: str | None = None
         self._transport: asyncio.Transport | None = None
         self._outbox: Outbox | None = None
-        self._reader = FrameReader(acceptor.check_size, self._check_growth)
+        self._reader = FrameReader(
+            acceptor.check_size, self._check_growth, spares=acceptor.spares, frames_max=REQUESTS_PER_TURN
+        )
         self._frames: deque[memoryview] = deque()
         self._in_line: deque[_InLine] = deque()
         self._task: asyncio.Task[None] | None = None
@@ -85,6 +87,8 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._at_turn_end: Callable[[Callable[[], None]], bool] | None = None
         #: What its costly requests have cost of the loop's time; None before the first.
         self.costly_s_per_byte: float | None = None
+        #: What its small ones take; None as long as that was of no interest.
+        self.slow_s: float | None = None
 
     # --- asyncio's side
 
@@ -182,7 +186,13 @@ class ServerConnection(asyncio.BufferedProtocol):
         turn_began = float("inf")
         if self._in_line:
             self._answer_in_line()
-        while self._frames and self._handling is None and self._may_handle() and self._may_join(self._frames[0]):
+        reader = self._reader
+        while (
+            (self._frames or (reader.is_cut_short and self._cut_more()))
+            and self._handling is None
+            and self._may_handle()
+            and self._may_join(self._frames[0])
+        ):
             if turns_left == 0 or (now is not None and now - turn_began > TURN_S):
                 self._go_on_next_turn()
                 break
@@ -197,25 +207,43 @@ class ServerConnection(asyncio.BufferedProtocol):
                 now = self.last_progress
                 continue
             was_tried = False
-            is_costly = len(frame) > COSTLY_FROM_BYTES
+            is_costly = len(frame) > COSTLY_FROM_BYTES or (bool(costly.slow_s) and costly.is_slow(self, frame))
             if is_costly and not costly.may_begin(self, frame):
                 self._frames.appendleft(frame)
                 self._handling = None
                 break
+            cpu_before = costly.cpu() if is_costly or began < costly.measured_until else None
             try:
                 context = self.pipeline.begin(self, frame, self._arrived, began)
                 self.has_been_valid = True
                 now = self._took(context)
-                if is_costly:
-                    costly.took(self, context.request_bytes, context.api_key, now - began)
-            except (MalformedMessageError, CloseConnectionError) as error:
-                self.close(str(error))
-                return
+                if cpu_before is not None:
+                    costly.took(self, context.request_bytes, context.api_key, costly.cpu() - cpu_before)
+                if now - began > SLOW_S:
+                    costly.measured_until = now + MEASURED_S
             except Exception as error:  # noqa: BLE001 - a defect of ours must cost one connection, not the broker
-                self.fail(error)
+                # What is none took its time too, and there may be as many of them as there are connections.
+                if cpu_before is not None:
+                    costly.took(self, len(frame), api_key_of(frame), costly.cpu() - cpu_before)
+                if isinstance(error, (MalformedMessageError, CloseConnectionError)):
+                    self.close(str(error))
+                else:
+                    self.fail(error)
                 return
         if self._frames or self._reading_paused or self._arriving_bytes:
             self._balance_reading()
+
+    def _cut_more(self) -> bool:
+        """Take up frames that have come behind those that were handled; False when there are none."""
+        try:
+            frames = self._reader.more()
+        except FrameRefusedError as refused:
+            self.close(str(refused))
+            return False
+        self._count_arriving()
+        self._frames.extend(frames)
+        self.acceptor.memory.hold(self, sum(map(len, frames)))
+        return bool(frames)
 
     def _answer_at_once(self, frame: memoryview, arrived: float, began: float, *, may_put_off: bool = False) -> bool:
         """Answer a request that needs no wait and has a common shape; False, having done nothing, for any other."""
@@ -348,6 +376,9 @@ class ServerConnection(asyncio.BufferedProtocol):
     async def _finish_later(self, context: RequestContext, pending: Pending[Any]) -> None:
         try:
             response = await pending
+            if context.route.is_split and context.request_bytes > COSTLY_FROM_BYTES:
+                # What was decided, and to encode what is told of it, may both take long: others come between.
+                await asyncio.sleep(0)
         except CloseConnectionError as error:
             self.pipeline.failed(context)
             self.close(str(error))

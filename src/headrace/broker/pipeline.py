@@ -50,6 +50,7 @@ class Route:
         "handler",
         "has_tags",
         "is_async",
+        "is_split",
         "keeps_frame",
         "kept",
         "metrics",
@@ -64,6 +65,8 @@ class Route:
         self.function = handler.function
         self.at_once = handler.at_once
         self.is_async = handler.is_async
+        #: Whether others have their turn before the answer is encoded: what is asked for often is told at once.
+        self.is_split = handler.is_async and handler.api_key not in (ApiKey.PRODUCE, ApiKey.FETCH)
         self.each_once = handler.each_once
         #: Whether a request that waits counts with its frame: as its records are there, or by what was made of it. A
         #: fetch may wait for minutes, and remembers little of what it asked for.

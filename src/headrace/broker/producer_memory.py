@@ -12,6 +12,7 @@ import logging
 from collections.abc import Callable, Iterable
 
 from headrace.broker.partition import Partition
+from headrace.errors import KafkaError
 from headrace.log import Log
 from headrace.runtime.rarely import Rarely
 
@@ -50,9 +51,13 @@ class ProducerMemory:
         if total <= self.count_max:
             return
         share = largest_share((count for count, _ in counted), self.count_max * LEFT_PERCENT // 100)
+        failed: KafkaError | None = None
         for count, partition in counted:
             if count > share:
-                await partition.turns.change_log(_forget_oldest, share)
+                try:
+                    await partition.turns.change_log(_forget_oldest, share)
+                except KafkaError as error:  # its disk failed: others have to forget all the same
+                    failed = error
         times = self._said.happened()
         if times:
             most, where = max(counted, key=lambda one: one[0])
@@ -61,6 +66,8 @@ class ProducerMemory:
                 "are all that there is room for (headrace.memory.max), and those are forgotten that wrote longest ago",
                 *(times, total, where.key, most, self.count_max),
             )
+        if failed is not None:
+            raise failed
 
 
 def _forget_oldest(partition_log: Log, left: int) -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Final, Protocol
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol
 
 from headrace.cluster.broker_config import BROKER_CONFIGS, BrokerConfig, dynamic_problem, key_for
 from headrace.cluster.configs import (
@@ -19,6 +19,7 @@ from headrace.cluster.configs import (
     describe_topic,
     group_values,
     topic_values,
+    with_own_values,
 )
 from headrace.cluster.decision import NO_ERROR, ApiError, Decision
 from headrace.cluster.features import ELIGIBLE_LEADER_REPLICAS_VERSION
@@ -26,7 +27,7 @@ from headrace.cluster.group_config import GROUP_CONFIGS, check_limits
 from headrace.cluster.image import Image
 from headrace.cluster.records import ConfigRecord, MetadataRecord, ResourceType
 from headrace.cluster.topic_names import name_problem
-from headrace.config import ConfigDefinition, ConfigError, ConfigKey, ConfigType, format_value
+from headrace.config import ConfigDefinition, ConfigError, ConfigKey, ConfigType, ConfigValue, format_value
 from headrace.error_codes import ErrorCode
 from headrace.log.config import TOPIC_CONFIGS, check_together
 from headrace.protocol.messages import alter_configs, describe_configs, incremental_alter_configs
@@ -35,11 +36,15 @@ from headrace.protocol.messages.list_config_resources import (
     ListConfigResourcesRequest,
     ListConfigResourcesResponse,
 )
+from headrace.protocol.schema import Shared
 
 SET: Final = 0
 DELETE: Final = 1
 APPEND: Final = 2
 SUBTRACT: Final = 3
+
+# Of one request.
+HINTS_MAX: Final = 5
 
 _MIN_ISR: Final = "min.insync.replicas"
 _THREADS: Final = (
@@ -67,10 +72,24 @@ class ConfigContext:
     image: Image
     config: BrokerConfig
     node_id: int
+    #: How many names that nobody knows are compared with those that are known, which takes up to milliseconds each.
+    hints: Iterator[int] = field(default_factory=lambda: iter(range(HINTS_MAX)), compare=False)
+
+    #: What was made once for all that a request asks for.
+    _made: dict[str, Any] = field(default_factory=dict, compare=False)
 
     @property
     def layers(self) -> BrokerLayers:
-        return BrokerLayers.of(self.image, self.config, self.node_id)
+        if "layers" not in self._made:
+            self._made["layers"] = BrokerLayers.of(self.image, self.config, self.node_id)
+        layers: BrokerLayers = self._made["layers"]
+        return layers
+
+    def topic_values(self, overrides: Mapping[str, str]) -> dict[str, ConfigValue]:
+        """Every topic key with the value in effect, for a topic with these values of its own."""
+        if "topic values" not in self._made:
+            self._made["topic values"] = topic_values(self.layers, {})
+        return with_own_values(self._made["topic values"], overrides)
 
 
 class _RefusedError(Exception):
@@ -85,26 +104,28 @@ class _RefusedError(Exception):
 def topic_config_error(context: ConfigContext, overrides: Mapping[str, str]) -> ApiError:
     """Whether these could be the values of a topic's own."""
     try:
-        _check_known(TOPIC_CONFIGS, overrides, "topic")
+        _check_known(context, TOPIC_CONFIGS, overrides, "topic")
         TOPIC_CONFIGS.parse_given(overrides)
-        check_together(topic_values(context.layers, overrides))
+        check_together(context.topic_values(overrides))
     except ConfigError as error:
         return ApiError(ErrorCode.INVALID_CONFIG, str(error))
     return NO_ERROR
 
 
-def _check_known(definition: ConfigDefinition, overrides: Mapping[str, str], what: str) -> None:
+def _check_known(context: ConfigContext, definition: ConfigDefinition, overrides: Mapping[str, str], what: str) -> None:
     problems = {}
-    for name, near in definition.unknown(overrides).items():
-        hint = "" if near is None else f"; did you mean {near}?"
-        problems[name] = f"Unknown {what} config name: {name}{hint}"
+    for name in overrides:
+        if name not in definition:
+            near = None if next(context.hints, None) is None else definition.nearest(name)
+            hint = "" if near is None else f"; did you mean {near}?"
+            problems[name] = f"Unknown {what} config name: {name}{hint}"
     if problems:
         raise ConfigError(problems)
 
 
 def _group_config_error(context: ConfigContext, overrides: Mapping[str, str]) -> ApiError:
     try:
-        _check_known(GROUP_CONFIGS, overrides, "group")
+        _check_known(context, GROUP_CONFIGS, overrides, "group")
         GROUP_CONFIGS.parse_given(overrides)
         values = group_values(context.layers, overrides)
         check_limits(values, broker_values(context.layers, BROKER_CONFIGS))
@@ -338,24 +359,22 @@ def _described(
     context: ConfigContext, request: describe_configs.DescribeConfigsRequest
 ) -> Iterator[describe_configs.DescribeConfigsResult]:
     known = all(resource.resource_type in _RESOURCE_TYPES for resource in request.resources)
-    # Most topics have the same: what is told of them is made once.
-    of_topics: dict[object, list[describe_configs.DescribeConfigsResourceResult]] = {}
+    # Most topics have the same configuration, and so have most groups: what is told of them is made once.
+    made: dict[Hashable, _Made] = {}
     for resource in request.resources:
-        configs: list[describe_configs.DescribeConfigsResourceResult] | None = None
-        alike = None
+        configs: list[describe_configs.DescribeConfigsResourceResult] = []
         code, message = ErrorCode.NONE, ""
         try:
             if not known:
                 raise _RefusedError(ErrorCode.INVALID_REQUEST, _MALFORMED)
-            if resource.resource_type == ResourceType.TOPIC and resource.resource_name in context.image.topics:
-                overrides = context.image.config(ResourceType.TOPIC, resource.resource_name)
-                keys = resource.configuration_keys
-                alike = (frozenset(overrides.items()), None if keys is None else tuple(keys))
-                configs = of_topics.get(alike)
-            if configs is None:
-                configs = [_result(entry, request) for entry in _describe_resource(context, resource)]
-                if alike is not None:
-                    of_topics[alike] = configs
+            alike = _alike(context, resource)
+            keys = resource.configuration_keys or None
+            if len(request.resources) == 1:
+                configs = [_result(entry, request) for entry in _entries(context, resource, keys)]
+            else:
+                if alike not in made:
+                    made[alike] = _Made([_result(entry, request) for entry in _entries(context, resource, None)])
+                configs = made[alike].results if keys is None else made[alike].only(keys)
         except _RefusedError as refused:
             code, message = refused.error.code, refused.error.message or ""
         yield describe_configs.DescribeConfigsResult(
@@ -363,36 +382,54 @@ def _described(
             error_message=message,
             resource_type=resource.resource_type,
             resource_name=resource.resource_name,
-            configs=configs or [],
+            configs=configs,
         )
 
 
-def _describe_resource(context: ConfigContext, resource: describe_configs.DescribeConfigsResource) -> list[ConfigEntry]:
-    name = resource.resource_name
-    keys = resource.configuration_keys or None
-    overrides = context.image.config(resource.resource_type, name)
-    if resource.resource_type == ResourceType.TOPIC:
+class _Made:
+    """The whole configuration of resources that have the same."""
+
+    def __init__(self, results: list[describe_configs.DescribeConfigsResourceResult]) -> None:
+        self.results = Shared(results)
+        self._places = {result.name: place for place, result in enumerate(results)}
+
+    def only(self, keys: Sequence[str]) -> list[describe_configs.DescribeConfigsResourceResult]:
+        places = sorted({self._places[key] for key in keys if key in self._places})
+        return [self.results[place] for place in places]
+
+
+def _alike(context: ConfigContext, resource: describe_configs.DescribeConfigsResource) -> Hashable:
+    """What a resource's configuration follows from: those for which it is equal have the same."""
+    name, kind = resource.resource_name, resource.resource_type
+    if kind == ResourceType.TOPIC:
         problem = name_problem(name)
         if problem is not None:
             raise _RefusedError(ErrorCode.INVALID_TOPIC_EXCEPTION, problem)
         if name not in context.image.topics:
             raise _RefusedError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, None)
-        return describe_topic(context.layers, overrides, keys)
-    if resource.resource_type == ResourceType.BROKER:
-        if not name:
-            return describe_cluster_defaults(context.layers, keys)
-        if _broker_number(name) != context.node_id:
+    elif kind == ResourceType.BROKER:
+        if name and _broker_number(name) != context.node_id:
             words = f"Unexpected broker id, expected {context.node_id} or empty string, but received {name}"
             raise _RefusedError(ErrorCode.INVALID_REQUEST, words)
-        return describe_broker(context.layers, keys)
-    if resource.resource_type == ResourceType.GROUP:
+        return kind, name
+    elif kind == ResourceType.GROUP:
         if not name:
             raise _RefusedError(ErrorCode.INVALID_REQUEST, "The name of the group is empty.")
-        return describe_group(context.layers, overrides, keys)
-    raise _RefusedError(
-        ErrorCode.INVALID_REQUEST,
-        f"Resources of type {resource.resource_type} have no configuration that is kept here.",
-    )
+    else:
+        raise _RefusedError(
+            ErrorCode.INVALID_REQUEST, f"Resources of type {kind} have no configuration that is kept here."
+        )
+    return kind, frozenset(context.image.config(kind, name).items())
+
+
+def _entries(
+    context: ConfigContext, resource: describe_configs.DescribeConfigsResource, keys: list[str] | None
+) -> list[ConfigEntry]:
+    name, kind = resource.resource_name, resource.resource_type
+    if kind == ResourceType.BROKER:
+        return describe_broker(context.layers, keys) if name else describe_cluster_defaults(context.layers, keys)
+    describe_kind = describe_topic if kind == ResourceType.TOPIC else describe_group
+    return describe_kind(context.layers, context.image.config(kind, name), keys)
 
 
 def _result(

@@ -110,8 +110,12 @@ def topic_values(layers: BrokerLayers, overrides: Mapping[str, str]) -> dict[str
     values = TOPIC_CONFIGS.defaults()
     for _, layer in reversed(layers.in_order()):
         values.update(_readable_defaults(layer))
-    values.update(_readable(TOPIC_CONFIGS, overrides))
-    return values
+    return with_own_values(values, overrides)
+
+
+def with_own_values(values: Mapping[str, ConfigValue], overrides: Mapping[str, str]) -> dict[str, ConfigValue]:
+    """The values of a topic that has these of its own, where others have those."""
+    return {**values, **_readable(TOPIC_CONFIGS, overrides)}
 
 
 def topic_value(name: str, layers: BrokerLayers, overrides: Mapping[str, str]) -> ConfigValue:
@@ -146,6 +150,11 @@ def _topic_entry(key: ConfigKey, value: str | None, layers: BrokerLayers, overri
     else:
         source = _source_of(key, layers)
     return ConfigEntry(key.name, value, source, False, False, key.type, synonyms, key.doc)
+
+
+def describe_own_values(overrides: Mapping[str, str]) -> dict[str, str | None]:
+    """By name, what a topic's own values are told as."""
+    return {name: format_value(value) for name, value in _readable(TOPIC_CONFIGS, overrides).items()}
 
 
 def _source_of(key: ConfigKey, layers: BrokerLayers) -> ConfigSource:

@@ -1,10 +1,11 @@
 """Cutting frames out of a stream of bytes, received straight into buffers of ours.
 
-Small frames share a chunk and are copied out of it. A large frame gets a buffer of its own, which grows with what has
-really arrived, so that a peer cannot make us allocate more than it sends; that buffer is used again for the next one:
-when its user gives it back (`recycle`), or, with a pool, when nobody looks at it any more. One that grows past a few
-megabytes moves once, into a mapping of its whole size: the system gives that its memory page by page, as it is filled,
-where a buffer that grew on would be zeroed and copied again and again.
+Small frames share a chunk and are copied out of it, some at a time: as objects they take many times the memory that
+they took as bytes. A large frame begins in the chunk and gets a buffer of its own when that is full, which grows with
+what has really arrived, so that a peer cannot make us allocate more than it sends; that buffer is used again for the
+next one: when its user gives it back (`recycle`), or, with a pool, when nobody looks at it any more. One that grows
+past a few megabytes moves once, into a mapping of its whole size: the system gives that its memory page by page, as it
+is filled, where a buffer that grew on would be zeroed and copied again and again.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from headrace.errors import HeadraceError
 from headrace.records.buffers import BufferPool
 
 CHUNK_BYTES = 16 * 1024
-# How much of a large frame's announced size is set aside before any of it has come.
+# What a large frame is given first, when the chunk is full of it.
 FIRST_ALLOCATION_BYTES = 64 * 1024
 GROWTH_BYTES_MAX = 8 * 1024 * 1024
 SPARE_BYTES_MAX = 4 * 1024 * 1024
@@ -45,6 +46,23 @@ def _any_growth(arrived: int) -> None:
     """For a reader that trusts its peer once the size is announced."""
 
 
+class Spares:
+    """How much memory readers may keep for the next frames, all together."""
+
+    __slots__ = ("bytes_max", "kept_bytes")
+
+    def __init__(self, bytes_max: int) -> None:
+        self.bytes_max = bytes_max
+        self.kept_bytes = 0
+
+    def change(self, nbytes: int) -> bool:
+        """Keep so much more (or, negative, less); False if that is too much."""
+        if nbytes > 0 and self.kept_bytes + nbytes > self.bytes_max:
+            return False
+        self.kept_bytes += nbytes
+        return True
+
+
 class FrameReader:
     """Whoever receives asks for `buffer()`, fills it, tells how much was `received`, and takes the frames.
 
@@ -60,10 +78,13 @@ class FrameReader:
         "_frame_filled",
         "_frame_size",
         "_frame_view",
+        "_frames_max",
         "_is_mapped",
         "_largest",
         "_pool",
         "_spare",
+        "_spares",
+        "is_cut_short",
     )
 
     def __init__(
@@ -73,7 +94,10 @@ class FrameReader:
         *,
         chunk_bytes: int = CHUNK_BYTES,
         pool: BufferPool | None = None,
+        spares: Spares | None = None,
+        frames_max: int | None = None,
     ) -> None:
+        """With `frames_max` no more are cut at a time: `more()` gives the next ones, before anything else is read."""
         self._check_size = check_size
         self._check_growth = check_growth
         self._chunk = bytearray(chunk_bytes)
@@ -84,7 +108,11 @@ class FrameReader:
         self._frame_filled = 0
         self._is_mapped = False
         self._spare: bytearray | None = None
+        self._spares = spares or Spares(SPARE_BYTES_MAX)
         self._pool = pool
+        self._frames_max = frames_max
+        #: Whether there may be more whole frames than were given.
+        self.is_cut_short = False
         self._largest = FIRST_ALLOCATION_BYTES  # what a frame may be given at once: as much as one really had
 
     @property
@@ -98,10 +126,16 @@ class FrameReader:
 
     @property
     def allocated_bytes(self) -> int:
-        """What a large frame under way has been given; 0 when there is none."""
-        if self._frame_view is None:
+        """What a large frame under way has been given, or is about to be if it is read on; 0 when there is none."""
+        view = self._frame_view
+        if view is None:
             return 0
-        return self._frame_filled if self._is_mapped else len(self._frame_view)
+        if self._is_mapped:
+            return self._frame_filled
+        if self._frame_filled < len(view):
+            return len(view)
+        size = self._grown_bytes(len(view))
+        return self._frame_filled if self._is_to_be_mapped(size) else size
 
     @property
     def frame_bytes(self) -> int:
@@ -132,6 +166,10 @@ class FrameReader:
         self._largest = max(self._largest, self._frame_size)
         return [view]
 
+    def more(self) -> list[memoryview]:
+        """The next frames of those that have come whole; none when all of them have been given."""
+        return self._cut() if self.is_cut_short else []
+
     def only_frame(self, nbytes: int) -> memoryview | None:
         """The one frame that these bytes are, where they lie: it is to be used before the next `buffer()`.
 
@@ -152,22 +190,32 @@ class FrameReader:
         """The frame has been handled, and nobody keeps a view of it: its buffer may be filled again."""
         base = frame.obj
         if isinstance(base, bytearray) and CHUNK_BYTES < len(base) <= SPARE_BYTES_MAX:
-            self._spare = base
+            kept = 0 if self._spare is None else len(self._spare)
+            if self._spares.change(len(base) - kept):
+                self._spare = base
 
     def drop_spare(self) -> None:
         """Give back the memory that is kept for the next large frame."""
-        self._spare = None
+        self._take_spare()
 
     def clear(self) -> None:
         """Forget what has come."""
         self._filled = 0
-        self._frame_view = self._spare = None
+        self._frame_view = None
+        self.is_cut_short = False
+        self._take_spare()
+
+    def _take_spare(self) -> bytearray | None:
+        spare, self._spare = self._spare, None
+        if spare is not None:
+            self._spares.change(-len(spare))
+        return spare
 
     def _cut(self) -> list[memoryview]:
-        """Take every whole frame out of the chunk; what is left goes to its front, or begins a large frame."""
-        frames = []
+        """Take whole frames out of the chunk; what is left goes to its front, or begins a large frame."""
+        frames: list[memoryview] = []
         start = 0
-        while self._filled - start >= 4:
+        while self._filled - start >= 4 and len(frames) != self._frames_max:
             size = _LENGTH.unpack_from(self._chunk, start)[0]
             self._check_size(size)
             end = start + 4 + size
@@ -177,10 +225,12 @@ class FrameReader:
                 frames.append(memoryview(bytearray(self._chunk_view[start + 4 : end])))
                 start = end
             elif size > len(self._chunk) - 4:
+                self.is_cut_short = False
                 self._begin(size, start + 4)
                 return frames
             else:
                 break
+        self.is_cut_short = len(frames) == self._frames_max
         if start:
             rest = self._filled - start
             self._chunk[:rest] = self._chunk[start : self._filled]
@@ -188,23 +238,30 @@ class FrameReader:
         return frames
 
     def _begin(self, size: int, start: int) -> None:
-        """A frame that does not fit the chunk: from here on its bytes go into its own buffer."""
-        spare, self._spare = self._spare, None
-        pooled = None if self._pool is None else self._pool.reuse(size)
-        if pooled is not None:
-            view = pooled
+        """A frame that does not fit the chunk: its bytes go into its own buffer, as soon as the chunk is full of it."""
+        spare = self._take_spare()
+        arrived = self._filled - start
+        if self._pool is not None:
+            view = self._pool.reuse(size) or self._pool.take(min(size, self._largest))
         elif spare is not None and len(spare) >= size:
             view = memoryview(spare)[:size]
         else:
-            view = self._allocate(min(size, FIRST_ALLOCATION_BYTES if self._pool is None else self._largest))
-        self._is_mapped = False
-        arrived = self._filled - start
+            # Never to its end, since the chunk is used again.
+            view = self._chunk_view[: size - 1]
         view[:arrived] = self._chunk_view[start : self._filled]
+        self._is_mapped = False
         self._frame_view, self._frame_size, self._frame_filled, self._filled = view, size, arrived, 0
 
+    def _grown_bytes(self, size: int) -> int:
+        grown = max(size + min(size, GROWTH_BYTES_MAX), FIRST_ALLOCATION_BYTES)
+        return min(self._frame_size, grown)
+
+    def _is_to_be_mapped(self, size: int) -> bool:
+        return self._pool is None and size > SPARE_BYTES_MAX
+
     def _grow(self, view: memoryview) -> memoryview:
-        size = min(self._frame_size, len(view) + min(len(view), GROWTH_BYTES_MAX))
-        mapped = self._map() if self._pool is None and size > SPARE_BYTES_MAX else None
+        size = self._grown_bytes(len(view))
+        mapped = self._map() if self._is_to_be_mapped(size) else None
         grown = mapped or self._allocate(size)
         self._is_mapped = mapped is not None
         grown[: self._frame_filled] = view[: self._frame_filled]

@@ -23,6 +23,9 @@ T = TypeVar("T")
 API_VERSIONS_KEY = 18
 FRAME_BYTES_MAX = 2**31 - 1
 SMALL_PART_BYTES = 4096  # up to here a copy costs less than a buffer of its own for the socket
+# What is larger is sent in pieces of about that size, and what a message has of that size is a piece of its own.
+PIECE_BYTES = 256 * 1024
+LARGE_PART_BYTES = 64 * 1024
 _HEADER = struct.Struct(">hhih")
 # API key and version as one number, which says all about how to read the rest.
 _HEADER_BY_KIND = struct.Struct(">Iih")
@@ -140,8 +143,11 @@ def response_encoder(cls: type, version: int) -> Callable[[Any, int], list[Buffe
         parts: list[bytes] = []
         try:
             write(message, parts.append)
-            body = b"".join(parts)
-            return [pack_head(len(body) + head_bytes, correlation_id) + body]
+            size = sum(map(len, parts))
+            head = pack_head(size + head_bytes, correlation_id)
+            if size > PIECE_BYTES:
+                return _in_pieces([head, *parts])
+            return [head + b"".join(parts)]
         except _MISFITS as error:
             raise _misfit(message, version, error) from error
 
@@ -157,6 +163,26 @@ def response_encoder(cls: type, version: int) -> Callable[[Any, int], list[Buffe
         return frame([head + b"\x00" if is_flexible else head, *parts])
 
     return encode_in_parts if _has_records(cls) else encode_joined
+
+
+def _in_pieces(parts: list[bytes]) -> list[Buffer]:
+    """The same bytes, the small ones joined as far as it takes: what is large is not copied, nor all in one go."""
+    pieces: list[Buffer] = []
+    small: list[bytes] = []
+    small_bytes = 0
+    for part in parts:
+        if len(part) >= LARGE_PART_BYTES or small_bytes > PIECE_BYTES:
+            if small:
+                pieces.append(b"".join(small))
+            small, small_bytes = [], 0
+            if len(part) >= LARGE_PART_BYTES:
+                pieces.append(part)
+                continue
+        small.append(part)
+        small_bytes += len(part)
+    if small:
+        pieces.append(b"".join(small))
+    return pieces
 
 
 def _has_records(cls: Any) -> bool:

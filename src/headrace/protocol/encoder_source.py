@@ -12,7 +12,7 @@ import struct
 from typing import Any, NamedTuple
 
 from headrace.protocol import wire
-from headrace.protocol.schema import Array, Field, Primitive, item_of
+from headrace.protocol.schema import Array, Field, Primitive, Shared, item_of
 from headrace.protocol.source_writer import SourceWriter, is_fixed
 
 
@@ -178,11 +178,30 @@ class EncoderWriter(SourceWriter):
             self.field(depth + 1, item_of(field), "item")
             self.flush(depth + 1)
         else:
-            name = self.local("m")
-            self.add(depth, f"for {name} in v:")
-            self.struct(depth + 1, element, name)
-            if not self.lines[-1].startswith("    " * (depth + 1)):
-                self.add(depth + 1, "pass")
+            if field.shared:
+                depth = self.shared(depth, element)
+            self.structs(depth, element)
+
+    def structs(self, depth: int, element: Any) -> None:
+        name = self.local("m")
+        self.add(depth, f"for {name} in v:")
+        self.struct(depth + 1, element, name)
+        if not self.lines[-1].startswith("    " * (depth + 1)):
+            self.add(depth + 1, "pass")
+
+    def shared(self, depth: int, element: Any) -> int:
+        """Encode the array in `v` once, if it is one that is in many places; the depth at which to encode any other."""
+        self.scope["Shared"] = Shared
+        outer, known, body = self.put, self.local("shared"), self.local("body")
+        self.put = self.local("put")
+        self.add(depth, "if type(v) is Shared:", f"    {known} = v", f"    if {self.version} not in {known}.encoded:")
+        self.add(depth + 2, f"{body} = []", f"{self.put} = {body}.append")
+        self.structs(depth + 2, element)
+        self.add(depth + 2, f"{known}.encoded[{self.version}] = b''.join({body})")
+        self.put = outer
+        self.add(depth + 1, f"{outer}({known}.encoded[{self.version}])")
+        self.add(depth, "else:")
+        return depth + 1
 
     def tags(self, depth: int, tagged: list[Field], m: str) -> None:
         """Tagged fields travel only when they differ from their defaults, in order of their tags, each with a size."""

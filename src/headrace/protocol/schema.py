@@ -18,7 +18,7 @@ The descriptions are named tuples: a dataclass takes a millisecond to be made, a
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from enum import Enum
 from typing import Any, NamedTuple, TypeVar, dataclass_transform
 
@@ -84,6 +84,17 @@ class Array(NamedTuple):
     element: Any  # Primitive or a declared struct class
 
 
+class Shared(list[T]):
+    """An array that is in many places of one message, and is encoded once. It is not changed any more."""
+
+    __slots__ = ("encoded",)
+
+    def __init__(self, items: Iterable[T]) -> None:
+        super().__init__(items)
+        #: By version.
+        self.encoded: dict[int, bytes] = {}
+
+
 _UNSET: Any = object()
 
 
@@ -97,6 +108,7 @@ class Field(NamedTuple):
     tag: int | None
     tagged: Versions
     name: str = ""
+    shared: bool = False  # whether one array may be in many places of a message (`Shared`)
 
     @property
     def makes_default(self) -> bool:
@@ -120,6 +132,7 @@ def f(
     default: Any = _UNSET,
     tag: int | None = None,
     tagged: str | None = None,
+    shared: bool = False,
 ) -> Any:
     """Declare a field: its type, the versions that have it, those in which it may be null, and its default."""
     in_versions = Versions.parse(versions)
@@ -130,6 +143,7 @@ def f(
         default=default,
         tag=tag,
         tagged=NEVER if tag is None else in_versions if tagged is None else Versions.parse(tagged),
+        shared=shared,
     )
 
 

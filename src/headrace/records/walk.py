@@ -6,7 +6,8 @@ on is found out along the way. What is compressed is unpacked piece by piece, so
 whatever it grows to.
 
 Records of one size, which are usual, lie at equal distances: the same byte of many of them is one slice, and whether
-all are alike is one comparison. Others are looked at one by one.
+all are alike is one comparison. Those of different sizes take a step each (`varied`), and what is written in an unusual
+way is looked at byte by byte.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from headrace.records.batch import Batch, BatchHeader, Buffer, to_int64
 from headrace.records.compression import DEFAULT_LIMIT_BYTES, PIECE_BYTES, decompress_pieces
 from headrace.records.errors import MalformedRecordError
 from headrace.records.kernels_plain import MIN_BODY_BYTES, MalformedFieldError, read_varint, read_varlong, skip_headers
+from headrace.records.varied import pass_varied
 
 INT64_MIN, INT64_MAX = -(1 << 63), (1 << 63) - 1
 NO_TIMESTAMP = -1
@@ -28,12 +30,22 @@ REFUSED_SHOWN_MAX = 100
 _RUN_MIN = 16
 _AFTER_NO_RUN = 64
 _AFTER_NO_RUN_MAX = 1 << 14
+# After so many of different sizes is looked whether those behind them are of one.
+_VARIED_MAX = 1024
 # Records of this size and more are so few that a copy of them would cost more than slow indexing.
 _COPIED_BELOW_BYTES = 4096
 _ZIGZAG = tuple(number >> 1 ^ -(number & 1) for number in range(0x80))
 _HIGH_BYTES = bytes(range(0x80, 0x100))
-# How the numbers from 0 on begin as zigzag varints, of one byte and of more; then it begins anew.
-_LOWEST_BYTES = {more: bytes(number << 1 & 0x7F | more for number in range(64)) for more in (0, 0x80)}
+# How the numbers from 0 on are written as zigzag varints, byte by byte, of one byte and of two; and how those of more
+# bytes begin, until it begins anew.
+_NUMBERED = {
+    1: (bytes(number << 1 for number in range(1 << 6)),),
+    2: (
+        bytes(number << 1 & 0x7F | 0x80 for number in range(1 << 13)),
+        bytes(number >> 6 for number in range(1 << 13)),
+    ),
+}
+_LOWEST_BYTES = _NUMBERED[2][0][:64]
 # Where the varint of an offset delta gets another byte.
 _WIDER_AT = (1 << 6, 1 << 13, 1 << 20, 1 << 27, 1 << 62)
 
@@ -96,22 +108,48 @@ class Walk:
 
     def feed(self, raw: Buffer, at: int) -> int:
         """Pass all whole records from a position on; the position behind them. MalformedRecordError if one is wrong."""
-        alone = 1
+        if type(raw) is not bytes:
+            return self._pass_each(raw, at, self.left)  # slow to be indexed, and few
+        alone = 0
+        was_quick = True
         while self.left:
-            before = at
-            at = self._pass_each(raw, at, alone)
-            if not self.left or at == before:
-                break
-            if type(raw) is not bytes:
-                alone = self.left
-                continue
-            run = self._pass_run(raw, at)
+            if alone:
+                before = at
+                at = self._pass_each(raw, at, alone)
+                if at == before:
+                    break
+            run = self._pass_run(raw, at) if self.left >= _RUN_MIN else 0
             if run:
-                at, alone, self._pause = run, 1, _AFTER_NO_RUN
-            else:
-                alone = self._pause
+                at, alone, was_quick, self._pause = run, 0, True, _AFTER_NO_RUN
+                continue
+            at, passed = self._pass_varied(raw, at)
+            is_quick = passed >= _RUN_MIN
+            if is_quick:
+                self._pause = _AFTER_NO_RUN
+            # What ended a stretch is one record, and others may follow; where there was none there may be many.
+            alone = 1 if is_quick or was_quick else self._pause
+            if alone > 1:
                 self._pause = min(2 * self._pause, _AFTER_NO_RUN_MAX)
+            was_quick = is_quick
         return at
+
+    def _pass_varied(self, raw: bytes, at: int) -> tuple[int, int]:
+        """Pass records of any size that are written in the usual way: the position behind them, and how many."""
+        if self._may_wrap:
+            return at, 0
+        count = min(self.left, _VARIED_MAX)
+        at, passed = pass_varied(raw, at, self.index, count, self._allows, needs_key=self._needs_key)
+        self.left -= passed
+        return at, passed
+
+    def _allows(self, delta: int) -> bool:
+        """Whether a timestamp of that distance from the batch's keeps the rules; if so, it is noted."""
+        timestamp = self._base + delta
+        if not self._low <= timestamp <= self._high and timestamp != NO_TIMESTAMP:
+            return False
+        if timestamp > self.greatest:
+            self.greatest = timestamp
+        return True
 
     def _pass_each(self, raw: Buffer, at: int, count_max: int) -> int:
         """Pass up to so many records one by one; stops before one that is not whole."""
@@ -236,12 +274,14 @@ class Walk:
 
     def _pass_run(self, raw: bytes, at: int) -> int:
         """Pass records that are shaped like the one at a position, which is whole; 0 if they are too few to bother."""
-        shape = _shape(raw, at, self.index)
+        index = self.index
+        shape = _shape(raw, at, index)
         if shape is None:
             return 0
         stride, fixed, stamp_at, stamp_width, number_at, number_width, keyless = shape
-        index = self.index
-        wider = next(limit for limit in _WIDER_AT if index < limit)
+        if keyless and self._needs_key:
+            return 0
+        wider = _WIDER_AT[number_width - 1]
         count = min(self.left, (len(raw) - at) // stride, wider - index)
         # How many have the same first byte of their length: the others are of another size.
         head = raw[at : at + count * stride : stride]
@@ -252,18 +292,10 @@ class Walk:
         for place in fixed:
             if raw[at + place : end : stride].count(raw[at + place]) != count:
                 return 0
-        stamp_end = stamp_at + stamp_width - 1
-        if not raw[at + stamp_end : end : stride].isascii():
-            return 0
-        for place in range(stamp_at, stamp_end):
-            if raw[at + place : end : stride].translate(None, _HIGH_BYTES):
-                return 0
         for place, column in enumerate(_numbered(index, count, number_width)):
             if raw[at + number_at + place : end : stride] != column:
                 return 0
         if not self._take_stamps(raw, at + stamp_at, end, stride, stamp_width):
-            return 0
-        if keyless and self._needs_key:
             return 0
         self.left -= count
         return end
@@ -271,6 +303,8 @@ class Walk:
     def _take_stamps(self, raw: bytes, at: int, end: int, stride: int, width: int) -> bool:
         """Note the timestamps of a run, of which there are few different ones; False if any breaks a rule."""
         parts = [raw[at + place : end : stride] for place in range(width)]
+        if not parts[-1].isascii() or any(part.translate(None, _HIGH_BYTES) for part in parts[:-1]):
+            return False  # some take another number of bytes
         if width == 1:
             deltas = {_ZIGZAG[byte] for byte in set(parts[0])}
         else:
@@ -287,12 +321,14 @@ class Walk:
 
 def _numbered(first: int, count: int, width: int) -> list[bytes]:
     """Byte by byte, how the offsets of records from a place on are written that all take so many bytes."""
+    if width <= 2:
+        return [column[first : first + count] for column in _NUMBERED[width]]
     columns = []
     for place in range(width):
         more = 0x80 if place < width - 1 else 0
         if place == 0:
             begin = first % 64
-            columns.append((_LOWEST_BYTES[more] * (count // 64 + 2))[begin : begin + count])
+            columns.append((_LOWEST_BYTES * (count // 64 + 2))[begin : begin + count])
             continue
         # The same byte for so many records.
         size = 1 << (7 * place - 1)
@@ -306,31 +342,29 @@ def _numbered(first: int, count: int, width: int) -> list[bytes]:
 
 
 def _shape(raw: bytes, at: int, index: int) -> tuple[int, list[int], int, int, int, int, bool] | None:
-    """Of the record at a position, all relative to it: its size, the bytes that others of its shape have too, where its
-    timestamp is and how wide, where its offset is and how wide, whether it has no key. None when it is not whole, has
-    headers, or another offset than its place."""
+    """Of the record at a position, all relative to it: its size, where bytes are that others of its shape have too (but
+    for the first), where its timestamp is and how wide, where its offset is and how wide, whether it has no key. None
+    when it is not whole, has headers, or another offset than its place."""
     start, end = at, len(raw)
     try:
-        size, at = read_varint(raw, at, end)
+        size, at = _number_at(raw, at, end)
         stop = at + size
         if stop > end or size < MIN_BODY_BYTES:
             return None
-        fixed = list(range(at - start))
+        fixed = [*range(1, at - start)]
         stamp_at = at + 1
-        _, at = read_varlong(raw, stamp_at, stop)
-        delta_at = at
-        delta, at = read_varint(raw, at, stop)
+        delta_at = stamp_at + 1 if raw[stamp_at] < 0x80 else read_varlong(raw, stamp_at, stop)[1]
+        delta, key_at = _number_at(raw, delta_at, stop)
         if delta != index:
             return None
-        key_at = at
-        key_length, at = read_varint(raw, at, stop)
+        key_length, at = _number_at(raw, key_at, stop)
         fixed += range(key_at - start, at - start)
-        at += max(key_length, 0)
-        value_at = at
-        length, at = read_varint(raw, at, stop)
+        value_at = at + key_length if key_length > 0 else at
+        length, at = _number_at(raw, value_at, stop)
         fixed += range(value_at - start, at - start)
-        at += max(length, 0)
-    except MalformedFieldError:
+        if length > 0:
+            at += length
+    except (MalformedFieldError, IndexError):
         return None
     if at != stop - 1 or raw[at] != 0:
         return None
@@ -344,6 +378,18 @@ def _shape(raw: bytes, at: int, index: int) -> tuple[int, list[int], int, int, i
         key_at - delta_at,
         key_length < 0,
     )
+
+
+def _number_at(raw: bytes, at: int, end: int) -> tuple[int, int]:
+    """As `read_varint`, faster for numbers of one and two bytes, and less careful about where it ends."""
+    byte = raw[at]
+    if byte < 0x80:
+        return byte >> 1 ^ -(byte & 1), at + 1
+    second = raw[at + 1]
+    if second < 0x80:
+        byte = byte & 0x7F | second << 7
+        return byte >> 1 ^ -(byte & 1), at + 2
+    return read_varint(raw, at, end)
 
 
 class _Pieces:

@@ -240,6 +240,8 @@ class Runtime:
     workers: Workers
     #: How many files and connections may be open at once beside those that already were; None: any number.
     descriptors: int | None = None
+    #: The seconds of CPU that the calling thread has had, to tell what costs much. In virtual time nothing does.
+    cpu: Callable[[], float] = float
 
     def uuid(self) -> bytes:
         """A random (version 4) id that Kafka's own tools accept: none of the reserved, no leading dash in base64."""

@@ -32,4 +32,5 @@ def real_runtime(io_threads: int = 8, seed: int | None = None, *, syncs: bool = 
         network=RealNetwork(),
         workers=ThreadWorkers(io_threads),
         descriptors=free_count(),
+        cpu=time.thread_time,
     )

@@ -11,14 +11,21 @@ from __future__ import annotations
 import asyncio
 import select
 import socket
+import time
 from asyncio.trsock import TransportSocket
 from collections.abc import Callable
 from typing import Any
 
 HAS_EPOLL = hasattr(select, "epoll")
 
-# So many before others on the loop have their turn.
+# So many, or for so long (of the CPU's time: on a busy machine the clock tells of others), before others on the loop
+# have their turn.
 _READ_PER_TURN = 256
+_READ_TURN_S = 0.02
+# How often one of them is read in its turn, as long as it fills its buffer: a request is to arrive in one or two turns.
+_READS_MAX = 3
+# From how many on it is looked how long they take.
+_CROWD = 8
 # Answers of a turn are sent one after the other, and not each when it is ready: to wake a client that has gone to sleep
 # since its last answer costs more than the rest of sending. So many at most, and none waits for longer than that.
 _ANSWERED_MAX = 64
@@ -34,6 +41,8 @@ class ReadyConnections:
         self._epoll: select.epoll | None = None
         self._open = 0
         self._reads: dict[int, Callable[[], None]] = {}
+        #: Those that were ready in the last turn, and have to be read in this one.
+        self._left: list[tuple[int, int]] = []
         #: While several connections are read one after the other: those that have an answer to send when all were read.
         self.answered: list[ServerTransport] | None = None
         #: What is done before these answers are sent, since it makes more of them.
@@ -67,12 +76,18 @@ class ReadyConnections:
     def _read_all(self) -> None:
         assert self._epoll is not None
         reads, ends = self._reads, self.ends
-        events = self._epoll.poll(0, _READ_PER_TURN)
+        events = self._left or self._epoll.poll(0, _READ_PER_TURN)
+        self._left = []
         answered = self.answered = [] if len(events) > 1 else None
         now = self._loop.time
         due = 0.0
+        is_crowd = len(events) > _CROWD
+        end = time.thread_time() + _READ_TURN_S if is_crowd else 0.0
         try:
-            for number, _ in events:
+            for place, (number, _) in enumerate(events):
+                if is_crowd and time.thread_time() > end:
+                    self._left = events[place:]
+                    break
                 read = reads.get(number)
                 if read is not None:  # one before it may have closed it
                     read()
@@ -167,27 +182,35 @@ class ServerTransport(asyncio.Transport):
     # --- reading
 
     def _read(self) -> None:
+        for _ in range(_READS_MAX):
+            if not self._read_once() or self._paused or self._closing:
+                break
+
+    def _read_once(self) -> bool:
+        """Read what fits the buffer; whether it was filled, so that there may be more."""
         try:
             buffer = self._protocol.get_buffer(-1)
             count = self._recv_into(buffer)
-            if not count and not memoryview(buffer).nbytes:
+            size = memoryview(buffer).nbytes
+            if not count and not size:
                 raise RuntimeError("get_buffer() returned an empty buffer")
         except (BlockingIOError, InterruptedError):
-            return
+            return False
         except (SystemExit, KeyboardInterrupt):
             raise
         except BaseException as error:  # noqa: BLE001 - as in asyncio: whatever it is, it is this connection's end
             self._fail(error, "a connection could not be read")
-            return
+            return False
         if not count:
             self._ended()
-            return
+            return False
         try:
             self._protocol.buffer_updated(count)
         except (SystemExit, KeyboardInterrupt):
             raise
         except BaseException as error:  # noqa: BLE001 - as above
             self._fail(error, "buffer_updated() failed")
+        return count == size
 
     def _ended(self) -> None:
         """The peer sends no more."""

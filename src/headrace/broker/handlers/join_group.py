@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @handles(ApiKey.JOIN_GROUP, versions=(0, 9), requires=(on_groups(Operation.READ, "group_id"),), only_waits=True)
 def join_group(broker: Broker, context: RequestContext, request: JoinGroupRequest) -> Any:
-    if not broker.groups.member_memory.has_room(request):
+    if not broker.groups.member_memory.has_room(request, context.client_id):
         # One that clients ask again after: there is room when others have left.
         return JoinGroupResponse(
             error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE, member_id=request.member_id, protocol_name=""

@@ -1,6 +1,7 @@
 """SyncGroup (key 14): hand the leader's assignment in, and get one's own part of it.
 
-Serves versions 0-5. From 5 on the protocol has to be named.
+Serves versions 0-5. From 5 on the protocol has to be named. A leader for whose assignment there is no memory is told
+COORDINATOR_NOT_AVAILABLE, upon which clients ask again.
 """
 
 from __future__ import annotations
@@ -24,4 +25,6 @@ def sync_group(broker: Broker, context: RequestContext, request: SyncGroupReques
     unnamed = request.protocol_type is None or request.protocol_name is None
     if unnamed and context.api_version >= PROTOCOL_SINCE_VERSION:
         return SyncGroupResponse(error_code=ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
+    if not broker.groups.member_memory.has_room_to_assign(request):
+        return SyncGroupResponse(error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE)
     return broker.groups.call(broker.groups.coordinator.sync_group, context, request)

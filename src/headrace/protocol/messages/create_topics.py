@@ -54,7 +54,7 @@ class CreatableTopicResult:
     topic_config_error_code: int = f(INT16, "5+", tag=0)
     num_partitions: int = f(INT32, "5+", default=-1)
     replication_factor: int = f(INT16, "5+", default=-1)
-    configs: list[CreatableTopicConfigs] | None = f(Array(CreatableTopicConfigs), "5+", nullable="5+")
+    configs: list[CreatableTopicConfigs] | None = f(Array(CreatableTopicConfigs), "5+", nullable="5+", shared=True)
 
 
 @response(19, "2-7", flexible=5)

@@ -46,7 +46,7 @@ class DescribeConfigsResult:
     error_message: str | None = f(STRING, nullable="0+")
     resource_type: int = f(INT8)
     resource_name: str = f(STRING)
-    configs: list[DescribeConfigsResourceResult] = f(Array(DescribeConfigsResourceResult))
+    configs: list[DescribeConfigsResourceResult] = f(Array(DescribeConfigsResourceResult), shared=True)
 
 
 @response(32, "1-4", flexible=4)

@@ -18,6 +18,7 @@ from headrace.cluster.broker_config import BrokerConfig
 from headrace.cluster.store import StoreError, StoreUnavailableError
 from headrace.cluster.store.kazoo_session import KazooSession, ZooKeeperAccess, ZooKeeperRefusedError
 from headrace.cluster.store.node_store import NodeStore
+from headrace.cluster.store.session import ConnectionBrokenError, Create
 from headrace.config import ConfigError
 from headrace.net.zookeeper import kazoo_handler
 from headrace.runtime import real_runtime
@@ -99,6 +100,58 @@ def test_who_logs_in_is_read_as_in_a_jaas_file() -> None:
 def test_what_nobody_can_log_in_by_is_refused(line: str, problem: str) -> None:
     with pytest.raises(ConfigError, match=problem):
         access(headrace_zookeeper_sasl_jaas_config=line)
+
+
+class _Answer:
+    """What kazoo gives for a request, with an end that is there already."""
+
+    value = None
+
+    def __init__(self, exception: Exception) -> None:
+        self.exception = exception
+
+    def rawlink(self, callback: Any) -> None:
+        callback(self)
+
+
+class _Client:
+    """kazoo, whose connection ended with an error that is none of its own."""
+
+    def __init__(self, error: Exception) -> None:
+        self._answer = _Answer(error)
+
+    def get_async(self, *_: Any) -> _Answer:
+        return self._answer
+
+    exists_async = get_children_async = sync_async = commit_async = get_async
+
+    def transaction(self) -> _Client:
+        return self
+
+    def create(self, *_: Any, ephemeral: bool) -> None:
+        pass
+
+
+def test_an_answer_out_of_order_is_a_connection_that_broke() -> None:
+    """kazoo's thread dies of it, and the request with it is told a RuntimeError; ZooKeeper's servers do so at times."""
+
+    async def main() -> None:
+        runtime = real_runtime(io_threads=1)
+        session = KazooSession(runtime, "127.0.0.1:1", timeout_s=1.0)
+        session._loop = asyncio.get_running_loop()
+        session._client = _Client(RuntimeError("xids do not match, expected %r received %r", 6, 7))
+        for asked in (
+            session.get("/a"),
+            session.get("/a", lambda: None),
+            session.children("/a"),
+            session.sync(),
+            session.apply([Create("/a", b"", is_ephemeral=True)]),
+        ):
+            with pytest.raises(ConnectionBrokenError):
+                await asked
+        await runtime.close()
+
+    asyncio.run(main())
 
 
 def test_what_is_decrypted_is_not_waited_for(certificate: Path) -> None:

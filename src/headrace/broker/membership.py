@@ -41,6 +41,7 @@ from headrace.protocol.messages.alter_partition import AlterPartitionRequest
 from headrace.protocol.messages.broker_heartbeat import BrokerHeartbeatRequest
 from headrace.protocol.messages.broker_registration import BrokerRegistrationRequest, Feature
 from headrace.protocol.messages.broker_registration import Listener as RegisteredListener
+from headrace.runtime.letting_go import let_go
 
 if TYPE_CHECKING:
     from headrace.broker.broker import Broker
@@ -233,9 +234,7 @@ class ClusterMembership:
             else:
                 raise SessionLostError("the store says that this broker's session is over")
         finally:
-            for waiting_for in (found, lost):
-                waiting_for.cancel()
-            await asyncio.gather(found, lost, return_exceptions=True)
+            await let_go(found, lost)
 
     async def _reregister(self, reason: str) -> None:
         """The session is over, and others take this broker for dead: come back as the same one.
@@ -308,9 +307,7 @@ class ClusterMembership:
                     self._living = watching.result()
                     watching = asyncio.ensure_future(self._store.members(self._living))
         finally:
-            for task in (watching, lost, over, unseated):
-                task.cancel()
-            await asyncio.gather(watching, lost, over, unseated, return_exceptions=True)
+            await let_go(watching, lost, over, unseated)
 
     async def _balance(self) -> None:
         """Let those lead that are named first, now and then (`auto.leader.rebalance.enable`)."""
@@ -472,8 +469,7 @@ class ClusterMembership:
                 changed.cancel()
             return asking.result() if asking.done() else None
         finally:
-            asking.cancel()
-            await asyncio.gather(asking, return_exceptions=True)
+            await let_go(asking)
 
 
 def _fence(broker: Broker, node_id: int, image: Image) -> Decision[None]:

@@ -22,6 +22,7 @@ from headrace.cluster.records import MetadataRecord
 from headrace.cluster.store import Reading, SessionLostError, Store, StoreError, fold
 from headrace.errors import HeadraceError
 from headrace.runtime import Runtime
+from headrace.runtime.letting_go import let_go
 
 if TYPE_CHECKING:
     from headrace.broker.metadata_fetcher import MetadataFetcher
@@ -168,9 +169,7 @@ class MetadataFollower:
             if grown.done():
                 grown.result()
         finally:
-            grown.cancel()
-            turned.cancel()
-            await asyncio.gather(grown, turned, return_exceptions=True)
+            await let_go(grown, turned)
 
     async def catch_up(self, *, latest: bool = True) -> None:
         """Take what the store has; with `latest`, all that it had when this was called."""

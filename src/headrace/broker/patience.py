@@ -17,6 +17,7 @@ from headrace.cluster.broker_config import BrokerConfig
 from headrace.cluster.store import SessionLostError, Store, StoreUnavailableError
 from headrace.errors import DuplicateBrokerRegistrationError, HeadraceError, RetriableError
 from headrace.runtime import Clock
+from headrace.runtime.letting_go import let_go
 
 log = logging.getLogger("headrace.broker")
 
@@ -80,9 +81,7 @@ class Patience:
                 raise StartGivenUpError(f"{what}, and was asked to stop")
             raise StoreUnavailableError("nobody answered")
         finally:
-            trying.cancel()
-            giving_up.cancel()
-            await asyncio.gather(trying, giving_up, return_exceptions=True)
+            await let_go(trying, giving_up)
 
     async def _pause(self, what: str) -> None:
         try:

@@ -336,8 +336,12 @@ def _settle(future: asyncio.Future[Any], result: Any) -> None:
     error = result.exception
     if error is None:
         future.set_result(result.value)
-    else:
+    elif isinstance(error, _kazoo_errors().ALL):
         future.set_exception(error)
+    else:
+        # A server that answers out of order, which some do after a change of their leader, ends kazoo's connection with
+        # an error that is none of its own: what was asked for has been done, or not.
+        future.set_exception(_kazoo_errors().LOST(repr(error)))
 
 
 class _Errors:
@@ -350,6 +354,7 @@ class _Errors:
         self.ALL = (exceptions.KazooException, KazooTimeoutError)
         self.START = (*self.ALL, OSError)
         self.LOGIN = exceptions.AuthFailedError
+        self.LOST = exceptions.ConnectionLoss
         self.MISSING = exceptions.NoNodeError
         self.ROLLED_BACK = (exceptions.RolledBackError, exceptions.RuntimeInconsistency)
         self._expired = (exceptions.SessionExpiredError, exceptions.AuthFailedError)

@@ -57,7 +57,7 @@ class NodeLink:
         session.on_change(self._tell)
         try:
             await session.start()
-        except BaseException as error:
+        except (Exception, asyncio.CancelledError) as error:
             # Also when nobody waits for it any more: it must not go on to connect.
             await session.close()
             if isinstance(error, ConnectionBrokenError):

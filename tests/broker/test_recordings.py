@@ -31,6 +31,8 @@ LEFT_OUT = {
 LATER_FILES = {"groups_kip848.jsonl": "the newer group protocol is not served"}
 
 QUICK = ("metadata.jsonl", "produce.jsonl", "offsets_by_time.jsonl")
+LARGE = ("odd.jsonl", "fields.jsonl")
+"""By themselves: they need nothing of the others."""
 
 
 @pytest.fixture(scope="module")
@@ -64,4 +66,11 @@ def test_answers_as_the_real_broker_did(kafka: testing.EmbeddedBroker, name: str
 def test_all_recordings_one_after_the_other(kafka: testing.EmbeddedBroker) -> None:
     # In one run and in this order: a case of `groups` finds a group that one of `group_offsets` left behind.
     names = sorted(path.name for path in BEHAVIOUR.glob("*.jsonl"))
-    replay(kafka.address, *(name for name in names if name not in LATER_FILES))
+    replay(kafka.address, *(name for name in names if name not in LATER_FILES and name not in LARGE))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(REPLAY_TIMEOUT_S + 10)
+@pytest.mark.parametrize("name", LARGE)
+def test_odd_requests_are_answered_as_the_real_broker_did(kafka: testing.EmbeddedBroker, name: str) -> None:
+    replay(kafka.address, name)

@@ -67,9 +67,8 @@ def test_the_brokers_own_configuration_follows_the_dynamic_one() -> None:
         ConfigSource.DYNAMIC_DEFAULT_BROKER,
     )
     for refused in ("-1", "1", "9"):  # a number of threads is at most halved or doubled at once
-        assert (
-            set_config(cluster, ResourceType.BROKER, "1", "log.cleaner.threads", refused) == ErrorCode.INVALID_REQUEST
-        )
+        error = set_config(cluster, ResourceType.BROKER, "1", "log.cleaner.threads", refused)
+        assert error == ErrorCode.INVALID_REQUEST
 
 
 def test_secrets_are_never_shown() -> None:

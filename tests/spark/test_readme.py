@@ -1,4 +1,4 @@
-"""What the README and docs/spark.md say of Spark, pasted: here, because it takes both cores as Spark's other tests do."""
+"""What the README and docs/spark.md say of Spark, pasted: here, because it takes both cores as other tests of it do."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ class Observers:
 
 
 def describe(broker: Broker, request: DescribeQuorumRequest) -> DescribeQuorumResponse:
-    """The answer of the controller. As in Kafka, whoever asks for more than the metadata's partition is told nothing."""
+    """The answer of the controller. As in Kafka, who asks for more than the metadata's partition is told nothing."""
     asked = [(topic.topic_name, [part.partition_index for part in topic.partitions]) for topic in request.topics]
     response = DescribeQuorumResponse(error_message="")
     if asked != [(METADATA_TOPIC, [0])]:

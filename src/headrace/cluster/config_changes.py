@@ -139,9 +139,7 @@ def _check_result(context: ConfigContext, resource_type: int, name: str, values:
     error = NO_ERROR
     if resource_type == ResourceType.TOPIC:
         if not name:
-            raise _RefusedError(
-                ErrorCode.INVALID_REQUEST, "The name of the topic is empty; topics have no common defaults."
-            )
+            raise _RefusedError(ErrorCode.INVALID_REQUEST, "Default topic resources are not allowed.")
         problem = name_problem(name)
         if problem is not None:
             raise _RefusedError(ErrorCode.INVALID_TOPIC_EXCEPTION, problem)
@@ -150,9 +148,7 @@ def _check_result(context: ConfigContext, resource_type: int, name: str, values:
             error = ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{name}' does not exist.")
     elif resource_type == ResourceType.GROUP:
         if not name:
-            raise _RefusedError(
-                ErrorCode.INVALID_REQUEST, "The name of the group is empty; groups have no common defaults."
-            )
+            raise _RefusedError(ErrorCode.INVALID_REQUEST, "Default group resources are not allowed.")
         error = _group_config_error(context, values)
     elif resource_type == ResourceType.BROKER:
         problem = dynamic_problem(values, per_broker=bool(name)) or _threads_problem(context, values)
@@ -191,13 +187,9 @@ def _min_isr_error(image: Image, name: str, values: Mapping[str, str]) -> ApiErr
 def _check_resource(context: ConfigContext, resource_type: int, name: str, configs: Sequence[_Named]) -> None:
     """What can be wrong with the change itself, whatever the configuration was before."""
     if len({config.name for config in configs}) != len(configs):
-        raise _RefusedError(
-            ErrorCode.INVALID_REQUEST, "A configuration key comes twice in the request for this resource."
-        )
+        raise _RefusedError(ErrorCode.INVALID_REQUEST, "Error due to duplicate config keys")
     if resource_type not in (ResourceType.TOPIC, ResourceType.BROKER, ResourceType.GROUP):
-        raise _RefusedError(
-            ErrorCode.INVALID_REQUEST, f"Configuration of resource type {resource_type} cannot be changed."
-        )
+        raise _RefusedError(ErrorCode.INVALID_REQUEST, f"Unknown resource type {resource_type}")
     if resource_type == ResourceType.BROKER and name:
         error = broker_name_error(name)
         if error is not NO_ERROR:
@@ -210,9 +202,9 @@ def broker_name_error(name: str, asked: int | None = None) -> ApiError:
     """What is wrong with the name of a broker; `asked` is the one that was asked, which answers for itself only."""
     node_id = _broker_number(name)
     if node_id is None:
-        return ApiError(ErrorCode.INVALID_REQUEST, f"A broker is named by its number, not by {name!r}.")
+        return ApiError(ErrorCode.INVALID_REQUEST, f"Node id must be an integer, but it is: {name}")
     if asked is not None and node_id != asked:
-        return ApiError(ErrorCode.INVALID_REQUEST, f"Unexpected broker id: this is broker {asked}, not {name}.")
+        return ApiError(ErrorCode.INVALID_REQUEST, f"Unexpected broker id, expected {asked}, but received {name}")
     return NO_ERROR
 
 
@@ -224,7 +216,7 @@ def _broker_number(name: str) -> int | None:
 def _check_values(configs: Sequence[_Named]) -> None:
     empty = [config.name for config in configs if config.value is None]
     if empty:
-        raise _RefusedError(ErrorCode.INVALID_REQUEST, f"A null value is not possible for: {', '.join(empty)}")
+        raise _RefusedError(ErrorCode.INVALID_REQUEST, f"Null value not supported for : {','.join(empty)}")
 
 
 def _changes(

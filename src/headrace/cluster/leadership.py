@@ -96,7 +96,7 @@ def _elect(
     partition = topic.partitions[index]
     preferred_leads = election is Election.PREFERRED and partition.leader == partition.replicas[0]
     if preferred_leads or (election is Election.UNCLEAN and partition.leader != NO_LEADER):
-        return ApiError(ErrorCode.ELECTION_NOT_NEEDED, ErrorCode.ELECTION_NOT_NEEDED.message)
+        return ApiError(ErrorCode.ELECTION_NOT_NEEDED, "Leader election not needed for topic partition.")
     record = change(topic.topic_id, index, partition, image.is_active, rules_of(name), election=election)
     if record is None:
         unavailable = (

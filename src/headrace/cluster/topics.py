@@ -156,7 +156,7 @@ def _create(
     _check_name(context.image, topic.name)
     empty = [config.name for config in topic.configs if config.value is None]
     if empty:
-        raise _RefusedError(ErrorCode.INVALID_CONFIG, f"A null value is not possible for: {', '.join(empty)}")
+        raise _RefusedError(ErrorCode.INVALID_CONFIG, f"Null value not supported for topic configs: {','.join(empty)}")
     overrides = {config.name: config.value for config in topic.configs if config.value is not None}
     error = topic_config_error(context.configs, overrides) if overrides else NO_ERROR
     if error is not NO_ERROR:
@@ -193,7 +193,7 @@ def _check_name(image: Image, name: str) -> None:
     if colliding is not None:
         raise _RefusedError(
             ErrorCode.INVALID_TOPIC_EXCEPTION,
-            f"Topic '{name}' collides with existing topic {colliding}: their metrics would have the same name.",
+            f"Topic '{name}' collides with existing topic: {colliding}",
         )
 
 
@@ -206,13 +206,13 @@ def _assigned(image: Image, topic: CreatableTopic) -> list[PartitionImage]:
     factor: int | None = None
     for assignment in topic.assignments:
         if assignment.partition_index in by_index:
-            words = f"Partition {assignment.partition_index} is assigned more than once."
+            words = f"Found multiple manual partition assignments for partition {assignment.partition_index}"
             raise _RefusedError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, words)
         check_replicas(image, assignment.broker_ids, factor)
         factor = len(assignment.broker_ids)
         by_index[assignment.partition_index] = assignment
     if set(by_index) != set(range(len(by_index))):
-        words = "The partitions assigned must be numbered from 0 without gaps."
+        words = "partitions should be a consecutive 0-based integer sequence"
         raise _RefusedError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, words)
     return [_new_partition(image, by_index[index].broker_ids, by_hand=True) for index in range(len(by_index))]
 
@@ -274,13 +274,13 @@ def check_replicas(image: Image, replicas: Sequence[int], factor: int | None) ->
 
 def replicas_problem(image: Image, replicas: Sequence[int], factor: int | None) -> str | None:
     if not replicas:
-        return "The manual partition assignment has an empty list of replicas."
+        return "The manual partition assignment includes an empty replica list."
     for node_id in sorted(replicas):
         if node_id not in image.brokers:
-            return f"The manual partition assignment names broker {node_id}, but no such broker is registered."
+            return f"The manual partition assignment includes broker {node_id}, but no such broker is registered."
     twice = sorted(node_id for node_id, count in Counter(replicas).items() if count > 1)
     if twice:
-        return f"The manual partition assignment names broker {twice[0]} more than once."
+        return f"The manual partition assignment includes the broker {twice[0]} more than once."
     if factor is not None and len(replicas) != factor:
         return f"The manual partition assignment has a partition of {len(replicas)} replica(s), others have {factor}."
     return None
@@ -419,8 +419,10 @@ def _to_delete(image: Image, name: str | None, topic_id: bytes, count: int) -> T
         raise _RefusedError(ErrorCode.INVALID_REQUEST, f"Duplicate topic {'id' if name is None else 'name'}.")
     topic = image.topics.get(name) if name is not None else image.topics_by_id.get(topic_id)
     if topic is None:
-        code = ErrorCode.UNKNOWN_TOPIC_ID if name is None else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        raise _RefusedError(code, code.message)
+        if name is None:
+            raise _RefusedError(ErrorCode.UNKNOWN_TOPIC_ID, "This server does not host this topic ID.")
+        words = "This server does not host this topic-partition."
+        raise _RefusedError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, words)
     return topic
 
 
@@ -434,7 +436,7 @@ def create_partitions(context: TopicContext, request: CreatePartitionsRequest) -
         error = NO_ERROR
         try:
             if times[topic.name] > 1:
-                raise _RefusedError(ErrorCode.INVALID_REQUEST, f"The topic {topic.name} comes twice in the request.")
+                raise _RefusedError(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
             records = _more_partitions(context, topic)
             if not request.validate_only:
                 decision.records += records
@@ -452,11 +454,14 @@ def _more_partitions(context: TopicContext, request: CreatePartitionsTopic) -> I
         raise _RefusedError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
     have = len(topic.partitions)
     if request.count <= have:
-        words = f"Topic {topic.name} already has {have} partition(s); {request.count} would not be an increase."
+        words = f"The topic {topic.name} currently has {have} partition(s); {request.count} would not be an increase."
+        if request.count == have:
+            words = f"Topic already has {have} partition(s)."
         raise _RefusedError(ErrorCode.INVALID_PARTITIONS, words)
     additional = request.count - have
     if request.assignments is not None and len(request.assignments) != additional:
-        words = f"{additional} partition(s) are added, but {len(request.assignments)} assignment(s) are given."
+        given = len(request.assignments)
+        words = f"Attempted to add {additional} additional partition(s), but only {given} assignment(s) were specified."
         raise _RefusedError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, words)
     if additional > PARTITIONS_PER_REQUEST_MAX:
         words = f"{additional} more partitions are too many at once; add at most {PARTITIONS_PER_REQUEST_MAX}."

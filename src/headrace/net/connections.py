@@ -34,7 +34,7 @@ _TICK_S_MAX = 60.0
 _WARN_AGAIN_S = 60.0
 _CLOSED_BY_PEER = (errno.ECONNRESET, errno.EPIPE)
 _UNANSWERED_MAX = 2
-"""How often in a row a broker may close a connection before it answers: a proxy in front of one that starts does, too."""
+"""How often a broker may close a connection before it answers: a proxy in front of one that starts does, too."""
 _KEPT_BYTES = 32 * 1024 * 1024
 """How much of the shared buffers stays for other clients, and for the next, when one is closed."""
 

@@ -40,7 +40,8 @@ class _Protocol(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._connection.state is not ConnectionState.CLOSED:
-            self._driver.core.disconnected(self._connection, exc or OSError(errno.ECONNRESET, "the broker closed the connection"))
+            error = exc or OSError(errno.ECONNRESET, "the broker closed the connection")
+            self._driver.core.disconnected(self._connection, error)
             self._driver.schedule()
 
 

@@ -35,13 +35,13 @@ def _timed_out(request: AlterPartitionReassignmentsRequest) -> AlterPartitionRea
     code = ErrorCode.REQUEST_TIMED_OUT
     return AlterPartitionReassignmentsResponse(
         error_code=code,
-        error_message=code.message,
+        error_message=None,
         responses=[
             ReassignableTopicResponse(
                 name=topic.name,
                 partitions=[
                     ReassignablePartitionResponse(
-                        partition_index=part.partition_index, error_code=code, error_message=code.message
+                        partition_index=part.partition_index, error_code=code, error_message=None
                     )
                     for part in topic.partitions
                 ],

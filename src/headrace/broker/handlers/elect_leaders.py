@@ -39,7 +39,7 @@ def _timed_out(request: ElectLeadersRequest) -> ElectLeadersResponse:
             ReplicaElectionResult(
                 topic=topic.topic,
                 partition_result=[
-                    PartitionResult(partition_id=index, error_code=code, error_message=code.message)
+                    PartitionResult(partition_id=index, error_code=code, error_message=None)
                     for index in topic.partitions
                 ],
             )

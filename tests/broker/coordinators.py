@@ -263,6 +263,7 @@ class Machine:
 
     node_id = 1
     started_with = BrokerConfig.parse({})
+    out_of_touch: str | None = None
 
     def __init__(
         self,

@@ -9,18 +9,23 @@ from typing import Any
 import pytest
 
 from headrace.broker import coordinator_driver
+from headrace.broker.refusals import tells
 from headrace.broker.write_order import Append, WriteOrder
 from headrace.cluster.topic_names import CONSUMER_OFFSETS, TRANSACTION_STATE
 from headrace.errors import ErrorCode, KafkaStorageError
 from headrace.groups import Now
 from headrace.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnTopic
 from headrace.protocol.messages.delete_groups import DeleteGroupsRequest
+from headrace.protocol.messages.describe_groups import DescribeGroupsRequest
+from headrace.protocol.messages.heartbeat import HeartbeatRequest
 from headrace.protocol.messages.init_producer_id import InitProducerIdRequest
+from headrace.protocol.messages.list_groups import ListGroupsRequest
 from headrace.protocol.messages.offset_delete import (
     OffsetDeleteRequest,
     OffsetDeleteRequestPartition,
     OffsetDeleteRequestTopic,
 )
+from headrace.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup
 
 from .coordinators import TOPIC, FakePartition, Machine, turns
 
@@ -441,5 +446,36 @@ def test_only_who_needs_a_producer_id_waits_for_the_controller() -> None:
         assert (refused.error_code, refused.producer_id) == (ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, -1)
         machine.producer_ids.is_controller_reached = True
         assert (await machine.started("two"))["producer_id"] != who["producer_id"]
+
+    on_a_machine(test)
+
+
+# --- out of touch
+
+
+def test_nobody_is_told_what_a_broker_knows_whose_place_others_may_have_taken() -> None:
+    async def test(machine: Machine) -> None:
+        who = await machine.started("tid")
+        assert await machine.add_offsets("tid", who, "g") == ErrorCode.NONE
+        await machine.commit("g", {0: 7})
+        request = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id="g", topics=None)])
+        verify = AddPartitionsToTxnRequest(
+            v3_and_below_transactional_id="tid",
+            v3_and_below_producer_id=who["producer_id"],
+            v3_and_below_producer_epoch=who["producer_epoch"],
+            v3_and_below_topics=[AddPartitionsToTxnTopic(name=TOPIC, partitions=[0])],
+        )
+        machine.out_of_touch = "it hung"
+        for method, asked, version in (
+            ("offset_fetch", request, 8),
+            ("heartbeat", HeartbeatRequest(group_id="g", member_id="m", generation_id=1), 4),
+            ("describe_groups", DescribeGroupsRequest(groups=["g"]), 5),
+        ):
+            assert tells(await machine.ask_group(method, asked, version), ErrorCode.NOT_COORDINATOR), method
+        assert tells(await machine.ask_transactions("add_partitions_to_txn", verify, 3), ErrorCode.NOT_COORDINATOR)
+        listed = await machine.ask_group("list_groups", ListGroupsRequest(), 4)
+        assert [group.group_id for group in listed.groups] == ["g"]
+        machine.out_of_touch = None
+        assert await machine.fetch("g") == {0: 7}
 
     on_a_machine(test)

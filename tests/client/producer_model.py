@@ -63,6 +63,13 @@ class ModelWorld(World):
         leader, epoch = self.cluster.leaders["t", partition]
         self.cluster.leaders["t", partition] = (3 - leader, epoch + 1)
 
+    def restart_brokers(self) -> None:
+        """They know of each producer the last batch alone then, which is what Kafka's snapshots hold."""
+        for log in self.cluster.logs.values():
+            for _, recent in log.producers.values():
+                while len(recent) > 1:
+                    recent.popleft()
+
 
 def settings_of(rng: random.Random) -> dict[str, Any]:
     request_ms = rng.choice([1_000, 2_000])
@@ -175,6 +182,8 @@ def run_plain(seed: int, *, idempotent: bool = False) -> None:
             world.producer.recover()
         elif action < 0.32 and fresh not in cluster.topic_ids:
             cluster.create(fresh, PARTITIONS)
+        elif 0.32 <= action < 0.4:
+            world.restart_brokers()
         if rng.random() < 0.7:
             world.step()
     is_closed = rng.random() < 0.2

@@ -14,6 +14,7 @@ from headrace.errors import (
     InvalidRecordError,
     InvalidTopicError,
     MessageTooLargeError,
+    OutOfOrderSequenceNumberError,
     UnknownTopicOrPartitionError,
 )
 from headrace.protocol.api import ApiKey
@@ -302,6 +303,31 @@ def test_out_of_order_sequence_bumps_the_epoch_and_goes_on(clock: VirtualClock) 
     world.deliver([world.send("t", b"%d" % i) for i in range(10)])
     assert cluster.values("t")[2:] == [b"%d" % i for i in range(10)]
     assert world.producer.identity.epoch == epoch + 1
+
+
+def test_a_batch_that_a_restarted_broker_does_not_remember_is_not_sent_with_another_number(clock: VirtualClock) -> None:
+    cluster = FakeCluster(clock, topics={"t": 1})
+    world = World(cluster, batch_size=1, linger_ms=0, request_timeout_ms=2000)
+    world.deliver([world.send("t", b"a")])
+    cluster.script = lambda node, name, request: SILENCE if name == "Produce" else None
+    sent = [world.send("t", value) for value in (b"b", b"c", b"d")]
+    world.run_until(lambda: cluster.values("t") == [b"a", b"b", b"c", b"d"])
+    # It wrote all of them, and knows the last one when it is back.
+    _, recent = cluster.logs[("t", 0)].producers[world.producer.identity.producer_id]
+    while len(recent) > 1:
+        recent.popleft()
+    cluster.script = lambda node, name, request: None
+    world.deliver(sent, 30)
+    world.deliver([world.send("t", b"e")])
+    assert cluster.values("t") == [b"a", b"b", b"c", b"d", b"e"]
+    errors = [delivery.exception() for delivery in sent]
+    assert [type(error) for error in errors] == [
+        OutOfOrderSequenceNumberError,
+        OutOfOrderSequenceNumberError,
+        type(None),
+    ]
+    assert "may have been written" in str(errors[0])
+    assert world.producer.identity.epoch == 0
 
 
 def test_unknown_producer_id_starts_the_numbers_again(clock: VirtualClock) -> None:

@@ -33,7 +33,7 @@ from headrace.cluster.store.node_link import NodeLink
 from headrace.cluster.store.node_log import NodeLog
 from headrace.cluster.store.node_store import NodeStore
 from headrace.cluster.store.session import Check, ConnectionBrokenError, Create, NodeError, NodeExistsError
-from headrace.errors import ErrorCode, StaleControllerEpochError
+from headrace.errors import ErrorCode, HeadraceError, StaleControllerEpochError
 from headrace.log import Appended, Log
 from headrace.log.producer_state import LogProducers
 from headrace.log.state import LogState, Offsets
@@ -41,7 +41,7 @@ from headrace.parallel import core as parallel_core
 from headrace.parallel.member import Member
 from headrace.parallel.queues import Unordered
 from headrace.parallel.tracker import PartitionTracker
-from headrace.testing.simulated.plans import Plan, plan_for
+from headrace.testing.simulated.plans import SHORT_PACE, Plan, plan_for
 from headrace.testing.simulated.runs import Verdict, play
 
 
@@ -57,12 +57,14 @@ class Mutation(NamedTuple):
     clients: tuple[str, ...] = ("crowd",)
     #: So many seeds are tried, counted from 0.
     seeds: int = 40
+    #: Short plans, unless it takes a long one.
+    pace: float = SHORT_PACE
     #: Whether it is found soon enough for the suite; the others are left to the command.
     is_quick: bool = False
 
     def plan(self, seed: int) -> Plan:
         courses = [self.scenario] if self.scenario else None
-        return plan_for(seed, only=self.kinds, always=self.clients, scenarios=courses)
+        return plan_for(seed, only=self.kinds, always=self.clients, scenarios=courses, pace=self.pace)
 
 
 # --- replication ------------------------------------------------------------------------------------------------------
@@ -290,6 +292,14 @@ async def _first_record_is_skipped(self: MetadataFetcher, offset: int, known_epo
     return reading
 
 
+async def _not_from_the_controller(self: MetadataFetcher, *arguments: Any, **named: Any) -> Any:
+    raise HeadraceError("the controller does not tell")
+
+
+def _tells_all(self: CoordinatorDriver[Any, Any], response: object) -> object:
+    return response
+
+
 _appended_to_tail = MetadataTail.appended
 _append_to_store = ControllerService._append
 _fetch_metadata = MetadataFetcher.fetch
@@ -439,6 +449,28 @@ MUTATIONS: tuple[Mutation, ...] = (
         "nothing twice",
         ((LogProducers, "find_duplicate", _no_duplicates_known), (LogProducers, "_check_sequence", _nothing)),
         kinds=_LINKS,
+    ),
+    Mutation(
+        "one batch of a producer is known after a restart",
+        "nothing twice",
+        ((LogProducers, "may_be_older", _never),),
+        kinds=("stop", "cut", "isolate", "election"),
+        clients=_W,
+        seeds=300,
+    ),
+    Mutation(
+        "a paused coordinator tells what it knew",
+        "a committed offset is one register",
+        ((CoordinatorDriver, "_told", _tells_all),),
+        kinds=("pause",),
+        clients=(*_W, "offsets"),
+    ),
+    Mutation(
+        "metadata comes from the store alone",
+        "a committed offset is one register",
+        ((MetadataFetcher, "fetch", _not_from_the_controller),),
+        kinds=("store cut",),
+        clients=(*_W, "offsets"),
     ),
     Mutation(
         "aborted records are not told",

@@ -171,6 +171,15 @@ class Broker:
             self._config = self.controller.broker_config(self.image)
         return self._config
 
+    @property
+    def out_of_touch(self) -> str | None:
+        """Why others may have taken the place of this broker without its knowing; None when it knows."""
+        if self.replicas.suspended is not None:
+            return self.replicas.suspended
+        if self.membership is not None and self.membership.stalls.is_behind:
+            return "this broker did not run for a while, and looks what was decided meanwhile"
+        return None
+
     def log_config(self, topic: str) -> LogConfig:
         """The configuration in effect for the logs of a topic."""
         return LogConfig.of(self.controller.topic_config(self.image, topic))

@@ -160,9 +160,7 @@ class CoordinatorDriver(Generic[OutcomeT, ShardT]):
 
         A list of what there is here is no promise, and is told.
         """
-        reason, membership = self.broker.replicas.suspended, self.broker.membership
-        if reason is None and membership is not None and membership.stalls.is_behind:
-            reason = "this broker did not run for a while, and looks what was decided meanwhile"
+        reason = self.broker.out_of_touch
         if reason is None or isinstance(response, ListGroupsResponse | ListTransactionsResponse):
             return response
         response = copy.deepcopy(response)

@@ -457,6 +457,10 @@ class ProducerCore:
             # Expected behind a batch that is being sent again; otherwise numbers are missing for good.
             if is_first and transaction is not None:
                 return False
+            if is_certain and batch.doubt_until and queue.sequences.was_followed(batch):
+                # A broker that was restarted knows the last batch of a producer alone: this one may be there, before
+                # it. What was sent behind it is settled under its numbers, and tells whether the broker has this one's.
+                return False
             if is_certain:
                 self.numbers.was_refused(queue)
             return True

@@ -6,7 +6,13 @@ from headrace.client.cluster.core import ClientCore
 from headrace.client.cluster.view import TopicView
 from headrace.client.errors import DeliveryTimeoutError
 from headrace.client.producer._batch import ProducerBatch
-from headrace.errors import HeadraceError, KafkaError, RequestTimedOutError, error_for
+from headrace.errors import (
+    HeadraceError,
+    KafkaError,
+    OutOfOrderSequenceNumberError,
+    RequestTimedOutError,
+    error_for,
+)
 from headrace.words import plural
 
 
@@ -20,6 +26,8 @@ def last_error(batch: ProducerBatch, error: HeadraceError, expired_ms: int | Non
         )
     tried = f" after {batch.attempts} attempts" if batch.attempts > 1 else ""
     message = f"{what}{tried}: {error}"
+    if isinstance(error, OutOfOrderSequenceNumberError) and batch.doubt_until:
+        message += " (an earlier attempt was not answered, and may have been written)"
     return type(error)(message) if isinstance(error, KafkaError) else error
 
 

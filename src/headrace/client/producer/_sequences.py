@@ -4,7 +4,9 @@ A batch gets its sequence number when it is first sent, and keeps it until its o
 sent again, nothing newer of its partition is sent, so that a broker sees every number once and in order. When a batch
 is given up, its number may be missing at the broker: what was sent behind it is settled first, under the numbers it
 has; only then, and only if a number is missing, is the epoch bumped, and the partition starts again at 0. A batch gets
-another number only where the broker has said that it did not write it: one that was written would be there twice.
+another number only where the broker has said that it did not write it: one that was written would be there twice. That
+it is out of order does not say so of a batch that may have been written before others were: brokers remember the last
+five batches of a producer, but after a restart only the last one.
 """
 
 from __future__ import annotations
@@ -147,6 +149,10 @@ class Sequences:
     def is_first(self, batch: ProducerBatch) -> bool:
         """Whether nothing before this batch can still be written."""
         return self.assigned[:1] == [batch]
+
+    def was_followed(self, batch: ProducerBatch) -> bool:
+        """Whether anything was sent behind this batch, the first of those that are not settled."""
+        return self.remembered[-1:] != [batch]
 
     @property
     def is_whole(self) -> bool:

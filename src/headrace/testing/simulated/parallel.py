@@ -23,7 +23,7 @@ from headrace.testing.simulated.blocking import BlockingClient, BlockingCluster,
 from headrace.testing.simulated.cluster import SimulatedCluster
 from headrace.testing.simulated.history import Handled, History
 from headrace.testing.simulated.plans import DEAD_LETTERS, KEYED, Plan
-from headrace.testing.simulated.workloads import PATIENT_MS, Workload, Writer
+from headrace.testing.simulated.workloads import PATIENT_MS, KeyedWriter, Workload, member_config
 from headrace.topics import TopicPartition
 
 GROUP = "parallel"
@@ -36,23 +36,15 @@ _REFUSED = 20
 _TIMES = EngineSettings(drain_s=5.0, commit_every_s=0.3)
 
 
-class KeyedRecords(Writer):
+class KeyedRecords(KeyedWriter):
     """Writes numbered records of a few keys, several at a time."""
 
-    async def run(self) -> None:
-        async with self.cluster.producer(host=self.host, request_timeout_ms=PATIENT_MS) as producer:
-            waiting: list[asyncio.Task[None]] = []
-            for number in range(self.plan.records_max):
-                if self.is_stopping:
-                    break
-                key = f"key-{self.rng.randrange(_KEYS)}"
-                partition = TopicPartition(self._topic, self.rng.randrange(self.plan.partitions))
-                value = f"{self.name}:{number:05d}:{key}"
-                self.history.sent.setdefault(self._topic, set()).add(value)
-                delivery = producer.send(self._topic, value.encode(), key=key.encode(), partition=partition.partition)
-                waiting.append(asyncio.ensure_future(self._delivered(delivery, partition, value)))
-                await self.pause(0.1)
-            await asyncio.gather(*waiting)
+    def _record(self, number: int) -> tuple[str | None, str]:
+        key = f"key-{self.rng.randrange(_KEYS)}"
+        return key, f"{self.name}:{number:05d}:{key}"
+
+    async def _rest(self, sent: asyncio.Task[None]) -> None:
+        await self.pause(0.1)
 
 
 class _Workers:
@@ -226,20 +218,17 @@ class ParallelMember(Workload):
             return _Committing(turns, made, self.history)
 
         workers = _Workers(turns, self.host, member, handling)
-        return Engine(member, [KEYED], self._config(), _TIMES, workers, handling, None, make_consumer)
-
-    def _config(self) -> dict[str, Any]:
-        return {
-            "group_id": GROUP,
-            "isolation_level": "read_committed",
-            "auto_offset_reset": "earliest",
-            "enable_auto_commit": False,
-            "session_timeout_ms": 3000,
-            "heartbeat_interval_ms": 500,
-            "fetch_max_wait_ms": 200,
-            "request_timeout_ms": self.rng.choice((1_000, PATIENT_MS)),
-            "partition_assignment_strategy": self._assignor,
-        }
+        timeout_ms = self.rng.choice((1_000, PATIENT_MS))
+        return Engine(
+            member,
+            [KEYED],
+            member_config(GROUP, self._assignor, timeout_ms),
+            _TIMES,
+            workers,
+            handling,
+            None,
+            make_consumer,
+        )
 
     async def _handle(self, record: Any) -> None:
         handled: Handled = self.history.handled

@@ -60,7 +60,7 @@ _LASTS_S = (0.05, 0.5, 1.5, 3.0, 5.0)
 #: Most seeds are short: one client or two, time-outs of a third, and faults that last as much shorter. A short plan
 #: has single faults, or one whole course and sometimes single faults beside it. The others are long, as above.
 SHAPES = ("long", *("faults",) * 4, *("course",) * 5)
-_SHORT_PACE = 0.35
+SHORT_PACE = 0.35
 _SHORT_LASTS_S = (0.05, 0.5, 1.5, 3.0)
 _SHORT_DURATION_S = (0.6, 2.2)
 _SHORT_RECORDS_MAX = (5, 15, 40)
@@ -109,23 +109,28 @@ class Plan:
 
 
 def plan_for(
-    seed: int, *, only: Sequence[str] = (), always: Sequence[str] = (), scenarios: Sequence[str] | None = None
+    seed: int,
+    *,
+    only: Sequence[str] = (),
+    always: Sequence[str] = (),
+    scenarios: Sequence[str] | None = None,
+    pace: float = 1.0,
 ) -> Plan:
     """The plan of a seed; the same for ever, as long as this function and its tables are.
 
     With `only` these kinds of trouble, with `always` these workloads among others, with `scenarios` one of these
-    courses at the beginning, and little else. A plan with any of them is long.
+    courses at the beginning, and little else; a plan with any of them has the `pace` that is given.
     """
     rng = random.Random(f"plan {seed}")
     if scenarios:
-        return _course(seed, rng, scenarios, always)
+        return _course(seed, rng, scenarios, always, pace)
     shape = "long" if only or always else random.Random(f"shape {seed}").choice(SHAPES)
     if shape != "long":
         return _short(seed, rng, shape)
     workloads = _workloads(rng, rng.randint(2, 4), always)
     topics = [WRITING[name] for name in workloads if name in WRITING]
-    duration_s = rng.uniform(*_DURATION_S)
-    troubles = _drawn(rng, only, duration_s, topics)
+    duration_s = rng.uniform(*_DURATION_S) * pace
+    troubles = _drawn(rng, only, duration_s, topics, pace=pace)
     for number in range(1, 1 + (0 if only else rng.choice(_COURSES))):
         begin_s = rng.uniform(0.3, max(0.5, duration_s - 5.0))
         troubles += steps_of(rng.choice(list(SCENARIOS)), number, begin_s, topics, rng)
@@ -138,6 +143,7 @@ def plan_for(
         troubles=tuple(sorted(troubles, key=lambda trouble: trouble.at_s)),
         records_max=rng.choice((20, 60, 150)),
         brokers=rng.choice(_BROKERS),
+        pace=pace,
     )
 
 
@@ -150,10 +156,10 @@ def _short(seed: int, rng: random.Random, shape: str) -> Plan:
     duration_s = rng.uniform(*_SHORT_DURATION_S)
     troubles: list[Trouble] = []
     if scenario is not None:
-        troubles = steps_of(scenario, 1, rng.uniform(0.1, 0.4), topics, rng, pace=_SHORT_PACE)
+        troubles = steps_of(scenario, 1, rng.uniform(0.1, 0.4), topics, rng, pace=SHORT_PACE)
         duration_s = max(trouble.at_s + trouble.for_s for trouble in troubles) + 0.2
     if scenario is None or rng.random() < 0.5:
-        troubles += _drawn(rng, (), duration_s, topics, pace=_SHORT_PACE)
+        troubles += _drawn(rng, (), duration_s, topics, pace=SHORT_PACE)
     return Plan(
         seed=seed,
         duration_s=round(duration_s, 3),
@@ -163,19 +169,19 @@ def _short(seed: int, rng: random.Random, shape: str) -> Plan:
         troubles=tuple(sorted(troubles, key=lambda trouble: trouble.at_s)),
         records_max=rng.choice(_SHORT_RECORDS_MAX),
         brokers=3 if scenario is None else SCENARIOS[scenario].brokers,
-        pace=_SHORT_PACE,
+        pace=SHORT_PACE,
     )
 
 
-def _course(seed: int, rng: random.Random, scenarios: Sequence[str], always: Sequence[str]) -> Plan:
+def _course(seed: int, rng: random.Random, scenarios: Sequence[str], always: Sequence[str], pace: float) -> Plan:
     """One of these courses, with few clients and no other faults."""
     workloads = _workloads(rng, 1, always)
     topics = [WRITING[name] for name in workloads if name in WRITING]
     scenario = rng.choice(list(scenarios))
-    troubles = steps_of(scenario, 1, rng.uniform(0.3, 0.6), topics, rng)
+    troubles = steps_of(scenario, 1, rng.uniform(0.3, 0.6), topics, rng, pace=pace)
     return Plan(
         seed=seed,
-        duration_s=round(max(trouble.at_s + trouble.for_s for trouble in troubles) + 0.5, 3),
+        duration_s=round(max(trouble.at_s + trouble.for_s for trouble in troubles) + 0.5 * pace, 3),
         min_isr=2,
         partitions=rng.choice((1, 2, 3)),
         workloads=workloads,
@@ -183,6 +189,7 @@ def _course(seed: int, rng: random.Random, scenarios: Sequence[str], always: Seq
         records_max=150,
         brokers=SCENARIOS[scenario].brokers,
         heal_s=45.0,
+        pace=pace,
     )
 
 

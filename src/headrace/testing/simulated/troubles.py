@@ -418,23 +418,17 @@ class Troubles:
 
     # --- the store
 
-    async def store_away(self, trouble: Trouble) -> None:
+    async def store_away(self, trouble: Trouble, *, forgets: bool = False) -> None:
         store = self.cluster.store
         if store.is_away:
             return
-        with self.timeline.span(STORE, "away"):
+        with self.timeline.span(STORE, f"away{': all sessions are over afterwards' if forgets else ''}"):
             store.go_away()
             await asyncio.sleep(trouble.for_s)
-            store.come_back()
+            store.come_back(expire_all=forgets)
 
     async def store_forgets(self, trouble: Trouble) -> None:
-        store = self.cluster.store
-        if store.is_away:
-            return
-        with self.timeline.span(STORE, "away: all sessions are over afterwards"):
-            store.go_away()
-            await asyncio.sleep(trouble.for_s)
-            store.come_back(expire_all=True)
+        await self.store_away(trouble, forgets=True)
 
     async def store_cut(self, trouble: Trouble) -> None:
         """The store does not hear of a broker, which the others do."""

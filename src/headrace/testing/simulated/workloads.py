@@ -6,7 +6,7 @@ import abc
 import asyncio
 import contextlib
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 from headrace.client.admin.types import ConfigResource, NewTopic, ResourceType
@@ -78,24 +78,39 @@ class Writer(Workload):
         self._is_idempotent = idempotent
 
     async def run(self) -> None:
-        config: dict[str, Any] = {
-            "enable_idempotence": self._is_idempotent,
-            "linger_ms": self.rng.choice((0, 5, 50)),
-            "request_timeout_ms": self.rng.choice(_TIMEOUTS_MS),
-        }
-        async with self.cluster.producer(host=self.host, **config) as producer:
+        async with self.cluster.producer(host=self.host, **self._config()) as producer:
             waiting: list[asyncio.Task[None]] = []
             for number in range(self.plan.records_max):
                 if self.is_stopping:
                     break
-                partition = TopicPartition(self._topic, self.rng.randrange(self.plan.partitions))
-                value = f"{self.name}:{number:05d}"
-                self.history.sent.setdefault(self._topic, set()).add(value)
-                delivery = producer.send(self._topic, value.encode(), partition=partition.partition)
-                waiting.append(asyncio.ensure_future(self._delivered(delivery, partition, value)))
-                if self.rng.random() < 0.7:
-                    await self.pause(0.15)
+                waiting.append(asyncio.ensure_future(self._send(producer, number)))
+                await self._rest(waiting[-1])
             await asyncio.gather(*waiting)
+
+    def _config(self) -> dict[str, Any]:
+        return {
+            "enable_idempotence": self._is_idempotent,
+            "linger_ms": self.rng.choice((0, 5, 50)),
+            "request_timeout_ms": self.rng.choice(_TIMEOUTS_MS),
+        }
+
+    def _record(self, number: int) -> tuple[str | None, str]:
+        """The key and the value of the record of that number."""
+        return None, f"{self.name}:{number:05d}"
+
+    async def _rest(self, sent: asyncio.Task[None]) -> None:
+        """After a record, before the next one."""
+        if self.rng.random() < 0.7:
+            await self.pause(0.15)
+
+    def _send(self, producer: Producer, number: int) -> Coroutine[Any, Any, None]:
+        """Send the next record, now; what is given back waits for its delivery."""
+        key, value = self._record(number)
+        partition = TopicPartition(self._topic, self.rng.randrange(self.plan.partitions))
+        self.history.sent.setdefault(self._topic, set()).add(value)
+        key_bytes = None if key is None else key.encode()
+        delivery = producer.send(self._topic, value.encode(), key=key_bytes, partition=partition.partition)
+        return self._delivered(delivery, partition, value)
 
     async def _delivered(self, delivery: Delivery, partition: TopicPartition, value: str) -> None:
         try:
@@ -109,18 +124,16 @@ class Writer(Workload):
 class KeyedWriter(Writer):
     """Writes rising numbers for a few keys, one at a time, while brokers compact the topic or delete its beginning."""
 
-    async def run(self) -> None:
-        async with self.cluster.producer(host=self.host, request_timeout_ms=PATIENT_MS) as producer:
-            for number in range(self.plan.records_max):
-                if self.is_stopping:
-                    break
-                key = f"key-{self.rng.randrange(_KEYS)}"
-                partition = TopicPartition(self._topic, self.rng.randrange(self.plan.partitions))
-                value = f"{key}:{number:05d}:{'x' * _PADDING}"
-                self.history.sent.setdefault(self._topic, set()).add(value)
-                delivery = producer.send(self._topic, value.encode(), key=key.encode(), partition=partition.partition)
-                await self._delivered(delivery, partition, value)
-                await self.pause(0.05)
+    def _config(self) -> dict[str, Any]:
+        return {"request_timeout_ms": PATIENT_MS}
+
+    def _record(self, number: int) -> tuple[str | None, str]:
+        key = f"key-{self.rng.randrange(_KEYS)}"
+        return key, f"{key}:{number:05d}:{'x' * _PADDING}"
+
+    async def _rest(self, sent: asyncio.Task[None]) -> None:
+        await sent
+        await self.pause(0.05)
 
 
 class Crowd(Workload):
@@ -248,6 +261,21 @@ class Reader(Workload):
                     self.history.was_read(self.name, partition, record.offset, value, self._is_committed)
 
 
+def member_config(group: str, assignor: str, request_timeout_ms: int) -> dict[str, Any]:
+    """Of a consumer in a group, which commits by itself."""
+    return {
+        "group_id": group,
+        "isolation_level": "read_committed",
+        "auto_offset_reset": "earliest",
+        "enable_auto_commit": False,
+        "session_timeout_ms": 3000,
+        "heartbeat_interval_ms": 500,
+        "fetch_max_wait_ms": 200,
+        "request_timeout_ms": request_timeout_ms,
+        "partition_assignment_strategy": assignor,
+    }
+
+
 class Member(Workload):
     """A member of the group: works on what it is given, and commits."""
 
@@ -267,17 +295,7 @@ class Member(Workload):
         self._assignor = assignor
 
     async def run(self) -> None:
-        config = {
-            "group_id": GROUP,
-            "isolation_level": "read_committed",
-            "auto_offset_reset": "earliest",
-            "enable_auto_commit": False,
-            "session_timeout_ms": 3000,
-            "heartbeat_interval_ms": 500,
-            "fetch_max_wait_ms": 200,
-            "request_timeout_ms": self.rng.choice(_TIMEOUTS_MS),
-            "partition_assignment_strategy": self._assignor,
-        }
+        config = member_config(GROUP, self._assignor, self.rng.choice(_TIMEOUTS_MS))
         async with self.cluster.consumer(host=self.host, **config) as consumer:
             consumer.subscribe(self._topics)
             left = self.rng.uniform(0.2, 1.0) * self.plan.duration_s

@@ -211,18 +211,19 @@ def run(seconds: float, seed: int, per_target: int | None = None) -> tuple[Count
         kinds = all_targets(Path(directory), rng)
         end = time.monotonic() + seconds
         rounds = 0
-        while time.monotonic() < end and (per_target is None or rounds < per_target):
-            rounds += 1
-            for kind, targets in kinds.items():
-                began = time.monotonic()
-                for target in itertools.islice(itertools.cycle(targets), max(len(targets), 200)):
-                    finding = tried(target, rng)
-                    counts[f"{kind}: {target.name}"] += 1
-                    if finding is not None:
-                        findings.setdefault(f"{target.kind} {target.name} {type(finding.error).__name__}", finding)
-                    if time.monotonic() - began > max(1.0, seconds / 40):
-                        rng.shuffle(targets)  # the others next time
-                        break
+        with contextlib.suppress(KeyboardInterrupt):  # what was tried until then counts
+            while time.monotonic() < end and (per_target is None or rounds < per_target):
+                rounds += 1
+                for kind, targets in kinds.items():
+                    began = time.monotonic()
+                    for target in itertools.islice(itertools.cycle(targets), max(len(targets), 200)):
+                        finding = tried(target, rng)
+                        counts[f"{kind}: {target.name}"] += 1
+                        if finding is not None:
+                            findings.setdefault(f"{target.kind} {target.name} {type(finding.error).__name__}", finding)
+                        if time.monotonic() - began > max(1.0, seconds / 40):
+                            rng.shuffle(targets)  # the others next time
+                            break
     return counts, list(findings.values())
 
 

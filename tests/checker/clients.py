@@ -11,7 +11,7 @@ import random
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -94,9 +94,13 @@ def plan(session: Session) -> list[tuple[int, int]]:
     return [(session.rng.randrange(PARTITIONS), value) for value in session.values(session.rng.randint(1, _ROWS_MAX))]
 
 
-def told(writes: list[tuple[int, int]], offsets: list[int] | None = None) -> list[list[Any]]:
-    found = offsets or [-1] * len(writes)
-    return [[SOURCE, partition, value, offset] for (partition, value), offset in zip(writes, found)]
+def told(writes: list[tuple[int, int]], offsets: Sequence[int | None] | None = None) -> list[list[Any]]:
+    """-1 where an offset is not known: librdkafka has none of a batch that it takes for written without an answer."""
+    found = offsets or [None] * len(writes)
+    return [
+        [SOURCE, partition, value, -1 if offset is None else offset]
+        for (partition, value), offset in zip(writes, found)
+    ]
 
 
 def transactional_config(session: Session) -> dict[str, Any]:

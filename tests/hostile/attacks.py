@@ -281,12 +281,14 @@ def kept_buffers(port: int, going: Going) -> int:
     held: list[RawClient] = []
     times = 0
     while going():
-        for client in held or [RawClient(port)]:
-            client.request(ApiVersionsRequest(), 0)  # it is not idle
         if len(held) < 300:
             held.append(RawClient(port))
-            times += 1
+            held[-1].request(ApiVersionsRequest(), 0)
             held[-1].request(produce, raw.PRODUCE_VERSION)
+            times += 1
+        else:
+            for client in held:
+                client.request(ApiVersionsRequest(), 0)  # they are not idle
     for client in held:
         client.close()
     return times

@@ -80,16 +80,28 @@ def _arrays(cls: Any) -> int:
     return max(of_fields, default=0)
 
 
-def _of_names(cls: Any) -> Iterator[tuple[str, Any]]:
+def _inner(cls: Any) -> list[Any]:
+    arrays = [field.type.element for field in cls.SCHEMA.fields if isinstance(field.type, Array)]
+    return [element for element in arrays if not isinstance(element, Primitive) and _arrays(element)]
+
+
+def _elements(cls: Any) -> int:
+    """How many elements there are for each of an outer array, with one of every inner one."""
+    arrays = [field.type.element for field in cls.SCHEMA.fields if isinstance(field.type, Array)]
+    tagged = sum(field.tag is not None for field in cls.SCHEMA.fields)  # each counts as one, too
+    return tagged + sum(1 + (0 if isinstance(element, Primitive) else _elements(element)) for element in arrays)
+
+
+def of_names(cls: Any) -> Iterator[tuple[str, Any]]:
     depth = _arrays(cls)
-    own = sum(isinstance(field.type, Array) for field in cls.SCHEMA.fields)
     for is_known in (False, True):
         known = "known" if is_known else "unknown"
         if depth:
-            wide = (ELEMENTS_ALWAYS - 10) // max(depth, own)
+            wide = (ELEMENTS_ALWAYS - 10) // (_elements(cls) or 1)
             yield f"{WIDE}, {known} names", _made(cls, 1, [wide], is_known)
         if depth > 1:
-            yield f"{DEEP}, {known} names", _made(cls, 1, [1, ELEMENTS_ALWAYS - 20], is_known)
+            deep = (ELEMENTS_ALWAYS - 20) // sum(_elements(inner) for inner in _inner(cls))
+            yield f"{DEEP}, {known} names", _made(cls, 1, [1, deep], is_known)
 
 
 def scan(only: str = "") -> Iterator[Tried]:
@@ -100,7 +112,7 @@ def scan(only: str = "") -> Iterator[Tried]:
             for handler in load_handlers().values():
                 if only not in handler.api_key.name:
                     continue
-                for what, message in _of_names(handler.request_class):
+                for what, message in of_names(handler.request_class):
                     yield _tried(broker.port, handler.api_key.name, handler.high, what, message, noted)
 
 

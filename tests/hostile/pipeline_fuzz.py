@@ -4,7 +4,8 @@ Requests as clients sent them (tests/reference/behaviour), and made-up ones of e
 recording has, are mutated and sent to a simulated broker, on connections that end at any moment. Time is virtual, so
 what waits for a session to end takes no longer than the rest. Beside them an innocent client writes, reads and commits.
 A finding is a traceback or a defect in the broker's log, a step that keeps the event loop for long, an innocent that is
-not served, a lost record of it, or memory that is not given back when all connections are gone.
+not served, a lost record of it, or memory that is not given back when all connections are gone. Ctrl-C ends it, and
+what was tried until then is counted.
 """
 
 from __future__ import annotations
@@ -335,6 +336,8 @@ def fuzz(seed: int, inputs: int, cpu_s: float | None = None) -> tuple[Fuzzing, F
             if cpu_s is None and inputs <= 0:
                 break
             inputs = max(inputs, INPUTS_PER_BROKER)
+    except KeyboardInterrupt:
+        pass  # what was tried until then counts
     finally:
         logger.removeHandler(findings)
         logger.setLevel(level)

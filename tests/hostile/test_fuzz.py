@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import random
 import struct
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -13,10 +15,13 @@ from tests.log import golden
 from tests.waiting import eventually
 
 from headrace.broker.dispatch import load_handlers
+from headrace.broker.element_bound import ELEMENTS_ALWAYS
 from headrace.cluster.image import InconsistentMetadataError
 from headrace.cluster.store import node_formats
 from headrace.cluster.store.directory_session import _frame
 from headrace.errors import ErrorCode
+from headrace.protocol import codec
+from headrace.protocol.codegen import decoder
 from headrace.protocol.messages.find_coordinator import FindCoordinatorRequest
 from headrace.protocol.messages.offset_commit import (
     OffsetCommitRequest,
@@ -31,7 +36,7 @@ from headrace.protocol.messages.write_txn_markers import (
 from headrace.runtime import real_runtime
 from headrace.testing import broker
 
-from . import fuzz, pipeline_fuzz
+from . import elements, fuzz, pipeline_fuzz
 from .mutating import mutated
 
 
@@ -147,3 +152,23 @@ def test_an_offset_too_far_for_an_index_keeps_no_log_from_being_opened(kind: str
     assert log.end_offset > 2**33
     fuzz.read_through(log)
     log.close()
+
+
+def test_the_scan_has_a_request_for_every_array_and_all_of_them_are_taken() -> None:
+    """`python -m tests.hostile.elements`: as many elements as are taken, and none too many."""
+    scanned = set()
+    for key, handler in load_handlers().items():
+        for what, message in elements.of_names(handler.request_class):
+            encoded = codec.encode(message, handler.high)
+            decoder(handler.request_class, handler.high)(encoded, 0, ELEMENTS_ALWAYS)
+            scanned.add((key, what))
+    assert len({key for key, _ in scanned}) > 40
+
+
+@pytest.mark.slow
+def test_inputs_that_coverage_chooses_reach_every_decoder(tmp_path: Path) -> None:
+    pytest.importorskip("atheris")
+    command = [sys.executable, "-m", "tests.hostile.guided", "--seconds", "1", "--corpus", str(tmp_path / "corpus")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stdout
+    assert "features found" in done.stdout

@@ -19,7 +19,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
-from headrace.broker.costly_requests import COSTLY_FROM_BYTES, MEASURED_S, SLOW_S, TURN_S, api_key_of
+from headrace.broker.costly_requests import COSTLY_FROM_BYTES, SLOW_S, TURN_S, api_key_of
 from headrace.broker.dispatch import ANONYMOUS, PUT_OFF, CloseConnectionError, Pending, RequestContext
 from headrace.net.frames import LENGTH_BYTES as FRAME_LENGTH_BYTES
 from headrace.net.frames import FrameReader, FrameRefusedError
@@ -212,19 +212,18 @@ class ServerConnection(asyncio.BufferedProtocol):
                 self._frames.appendleft(frame)
                 self._handling = None
                 break
-            cpu_before = costly.cpu() if is_costly or began < costly.measured_until else None
+            cpu_before = costly.cpu() if began < costly.measured_until else None
             try:
                 context = self.pipeline.begin(self, frame, self._arrived, began)
                 self.has_been_valid = True
                 now = self._took(context)
-                if cpu_before is not None:
-                    costly.took(self, context.request_bytes, context.api_key, costly.cpu() - cpu_before)
-                if now - began > SLOW_S:
-                    costly.measured_until = now + MEASURED_S
+                if is_costly or cpu_before is not None or now - began > SLOW_S:
+                    used_s = costly.used_s(began, now, cpu_before)
+                    costly.took(self, context.request_bytes, context.api_key, used_s)
             except Exception as error:  # noqa: BLE001 - a defect of ours must cost one connection, not the broker
                 # What is none took its time too, and there may be as many of them as there are connections.
-                if cpu_before is not None:
-                    costly.took(self, len(frame), api_key_of(frame), costly.cpu() - cpu_before)
+                used_s = costly.used_s(began, self.acceptor.now(), cpu_before)
+                costly.took(self, len(frame), api_key_of(frame), used_s)
                 if isinstance(error, (MalformedMessageError, CloseConnectionError)):
                     self.close(str(error))
                 else:

@@ -45,7 +45,7 @@ class CostlyRequests:
         """`cpu` is what requests are measured by: on a busy machine the clock tells of others."""
         self._used = used
         self.cpu = cpu
-        #: Until then small requests are measured too, which is not free.
+        #: Until then all requests are measured by it, which takes a microsecond or two each time.
         self.measured_until = 0.0
         self._spent_s = 0.0
         self._waiting: dict[ServerConnection, tuple[float, tuple[float, float]]] = {}
@@ -82,6 +82,14 @@ class CostlyRequests:
         self._waiting[connection] = (round(expected_s, 3), self._used.order(connection))
         self._schedule()
         return False
+
+    def used_s(self, began: float, now: float, cpu_before: float | None) -> float:
+        """What a request has had of the CPU, or somewhat more. `cpu_before` is None where that was not measured."""
+        if now - began <= SLOW_S:
+            return now - began
+        self.measured_until = now + MEASURED_S
+        # Perhaps others had it meanwhile: those that follow are measured.
+        return SLOW_S if cpu_before is None else self.cpu() - cpu_before
 
     def took(self, connection: ServerConnection, frame_bytes: int, api_key: int, seconds: float) -> None:
         """A request of this connection has had so much of the loop's time."""

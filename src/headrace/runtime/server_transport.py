@@ -24,10 +24,9 @@ _READ_PER_TURN = 256
 _READ_TURN_S = 0.02
 # How often one of them is read in its turn, as long as it fills its buffer: a request is to arrive in one or two turns.
 _READS_MAX = 3
-# From how many on it is looked how long they take.
-_CROWD = 8
-# It is a call of the system, so not after each.
-_LOOKED_EVERY = 8
+# From how many on it is looked how long they take, and after how many of them.
+_CROWD = 16
+_LOOKED_EVERY = 16
 # Answers of a turn are sent one after the other, and not each when it is ready: to wake a client that has gone to sleep
 # since its last answer costs more than the rest of sending. So many at most, and none waits for longer than that.
 _ANSWERED_MAX = 64

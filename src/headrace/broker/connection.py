@@ -5,8 +5,8 @@ gets a bounded number of answers before the other connections have their turn. A
 is not served further ones. A request goes on when its connection is lost, unless it only waits for others: half a
 change is worse than an answer that nobody hears.
 
-Batches that are in the log and wait for other replicas hold up no further ones: those are written meanwhile, in their
-order, and the answers wait in line. So a follower fetches many at once, where a client sends them one by one.
+Batches that are in the log and wait for other replicas hold up none of other partitions: those are written meanwhile,
+in their order, and the answers wait in line. So a follower fetches many at once, where a client sends them one by one.
 """
 
 from __future__ import annotations
@@ -30,6 +30,8 @@ from headrace.runtime import DiskError, FileMissingError
 if TYPE_CHECKING:
     from headrace.broker.acceptor import Acceptor
     from headrace.broker.pipeline import Route
+    from headrace.broker.replication.commits import CommitWait
+    from headrace.topics import TopicPartition
 
 log = logging.getLogger("headrace.broker.connection")
 
@@ -73,6 +75,8 @@ class ServerConnection(asyncio.BufferedProtocol):
         )
         self._frames: deque[memoryview] = deque()
         self._in_line: deque[_InLine] = deque()
+        #: What it wrote last to partitions and is not on all replicas yet.
+        self.uncommitted: dict[TopicPartition, CommitWait] = {}
         self._task: asyncio.Task[None] | None = None
         self._awaited: Pending[Any] | None = None
         self._handling: memoryview | None = None

@@ -10,7 +10,6 @@ from tests.broker import raw
 from tests.broker.replication.trio import NODES, TOPIC, Trio, simulated
 from tests.broker.sim import METADATA_VERSION
 
-from headrace.broker.connection import IN_LINE_MAX
 from headrace.errors import ErrorCode
 from headrace.protocol.messages.metadata import MetadataRequest
 from headrace.protocol.messages.produce import ProduceRequest
@@ -36,51 +35,79 @@ async def until(condition: Any) -> None:
 
 def test_they_are_written_while_earlier_ones_wait_and_answered_in_order() -> None:
     async def test(trio: Trio) -> None:
-        await trio.create_topic(partitions=3)
+        await trio.create_topic(partitions=13)
         client = await trio.client(1)
         cut(trio)
         sent: list[tuple[Any, int, int]] = []
         for number in range(12):
-            request = batch_for(number % 3, b"%d" % number)
+            request = batch_for(number, b"%d" % number)
             sent.append((request, VERSION, client.send(request, VERSION)))
         # Neither is known elsewhere: refused at once, and yet not answered before those that came earlier.
         unknown = batch_for(99, b"nowhere")
         sent.append((unknown, VERSION, client.send(unknown, VERSION)))
-        quick = batch_for(0, b"quick", acks=1)
+        quick = batch_for(12, b"quick", acks=1)
         sent.append((quick, VERSION, client.send(quick, VERSION)))
         behind = MetadataRequest(topics=[])
         sent.append((behind, METADATA_VERSION, client.send(behind, METADATA_VERSION)))
-        await until(lambda: [trio.partition(1, index).log.end_offset for index in range(3)] == [5, 4, 4])
+        await until(lambda: all(trio.partition(1, index).log.end_offset == 1 for index in range(13)))
         await asyncio.sleep(0.5)
         assert not client._frames, "something was answered before the first"
         trio.simulation.network.heal()
         found = [await client.answer(message, version, number, 30.0) for message, version, number in sent]
         results = [raw.produced(answer) for answer in found[:-1]]
         assert [result.error_code for result in results] == [0] * 12 + [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, 0]
-        assert [result.base_offset for result in results] == [number // 3 for number in range(12)] + [-1, 4]
+        assert [result.base_offset for result in results] == [0] * 12 + [-1, 0]
         assert {broker.node_id for broker in found[-1].brokers} == set(NODES)
         client.close()
 
     simulated(test)
 
 
-def test_no_more_wait_than_there_is_room_for() -> None:
+def test_of_one_partition_only_one_is_unanswered() -> None:
+    """A broker that was restarted knows the last batch of a producer, and would take one before it for a new one."""
+
     async def test(trio: Trio) -> None:
-        await trio.create_topic()
+        await trio.create_topic(partitions=2)
         client = await trio.client(1)
         cut(trio)
-        count = 2 * IN_LINE_MAX
         sent = []
-        for number in range(count):
-            request = batch_for(0, b"%d" % number)
+        for partition, value in ((0, b"first"), (1, b"other"), (0, b"second"), (1, b"behind")):
+            request = batch_for(partition, value)
             sent.append((request, client.send(request, VERSION)))
-        await until(lambda: trio.partition(1).log.end_offset >= IN_LINE_MAX)
+        ends = [trio.partition(1, index).log for index in (0, 1)]
+        await until(lambda: [log.end_offset for log in ends] == [1, 1])
         await asyncio.sleep(0.5)
-        assert trio.partition(1).log.end_offset == IN_LINE_MAX
+        assert [log.end_offset for log in ends] == [1, 1]
         trio.simulation.network.heal()
-        for offset, (request, number) in enumerate(sent):
+        results = [raw.produced(await client.answer(request, VERSION, number, 30.0)) for request, number in sent]
+        assert [(result.error_code, result.base_offset) for result in results] == [(0, 0), (0, 0), (0, 1), (0, 1)]
+        client.close()
+
+    simulated(test)
+
+
+def test_no_more_wait_than_there_is_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headrace.broker.connection.IN_LINE_MAX", 4)
+
+    async def test(trio: Trio) -> None:
+        await trio.create_topic(partitions=10)
+        client = await trio.client(1)
+        cut(trio)
+        sent = []
+        for number in range(10):
+            request = batch_for(number, b"%d" % number)
+            sent.append((request, client.send(request, VERSION)))
+
+        def written() -> int:
+            return sum(trio.partition(1, index).log.end_offset for index in range(10))
+
+        await until(lambda: written() >= 4)
+        await asyncio.sleep(0.5)
+        assert written() == 4
+        trio.simulation.network.heal()
+        for request, number in sent:
             result = raw.produced(await client.answer(request, VERSION, number, 30.0))
-            assert (result.error_code, result.base_offset) == (0, offset)
+            assert (result.error_code, result.base_offset) == (0, 0)
         client.close()
 
     simulated(test)
@@ -110,14 +137,14 @@ def test_one_that_takes_long_to_check_is_not_overtaken() -> None:
 @pytest.mark.parametrize("is_leader_gone", [False, True])
 def test_those_that_wait_are_given_up_with_their_connection_or_their_leader(is_leader_gone: bool) -> None:
     async def test(trio: Trio) -> None:
-        await trio.create_topic()
+        await trio.create_topic(partitions=5)
         client = await trio.client(1)
         cut(trio)
         sent = []
         for number in range(5):
-            request = batch_for(0, b"%d" % number)
+            request = batch_for(number, b"%d" % number)
             sent.append((request, client.send(request, VERSION)))
-        await until(lambda: trio.partition(1).log.end_offset == 5)
+        await until(lambda: all(trio.partition(1, index).log.end_offset == 1 for index in range(5)))
         if is_leader_gone:
             await trio.fence(1)
             for request, number in sent:
@@ -128,7 +155,7 @@ def test_those_that_wait_are_given_up_with_their_connection_or_their_leader(is_l
         if not is_leader_gone:
             trio.simulation.network.heal()
             again = await trio.client(1)
-            assert raw.produced(await again.request(batch_for(0, b"after"), VERSION, 30.0)).base_offset == 5
+            assert raw.produced(await again.request(batch_for(0, b"after"), VERSION, 30.0)).base_offset == 1
             again.close()
 
     simulated(test)

@@ -7,6 +7,7 @@ by id from version 13 on. What is transactional needs a transactional id in the 
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable
 from typing import TYPE_CHECKING
 
@@ -86,11 +87,39 @@ _Result = _Answer | Pending[_Answer]
     at_once=produce_at_once,
 )
 def produce(broker: Broker, context: RequestContext, request: ProduceRequest) -> _Result:
+    if context.connection.uncommitted:
+        earlier = _earlier(broker, context, request)
+        if earlier:
+            return Pending(_append_after(broker, context, request, earlier))
     if request.transactional_id is not None:
         unverified = _unverified(broker, context, request)
         if unverified:
             return Pending(_join_then_append(broker, context, request, unverified))
     return _append_all(broker, context, request, {})
+
+
+def _earlier(broker: Broker, context: RequestContext, request: ProduceRequest) -> list[CommitWait]:
+    """What this connection wrote to the same partitions and is not answered yet.
+
+    Of a producer only the last batch is known for certain after a restart, so only one may be unanswered: were there
+    two, the first of them would not be taken for a duplicate when it is sent again.
+    """
+    uncommitted = context.connection.uncommitted
+    found = []
+    for topic in request.topic_data:
+        name, _ = _topic_name(broker, context, topic.name, topic.topic_id)
+        for data in topic.partition_data:
+            wait = uncommitted.get(TopicPartition(name, data.index))
+            if wait is not None and not wait.done():
+                found.append(wait)
+    return found
+
+
+async def _append_after(
+    broker: Broker, context: RequestContext, request: ProduceRequest, earlier: list[CommitWait]
+) -> _Answer:
+    await asyncio.wait(earlier)
+    return await settled(produce(broker, context, request))
 
 
 def _append_all(
@@ -122,6 +151,9 @@ def _append_all(
     if pending:
         # In the log, and waiting for other replicas: what comes next on this connection need not wait for that.
         is_done = all(isinstance(one, CommitWait) for _, _, one in pending)
+        for partition, _, wait in pending if is_done else ():
+            assert isinstance(wait, CommitWait)
+            context.connection.uncommitted[partition.key] = wait
         return Pending(_finish(broker, context, request.acks, response, pending), is_done=is_done)
     if behind:
         _tell_addresses(broker, context, response)
@@ -410,6 +442,8 @@ async def _finish(
                 _tell_leader(broker, partition.key.topic, result)
             elif isinstance(error, UncommittedError):
                 _fill(result, error.appended)
+        if context.connection.uncommitted.get(partition.key) is awaitable:
+            del context.connection.uncommitted[partition.key]
     failed = any(result.error_code for topic in response.responses for result in topic.partition_responses)
     if failed:
         _tell_addresses(broker, context, response)

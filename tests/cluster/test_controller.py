@@ -150,6 +150,18 @@ def test_a_live_broker_is_not_elected_for_what_its_failed_directory_held(has_eli
     assert cluster.image.topics["t"].partitions[0].leader == NO_LEADER
 
 
+def test_who_asks_for_what_is_so_is_given_a_partition_epoch_of_its_own() -> None:
+    """What was asked for before, and arrives later, is refused then."""
+    cluster = three_brokers()
+    create(cluster, "t", [[2, 1]])
+    before = cluster.image.topics["t"].partitions[0]
+    assert ask_isr(cluster, "t", [2, 1]) == ErrorCode.NONE
+    after = cluster.image.topics["t"].partitions[0]
+    assert (after.isr, after.leader, after.leader_epoch) == (before.isr, before.leader, before.leader_epoch)
+    assert after.partition_epoch == before.partition_epoch + 1
+    assert ask_isr(cluster, "t", [2], partition_epoch=-1) == ErrorCode.INVALID_UPDATE_VERSION
+
+
 def test_a_replica_is_not_in_sync_while_its_directory_is_lost_and_leads_again_after() -> None:
     cluster = three_brokers()
     directory = b"d" * 16

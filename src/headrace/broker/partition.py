@@ -485,6 +485,7 @@ class Partition:
                 self._was_committed()
             self._propose(state, state.shrinkage(now_ms))
             self._propose(state, state.any_expansion(now_ms))
+            self._propose(state, state.settlement())
 
     def brokers_changed(self, node_ids: list[int]) -> None:
         """Brokers were fenced, came back or were registered anew."""
@@ -495,6 +496,7 @@ class Partition:
             if self._deletions is not None:
                 self._deletions.look()
             self._propose(state, state.any_expansion(now_ms))
+            self._propose(state, state.settlement())
 
     def isr_settled(self) -> None:
         """The controller has answered a proposal."""
@@ -504,6 +506,8 @@ class Partition:
             self.leadership = Leadership.of(state.term)
         self._was_committed()
         self._propose(state, state.any_expansion(self._surroundings.now_ms()))
+        if state.was_refused:
+            self._propose(state, state.settlement())
 
     def _propose(self, state: LeaderState, proposal: Proposal | None) -> None:
         if proposal is not None:

@@ -212,12 +212,15 @@ def _alter(
         isr=_new_isr(asked),
         recovering=asked.leader_recovery_state == 1,
     )
-    if record is not None:
-        records.append(record)
-        partition = changed(partition, record)
-        if record.leader not in (LEADER_UNCHANGED, node_id):
-            # The change ended a reassignment, and with it this leader's time.
-            return AlterPartitionResponsePartitionData(partition_index=index, error_code=ErrorCode.NEW_LEADER_ELECTED)
+    if record is None:
+        # It is so. The leader wants to be sure that nothing it asked for before is carried out later: that is of an
+        # earlier partition epoch then.
+        record = PartitionChangeRecord(partition_id=index, topic_id=topic.topic_id, isr=list(partition.isr))
+    records.append(record)
+    partition = changed(partition, record)
+    if record.leader not in (LEADER_UNCHANGED, node_id):
+        # The change ended a reassignment, and with it this leader's time.
+        return AlterPartitionResponsePartitionData(partition_index=index, error_code=ErrorCode.NEW_LEADER_ELECTED)
     return AlterPartitionResponsePartitionData(
         partition_index=index,
         error_code=ErrorCode.NONE,

@@ -91,4 +91,5 @@ class ModelLog:
         end = min(len(self.records), len(other))
         while offset < end and self.records[offset] == other[offset]:
             offset += 1
-        return offset
+        # After an unclean election there may be less than this log has deleted.
+        return min(offset, len(other))

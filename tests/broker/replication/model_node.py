@@ -188,8 +188,11 @@ class Node:
         changed = [node_id for node_id, state in after.items() if before.get(node_id) != state]
         if changed:
             for replica in self.replicas.values():
-                if replica.leader is not None and replica.leader.brokers_changed(changed, self.cluster.now_ms):
+                if replica.leader is None:
+                    continue
+                if replica.leader.brokers_changed(changed, self.cluster.now_ms):
                     self._moved(replica)
+                self._settle(replica)
 
     def _need(self, min_isr: int) -> None:
         self.min_isr = min_isr
@@ -450,7 +453,15 @@ class Node:
             replica = self.replicas.get(topic_id)
             if replica is not None:
                 self._moved(replica)
+                if replica.leader is not None and replica.leader.was_refused:
+                    self._settle(replica)
         self.ask_controller()
+
+    def _settle(self, replica: Replica) -> None:
+        leader = replica.leader
+        proposal = None if leader is None else leader.settlement()
+        if leader is not None and proposal is not None:
+            self.propose(replica, leader, proposal)
 
     def tick(self) -> None:
         """Time has passed."""
@@ -462,6 +473,7 @@ class Node:
                 proposal = leader.shrinkage(self.cluster.now_ms)
                 if proposal is not None:
                     self.propose(replica, leader, proposal)
+                self._settle(replica)
 
 
 def term_of(state: PartitionImage) -> Term:

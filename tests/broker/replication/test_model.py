@@ -23,6 +23,13 @@ def test_a_follower_that_ends_where_the_leaders_log_begins_comes_in_with_the_sam
     run(seed)
 
 
+@pytest.mark.parametrize("seed", [1080762, 1078087])
+def test_what_failed_once_does_not_fail_again(seed: int) -> None:
+    """A late proposal that let one in whom the leader did not wait for any more; the model itself, which took records
+    that are deleted for committed ones."""
+    run(seed)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "mutation", [mutation for mutation in MUTATIONS if mutation.seeds <= _QUICK], ids=lambda mutation: mutation.name

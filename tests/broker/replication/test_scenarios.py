@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.broker.replication.model_cluster import Cluster
 from tests.broker.replication.model_log import ModelLog, Record
-from tests.broker.replication.model_node import LAG_MS, PARTITION, Fetch, Message, Node, ViolationError
+from tests.broker.replication.model_node import CONTROLLER, LAG_MS, PARTITION, Fetch, Message, Node, ViolationError
 
 from headrace.broker.replication.follower import Act, Answer, Position, out_of_range, position, step
 from headrace.error_codes import ErrorCode
@@ -199,6 +199,34 @@ def test_a_refusal_of_an_ineligible_replica_brings_back_the_committed_state_kip_
     cluster.spread_metadata()
     copy_all(cluster, second)
     assert is_acknowledged(cluster, 1)
+
+
+def test_a_late_proposal_lets_nobody_in_whom_the_leader_does_not_wait_for_any_more() -> None:
+    """It was sent twice: the second was refused while the follower was fenced, the first arrives when it is not."""
+    cluster = calm()
+    leader, follower, other = by_role(cluster)
+    topic_id = cluster.topic_id
+    for node in (follower, other):
+        cluster.fence(node.id)
+    cluster.spread_metadata()
+    assert cluster.partition.isr == (leader.id,)
+    cluster.unfence(follower.id)
+    cluster.spread_metadata()
+    follower.fetch(topic_id)
+    cluster.deliver(cluster.messages.pop(0))
+    first = next(message for message in cluster.messages if message.target == CONTROLLER)
+    cluster.messages.clear()
+    leader.alter_timed_out()
+    cluster.fence(follower.id)
+    deliver_all(cluster)
+    cluster.spread_metadata()
+    leader.produce(topic_id, 1)
+    cluster.unfence(follower.id)
+    cluster.deliver(first)
+    deliver_all(cluster)
+    cluster.spread_metadata()
+    cluster.check()
+    assert is_acknowledged(cluster, 1) == (follower.id not in cluster.partition.isr)
 
 
 def test_a_replica_from_a_former_life_does_not_come_in_kip_903() -> None:

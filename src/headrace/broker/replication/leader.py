@@ -103,6 +103,7 @@ class LeaderState:
         "pending",
         "progress",
         "term",
+        "was_refused",
     )
 
     def __init__(
@@ -136,7 +137,11 @@ class LeaderState:
         self.pending: Proposal | None = None
         #: The controller knows something newer: nothing is proposed before the metadata says what.
         self.is_overtaken = False
-        self._uncertain: frozenset[int] = frozenset()
+        #: Whom a proposal would add of which nobody knows whether it was carried out, or will be; and the broker
+        #: epochs that it named.
+        self._uncertain: dict[int, int] = {}
+        #: The controller's last answer was a refusal.
+        self.was_refused = False
         self.progress = {
             node_id: FollowerProgress(node_id, now_ms if node_id in term.isr else float("-inf"))
             for node_id in term.replicas
@@ -151,7 +156,7 @@ class LeaderState:
     @property
     def maximal_isr(self) -> frozenset[int]:
         """Every replica that is in sync, or may be before we hear of it."""
-        members = frozenset(self.term.isr) | self._uncertain
+        members = frozenset(self.term.isr).union(self._uncertain)
         return members if self.pending is None else members | frozenset(self.pending.isr)
 
     @property
@@ -270,6 +275,17 @@ class LeaderState:
         ]
         return None if len(left) == len(self.term.isr) else self._propose(left)
 
+    def settlement(self) -> Proposal | None:
+        """A proposal of what is in effect, when it is not known who else may come in.
+
+        What was proposed before, and is still on its way, can no longer be carried out in the partition epoch that it
+        begins: only then those whom that would add need not be waited for.
+        """
+        if self.pending is not None or self.is_overtaken or not self._uncertain:
+            return None
+        self.was_refused = False
+        return self._propose(self.term.isr)
+
     def _propose(self, isr: Sequence[int]) -> Proposal:
         self.pending = Proposal(
             self.term.leader_epoch,
@@ -291,7 +307,8 @@ class LeaderState:
         """Nobody knows whether a proposal was carried out: until then, those it would add are waited for."""
         if proposal is not self.pending:
             return Sent.DONE
-        self._uncertain |= frozenset(proposal.isr) - frozenset(self.term.isr)
+        named = zip(proposal.isr, proposal.broker_epochs)
+        self._uncertain |= {node_id: epoch for node_id, epoch in named if node_id not in self.term.isr}
         return Sent.AGAIN
 
     def refused(self, proposal: Proposal, error: ErrorCode, now_ms: float) -> Sent:
@@ -300,6 +317,7 @@ class LeaderState:
             return Sent.DONE
         if error in _REFUSALS:
             self.pending = None
+            self.was_refused = True
             self._forget_uncertain()
             self._find_limiting()
             self._advance(now_ms)
@@ -311,8 +329,14 @@ class LeaderState:
         return Sent.AGAIN
 
     def _forget_uncertain(self) -> None:
-        """Those who cannot be added now are not waited for."""
-        self._uncertain = frozenset(node_id for node_id in self._uncertain if self._is_eligible(self.progress[node_id]))
+        """Those who were registered anew cannot be added any more by what named their former life.
+
+        That they are fenced does not say so: they may come back in the same epoch, before a proposal arrives.
+        """
+        for node_id, epoch in list(self._uncertain.items()):
+            active = self._broker_epochs(node_id)
+            if active is not None and epoch not in (UNKNOWN, active):
+                del self._uncertain[node_id]
 
     def accepted(self, proposal: Proposal, term: Term, now_ms: float) -> bool:
         """The controller has carried a proposal out, and this is how the partition is then. Whether the mark moved."""
@@ -330,7 +354,7 @@ class LeaderState:
         if term.partition_epoch <= self.term.partition_epoch:
             return False
         # What was proposed for an earlier partition epoch can no longer be carried out.
-        self._uncertain = frozenset()
+        self._uncertain.clear()
         self.pending = None
         self.is_overtaken = False
         self._take_over(term, now_ms)
@@ -348,7 +372,7 @@ class LeaderState:
 
     def brokers_changed(self, changed: Iterable[int], now_ms: float) -> bool:
         """Brokers were fenced, came back or were registered anew. Whether the watermark has moved."""
-        if self._uncertain and not self._uncertain.isdisjoint(changed):
+        if self._uncertain and not self._uncertain.keys().isdisjoint(changed):
             self._forget_uncertain()
             self._find_limiting()
         return self._advance(now_ms)

@@ -70,7 +70,7 @@ def _legend(brokers: int) -> str:
     )
     return (
         f"Faults are red. Each partition has the colour of its leader: {swatches}and is grey while nobody leads. The "
-        "dark line in it is its watermark. Dots are log messages; point at anything to read more."
+        "dark line in it is its watermark. Dots are messages and moments; point at anything to read more."
     )
 
 
@@ -91,13 +91,12 @@ def _x(at_s: float, end_s: float) -> float:
 
 
 def _axis(end_s: float, height: int) -> Iterable[str]:
-    step_s = next((step for step in (1, 2, 5, 10, 20, 50, 100) if end_s / step <= 16), 200)
-    at_s = 0
-    while at_s <= end_s:
+    step_s = next((step for step in (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100) if end_s / step <= 16), 200)
+    for number in range(int(end_s / step_s) + 1):
+        at_s = number * step_s
         x = _x(at_s, end_s)
         yield f'<line x1="{x:.1f}" x2="{x:.1f}" y1="0" y2="{height - 16}" stroke="#eee"/>'
-        yield f'<text x="{x:.1f}" y="{height - 4}" text-anchor="middle" fill="#666">{at_s} s</text>'
-        at_s += step_s
+        yield f'<text x="{x:.1f}" y="{height - 4}" text-anchor="middle" fill="#666">{at_s:.6g} s</text>'
 
 
 def _lanes(verdict: Verdict, lanes: list[str], end_s: float) -> Iterable[str]:
@@ -114,10 +113,13 @@ def _lanes(verdict: Verdict, lanes: list[str], end_s: float) -> Iterable[str]:
             yield f'<g><title>{title}</title><rect x="{x:.1f}" y="{y}" width="{width:.1f}" height="18" fill="#e15759"'
             text = fitting(span.text, width)
             yield f' opacity="0.75"/><text x="{x + 3:.1f}" y="{y + 13}" fill="#fff">{text}</text></g>'
+    begun = {(span.lane, span.start_s) for span in verdict.timeline.spans}
     for entry in verdict.timeline.entries:
-        if entry.kind in ("log", "controller", "failure") and entry.lane in places:
+        # What lasts has a bar; what happens in a moment has a dot.
+        is_shown = entry.kind in ("log", "controller", "failure", "fault") and (entry.lane, entry.at_s) not in begun
+        if is_shown and entry.lane in places:
             x, y = _x(entry.at_s, end_s), places[entry.lane] * _LANE + 13
-            colour = "#b30000" if entry.kind == "failure" else "#666"
+            colour = "#b30000" if entry.kind in ("failure", "fault") else "#666"
             title = html.escape(f"{entry.at_s:.3f} s: {entry.text}")
             yield f'<circle cx="{x:.1f}" cy="{y}" r="3" fill="{colour}"><title>{title}</title></circle>'
 

@@ -101,7 +101,7 @@ class Plan:
     def lines(self) -> list[str]:
         head = (
             f"seed {self.seed}: {self.brokers} brokers, min.insync.replicas={self.min_isr}, {self.partitions} "
-            f"partitions, {', '.join(self.workloads)}; {self.duration_s:.1f} s, "
+            f"partition{'' if self.partitions == 1 else 's'}, {', '.join(self.workloads)}; {self.duration_s:.1f} s, "
             f"{len(self.troubles)} fault{'' if len(self.troubles) == 1 else 's'}"
             f"{'' if self.pace == 1.0 else f', time-outs of {self.pace:.0%}'}"
         )

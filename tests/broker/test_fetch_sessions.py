@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import random
 
-from headrace.broker.fetch_sessions import EVICTABLE_AFTER_MS, FetchSession, FetchSessions, SessionPartition
+from headrace.broker.fetch_sessions import (
+    EVICTABLE_AFTER_MS,
+    FetchSession,
+    FetchSessions,
+    SessionPartition,
+    weight_of,
+)
 from headrace.errors import ErrorCode
 
 
@@ -48,3 +54,23 @@ def test_a_session_that_nobody_uses_makes_room_also_for_what_another_remembers()
     assert sessions.evictions == 1
     assert sessions.create(False, 3 * EVICTABLE_AFTER_MS, 101) is None
     assert len(sessions) == 1, "nobody makes room for what does not fit anyway"
+
+
+def test_names_that_no_topic_can_have_count_by_their_length() -> None:
+    """Three thousand of them are a hundred megabytes, which sessions would keep when their clients are gone."""
+    sessions = FetchSessions(10, random.Random(1), partitions_max=1000)
+    assert weight_of("t" * 249) == weight_of("\U0001f600" * 249) == 1
+    long = "x" * 32_000
+    assert weight_of(long) > 50
+    session = sessions.create(False, 0, weight_of(long))
+    assert session is not None
+    for index in range(10):
+        session.put((long, bytes(16), index), SessionPartition(long, bytes(16), index))
+        session.put((long, bytes(16), index), SessionPartition(long, bytes(16), index))  # the same again
+    assert sessions.has_room(session)
+    assert sessions.partition_count == 10 * weight_of(long)
+    for index in range(10):
+        session.drop((long, bytes(16), index))
+    assert sessions.has_room(session)
+    assert sessions.partition_count == 0
+    assert sessions.create(False, 0, 20 * weight_of(long)) is None

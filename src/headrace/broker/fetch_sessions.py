@@ -7,7 +7,8 @@ costs as much as there is news, however many partitions its session has.
 
 A full fetch opens one (epoch 0), later fetches name it with a rising epoch. When the cache is full, one that was not
 used for two minutes makes room; when there is none, the fetch is answered without a session. What all sessions together
-remember is bounded too, since a client may name any number of partitions, whether they exist or not.
+remember is bounded too, since a client may name any number of partitions, whether they exist or not, and by names of 32
+KB: such a name counts as many partitions.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from __future__ import annotations
 import random
 from collections import OrderedDict
 from dataclasses import dataclass, field
+from sys import getsizeof
 
 from headrace.broker.purgatory import Waiter, Watchers
 from headrace.errors import ErrorCode
@@ -26,6 +28,8 @@ NOT_TOLD = -1
 EVICTABLE_AFTER_MS = 120_000
 EPOCH_MAX = 2**31 - 1
 SESSION_PARTITION_BYTES = 600
+# Names of topics are shorter, whatever they are made of.
+LONG_NAME_BYTES = 1200
 # Over all sessions; each takes some 600 bytes. A thousand consumers of a thousand partitions each fit.
 PARTITIONS_MAX = 1_000_000
 
@@ -105,10 +109,14 @@ class FetchSession:
     waiter: Waiter | None = None
     counted: int = 0
     turns: int = 0
+    #: What long names count, besides the partitions that have them.
+    name_weight: int = 0
 
     def put(self, key: PartitionKey, wanted: SessionPartition) -> None:
         """Add a partition, or take over what is wanted of it now; it is looked at with the next fetch."""
         known = self.partitions.get(key)
+        if known is None:
+            self.name_weight += weight_of(wanted.topic) - 1
         wanted.kept = Kept(key, self.next_turn()) if known is None else known.kept
         self.partitions[key] = wanted
         self.changed[key] = None
@@ -119,6 +127,8 @@ class FetchSession:
 
     def drop(self, key: PartitionKey) -> None:
         gone = self.partitions.pop(key, None)
+        if gone is not None:
+            self.name_weight -= weight_of(gone.topic) - 1
         if gone is not None and gone.kept is not None:
             _unwatch(gone.kept)
         self.changed.pop(key, None)
@@ -132,6 +142,11 @@ class FetchSession:
         for wanted in self.partitions.values():
             if wanted.kept is not None:
                 _unwatch(wanted.kept)
+
+
+def weight_of(topic: str) -> int:
+    """How many partitions one of a topic counts as: more than one where nothing can be called like that."""
+    return 1 + getsizeof(topic) // LONG_NAME_BYTES * LONG_NAME_BYTES // SESSION_PARTITION_BYTES
 
 
 def _unwatch(kept: Kept) -> None:
@@ -171,8 +186,9 @@ class FetchSessions:
 
     def has_room(self, session: FetchSession) -> bool:
         """Count what a session remembers now; False when that is too much, upon which it is forgotten."""
-        self.partition_count += len(session.partitions) - session.counted
-        session.counted = len(session.partitions)
+        weight = len(session.partitions) + session.name_weight
+        self.partition_count += weight - session.counted
+        session.counted = weight
         if self.partition_count <= self._partitions_max:
             return True
         self.remove(session.session_id)

@@ -36,6 +36,7 @@ from headrace.broker.fetch_sessions import (
     PartitionKey,
     SessionPartition,
     next_epoch,
+    weight_of,
 )
 from headrace.broker.leaders import addresses, leader_and_epoch, not_here
 from headrace.broker.leadership import NO_LEADER_EPOCH, Isolation
@@ -524,7 +525,8 @@ class Fetching:
         session, session_id = self.session, NO_SESSION
         if self.opens_session:
             sessions = self.broker.fetch_sessions
-            session = sessions.create(self.by_id, self.broker.runtime.clock.now_ms(), len(self.wanted))
+            weight = sum(weight_of(wanted.topic) for wanted in self.wanted)
+            session = sessions.create(self.by_id, self.broker.runtime.clock.now_ms(), weight)
             if session is not None:
                 for wanted in self.wanted:
                     session.put(("" if self.by_id else wanted.topic, wanted.topic_id, wanted.partition), wanted)

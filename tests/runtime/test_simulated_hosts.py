@@ -18,6 +18,7 @@ from headrace.runtime.simulated import (
     HostDiedError,
     NetworkModel,
     SimulatedCrash,
+    Simulation,
     SimulationFailedError,
     run_simulation,
     run_twice,
@@ -531,3 +532,18 @@ def test_a_lone_runtime_serves_code_that_needs_no_loop():
 
 def test_a_simulated_crash_cannot_be_handled_by_accident():
     assert not issubclass(SimulatedCrash, Exception)
+
+
+def test_what_went_wrong_first_is_told_though_others_do_not_end_after_it() -> None:
+    async def never_end() -> None:
+        while True:
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.sleep(1.0)
+
+    async def main(simulation: Simulation) -> None:
+        simulation.host("one").start(never_end())
+        await asyncio.sleep(2.0)
+        raise LookupError("the first")
+
+    with pytest.raises(LookupError, match="the first"):
+        run_simulation(main, 1)

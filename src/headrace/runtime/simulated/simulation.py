@@ -203,7 +203,11 @@ class Simulation:
             except SimulationStuckError:
                 raise
             except BaseException:
-                self._cancel_rest()
+                try:
+                    self._cancel_rest()
+                except SimulationStuckError:
+                    # What went wrong first says more than that others do not end after it.
+                    self.loop.abandon()
                 raise
             self._cancel_rest()
             return value

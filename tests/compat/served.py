@@ -50,8 +50,8 @@ def counting() -> Iterator[Served]:
         served.note(context.client_id, context.api_key, context.api_version)
         return encode(pipeline, context, response, done)
 
-    def at_once_and_note(pipeline: RequestPipeline, connection: Any, frame: memoryview) -> Any:
-        found = at_once(pipeline, connection, frame)
+    def at_once_and_note(pipeline: RequestPipeline, connection: Any, frame: memoryview, *, may_put_off: bool) -> Any:
+        found = at_once(pipeline, connection, frame, may_put_off=may_put_off)
         if found is not None:
             route, _ = found
             served.note(read_request_header(frame)[2], route.handler.api_key, route.api_version)

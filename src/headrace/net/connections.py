@@ -75,9 +75,6 @@ class NodeState:
 class Connections(ABC):
     """One connection per key: a node's id, or a number that `node` resolves to one for a second connection to it."""
 
-    finds_out = True
-    """Whether a client that nobody ever answered finds out if TLS or a login is wanted, and then gives up."""
-
     def __init__(
         self,
         settings: ConnectionSettings,
@@ -308,7 +305,7 @@ class Connections(ABC):
             return None
         setup_ms = self.settings.setup_backoff.wait_ms(state.failures, self.rng)
         tls = self.settings.security.tls
-        is_question = self.finds_out and state.unanswered == _UNANSWERED_MAX and not self._was_answered
+        is_question = state.unanswered == _UNANSWERED_MAX and not self._was_answered
         if is_question:
             tls = asking_context() if tls is None else None
         connection = Connection(
@@ -444,8 +441,7 @@ class Connections(ABC):
         if not is_unanswered:
             return error
         state.unanswered += 1
-        gives_up = self.finds_out and state.unanswered > _UNANSWERED_MAX and not self._was_answered
-        if connection.state is ConnectionState.READY and gives_up:
+        if connection.state is ConnectionState.READY and state.unanswered > _UNANSWERED_MAX and not self._was_answered:
             protocol = "SASL_PLAINTEXT" if security.tls is None else "SASL_SSL"
             return IllegalSaslStateError(
                 f"{node} answers nobody who does not log in: set security.protocol to {protocol}, sasl.mechanism, "

@@ -200,7 +200,7 @@ def test_names_ports_and_tls_are_checked():
         with pytest.raises(ConnectFailedError, match="Connection refused"):
             await dial(a, "localhost", 1)
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        with pytest.raises(ConnectFailedError, match="TLS is not simulated"):
+        with pytest.raises(ValueError, match="TLS is not simulated"):
             await a.runtime.network.connect(Recorder, "b", 1, ssl=context, timeout_s=1)
 
     run_simulation(main, 1)

@@ -6,7 +6,6 @@ tells `closed`. Everything else is decided here.
 
 from __future__ import annotations
 
-import ssl
 import struct
 from collections import deque
 from collections.abc import Callable
@@ -132,8 +131,6 @@ class Connection:
         key: int | None = None,
         authenticate: Authenticate | None = None,
         renewal_spread: float = 0.0,
-        tls: ssl.SSLContext | None = None,
-        is_question: bool = False,
     ) -> None:
         self.node = node
         self.key = node.id if key is None else key
@@ -154,10 +151,6 @@ class Connection:
         self._next_correlation_id = 0
         self._authenticate = authenticate
         self._renewal_spread = renewal_spread
-        self.tls = tls
-        """What the driver wraps the socket in."""
-        self.is_question = is_question
-        """Whether it is made only to find out if the broker speaks TLS there (with it), or does not (without)."""
         self._flow: Flow | None = None
         self._authenticate_at = _FOREVER
 

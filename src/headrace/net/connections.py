@@ -16,12 +16,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from headrace.errors import HeadraceError, IllegalSaslStateError, KafkaError, NetworkError, RequestTimedOutError
+from headrace.errors import HeadraceError, KafkaError, NetworkError, RequestTimedOutError
 from headrace.net.authentication import REFUSALS
 from headrace.net.connection import SETTING_UP, Call, Connection, ConnectionState, Frame, OnDone, lost
 from headrace.net.node import Node
 from headrace.net.settings import ConnectionSettings
-from headrace.net.tls import asking_context, has_no_tls, needs_tls, refusal, speaks_tls
+from headrace.net.tls import refusal
 from headrace.protocol.wire import MalformedMessageError
 from headrace.records.buffers import SHARED
 from headrace.runtime import Clock
@@ -33,8 +33,6 @@ _UNENCODABLE = (struct.error, TypeError, ValueError, AttributeError, OverflowErr
 _TICK_S_MAX = 60.0
 _WARN_AGAIN_S = 60.0
 _CLOSED_BY_PEER = (errno.ECONNRESET, errno.EPIPE)
-_UNANSWERED_MAX = 2
-"""How often a broker may close a connection before it answers: a proxy in front of one that starts does, too."""
 _KEPT_BYTES = 32 * 1024 * 1024
 """How much of the shared buffers stays for other clients, and for the next, when one is closed."""
 
@@ -68,8 +66,6 @@ class NodeState:
     connection: Connection | None = None
     waiting: list[Call] = field(default_factory=list)
     last_error: HeadraceError | None = None
-    unanswered: int = 0
-    """How often it closed a connection before it answered anything."""
 
 
 class Connections(ABC):
@@ -95,8 +91,6 @@ class Connections(ABC):
         self._open: dict[Call, None] = {}
         """Calls without an answer, in the order in which they were made."""
         self._nodes: dict[int, NodeState] = {}
-        self._was_answered = False
-        """Whether any broker ever answered what this client is for."""
         self._warned_at: dict[tuple[str, int], float] = {}
         """When it was last said of an address that it cannot be reached."""
 
@@ -304,10 +298,6 @@ class Connections(ABC):
             self._fail_waiting(state, NetworkError(f"node {key} has left the cluster"))
             return None
         setup_ms = self.settings.setup_backoff.wait_ms(state.failures, self.rng)
-        tls = self.settings.security.tls
-        is_question = state.unanswered == _UNANSWERED_MAX and not self._was_answered
-        if is_question:
-            tls = asking_context() if tls is None else None
         connection = Connection(
             node,
             self.settings.client_id or None,
@@ -316,8 +306,6 @@ class Connections(ABC):
             key=key,
             authenticate=self.settings.security.authenticate,
             renewal_spread=self.rng.random() if self.settings.security.authenticate is not None else 0.0,
-            tls=tls,
-            is_question=is_question,
         )
         state.connection = connection
         self.transport.open_connection(connection)
@@ -327,11 +315,8 @@ class Connections(ABC):
 
     def connected(self, connection: Connection) -> None:
         was_moving, self.is_moving = self.is_moving, True
-        if connection.is_question and connection.tls is not None:
-            self._drop(connection, needs_tls(connection.node), self.clock.monotonic())
-        else:
-            connection.connected(self.clock.monotonic(), self.settings.request_timeout_ms)
-            self.transport.flush_connection(connection)
+        connection.connected(self.clock.monotonic(), self.settings.request_timeout_ms)
+        self.transport.flush_connection(connection)
         self.is_moving = was_moving
 
     def received(self, connection: Connection, frame: memoryview) -> None:
@@ -351,9 +336,6 @@ class Connections(ABC):
         except (MalformedMessageError, HeadraceError) as error:
             self._drop(connection, error, now)
             return
-        if connection.is_question:
-            self._drop(connection, has_no_tls(connection.node), now)
-            return
         if setting_up:
             if negotiating and connection.state is ConnectionState.AUTHENTICATING:
                 self._authenticate(connection, now)
@@ -364,8 +346,6 @@ class Connections(ABC):
                 self._warned_at.pop((connection.node.host, connection.node.port), None)
             self.transport.flush_connection(connection)
         elif call is not None:
-            if not self._was_answered:
-                self._was_answered = connection.has_answered
             call.finish(call.response, None)
         self._pump(connection.key, now)
         self._became_ready(now)
@@ -391,9 +371,7 @@ class Connections(ABC):
     def _drop(self, connection: Connection, error: BaseException | None, now: float, *, close: bool = True) -> None:
         self.failures += 1
         never_ready = connection.state in SETTING_UP
-        if connection.is_question:
-            error = speaks_tls(connection.node, error) or error
-        elif never_ready:
+        if never_ready:
             error = refusal(connection.node, error) or error
         error = self._hinted(connection, error)
         calls = connection.closed()
@@ -419,41 +397,23 @@ class Connections(ABC):
             calls = []
             self._fail_waiting(state, _unreachable(connection.node, error))
         for call in calls:
-            call.finish(None, failure if isinstance(failure, REFUSALS) else lost(call, connection.node, error))
+            call.finish(None, lost(call, connection.node, error))
         self._was_dropped(connection.key, failure, now)
 
     def _hinted(self, connection: Connection, error: BaseException | None) -> BaseException | None:
         """A broker that wants TLS or a login closes the connection of who comes without, and says nothing."""
-        node, state, security = connection.node, self._state(connection.key), self.settings.security
-        if connection.is_question:
-            is_unanswered = not isinstance(error, REFUSALS)
-        else:
-            # Who logs in and is let go meanwhile is told by what came of that.
-            setup = ConnectionState.NEGOTIATING if security.tls is None else ConnectionState.CONNECTING
-            is_unanswered = (
-                _was_closed(error)
-                and not connection.has_answered
-                and (
-                    connection.state is setup
-                    or (connection.state is ConnectionState.READY and security.authenticate is None)
-                )
-            )
-        if not is_unanswered:
-            return error
-        state.unanswered += 1
-        if connection.state is ConnectionState.READY and state.unanswered > _UNANSWERED_MAX and not self._was_answered:
-            protocol = "SASL_PLAINTEXT" if security.tls is None else "SASL_SSL"
-            return IllegalSaslStateError(
-                f"{node} answers nobody who does not log in: set security.protocol to {protocol}, sasl.mechanism, "
-                "sasl.username and sasl.password"
-            )
-        if security.tls is not None and connection.state is not ConnectionState.READY:
+        if isinstance(error, ssl.SSLEOFError) and connection.state in SETTING_UP:
             return NetworkError(
-                f"{node} closed the connection in the TLS handshake: it may not speak TLS there. Check the port, and "
-                "security.protocol"
+                f"{connection.node} closed the connection in the TLS handshake: it may not speak TLS there. Check the "
+                "port, and security.protocol"
             )
+        security = self.settings.security
+        is_closed = error is None or (isinstance(error, OSError) and error.errno in _CLOSED_BY_PEER)
+        is_plain = security.tls is None and security.authenticate is None
+        if not is_closed or not is_plain or connection.has_answered or connection.state is ConnectionState.CONNECTING:
+            return error
         return NetworkError(
-            f"{node} closed the connection before it answered anything. If it wants TLS or a login, set "
+            f"{connection.node} closed the connection before it answered anything. If it wants TLS or a login, set "
             "security.protocol (SSL, SASL_SSL, SASL_PLAINTEXT)"
         )
 
@@ -581,16 +541,3 @@ def _unreachable(node: Node, error: BaseException | None) -> HeadraceError:
     if isinstance(error, REFUSALS):
         return error
     return NetworkError(f"{node} cannot be reached: {error}")
-
-
-def _was_closed(error: BaseException | None) -> bool:
-    """Whether the other end closed the connection, by whatever way a driver hears of it."""
-    if error is None:
-        return True
-    while error is not None:
-        if isinstance(error, ssl.SSLEOFError) or (isinstance(error, OSError) and error.errno in _CLOSED_BY_PEER):
-            return True
-        if isinstance(error, (ConnectionResetError, BrokenPipeError)):
-            return True
-        error = error.__cause__
-    return False

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import errno
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
@@ -40,8 +39,7 @@ class _Protocol(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._connection.state is not ConnectionState.CLOSED:
-            error = exc or OSError(errno.ECONNRESET, "the broker closed the connection")
-            self._driver.core.disconnected(self._connection, error)
+            self._driver.core.disconnected(self._connection, exc or OSError("the broker closed the connection"))
             self._driver.schedule()
 
 
@@ -54,6 +52,7 @@ class LoopDriver(Generic[Core]):
     def __init__(self, make_core: Callable[[Transport], Core], runtime: Runtime) -> None:
         self.core = make_core(self)
         self._runtime = runtime
+        self._tls = self.core.settings.security.tls
         self._loop: asyncio.AbstractEventLoop | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = float("inf")
@@ -129,7 +128,7 @@ class LoopDriver(Generic[Core]):
                 lambda: _Protocol(self, connection),
                 node.host,
                 node.port,
-                ssl=connection.tls,
+                ssl=self._tls,
                 server_hostname=node.host,
                 timeout_s=timeout_s,
             )
@@ -143,12 +142,6 @@ class LoopDriver(Generic[Core]):
             transport.abort()
             return
         connection.driver = transport
-        if connection.is_question and connection.tls is not None and transport.get_extra_info("ssl_object") is None:
-            # A network that has no TLS at all, as in simulations.
-            transport.abort()
-            self.core.disconnected(connection, None)
-            self.schedule()
-            return
         self.core.connected(connection)
         self.schedule()
 

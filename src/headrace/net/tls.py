@@ -145,14 +145,6 @@ def _secret(given: Password | str) -> str:
     return given.value if isinstance(given, Password) else given
 
 
-def asking_context() -> ssl.SSLContext:
-    """To find out whether TLS is spoken somewhere: nobody is trusted, as nothing is said."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname = False
-    context.verify_mode = ssl.CERT_NONE
-    return context
-
-
 # --- handshakes that failed -------------------------------------------------------------------------------------------
 
 
@@ -174,35 +166,13 @@ def refusal(node: Node, error: BaseException | None) -> TlsRefusedError | None:
         )
     reason = error.reason or str(error)
     if reason in _NOT_TLS:
-        return has_no_tls(node, f" ({reason})")
+        return TlsRefusedError(f"{node} does not speak TLS there ({reason}): check the port, and security.protocol")
     if "ALERT" in reason:
         return TlsRefusedError(
             f"{node} ended the TLS handshake ({reason}): it may want a client's certificate that it trusts "
             "(ssl.keystore.location, or ssl.certificate.location and ssl.key.location)"
         )
     return TlsRefusedError(f"TLS with {node} cannot be set up: {reason}")
-
-
-def speaks_tls(node: Node, error: BaseException | None) -> TlsRefusedError | None:
-    """What is said to a client without TLS whose question whether it is spoken there ended so; None: it is not."""
-    while error is not None and not isinstance(error, ssl.SSLError):
-        error = error.__cause__
-    if error is None or isinstance(error, (ssl.SSLEOFError, ssl.SSLZeroReturnError)) or error.reason in _NOT_TLS:
-        return None
-    return needs_tls(node)
-
-
-def has_no_tls(node: Node, reason: str = "") -> TlsRefusedError:
-    return TlsRefusedError(
-        f"{node} does not speak TLS there{reason}: check the port, and security.protocol (PLAINTEXT, or SASL_PLAINTEXT)"
-    )
-
-
-def needs_tls(node: Node) -> TlsRefusedError:
-    return TlsRefusedError(
-        f"{node} speaks TLS, and this client does not: set security.protocol to SSL, or to SASL_SSL if there is a user "
-        "and a password (and ssl.truststore.location, unless a public authority signed its certificate)"
-    )
 
 
 def _reason(error: BaseException) -> str:

@@ -16,7 +16,6 @@ from headrace.net.sasl.plain import plain
 from headrace.net.sasl.scram import DIGESTS, scram
 
 MECHANISMS = ("PLAIN", *DIGESTS, "OAUTHBEARER")
-_KERBEROS = "GSSAPI"
 _CLIENT = "sasl.oauthbearer.client.credentials.client."
 _CALLBACK = "sasl.oauthbearer.token.callback"
 
@@ -25,11 +24,9 @@ def sasl_security(values: Mapping[str, Any]) -> tuple[Authenticate, Callable[[],
     """How connections authenticate, and what has to be done before each does, which may block."""
     mechanism = str(values["sasl.mechanism"]).upper()
     if mechanism not in MECHANISMS:
-        which = f"sasl.mechanism={mechanism} is not spoken here"
-        if mechanism == _KERBEROS:
-            # Kafka's default, which nobody may have asked for.
-            which = f"sasl.mechanism has to be set, as Kerberos (Kafka's default, {_KERBEROS}) is not spoken here"
-        raise ConfigError({"sasl.mechanism": f"{which}; there are {', '.join(MECHANISMS)}"})
+        raise ConfigError(
+            {"sasl.mechanism": f"sasl.mechanism={mechanism} is not spoken here; there are {', '.join(MECHANISMS)}"}
+        )
     options = _jaas_options(values, mechanism)
     if mechanism == "OAUTHBEARER":
         source = TokenSource(_provider(values, options))

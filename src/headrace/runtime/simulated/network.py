@@ -15,7 +15,6 @@ from headrace.runtime.interface import ProtocolT
 from headrace.runtime.simulated.loop import SimulatedLoop
 from headrace.runtime.simulated.transport import Pipe, Presence, SimulatedTransport
 
-_NO_TLS = "TLS is not simulated (its keys are random): use a plaintext listener in simulations"
 _OWN_NAMES = frozenset({None, "", "0.0.0.0", "::", "127.0.0.1", "::1", "localhost"})
 _EPHEMERAL_PORT_FIRST = 32_768
 #: After how long a kernel asks again for a connection that nobody answers; then after twice as long, and so on.
@@ -201,8 +200,7 @@ class SimulatedNetwork:
         backlog: int = 128,
         handshake_timeout_s: float = 10.0,
     ) -> SimulatedListener:
-        if ssl is not None:
-            raise ValueError(_NO_TLS)
+        _refuse_tls(ssl)
         if host not in _OWN_NAMES and host != self._host:
             raise ListenFailedError(f"listening on {host}:{port} failed: this host is {self._host!r}", host, port)
         port = port or self._fabric.free_port()
@@ -222,9 +220,7 @@ class SimulatedNetwork:
         server_hostname: str | None = None,
         timeout_s: float,
     ) -> tuple[asyncio.Transport, ProtocolT]:
-        if ssl is not None:
-            # As from a server that has none: clients ask for it where they are not answered.
-            raise ConnectFailedError(f"connecting to {host}:{port} failed: {_NO_TLS}", host, port)
+        _refuse_tls(ssl)
         target = self._host if host in _OWN_NAMES else host
         if not self._fabric.is_known(target):
             raise ConnectFailedError(f"connecting to {host}:{port} failed: Name or service not known", host, port)
@@ -265,3 +261,8 @@ class SimulatedNetwork:
 
 def _accept(server: SimulatedTransport, listener: SimulatedListener) -> None:
     server.begin(listener.factory())
+
+
+def _refuse_tls(ssl: ssl_module.SSLContext | None) -> None:
+    if ssl is not None:
+        raise ValueError("TLS is not simulated (its keys are random): use a plaintext listener in simulations")

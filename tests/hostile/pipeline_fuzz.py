@@ -69,7 +69,13 @@ INNOCENT_EVERY = 50
 INPUTS_PER_BROKER = 1_000
 NAMES = {"t": "t", "t2": "u", "u": "u", "g": "g", "x": "x", "m1": "m-1", "m2": "m-2", "m3": "m-3", "host": "broker"}
 NUMBERS = {"pid": 1, "pid2": 2, "node": 0, "port": 9092, "sid": 1, "e1": 1}
-OTHERS = {"cluster": "c", "node_text": "0", "tid": "AAAAAAAAAAAAAAAAAAAAAQ", "tid2": "AAAAAAAAAAAAAAAAAAAAAg"}
+OTHERS = {
+    "cluster": "c",
+    "dir": "/data",
+    "node_text": "0",
+    "tid": "AAAAAAAAAAAAAAAAAAAAAQ",
+    "tid2": "AAAAAAAAAAAAAAAAAAAAAg",
+}
 
 
 class Seed(NamedTuple):

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable
 
 from headrace.testing.simulated.runs import Verdict
-from headrace.testing.simulated.timeline import CLUSTER, STORE, Entry
+from headrace.testing.simulated.timeline import CLUSTER, STORE, Entry, Span
 
 _WIDTH = 1200
 _LEFT = 150
@@ -44,9 +44,11 @@ def page(verdict: Verdict) -> str:
     partitions = _led(timeline.entries)
     # A little more than there is: what happened last is to be seen.
     end_s = max(verdict.virtual_s, 0.001) * 1.03
-    height = _LANE * (len(lanes) + len(partitions) + 2)
-    drawing = [*_axis(end_s, height), *_lanes(verdict, lanes, end_s)]
-    drawing += _partitions(partitions, timeline.watermarks, len(lanes), end_s)
+    rows = stacked(timeline.spans)
+    tops, above = _tops(lanes, rows)
+    height = _LANE * (above + len(partitions) + 2)
+    drawing = [*_axis(end_s, height), *_lanes(verdict, tops, rows, end_s)]
+    drawing += _partitions(partitions, timeline.watermarks, above, end_s)
     if verdict.failure is not None:
         x = _x(verdict.virtual_s, end_s)
         drawing.append(
@@ -99,15 +101,36 @@ def _axis(end_s: float, height: int) -> Iterable[str]:
         yield f'<text x="{x:.1f}" y="{height - 4}" text-anchor="middle" fill="#666">{at_s:.6g} s</text>'
 
 
-def _lanes(verdict: Verdict, lanes: list[str], end_s: float) -> Iterable[str]:
-    places = {lane: place for place, lane in enumerate(lanes)}
+def stacked(spans: Iterable[Span]) -> dict[Span, int]:
+    """The row of each bar within its lane: those that overlap are below one another."""
+    ends: dict[str, list[float]] = {}
+    found: dict[Span, int] = {}
+    for span in sorted(spans, key=lambda span: span.start_s):
+        rows = ends.setdefault(span.lane, [])
+        row = next((number for number, end_s in enumerate(rows) if end_s <= span.start_s), len(rows))
+        rows[row : row + 1] = [span.end_s]
+        found[span] = row
+    return found
+
+
+def _tops(lanes: list[str], rows: dict[Span, int]) -> tuple[dict[str, int], int]:
+    """On which row of the drawing each lane begins, and how many they have together."""
+    tops: dict[str, int] = {}
+    total = 0
+    for lane in lanes:
+        tops[lane] = total
+        total += 1 + max((row for span, row in rows.items() if span.lane == lane), default=0)
+    return tops, total
+
+
+def _lanes(verdict: Verdict, places: dict[str, int], rows: dict[Span, int], end_s: float) -> Iterable[str]:
     for lane, place in places.items():
         y = place * _LANE
         yield f'<text x="4" y="{y + 17}">{html.escape(lane)}</text>'
         yield f'<line x1="{_LEFT}" x2="{_WIDTH - 10}" y1="{y + 13}" y2="{y + 13}" stroke="#bbb"/>'
     for span in verdict.timeline.spans:
         if span.lane in places:
-            x, y = _x(span.start_s, end_s), places[span.lane] * _LANE + 4
+            x, y = _x(span.start_s, end_s), (places[span.lane] + rows[span]) * _LANE + 4
             width = max(2.0, _x(span.end_s, end_s) - x)
             title = html.escape(f"{span.text} ({span.start_s:.2f} to {span.end_s:.2f} s)")
             yield f'<g><title>{title}</title><rect x="{x:.1f}" y="{y}" width="{width:.1f}" height="18" fill="#e15759"'

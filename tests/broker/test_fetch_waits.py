@@ -13,8 +13,8 @@ from tests.log import making
 
 from headrace.broker import fetching
 from headrace.broker.broker import Broker
-from headrace.broker.produce_at_once import MAGIC_AT
 from headrace.broker.partition import Partition
+from headrace.broker.produce_at_once import MAGIC_AT
 from headrace.broker.replicas import Replicas
 from headrace.errors import ErrorCode, NotLeaderOrFollowerError
 from headrace.log import Origin, WouldBlockError

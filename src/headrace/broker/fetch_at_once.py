@@ -25,6 +25,13 @@ if TYPE_CHECKING:
 _UNCOMMITTED, _COMMITTED = int(Isolation.READ_UNCOMMITTED), int(Isolation.READ_COMMITTED)
 
 
+def name_of(broker: Broker, topic: bytes, version: int) -> str:
+    """The topic that stands in a small request, by name or by id; nothing that any has, where none has that id."""
+    if version < TOPIC_IDS_SINCE_VERSION:
+        return str(topic[1:], "utf-8", "replace")
+    return broker.topic_name(topic) or ""
+
+
 def fetch_at_once(
     broker: Broker,
     frame: memoryview,
@@ -44,14 +51,7 @@ def fetch_at_once(
     if wanted is None:
         return None
     topic, wait_ms, bytes_min, bytes_max, isolation, index, leader_epoch, offset, partition_bytes_max = wanted
-    if version < TOPIC_IDS_SINCE_VERSION:
-        name = str(topic[1:], "utf-8", "replace")
-    else:
-        known = broker.topic_name(topic)
-        if known is None:
-            return None
-        name = known
-    partition = broker.replicas.partitions.get((name, index))
+    partition = broker.replicas.partitions.get((name_of(broker, topic, version), index))
     if partition is None or isolation not in (_UNCOMMITTED, _COMMITTED):
         return None
     bytes_max = min(bytes_max, broker.config.get_int("fetch.max.bytes"))

@@ -592,8 +592,7 @@ class Partition:
         if appended.duplicate:
             return
         self.watchers.on_append(nbytes)
-        if appended.rolled:
-            self._after_roll(appended)
+        self._after_roll(appended)
 
     def _after_roll(self, appended: Appended) -> None:
         if appended.rolled:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from headrace.broker.dispatch import PUT_OFF, PutOff
+from headrace.broker.fetch_at_once import name_of
 from headrace.broker.partition import Partition
 from headrace.cluster.topic_names import INTERNAL_TOPICS
 from headrace.errors import (
@@ -194,7 +195,7 @@ def produce_at_once(
     topic, acks, index, records = found
     if (acks != -1 and acks != 1) or len(records) < HEADER_BYTES or records[ATTRIBUTES_AT + 1] & TRANSACTIONAL_BIT:
         return None
-    name = _topic_name(broker, topic, version)
+    name = name_of(broker, topic, version)
     partition = broker.replicas.partitions.get((name, index))
     if partition is None or name in INTERNAL_TOPICS:
         return None
@@ -209,12 +210,6 @@ def produce_at_once(
     if appended is None:
         return None
     return small_produce_answer(correlation_id, topic, index, appended[0], appended[2], appended[3])
-
-
-def _topic_name(broker: Broker, topic: bytes, version: int) -> str:
-    if version < TOPIC_IDS_SINCE_VERSION:
-        return str(topic[1:], "utf-8", "replace")
-    return broker.topic_name(topic) or ""
 
 
 def _refusal(

@@ -15,6 +15,7 @@ from headrace.broker.produce_at_once import TOGETHER_MAX
 from headrace.error_codes import ErrorCode
 from headrace.log import Log
 from headrace.log.files import LogFile
+from headrace.net.frames import CHUNK_BYTES
 from headrace.protocol import codec
 from headrace.protocol.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
 from headrace.runtime import DiskError
@@ -130,6 +131,11 @@ def test_no_more_wait_than_are_written_together(monkeypatch: pytest.MonkeyPatch,
         assert writes == [TOGETHER_MAX]
         assert len([answer for answer in turn.end() if outcome(answer)[0] == 0]) == TOGETHER_MAX + 3
         assert writes == [TOGETHER_MAX, 3]
+        for connection, transport in turn.connections:
+            transport.written.clear()
+            turn.world.connection, turn.world.transport = connection, transport
+            turn.world.send((produce(raw.batch([b"next"])), VERSION))
+        assert len([answer for answer in turn.end() if outcome(answer)[0] == 0]) == TOGETHER_MAX + 3
 
     played(monkeypatch, scenario)
 
@@ -235,5 +241,28 @@ def test_a_client_that_is_gone_gets_no_answer_and_its_record_is_kept(monkeypatch
         turn.connections[0][0].abort("gone")
         assert turn.end()[0] is None
         assert outcome(turn.answer(turn.connections[1][1])) == (0, 3)
+
+    played(monkeypatch, scenario)
+
+
+def test_a_request_that_fills_its_buffer_is_not_overwritten_by_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who fills it is read again in the same turn."""
+
+    def scenario(turn: Turn) -> None:
+        room = CHUNK_BYTES - len(raw.frame(produce(raw.batch([bytes(15_000)])), VERSION)) + 15_000
+        first, second = produce(raw.batch([b"a" * room])), produce(raw.batch([b"b" * room]))
+        assert len(raw.frame(first, VERSION)) == CHUNK_BYTES
+        turn.send(first)
+        turn.world.send((second, VERSION))
+        turn.end()
+        transport = turn.connections[0][1]
+        length = int.from_bytes(transport.written[:4], "big") + 4
+        answers = [transport.written[4:length], transport.written[length + 4 :]]
+        found = [codec.decode_response(ProduceResponse, VERSION, memoryview(one))[1] for one in answers]
+        assert [outcome(answer) for answer in found] == [(0, 2), (0, 3)]
+        log = turn.world.broker.partition("t", 0).log
+        written = log.locate(2, 1 << 20, limit=4, at_least_one=True)
+        records = bytes(written.file.read(written.position, written.length))
+        assert records.count(b"a" * room) == records.count(b"b" * room) == 1
 
     played(monkeypatch, scenario)

@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 from headrace.broker.costly_requests import COSTLY_FROM_BYTES, SLOW_S, TURN_S, api_key_of
 from headrace.broker.dispatch import ANONYMOUS, PUT_OFF, CloseConnectionError, Pending, RequestContext
+from headrace.net.frames import CHUNK_BYTES, FrameReader, FrameRefusedError
 from headrace.net.frames import LENGTH_BYTES as FRAME_LENGTH_BYTES
-from headrace.net.frames import FrameReader, FrameRefusedError
 from headrace.net.outbox import Outbox, Part
 from headrace.protocol.wire import MalformedMessageError
 from headrace.runtime import DiskError, FileMissingError
@@ -87,6 +87,8 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._resting: asyncio.TimerHandle | None = None  # until then a client that sends too much is not heard
         self._reading_paused = False
         self._arriving_bytes = 0
+        #: A request lies in the reader's buffer until the turn ends.
+        self.is_put_off = False
         # Of transports that are read together with others.
         self._at_turn_end: Callable[[Callable[[], None]], bool] | None = None
         #: What its costly requests have cost of the loop's time; None before the first.
@@ -127,6 +129,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         self.acceptor.release(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:
+        assert not self.is_put_off, "the frame that waits for the end of the turn would be overwritten"
         buffer = self._reader.buffer()
         if self._arriving_bytes:
             self._count_arriving()
@@ -140,7 +143,8 @@ class ServerConnection(asyncio.BufferedProtocol):
             frame = self._reader.only_frame(nbytes)
             if frame is not None:
                 self.frame_began = now
-                if self._answer_at_once(frame, now, now, may_put_off=True):
+                # Who fills its buffer is read again in this turn, into the same place.
+                if self._answer_at_once(frame, now, now, may_put_off=nbytes < CHUNK_BYTES):
                     return
         self._take_in(nbytes, now, was_tried=frame is not None)
 
@@ -283,6 +287,7 @@ class ServerConnection(asyncio.BufferedProtocol):
 
     def answer_put_off(self, route: Route, answer: bytes | None, frame_bytes: int, now: float) -> None:
         """The turn ends: the answer to the request that was put off; None if it has to go the way of all others."""
+        self.is_put_off = False
         if self.is_lost:
             return
         if answer is None:

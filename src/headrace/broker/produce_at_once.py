@@ -103,6 +103,7 @@ class TurnAppends:
             self._groups[partition] = [waiting]
         else:
             return False
+        waiting.connection.is_put_off = True
         self._count += 1
         if self._count >= TOGETHER_MAX:
             self.finish()

@@ -37,6 +37,8 @@ SIZES = (100, 1_000)
 PARTITIONS = (10, 100, 1_000)
 ROUND_TRIPS = 1_000
 IDLE_S = 5.0
+#: Brokers with many new partitions collect their garbage once, some seconds after the last of them was made.
+RESTING_S = 12.0
 LITTLE_PER_S = 500  # records a second over all partitions, when little happens
 PARTITIONS_PER_TOPIC = 100
 STEADY = "steady"
@@ -214,7 +216,7 @@ class Many:
     def grow(self, partitions: int) -> None:
         self._make(partitions)
         cluster, note = self._cluster, self._measured.note
-        time.sleep(2.0)
+        time.sleep(RESTING_S)
         note(f"{partitions} × 3: memory MB, all three", cluster.memory_mb())
         note(f"{partitions} × 3: idle CPU %, a broker", self._cpu_percent(IDLE_S))
         note(f"{partitions} × 3: CPU % at {LITTLE_PER_S} records/s, a broker", self._with_little(partitions))

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from .sim import SmallSegmentsBroker
+
 
 @pytest.fixture
 def failures() -> Iterator[list[str]]:
@@ -22,3 +24,9 @@ def failures() -> Iterator[list[str]]:
     logger.addHandler(collector)
     yield found
     logger.removeHandler(collector)
+
+
+@pytest.fixture
+def large_segments(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that the first record does not roll one."""
+    monkeypatch.setattr(SmallSegmentsBroker, "segment_bytes", 1 << 20)

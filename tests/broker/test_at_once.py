@@ -34,15 +34,11 @@ from headrace.runtime import DiskError, OverloadedError
 
 from . import raw
 from .played import World, run
-from .sim import SmallSegmentsBroker
+
+pytestmark = pytest.mark.usefixtures("large_segments")
 
 NO_ID = bytes(16)
 Messages = list[tuple[Any, int]]
-
-
-@pytest.fixture(autouse=True)
-def room_for_the_first_record(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(SmallSegmentsBroker, "segment_bytes", 1 << 20)
 
 
 @pytest.fixture

@@ -15,14 +15,10 @@ from headrace.runtime.simulated import DiskFault
 
 from . import raw
 from .played import World, run
-from .sim import SmallSegmentsBroker
+
+pytestmark = pytest.mark.usefixtures("large_segments")
 
 METADATA_VERSION = 9
-
-
-@pytest.fixture(autouse=True)
-def room_for_an_answer_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(SmallSegmentsBroker, "segment_bytes", 1 << 20)
 
 
 WAITING = (raw.fetch_request("t", 0, 1, max_wait_ms=60_000), raw.FETCH_VERSION)

@@ -227,23 +227,31 @@ def test_a_change_costs_the_store_no_read_by_any_broker(monkeypatch: pytest.Monk
     run_several(main)
 
 
+async def topic_that_the_controller_makes_late(
+    cluster: SeveralBrokers, controller: int
+) -> tuple[asyncio.Event, asyncio.Future[ErrorCode]]:
+    """All others know the topic; what lets the controller make its own logs, and what was asked for it."""
+    replicas = cluster.running(controller).replicas
+    may_follow = asyncio.Event()
+    original = replicas.follow
+
+    async def held(changes: Any) -> None:
+        await may_follow.wait()
+        await original(changes)
+
+    replicas.follow = held  # type: ignore[method-assign]
+    creating = asyncio.ensure_future(create(cluster, controller, "slow"))
+    others = [broker for broker in cluster.alive if broker.node_id != controller]
+    await cluster.until(lambda: all("slow" in broker.image.topics for broker in others))
+    return may_follow, creating
+
+
 def test_a_change_comes_to_brokers_without_waiting_for_the_controllers_own_logs() -> None:
     """The controller may take long to make what it decided: others need not wait for that."""
 
     async def main(cluster: SeveralBrokers) -> None:
         controller = await controller_of(cluster)
-        replicas = cluster.running(controller).replicas
-        may_follow = asyncio.Event()
-        original = replicas.follow
-
-        async def held(changes: Any) -> None:
-            await may_follow.wait()
-            await original(changes)
-
-        replicas.follow = held  # type: ignore[method-assign]
-        creating = asyncio.ensure_future(create(cluster, controller, "slow"))
-        others = [broker for broker in cluster.alive if broker.node_id != controller]
-        await cluster.until(lambda: all("slow" in broker.image.topics for broker in others))
+        may_follow, creating = await topic_that_the_controller_makes_late(cluster, controller)
         assert not creating.done()
         may_follow.set()
         assert await creating == ErrorCode.NONE
@@ -365,18 +373,7 @@ def test_a_broker_goes_on_with_its_heartbeats_after_a_defect(monkeypatch: pytest
 def test_no_broker_is_ahead_of_the_controller_in_what_is_told_of_the_quorum() -> None:
     async def main(cluster: SeveralBrokers) -> None:
         controller = await controller_of(cluster)
-        replicas = cluster.running(controller).replicas
-        may_follow = asyncio.Event()
-        original = replicas.follow
-
-        async def held(changes: Any) -> None:
-            await may_follow.wait()
-            await original(changes)
-
-        replicas.follow = held  # type: ignore[method-assign]
-        creating = asyncio.ensure_future(create(cluster, controller, "slow"))
-        others = [broker for broker in cluster.alive if broker.node_id != controller]
-        await cluster.until(lambda: all("slow" in broker.image.topics for broker in others))
+        may_follow, creating = await topic_that_the_controller_makes_late(cluster, controller)
         await asyncio.sleep(1.0)  # until they have fetched from there
         asked = [QuorumTopic(topic_name=METADATA_TOPIC, partitions=[QuorumPartition(partition_index=0)])]
         other = Client(cluster.simulation, "another-client", f"broker-{controller}")

@@ -21,16 +21,12 @@ from headrace.protocol.messages.metadata import MetadataRequest, MetadataRequest
 
 from . import raw
 from .played import World, run
-from .sim import SmallSegmentsBroker
+
+pytestmark = pytest.mark.usefixtures("large_segments")
 
 METADATA_VERSION, API_VERSIONS_VERSION = 9, 2
 ASKING = (MetadataRequest(topics=None), METADATA_VERSION)
 WAITING = (raw.fetch_request("t", 0, 1, max_wait_ms=5_000), raw.FETCH_VERSION)
-
-
-@pytest.fixture(autouse=True)
-def room_for_the_first_record(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(SmallSegmentsBroker, "segment_bytes", 1 << 20)
 
 
 def answers(world: World, cls: type, version: int) -> list[Any]:

@@ -22,15 +22,11 @@ from headrace.runtime import DiskError
 
 from . import raw
 from .played import Transport, World, run
-from .sim import SmallSegmentsBroker
+
+pytestmark = pytest.mark.usefixtures("large_segments")
 
 VERSION = 12
 Ends = list[Callable[[], None]]
-
-
-@pytest.fixture(autouse=True)
-def room_for_the_first_record(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(SmallSegmentsBroker, "segment_bytes", 1 << 20)
 
 
 @pytest.fixture

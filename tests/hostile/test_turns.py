@@ -50,6 +50,19 @@ def on_a_loop(test: Callable[[], Coroutine[Any, Any, None]]) -> None:
     asyncio.run(asyncio.wait_for(test(), 60))
 
 
+class Begun:
+    """Requests that take so long, and in which order they were begun."""
+
+    def __init__(self) -> None:
+        self.costly = CostlyRequests(TimeUsed(Clock()))
+        self.order: list[str] = []
+
+    def begin(self, name: str, peer: Peer, seconds: float) -> None:
+        if self.costly.may_begin(peer, FRAME):  # type: ignore[arg-type]  # a part of a connection
+            self.order.append(name)
+            self.costly.took(peer, len(FRAME), 3, seconds)  # type: ignore[arg-type]  # as above
+
+
 # --- on the loop ------------------------------------------------------------------------------------------------------
 
 
@@ -91,14 +104,8 @@ def test_a_cheap_one_does_not_wait_for_costly_ones() -> None:
     """However many wait, and however new their connections are."""
 
     async def test() -> None:
-        costly = CostlyRequests(TimeUsed(Clock()))
-        order: list[str] = []
-
-        def begin(name: str, peer: Peer, seconds: float) -> None:
-            if costly.may_begin(peer, FRAME):  # type: ignore[arg-type]  # as above
-                order.append(name)
-                costly.took(peer, len(FRAME), 3, seconds)  # type: ignore[arg-type]  # as above
-
+        begun = Begun()
+        begin, order = begun.begin, begun.order
         for _ in range(300):
             peer = Peer()
             peer.resumed = lambda peer=peer: begin("costly", peer, 0.1)
@@ -118,14 +125,8 @@ def test_a_cheap_one_does_not_wait_for_costly_ones() -> None:
 
 def test_others_have_the_loop_for_a_while_after_one_that_took_long() -> None:
     async def test() -> None:
-        costly = CostlyRequests(TimeUsed(Clock()))
-        order: list[str] = []
-
-        def begin(name: str, peer: Peer, seconds: float) -> None:
-            if costly.may_begin(peer, FRAME):  # type: ignore[arg-type]  # as above
-                order.append(name)
-                costly.took(peer, len(FRAME), 3, seconds)  # type: ignore[arg-type]  # as above
-
+        begun = Begun()
+        begin, order = begun.begin, begun.order
         for _ in range(3):
             peer = Peer()
             peer.resumed = lambda peer=peer: begin("costly", peer, 0.1)

@@ -22,6 +22,12 @@ def batch_for(partition: int, *values: bytes, acks: int = -1) -> ProduceRequest:
     return raw.produce_request(TOPIC, partition, raw.batch(list(values)), acks=acks)
 
 
+def send_to_each(client: Any, partitions: int) -> list[tuple[ProduceRequest, int]]:
+    """A record to every partition, without waiting; the requests, and the numbers of their answers."""
+    requests = [batch_for(number, b"%d" % number) for number in range(partitions)]
+    return [(request, client.send(request, VERSION)) for request in requests]
+
+
 def cut(trio: Trio) -> None:
     """Followers send nothing that arrives at the leader, and are sent nothing."""
     trio.simulation.network.partition(["b1"], ["b2", "b3"])
@@ -93,10 +99,7 @@ def test_no_more_wait_than_there_is_room_for(monkeypatch: pytest.MonkeyPatch) ->
         await trio.create_topic(partitions=10)
         client = await trio.client(1)
         cut(trio)
-        sent = []
-        for number in range(10):
-            request = batch_for(number, b"%d" % number)
-            sent.append((request, client.send(request, VERSION)))
+        sent = send_to_each(client, 10)
 
         def written() -> int:
             return sum(trio.partition(1, index).log.end_offset for index in range(10))
@@ -140,10 +143,7 @@ def test_those_that_wait_are_given_up_with_their_connection_or_their_leader(is_l
         await trio.create_topic(partitions=5)
         client = await trio.client(1)
         cut(trio)
-        sent = []
-        for number in range(5):
-            request = batch_for(number, b"%d" % number)
-            sent.append((request, client.send(request, VERSION)))
+        sent = send_to_each(client, 5)
         await until(lambda: all(trio.partition(1, index).log.end_offset == 1 for index in range(5)))
         if is_leader_gone:
             await trio.fence(1)

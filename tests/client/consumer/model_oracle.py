@@ -156,9 +156,14 @@ class Oracle:
                 f"{name} begins at {offset} after a rebalance; committed and handed out were {starts}"
             )
 
+    def _expected(self, name: TopicPartition) -> int | None:
+        """What comes next, where that is known: not of a partition that was assigned anew in a call that was ended,
+        since the listener hears of that with the next poll."""
+        return None if self.owned is not None and name not in self.owned else self.next.get(name)
+
     def check_position(self, name: TopicPartition, position: int) -> None:
         """A position is what comes next; markers may lie before it."""
-        expected = self.next.get(name)
+        expected = self._expected(name)
         if expected is None or (expected <= position and self._is_gap(name, expected, position)):
             return
         # A log that was cut back may have had the position put anywhere before.
@@ -167,9 +172,7 @@ class Oracle:
 
     def check_committed(self, name: TopicPartition) -> None:
         """A commit of what was handed out has succeeded."""
-        if self.owned is not None and name not in self.owned:
-            return  # assigned anew in a call that was ended: its listener hears of it with the next poll
-        committed, expected = self.cluster.committed.get(name), self.next.get(name)
+        committed, expected = self.cluster.committed.get(name), self._expected(name)
         if expected is None or self.cluster.cuts[name] or name in self.cluster.resets:
             return
         if committed is None or committed < expected or not self._is_gap(name, expected, committed):

@@ -34,6 +34,7 @@ def test_nothing_is_lost_doubled_or_committed_too_early(driver: str) -> None:
     "seed",
     [
         pytest.param(62881, id="interrupted just before the listener is called"),
+        pytest.param(236805, id="asked for a position before the listener is called"),
         pytest.param(61606, id="a topic that was made anew and has nothing"),
     ],
 )

@@ -283,3 +283,139 @@ def test_a_length_of_one_byte_is_never_read_together_with_the_end_of_headers_bef
     batch = Batch(build_batch(rows))  # type: ignore[arg-type]  # as its tuples
     found = walk_records(batch)
     assert (found.left, found.is_misnumbered, found.refused_count) == (0, False, 0)
+
+
+def in_bytes(number: int, width: int) -> bytes:
+    """A number as a varint of so many bytes, however few it needs."""
+    return bytes(number >> 7 * place & 0x7F | (0x80 if place < width - 1 else 0) for place in range(width))
+
+
+class Style:
+    """How the numbers of neighbouring records are written: with more bytes than they need, and bits that are too many.
+
+    By place: the record's length, its timestamp, its offset, the lengths of key and value, the number of headers.
+    """
+
+    def __init__(self, rng: random.Random) -> None:
+        self._rng = rng
+        self._more = [rng.choice((0, 0, 0, 0, 1, 2, 3, 4)) for _ in range(6)]
+        self._beyond = [rng.choice((0, 0, 0, 1, 2, 6)) if rng.random() < 0.2 else 0 for _ in range(6)]
+        self._is_late = rng.random() < 0.1
+
+    def written(self, place: int, number: int, bits: int = 32) -> bytes:
+        zigzag = (number << 1 ^ number >> 63) & (1 << bits) - 1
+        width, width_max = max(1, -(-zigzag.bit_length() // 7)) + self._more[place], 5 if bits == 32 else 10
+        if self._rng.random() > 0.02:
+            width = min(width, width_max)
+        if self._beyond[place] or (self._is_late and place == 1):
+            width = max(width, width_max)
+        return in_bytes(zigzag | self._beyond[place] << bits, width)
+
+
+def oddly_written(rng: random.Random) -> tuple[bytes, int]:
+    """Records with numbers that are written in unusual ways, many in a row in the same one."""
+    out = bytearray()
+    index = 0
+    count = rng.choice((1, 3, 40, 150))
+    while index < count:
+        written = Style(rng).written
+        delta, key, value = rng.choice((0, 1, 5, 200, -7, 1 << 62)), rng.choice((-1, 0, 3)), rng.choice((-1, 0, 3, 70))
+        for _ in range(min(count - index, rng.choice((1, 17, 40)))):
+            place = index if rng.random() < 0.995 else index + 1
+            body = b"\0" + written(1, delta, 64) + written(2, place) + written(3, key) + bytes(max(key, 0))
+            body += written(4, value) + bytes(max(value, 0)) + written(5, 0)
+            out += written(0, len(body)) + body
+            index += 1
+    return bytes(out), count
+
+
+def numbers_of(raw: bytes, at: int, bits: int) -> tuple[int, int]:
+    """As Kafka reads a varint: of bytes that are too many the bits are lost, and there may be only so many."""
+    number = 0
+    for place in range(5 if bits == 32 else 10):
+        byte = raw[at + place]
+        number |= (byte & 0x7F) << 7 * place
+        if byte < 0x80:
+            number &= (1 << bits) - 1
+            return number >> 1 ^ -(number & 1), at + place + 1
+    raise IndexError
+
+
+def plainly(raw: bytes, count: int, rules: Rules) -> object:
+    """One record after the other, one field after the other."""
+    at, greatest, refused, is_misnumbered = 0, -1, 0, False
+    try:
+        for place in range(count):
+            size, at = numbers_of(raw, at, 32)
+            end = at + size
+            delta, at = numbers_of(raw, at + 1, 64)
+            number, at = numbers_of(raw, at, 32)
+            key, at = numbers_of(raw, at, 32)
+            value, at = numbers_of(raw, at + max(key, 0), 32)
+            headers, at = numbers_of(raw, at + max(value, 0), 32)
+            if headers or at != end:
+                return "invalid"
+            timestamp = (NOW_MS + delta + (1 << 63)) % (1 << 64) - (1 << 63)
+            greatest = max(greatest, timestamp)
+            is_misnumbered |= number != place
+            refused += (key < 0 and rules.needs_key) or (
+                timestamp != -1 and not rules.timestamp_min <= timestamp <= rules.timestamp_max
+            )
+    except IndexError:
+        return "invalid"
+    return (greatest, refused, is_misnumbered) if at == len(raw) else "invalid"
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_numbers_of_more_bytes_than_they_need_are_read_alike_everywhere(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Many at a time, one by one, and in pieces: as somebody would who knows only the format, and as whoever reads."""
+    rng = random.Random(seed)
+    outcomes = set()
+    for _ in range(30):
+        payload, count = oddly_written(rng)
+        rules = Rules(NOW_MS - rng.choice((0, 10, 1 << 62)), NOW_MS + rng.choice((2, 1 << 63)), rng.random() < 0.3)
+        expected = plainly(payload, count, rules)
+        for codec in (Codec.NONE, Codec.ZSTD, Codec.GZIP):
+            piece_bytes = rng.choice((7, 50, 1000, MIB))
+            monkeypatch.setattr("headrace.records.compression.PIECE_BYTES", piece_bytes)
+            monkeypatch.setattr(walk, "PIECE_BYTES", piece_bytes)
+            batch = rebuilt(Batch(build_batch([(NOW_MS, None, b"", ())], codec=codec)), payload, codec, count)
+            try:
+                found = walk_records(batch, rules)
+                assert (found.greatest, found.refused_count, found.is_misnumbered) == expected
+            except MalformedRecordError:
+                assert expected == "invalid"
+            assert (judged(batch) == "invalid") == (expected == "invalid")
+        outcomes.add(expected == "invalid")
+    assert False in outcomes
+
+
+@pytest.mark.parametrize("width", [3, 4, 5])
+def test_offsets_of_many_bytes_cost_no_more_than_others(width: int) -> None:
+    """To compare all the bytes of many offsets of five, 128 MiB of others would have to be made, again and again."""
+    bodies = [b"\0\0" + in_bytes(2 * index, width) + b"\x01\x02v\0" for index in range(20)]
+    payload = b"".join(bytes((2 * len(body),)) + body for body in bodies)
+    batch = rebuilt(Batch(build_batch([(NOW_MS, None, b"", ())])), payload, Codec.NONE, 20)
+    tracemalloc.start()
+    try:
+        found = walk_records(batch)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert (found.left, found.is_misnumbered, found.greatest) == (0, False, NOW_MS)
+    assert peak < MIB
+
+
+def test_a_long_record_that_nobody_could_read_is_refused() -> None:
+    """Its key's length takes six bytes, of which whoever reads takes five; before it is all there, and after."""
+    for value_bytes in (100, 3 * MIB):
+        length = in_bytes(2 * value_bytes, 4)
+        body = b"\0\0\0" + in_bytes(1, 6) + length + bytes(value_bytes) + b"\0"
+        payload = in_bytes(2 * len(body), 4) + body
+        for codec in CODECS:
+            batch = rebuilt(Batch(build_batch([(NOW_MS, None, b"", ())], codec=codec)), payload, codec, 1)
+            assert judged(batch) == "invalid"
+            with pytest.raises(MalformedRecordError):
+                walk_records(batch)

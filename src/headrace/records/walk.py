@@ -12,7 +12,7 @@ way is looked at byte by byte.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from headrace.protocol.wire import uvarint
@@ -36,6 +36,7 @@ _VARIED_MAX = 1024
 _COPIED_BELOW_BYTES = 4096
 _ZIGZAG = tuple(number >> 1 ^ -(number & 1) for number in range(0x80))
 _HIGH_BYTES = bytes(range(0x80, 0x100))
+_NUMBER_BYTES_MAX = 10
 # How the numbers from 0 on are written as zigzag varints, byte by byte, of one byte and of two; and how those of more
 # bytes begin, until it begins anew.
 _NUMBERED = {
@@ -46,8 +47,10 @@ _NUMBERED = {
     ),
 }
 _LOWEST_BYTES = _NUMBERED[2][0][:64]
-# Where the varint of an offset delta gets another byte.
-_WIDER_AT = (1 << 6, 1 << 13, 1 << 20, 1 << 27, 1 << 62)
+# Where the varint of an offset delta gets another byte. More than three are only in batches that nobody takes, or where
+# a number is written with more bytes than it needs.
+_WIDER_AT = (1 << 6, 1 << 13, 1 << 20)
+_UINT64_MAX = (1 << 64) - 1
 
 
 class Rules(NamedTuple):
@@ -308,7 +311,10 @@ class Walk:
         if width == 1:
             deltas = {_ZIGZAG[byte] for byte in set(parts[0])}
         else:
-            numbers = {sum((byte & 0x7F) << 7 * place for place, byte in enumerate(some)) for some in set(zip(*parts))}
+            numbers = {
+                sum((byte & 0x7F) << 7 * place for place, byte in enumerate(some)) & _UINT64_MAX
+                for some in set(zip(*parts))
+            }
             deltas = {number >> 1 ^ -(number & 1) for number in numbers}
         stamps = {to_int64(self._base + delta) for delta in deltas}
         stamps.discard(NO_TIMESTAMP)
@@ -344,7 +350,7 @@ def _numbered(first: int, count: int, width: int) -> list[bytes]:
 def _shape(raw: bytes, at: int, index: int) -> tuple[int, list[int], int, int, int, int, bool] | None:
     """Of the record at a position, all relative to it: its size, where bytes are that others of its shape have too (but
     for the first), where its timestamp is and how wide, where its offset is and how wide, whether it has no key. None
-    when it is not whole, has headers, or another offset than its place."""
+    when it is not whole, has headers, or another offset than its place, or writes that in many bytes."""
     start, end = at, len(raw)
     try:
         size, at = _number_at(raw, at, end)
@@ -355,7 +361,7 @@ def _shape(raw: bytes, at: int, index: int) -> tuple[int, list[int], int, int, i
         stamp_at = at + 1
         delta_at = stamp_at + 1 if raw[stamp_at] < 0x80 else read_varlong(raw, stamp_at, stop)[1]
         delta, key_at = _number_at(raw, delta_at, stop)
-        if delta != index:
+        if delta != index or key_at - delta_at > len(_WIDER_AT):
             return None
         key_length, at = _number_at(raw, key_at, stop)
         fixed += range(key_at - start, at - start)
@@ -426,15 +432,15 @@ class _Pieces:
                 raise MalformedRecordError("the batch ends within a record")
         self.at = target - self._dropped
 
-    def number(self) -> int:
-        """A zigzag varint of up to ten bytes."""
-        while len(self.data) - self.at < 10 and self.more():
+    def number(self, read: Callable[[Buffer, int, int], tuple[int, int]] = read_varint) -> int:
+        """A zigzag varint, as it is read from elsewhere too: what nobody can read must not be taken."""
+        while len(self.data) - self.at < _NUMBER_BYTES_MAX and self.more():
             pass
-        some = bytes(self.data[self.at : self.at + 10])
+        some = bytes(self.data[self.at : self.at + _NUMBER_BYTES_MAX])
         try:
-            number, size = read_varlong(some, 0, len(some))
+            number, size = read(some, 0, len(some))
         except MalformedFieldError:
-            raise MalformedRecordError("the batch ends within a record") from None
+            raise MalformedRecordError("a number in it does not end, or the batch ends within a record") from None
         self.at += size
         return number
 
@@ -444,7 +450,7 @@ def _pass_long(walk: Walk, pieces: _Pieces) -> None:
     size = pieces.number()
     end = pieces.position + size
     pieces.skip(1)
-    delta = pieces.number()
+    delta = pieces.number(read_varlong)
     offset_delta = pieces.number()
     key_length = pieces.number()
     pieces.skip(key_length)

@@ -220,6 +220,43 @@ def test_a_client_that_does_not_read_is_left_behind_by_a_broker_that_stops(tmp_p
         assert connection._transport is None
 
 
+def test_an_answer_that_waits_for_the_disk_is_not_one_that_nobody_reads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who reads all that it is sent has never made anybody wait, and that may be long ago."""
+    entered, release = threading.Event(), threading.Event()
+
+    def not_in_memory(file: RealFile, *arguments: object) -> None:
+        return None
+
+    read = RealFile.read
+
+    def slow_read(file: RealFile, position: int, length: int) -> bytes:
+        if "/t-0/" in file.path:
+            entered.set()
+            assert release.wait(60)
+        return read(file, position, length)
+
+    with running(tmp_path) as kafka, RawClient(kafka.port) as client:
+        fill(client, "t", 1)
+        monkeypatch.setattr(RealFile, "read_into_nowait", not_in_memory)
+        monkeypatch.setattr(RealFile, "send_nowait", not_in_memory)
+        monkeypatch.setattr(RealFile, "read", slow_read)
+        connection = connection_of(kafka, client)
+        limit(kafka, stalled_s=0.1)
+        eventually(lambda: time.monotonic() - connection.last_written > 0.2)
+        request = raw.fetch_request("t", 0, 0, max_bytes=2 * MIB)
+        client.send(request, raw.FETCH_VERSION)
+        try:
+            assert entered.wait(60)
+            sweep(kafka)
+        finally:
+            release.set()
+        assert connection.close_reason is None
+        found = raw.fetched(client.receive(request, raw.FETCH_VERSION)[1])
+        assert len(found.records or b"") > MIB - 1024
+
+
 def test_many_cold_partitions_are_not_read_ahead_of_a_slow_reader(tmp_path: Path) -> None:
     """A fetch's small slices are read before it is answered, but only up to a bound over all of them."""
     read: list[int] = []

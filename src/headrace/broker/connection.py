@@ -562,7 +562,7 @@ class ServerConnection(asyncio.BufferedProtocol):
     @property
     def is_backed_up(self) -> bool:
         """Whether answers wait because the client does not read them."""
-        return self._outbox is not None and not self._outbox.is_empty
+        return self._outbox is not None and self._outbox.waits_for_peer
 
     # --- ending
 

@@ -100,6 +100,11 @@ class Outbox:
         return not self._parts and not self._paused
 
     @property
+    def waits_for_peer(self) -> bool:
+        """Whether the peer has to read before more can be sent. Otherwise it is the disk that is waited for, if any."""
+        return self._paused
+
+    @property
     def held_bytes(self) -> int:
         """The memory of what waits here and in the transport. What is still on disk takes none."""
         held = sum(len(part) for part in self._parts if not isinstance(part, FilePart))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import random
 from collections.abc import Sequence
 from typing import Any
@@ -150,6 +151,30 @@ def test_a_disk_that_fails_is_told_to_all_of_them(monkeypatch: pytest.MonkeyPatc
     assert all(isinstance(outcome, (DiskError, KafkaStorageError)) for outcome in outcomes), outcomes
     assert log.end_offset == 1
     assert log.failure is not None
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.EIO])
+def test_a_disk_that_cannot_be_asked_how_old_the_segment_is_is_told_to_all(
+    number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a log that was opened again that has to be read."""
+    host = make_host()
+    log = open_log(host)
+    log.append(batch(b"first"), EPOCH)
+    log.close()
+    log = open_log(host, clean=True)
+
+    def failing(self: LogFile, position: int, length: int) -> bytes:
+        raise DiskError("read", self.path, number)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LogFile, "read", failing)
+        outcomes = append_together(log, [batch(b"a"), batch(b"b")])
+    assert all(isinstance(outcome, (DiskError, KafkaStorageError)) for outcome in outcomes), outcomes
+    assert (log.end_offset, log.failure is None) == (1, number == errno.EMFILE)
+    if log.failure is None:
+        assert len(append_together(log, [batch(b"a"), batch(b"b")])) == 2
+        assert log.end_offset == 3
 
 
 def test_what_cannot_be_taken_in_is_seen_by_nobody(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+
 import pytest
 
 from headrace.errors import (
@@ -11,7 +13,9 @@ from headrace.errors import (
     TransactionCoordinatorFencedError,
 )
 from headrace.log import Appended, Log, LogConfig, Origin, Verification, producer_loading
+from headrace.log.files import LogFile
 from headrace.log.producer_state import WrittenBatch
+from headrace.runtime import DiskError
 
 from .making import NOW_MS, batch, make_host, marker, open_log
 
@@ -130,6 +134,27 @@ def test_what_is_looked_up_before_a_snapshot_is_bounded(monkeypatch: pytest.Monk
     assert send(log, 5, 0, 3).duplicate
     with pytest.raises(OutOfOrderSequenceNumberError):
         send(log, 5, 0, 0)
+
+
+def test_a_shortage_while_earlier_batches_are_looked_up_is_survived(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is wrong with the disk, nor half done: the same is looked up when the batch is sent again."""
+    host = make_host()
+    log = open_log(host)
+    for sequence in range(5):
+        send(log, 5, 0, sequence)
+    log.close()
+    log = open_log(host, clean=True)
+
+    def failing(self: LogFile, position: int, length: int) -> bytes:
+        raise DiskError("open", self.path, errno.EMFILE)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LogFile, "read", failing)
+        with pytest.raises(DiskError):
+            send(log, 5, 0, 1)
+    assert log.failure is None
+    assert send(log, 5, 0, 1) == Appended(1, 1, NOW_MS, 0, duplicate=True)
+    assert send(log, 5, 0, 5).base_offset == 5
 
 
 def test_of_an_older_epoch_nothing_is_recognised_after_a_restart() -> None:

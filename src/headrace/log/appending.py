@@ -16,7 +16,7 @@ from headrace.log.config import LogConfig
 from headrace.log.ownership import by_writer
 from headrace.log.producer_loading import recall
 from headrace.log.producer_state import UNVERIFIED, Origin, Verification
-from headrace.log.runs import Run, Written
+from headrace.log.runs import NO_ROOM, Run, Written
 from headrace.log.scanning import check_whole
 from headrace.log.segment import indexed_timestamp
 from headrace.log.state import LogState
@@ -123,7 +123,8 @@ class AppendableLog(LogState):
             try:
                 recall(producers, self.files.segments)
             except DiskError as error:
-                self._fail(error)
+                if not self._survives(error):
+                    self._fail(error)
                 raise
             found = producers.find_duplicate(header)
         if found is None:
@@ -139,7 +140,7 @@ class AppendableLog(LogState):
         now_ms, config, producers = self._clock.now_ms(), self.config, self.producers
         start_offset, known_epoch = self.view.start_offset, self.view.epochs.latest
         outcomes: list[Appended | KafkaError | DiskError] = []
-        run = self._new_run(now_ms)
+        run = self._new_run_together(now_ms)
         for checked in batches:
             header, data = checked.header, checked.view
             base_offset, size = run.end_offset, len(data)
@@ -152,7 +153,7 @@ class AppendableLog(LogState):
                 # It needs more than room behind the others: it is written when they are.
                 self._write_run(run, outcomes)
                 outcomes.append(self._append_alone(checked, leader_epoch, now_ms))
-                run = self._new_run(now_ms)
+                run = self._new_run_together(now_ms)
                 continue
             if header.producer_id >= 0:
                 try:
@@ -185,6 +186,13 @@ class AppendableLog(LogState):
 
     def _new_run(self, now_ms: int) -> Run:
         return Run(self.view.end_offset, self.files.active.room(now_ms, self.config))
+
+    def _new_run_together(self, now_ms: int) -> Run:
+        """Without room where the disk has to be asked for it, and fails: then each is told so for itself."""
+        try:
+            return self._new_run(now_ms)
+        except DiskError:
+            return Run(self.view.end_offset, NO_ROOM)
 
     def _append_alone(self, checked: Checked, leader_epoch: int, now_ms: int) -> Appended | KafkaError | DiskError:
         try:

@@ -43,6 +43,8 @@ def recall(state: LogProducers, segments: Sequence[Segment]) -> None:
     # Where the log is damaged nothing is found; whoever reads there is told so.
     with contextlib.suppress(CorruptBatchError):
         state.recall(_written_before(segments, state.loaded_at))
+    # Not before: where the disk could not be read it is looked up again.
+    state.loaded_at = -1
 
 
 def _written_before(segments: Sequence[Segment], end: int) -> Iterator[tuple[BatchHeader, WrittenBatch]]:

@@ -183,7 +183,6 @@ class LogProducers:
 
     def recall(self, written: Iterable[tuple[BatchHeader, WrittenBatch]]) -> None:
         """Take in batches that are in the log from before the snapshot, in their order."""
-        self.loaded_at = -1
         earlier: dict[int, list[WrittenBatch]] = {}
         for header, batch in written:
             producer = self.producers.get(header.producer_id)

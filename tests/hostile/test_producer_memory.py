@@ -67,6 +67,17 @@ def test_those_are_forgotten_that_wrote_longest_ago_where_there_are_most(caplog:
     assert many.log.producers.producers == before
 
 
+def test_ids_that_were_only_asked_about_are_forgotten_before_any_that_wrote() -> None:
+    """Whether they are part of a transaction is asked before anything else is known of them."""
+    some = partition("some", *(ProducerEntry(number, last_timestamp_ms=1) for number in range(30)))
+    producers = some.log.producers
+    guards = [producers.start_verification(1000 + number, 0, 0, 0) for number in range(1000)]
+    memory = ProducerMemory(100 * PRODUCER_BYTES, lambda: [some], lambda: 0.0)
+    asyncio.run(memory.tidy())
+    assert len(producers.producers) == 30
+    assert [producers.is_verifying(guard) for guard in guards] == [False] * 955 + [True] * 45
+
+
 def test_a_log_that_cannot_be_changed_keeps_no_others_from_forgetting() -> None:
     class Broken(Turns):
         async def change_log(self, change: Any, *arguments: Any) -> None:

@@ -46,7 +46,7 @@ class ProducerMemory:
         self._said = Rarely(monotonic)
 
     async def tidy(self) -> None:
-        counted = [(len(partition.log.producers.producers), partition) for partition in self._partitions()]
+        counted = [(partition.log.producers.count, partition) for partition in self._partitions()]
         total = sum(count for count, _ in counted)
         if total <= self.count_max:
             return

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import Enum
+from itertools import islice
 from typing import Final, NamedTuple
 
 from headrace.errors import (
@@ -150,6 +151,11 @@ class LogProducers:
         self._lock = threading.Lock()
 
     # ---- reading -------------------------------------------------------------------------------------------------
+
+    @property
+    def count(self) -> int:
+        """How many are remembered, those included of which only a verification is under way, or was refused."""
+        return len(self.producers) + len(self._verifying)
 
     @property
     def undecided(self) -> int:
@@ -375,11 +381,15 @@ class LogProducers:
     def remove_oldest(self, left: int) -> None:
         """Keep so many, those that wrote last, and all whose transactions are open.
 
-        By where their last batch is: times are what producers say, of records that may be old, or not yet.
+        By where their last batch is: times are what producers say, of records that may be old, or not yet. Before them
+        go the verifications that began first: whoever still waits for one asks again.
         """
+        with self._lock:
+            for producer_id in list(islice(self._verifying, max(0, self.count - left))):
+                del self._verifying[producer_id]
         idle = [producer for producer in self.producers.values() if not producer.in_transaction]
         idle.sort(key=lambda producer: producer.batches[-1].last_offset if producer.batches else -1)
-        for producer in idle[: max(0, len(self.producers) - left)]:
+        for producer in idle[: max(0, self.count - left)]:
             del self.producers[producer.producer_id]
 
     def _expired(self, producer: ProducerEntry, now_ms: int) -> bool:

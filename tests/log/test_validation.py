@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import random
+import struct
 from typing import Any
 
 import pytest
 
 from headrace.errors import KafkaError
 from headrace.log import LogConfig, Origin, validation
-from headrace.records import Codec, TimestampType, build_batch
+from headrace.records import Batch, Codec, TimestampType, build_batch, compress, read_records
 from headrace.records.batch import HEADER_BYTES, PREFIX_BYTES, seal
 from headrace.topics import TopicPartition
 
@@ -87,3 +88,38 @@ def test_what_small_clients_send_takes_the_short_look(monkeypatch: pytest.Monkey
         for options in ({}, {"producer_id": 5, "producer_epoch": 0, "base_sequence": 0}):
             batch = build_batch([(NOW_MS, None, bytes(size), ())], **options)
             assert outcome(bytes(batch), LogConfig(), Origin.CLIENT)[2] == NOW_MS
+
+
+def long_or_short(batch: bytes | bytearray, config: LogConfig) -> str:
+    view = memoryview(bytearray(batch))
+    try:
+        validation.validate(view, config, Origin.CLIENT, PARTITION, NOW_MS, short=True)
+    except validation.TakesLongError:
+        assert bytes(view) == batch, "it is left as it is"
+        return "long"
+    return "short"
+
+
+def test_what_has_to_be_compressed_anew_takes_long_by_what_it_is_unpacked() -> None:
+    """On the event loop a batch of 15 KB took a tenth of a second, where the topic's codec is thorough."""
+    rows = [(NOW_MS, b"k", b"what a small client sends, %d times " % index * 40, ()) for index in range(280)]
+    large = build_batch(rows, codec=Codec.LZ4)
+    small = build_batch(rows[:10], codec=Codec.LZ4)
+    assert len(large) < 32 * 1024
+    for codec in (None, Codec.LZ4, Codec.NONE):
+        assert long_or_short(large, LogConfig(codec=codec)) == "short"
+    assert long_or_short(large, LogConfig(codec=Codec.ZSTD)) == "long"
+    assert long_or_short(small, LogConfig(codec=Codec.ZSTD)) == "short"
+
+
+@pytest.mark.parametrize(("count", "found"), [(2, "short"), (1000, "long")])
+def test_so_does_what_has_to_be_numbered_anew(count: int, found: str) -> None:
+    one = bytes(Batch(build_batch([(NOW_MS, b"k", bytes(100), ())])).payload)
+    raw = build_batch([(NOW_MS, b"k", b"", ())] * count)[:HEADER_BYTES] + compress(Codec.GZIP, one * count)
+    struct.pack_into(">i", raw, 8, len(raw) - PREFIX_BYTES)
+    struct.pack_into(">h", raw, 21, Codec.GZIP)
+    seal(raw)
+    assert long_or_short(raw, LogConfig()) == found
+    assert long_or_short(raw, LogConfig(codec=Codec.NONE)) == "short"
+    checked = validation.validate(memoryview(raw), LogConfig(), Origin.CLIENT, PARTITION, NOW_MS)
+    assert [record.offset for record in read_records(Batch(checked.view))] == [*range(count)]

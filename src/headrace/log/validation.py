@@ -175,7 +175,7 @@ def validate(
         max_timestamp_ms, is_misnumbered = _check_records(view, header, config, partition, now_ms, short)
     target = Codec(codec) if config.codec is None else config.codec
     if (target != codec and not attributes & CONTROL_BIT) or is_misnumbered:
-        view = _rebuilt(view, header, target, config, partition, is_misnumbered)
+        view = _rebuilt(view, header, target, config, partition, is_misnumbered, short)
         header = Batch(view).header()
     if config.timestamp_type is TimestampType.LOG_APPEND_TIME:
         set_max_timestamp(view, 1, now_ms)
@@ -368,15 +368,22 @@ def _rebuilt(
     config: LogConfig,
     partition: TopicPartition,
     is_misnumbered: bool,
+    short: bool,
 ) -> memoryview:
     """The same records under the topic's codec, with the offsets of their places. A copy: its bytes are other bytes."""
     # Uncompressed records are the batch itself, which may be only so large.
     limit_bytes = config.max_message_bytes if target is Codec.NONE else _RECOMPRESSED_BYTES_MAX
+    # To compress takes many times as long as to unpack, and what is unpacked may be much more than has come.
+    is_short = short and target is not Codec.NONE
+    if is_short:
+        limit_bytes = _SHORT_PACKED_BYTES_MAX
     plain: Buffer = view[HEADER_BYTES:]
     if header.codec_id:
         try:
             plain = decompress(header.codec, plain, min(limit_bytes, unpacked_bytes_max(config)))
         except DecompressedTooLargeError as error:
+            if is_short:
+                raise TakesLongError(f"{partition}: {error}") from error
             raise MessageTooLargeError(f"{partition}: {error}; send smaller batches") from error
         except MalformedRecordError as error:
             raise InvalidRecordError(f"{partition}: {error}") from error

@@ -419,3 +419,23 @@ def test_a_long_record_that_nobody_could_read_is_refused() -> None:
             assert judged(batch) == "invalid"
             with pytest.raises(MalformedRecordError):
                 walk_records(batch)
+
+
+def test_what_ends_runs_again_and_again_is_not_compared_with_all_that_follow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every 17th record breaks a rule that is looked at last; ten seconds of comparing, if it were."""
+    count = 20_000
+    rows = [(NOW_MS + (0 if index % 17 else 9), None, b"vv", ()) for index in range(count)]
+    compared = []
+    numbered = walk._numbered
+
+    def noted(first: int, some: int, width: int) -> list[bytes]:
+        compared.append(some)
+        return numbered(first, some, width)
+
+    monkeypatch.setattr(walk, "_numbered", noted)
+    found = walk_records(Batch(build_batch(rows)), Rules(NOW_MS, NOW_MS + 5))
+    assert (found.left, found.refused_count) == (0, len(range(0, count, 17)))
+    assert sum(compared) < 6 * count
+    compared.clear()
+    assert walk_records(Batch(build_batch(rows))).left == 0
+    assert len(compared) < 12, "where nothing ends them, they are long"

@@ -28,6 +28,10 @@ REFUSED_SHOWN_MAX = 100
 """How many records that break a rule are named; the others are counted."""
 
 _RUN_MIN = 16
+# How many are compared at once after a run has failed, and how many times as many as the last has passed: so no more
+# are compared in vain than a few times those that are passed.
+_RUN_AFTER_FAILURE = 64
+_RUN_GROWTH = 4
 _AFTER_NO_RUN = 64
 _AFTER_NO_RUN_MAX = 1 << 14
 # After so many of different sizes is looked whether those behind them are of one.
@@ -82,6 +86,7 @@ class Walk:
         "_may_wrap",
         "_needs_key",
         "_pause",
+        "_run_max",
         "greatest",
         "is_late",
         "is_misnumbered",
@@ -96,6 +101,7 @@ class Walk:
         self._low, self._high, self._needs_key = rules
         self._may_wrap = abs(self._base) >> 62 != 0
         self._pause = _AFTER_NO_RUN
+        self._run_max = self._count
         self.greatest = NO_TIMESTAMP
         self.refused: list[Refused] = []
         self.refused_count = 0
@@ -285,7 +291,8 @@ class Walk:
         if keyless and self._needs_key:
             return 0
         wider = _WIDER_AT[number_width - 1]
-        count = min(self.left, (len(raw) - at) // stride, wider - index)
+        run_max, self._run_max = self._run_max, _RUN_AFTER_FAILURE
+        count = compared = min(self.left, (len(raw) - at) // stride, wider - index, run_max)
         # How many have the same first byte of their length: the others are of another size.
         head = raw[at : at + count * stride : stride]
         count -= len(head.lstrip(head[:1]))
@@ -301,6 +308,7 @@ class Walk:
         if not self._take_stamps(raw, at + stamp_at, end, stride, stamp_width):
             return 0
         self.left -= count
+        self._run_max = max(run_max if count == compared else _RUN_AFTER_FAILURE, _RUN_GROWTH * count)
         return end
 
     def _take_stamps(self, raw: bytes, at: int, end: int, stride: int, width: int) -> bool:

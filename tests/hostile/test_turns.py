@@ -40,6 +40,7 @@ class Peer:
         self.peer_host = address
         self.costly_s_per_byte: float | None = None
         self.slow_s: float | None = None
+        self.is_lost = False
         self.resumed: Callable[[], None] = lambda: None
 
     def resume(self) -> None:
@@ -221,6 +222,29 @@ def test_who_had_less_time_goes_first_and_what_was_had_is_forgotten() -> None:
     assert order() == [elsewhere, again, innocent, hostile]
     clock.now += 30
     assert {used.order(peer) for peer in order()} == {(0.0, 0.0)}  # type: ignore[arg-type]  # as above
+
+
+def test_a_lost_connection_is_not_remembered_for_what_goes_on_without_it() -> None:
+    """A check of its batch ends after it: what it took is its address's."""
+
+    async def test() -> None:
+        runtime, clock = real_runtime(), Clock()
+        used = TimeUsed(clock)
+        checks = Checks(runtime.workers, used, clock)
+        goes_on = threading.Event()
+        peer = Peer()
+        lost: Any = peer
+        under_way = checks.submit(lost, 2000, goes_on.wait, 60.0)
+        peer.is_lost = True
+        used.forget(lost)
+        clock.now += 1
+        goes_on.set()
+        await under_way
+        assert not used._connections
+        assert used.order(lost) == (1.0, 0.0)
+        await runtime.workers.close()
+
+    on_a_loop(test)
 
 
 def test_a_lost_connection_is_not_resumed() -> None:

@@ -45,9 +45,11 @@ class TimeUsed:
         if seconds < NOTHING_S:
             return
         now = self._now()
-        if connection not in self._connections:
-            self._connections[connection] = _Use()
-        self._connections[connection].add(seconds, now)
+        # What was begun for one that is lost goes on, and nobody forgets it a second time.
+        if not connection.is_lost:
+            if connection not in self._connections:
+                self._connections[connection] = _Use()
+            self._connections[connection].add(seconds, now)
         if connection.peer_host not in self._addresses:
             if len(self._addresses) >= ADDRESSES_MAX:
                 self._addresses = {address: use for address, use in self._addresses.items() if use.now(now)}

@@ -350,7 +350,8 @@ class Broker:
         """Become one of several brokers, and know who is the controller, if anyone is."""
         self.membership = ClusterMembership(self, store)
         self.metadata.ask_controller = self.membership.ask_controller
-        self.replication.ask_controller = self.membership.ask_controller
+        # Until a proposal is answered for good, its leader has to know of every copy that was not.
+        self.replication.ask_controller = functools.partial(self.membership.ask_controller, once=True)
         self._to_close.append(self.membership.close)
         first = self.listener_settings[0]
         await self.membership.join(first.advertised_host, first.public_port, patience)

@@ -396,12 +396,16 @@ class ClusterMembership:
         timeout_s: float = ASK_TIMEOUT_S,
         lane: PeerConnection = PeerConnection.CONTROL,
         here: Callable[[], Awaitable[Any]] | None = None,
+        once: bool = False,
     ) -> Any:
         """Let the controller answer, whoever that is; given when the image here has what it decided.
 
         `here` decides where this broker is the controller; what brokers ask on their own account needs none. Asked
         again while there is no controller or it cannot be reached, so it may be decided twice: the requests that come
         here say what to be, not what to add, and a second answer says that it is so already.
+
+        With `once`, a request that was perhaps sent and not answered is not asked again: a `HeadraceError` says that it
+        may still be carried out, also after others.
         """
         deadline = self._clock.monotonic() + timeout_s
         local = functools.partial(self._local[type(request)], self._broker, request) if here is None else here
@@ -417,7 +421,11 @@ class ClusterMembership:
                     response = await local()
                 elif seat is not None and seat.member.node_id != self.member.node_id:
                     response = await self._ask_remote(seat, lane, request, left_s, version)
+                    if response is None and once:
+                        raise NetworkError(f"Broker {seat.member.node_id} did not answer while it was the controller.")
             except (NetworkError, NotControllerError, StoreError) as error:
+                if once:
+                    raise
                 reason = str(error)
             if response is not None:
                 if not tells(response, ErrorCode.NOT_CONTROLLER):

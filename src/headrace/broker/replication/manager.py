@@ -170,6 +170,7 @@ class ReplicationManager:
         """Ask the controller as long as there is something to ask, one request at a time."""
         # What this turn of the loop still proposes goes along.
         await asyncio.sleep(0)
+        said = ""
         while True:
             request = self._changes.next_request(self.node_id, self._broker.broker_epoch)
             if request is None:
@@ -177,7 +178,9 @@ class ReplicationManager:
             try:
                 response = await self.ask_controller(request)
             except HeadraceError as error:
-                logger.warning("the controller does not answer about in-sync replicas: %s", error)
+                if str(error) != said:
+                    logger.warning("the controller does not answer about in-sync replicas: %s", error)
+                said = str(error)
                 self._changes.unanswered()
                 await asyncio.sleep(ASK_AGAIN_S)
                 continue

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import replace
 from datetime import date
 from pathlib import Path
 
@@ -14,8 +15,12 @@ from headrace.errors import UnknownTopicOrPartitionError
 from headrace.runtime.simulated import Simulation
 from headrace.testing.simulated import SimulatedCluster, simulated_cluster
 from headrace.testing.simulated.blocking import BlockingCluster
+from headrace.testing.simulated.faults import Trouble
+from headrace.testing.simulated.history import History
 from headrace.testing.simulated.plans import Plan, plan_for
 from headrace.testing.simulated.runs import play
+from headrace.testing.simulated.timeline import Timeline
+from headrace.testing.simulated.troubles import Troubles
 
 SEEDS = Path(__file__).parent.parent / "seeds"
 #: More of them: `headrace simulate --seeds 1000`.
@@ -147,6 +152,29 @@ def test_a_clock_that_drifts_goes_on_from_where_it_was() -> None:
     began, fast, then = simulation.run(main())
     assert 2995 <= fast - began <= 3005
     assert 995 <= then - fast <= 1005
+
+
+def test_a_network_that_was_slow_for_two_reasons_at_a_time_is_quick_again() -> None:
+    simulation = Simulation(1)
+    model = simulation.network.model
+    usual = model.slow_probability, model.slow_delay_s_max
+    slow = [Trouble(at_s, 1.0, "slow network", "1", "2", level) for at_s, level in ((0.1, 0.3), (0.6, 0.1))]
+    seen: list[float] = []
+
+    async def main() -> None:
+        timeline = Timeline(simulation.loop.time)
+        troubles = Troubles(
+            SimulatedCluster(simulation), replace(plan_for(1), troubles=tuple(slow)), timeline, History()
+        )
+        running = asyncio.ensure_future(troubles.run())
+        for _ in range(3):
+            await asyncio.sleep(0.5)
+            seen.append(round(model.slow_delay_s_max, 1))
+        await running
+
+    simulation.run(main())
+    assert seen == [0.5, 0.5, 0.3]
+    assert (model.slow_probability, model.slow_delay_s_max) == usual
 
 
 @pytest.mark.slow

@@ -50,6 +50,10 @@ class Troubles:
         self.history = history
         self._scenes: dict[int, _Scene] = {}
         self._making_again = asyncio.Lock()
+        model = cluster.simulation.network.model
+        self._usual = model.slow_probability, model.slow_delay_s_max
+        #: The levels of what makes the network slow at the moment.
+        self._slow: list[float] = []
         #: Brokers that some fault has taken away.
         self.taken: set[int] = set()
         #: Brokers that ended uncleanly and have not been in sync everywhere since; and which of them lost their power.
@@ -409,12 +413,17 @@ class Troubles:
         self.timeline.saw("fault: half open")
 
     async def slow_network(self, trouble: Trouble) -> None:
-        model = self.cluster.simulation.network.model
         with self.timeline.span(CLUSTER, "slow network"):
-            before = model.slow_probability, model.slow_delay_s_max
-            model.slow_probability, model.slow_delay_s_max = 0.2, 0.2 + trouble.level
+            self._slow.append(trouble.level)
+            self._slow_down()
             await asyncio.sleep(trouble.for_s)
-            model.slow_probability, model.slow_delay_s_max = before
+            self._slow.remove(trouble.level)
+            self._slow_down()
+
+    def _slow_down(self) -> None:
+        """Let the network be as slow as the slowest of what lasts, and as before when nothing does."""
+        model = self.cluster.simulation.network.model
+        model.slow_probability, model.slow_delay_s_max = (0.2, 0.2 + max(self._slow)) if self._slow else self._usual
 
     # --- the store
 

@@ -26,6 +26,8 @@ from headrace.protocol.messages.offset_delete import (
     OffsetDeleteRequestTopic,
 )
 from headrace.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup
+from headrace.topics import TopicPartition
+from headrace.transactions import ADD_VERSION, between_brokers, errors_of
 
 from .coordinators import TOPIC, FakePartition, Machine, turns
 
@@ -472,7 +474,17 @@ def test_nobody_is_told_what_a_broker_knows_whose_place_others_may_have_taken() 
             ("describe_groups", DescribeGroupsRequest(groups=["g"]), 5),
         ):
             assert tells(await machine.ask_group(method, asked, version), ErrorCode.NOT_COORDINATOR), method
-        assert tells(await machine.ask_transactions("add_partitions_to_txn", verify, 3), ErrorCode.NOT_COORDINATOR)
+        told = await machine.ask_transactions("add_partitions_to_txn", verify, 3)
+        # Clients see nothing but these places: the one of the whole answer is for brokers.
+        places = told.results_by_topic_v3_and_below[0].results_by_partition
+        assert [place.partition_error_code for place in places] == [ErrorCode.NOT_COORDINATOR]
+        part = TopicPartition(TOPIC, 0)
+        for adds in (True, False):
+            between = between_brokers("tid", *who.values(), [part], verify_only=not adds)
+            told = await machine.ask_transactions("add_partitions_to_txn", between, ADD_VERSION)
+            assert errors_of(told, "tid") == {part: ErrorCode.NOT_COORDINATOR}
+            joined = await machine.transactions.join("tid", *who.values(), [part], adds=adds)
+            assert joined == {part: ErrorCode.NOT_COORDINATOR}
         listed = await machine.ask_group("list_groups", ListGroupsRequest(), 4)
         assert [group.group_id for group in listed.groups] == ["g"]
         machine.out_of_touch = None

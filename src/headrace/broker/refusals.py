@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from headrace.errors import KafkaError
 from headrace.protocol.schema import Schema
+
+#: What the places of an error are called; the second by AddPartitionsToTxn alone.
+_PLACES: Final = ("error_code", "partition_error_code")
 
 
 def refuse(response: Any, error: KafkaError, *, everywhere: bool = False) -> bool:
@@ -22,12 +25,12 @@ def refuse(response: Any, error: KafkaError, *, everywhere: bool = False) -> boo
     found = False
     for declared in schema.fields:
         value = getattr(response, declared.name)
-        if declared.name != "error_code":
+        if declared.name not in _PLACES:
             found |= refuse(value, error, everywhere=everywhere)
             continue
         found = True
         if value == 0 or everywhere:
-            response.error_code = error.code
+            setattr(response, declared.name, error.code)
             if (everywhere and hasattr(response, "error_message")) or getattr(response, "error_message", "") is None:
                 response.error_message = error.message
     return found
@@ -49,7 +52,7 @@ def tells(response: Any, code: int) -> bool:
         return False
     return any(
         getattr(response, declared.name) == code
-        if declared.name == "error_code"
+        if declared.name in _PLACES
         else tells(getattr(response, declared.name), code)
         for declared in schema.fields
     )

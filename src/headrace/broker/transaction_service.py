@@ -136,6 +136,8 @@ class TransactionService(CoordinatorDriver[Outcome, Shard]):
         node_id = self._questions.coordinator_of(index)
         is_here = node_id is None or node_id == self.broker.node_id
         if is_here and not adds:
+            if self.broker.out_of_touch is not None:
+                return dict.fromkeys(asked, ErrorCode.NOT_COORDINATOR)
             return self.coordinator.verify(transactional_id, producer_id, epoch, asked)
         if node_id == NO_LEADER:
             return dict.fromkeys(asked, ErrorCode.COORDINATOR_NOT_AVAILABLE)

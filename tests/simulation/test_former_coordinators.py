@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import Any
 
 import pytest
 
+from headrace.broker.membership import ClusterMembership
 from headrace.broker.metadata_fetcher import MetadataFetcher
 from headrace.client.admin.aio import Admin
 from headrace.client.admin.types import NewTopic
@@ -18,16 +20,30 @@ from headrace.topics import TopicPartition
 GROUP, PLACE = "g", TopicPartition("t", 0)
 
 
-async def _read_of_the_former_coordinator(cluster: SimulatedCluster) -> int | None:
+async def _read_of_the_former_coordinator(
+    cluster: SimulatedCluster, *, is_controller: bool | None = None, ends_controller: bool = False
+) -> int | None:
     """Commit 1, let another be the coordinator, commit 2, and read where only the former one is reached. None: it gives
-    no offset."""
+    no offset.
+
+    The former one may be the controller, or lose it at the same time."""
     network = cluster.simulation.network
     async with cluster.admin(host=cluster.client_host("writer")) as admin:
         (await admin.create_topics([NewTopic("t", 1, 3)])).all()
         await cluster.until(lambda: all("t" in broker.image.topics for broker in cluster.alive), 10.0, "not all know t")
         (await admin.alter_group_offsets(GROUP, {PLACE: 1})).all()
+        controller = cluster.controller_id
+        assert controller is not None
+        if is_controller is not None:
+            coordinators = sorted(cluster.brokers, key=lambda node_id: (node_id == controller) is not is_controller)
+            await admin.alter_partition_reassignments({TopicPartition(CONSUMER_OFFSETS, 0): coordinators})
+            await admin.elect_leaders([TopicPartition(CONSUMER_OFFSETS, 0)])
+            await cluster.until(lambda: _coordinator(cluster) == coordinators[0], 10.0, "it does not coordinate")
+            (await admin.within(10).alter_group_offsets(GROUP, {PLACE: 1})).all()
         former = _coordinator(cluster)
         cluster.brokers[former].reaches_store = False
+        if ends_controller:
+            cluster.kill(controller)
         await cluster.until(lambda: _coordinator(cluster) != former, 30.0, "nobody else coordinates the group")
         network.partition(["writer"], [f"broker-{former}"])
         (await admin.within(60).alter_group_offsets(GROUP, {PLACE: 2})).all()
@@ -47,9 +63,9 @@ def _coordinator(cluster: SimulatedCluster) -> int:
     return image.topics[CONSUMER_OFFSETS].partitions[0].leader
 
 
-def _read() -> int | None:
-    settings = {"offsets.topic.num.partitions": "1"}
-    return simulated_cluster(seed=1, settings=settings).run(_read_of_the_former_coordinator)
+def _read(seed: int = 1, *, is_controller: bool | None = None, ends_controller: bool = False) -> int | None:
+    story = partial(_read_of_the_former_coordinator, is_controller=is_controller, ends_controller=ends_controller)
+    return simulated_cluster(seed, settings={"offsets.topic.num.partitions": "1"}).run(story)
 
 
 async def _read_of_a_coordinator_that_was_paused(cluster: SimulatedCluster) -> int | None:
@@ -91,11 +107,47 @@ def test_a_former_coordinator_gives_no_offset_that_was_replaced() -> None:
     assert _read() in (2, None)
 
 
-def test_one_that_hears_of_the_store_alone_would(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the other test would not see, if brokers had the metadata from the store alone."""
+@pytest.mark.parametrize("seed", range(6))
+def test_nor_does_one_whose_controller_is_gone_as_well(seed: int) -> None:
+    assert _read(seed, is_controller=False, ends_controller=True) in (2, None)
 
-    async def fetch(self: MetadataFetcher, *arguments: Any, **named: Any) -> Any:
-        raise HeadraceError("the controller does not tell")
 
-    monkeypatch.setattr(MetadataFetcher, "fetch", fetch)
+@pytest.mark.parametrize("seed", range(3))
+def test_nor_does_one_that_was_the_controller(seed: int) -> None:
+    assert _read(seed, is_controller=True) in (2, None)
+
+
+async def _fetch_nothing(self: MetadataFetcher, *arguments: Any, **named: Any) -> Any:
+    raise HeadraceError("the controller does not tell")
+
+
+def test_nor_does_one_that_hears_of_the_store_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(MetadataFetcher, "fetch", _fetch_nothing)
+    assert _read() in (2, None)
+
+
+def test_one_that_hears_of_nobody_and_goes_on_would(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the other tests would not see, if brokers did not mind whether anyone answers them."""
+    monkeypatch.setattr(MetadataFetcher, "fetch", _fetch_nothing)
+    monkeypatch.setattr(ClusterMembership, "is_in_touch", True)
     assert _read() == 1
+
+
+async def _reads_while_the_store_is_away(cluster: SimulatedCluster) -> list[int | None]:
+    """What each broker tells of the groups that it coordinates, long after the store answered anyone."""
+    async with cluster.admin() as admin:
+        (await admin.create_topics([NewTopic("t", 1, 3)])).all()
+        await cluster.until(lambda: all("t" in broker.image.topics for broker in cluster.alive), 10.0, "not all know t")
+        groups = [f"g{number}" for number in range(12)]
+        for group in groups:
+            (await admin.alter_group_offsets(group, {PLACE: 1})).all()
+        cluster.store.go_away()
+        await asyncio.sleep(30.0)
+        for group in groups:
+            (await admin.within(5).alter_group_offsets(group, {PLACE: 2})).all()
+        return [(await admin.within(5).list_group_offsets([group])).all()[group][PLACE].offset for group in groups]
+
+
+def test_while_the_store_is_away_for_all_groups_are_coordinated_as_before() -> None:
+    settings = {"offsets.topic.num.partitions": "6"}
+    assert simulated_cluster(1, settings=settings).run(_reads_while_the_store_is_away) == [2] * 12

@@ -176,8 +176,12 @@ class Broker:
         """Why others may have taken the place of this broker without its knowing; None when it knows."""
         if self.replicas.suspended is not None:
             return self.replicas.suspended
-        if self.membership is not None and self.membership.stalls.is_behind:
+        if self.membership is None:
+            return None
+        if self.membership.stalls.is_behind:
             return "this broker did not run for a while, and looks what was decided meanwhile"
+        if not self.membership.is_in_touch:
+            return "neither the store nor the controller has answered this broker for a while"
         return None
 
     def log_config(self, topic: str) -> LogConfig:

@@ -53,6 +53,8 @@ LEAVE_TIMEOUT_S: Final = 10.0
 _RETRY_S: Final = 0.1
 _DEFECT_RETRY_S: Final = 1.0
 _REREGISTER_S_MAX: Final = 2.0
+#: Longer than a fetch of the metadata waits.
+_HEARD_S_MAX: Final = 1.0
 
 
 class ClusterMembership:
@@ -84,6 +86,7 @@ class ClusterMembership:
         )
         # Well before anyone could take this broker for dead.
         self.stalls = Stalls(self._clock, self._session_s / 4, self._metadata.follower.catch_up)
+        self._heard_s = min(_HEARD_S_MAX, self._session_s / 3)
         self._registration: Registration | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._is_fenced = True
@@ -149,6 +152,23 @@ class ClusterMembership:
                 log.warning("broker %d is still fenced; it serves when the controller lets it", self.member.node_id)
                 return
             await self.changed(_RETRY_S)
+
+    @property
+    def is_in_touch(self) -> bool:
+        """Whether this broker would know if another had taken its place.
+
+        It would while its session cannot be over. Then it has the word of the controller; and as the controller that of
+        most brokers, which still fetch from it. So all go on when the store is away for all.
+        """
+        now, brokers = self._clock.monotonic(), self._metadata.image.brokers
+        if now < self._store.sure_until or len(brokers) == 1:
+            return True
+        if not self._metadata.active.is_active:
+            return now - self._metadata.follower.heard_at < self._heard_s
+        heard_at = self.observers.heard_at
+        others = [node_id for node_id, one in brokers.items() if not one.fenced and node_id != self.member.node_id]
+        following = sum(now - heard_at.get(node_id, float("-inf")) < self._heard_s for node_id in others)
+        return following >= len(others) / 2  # more than half, with this one
 
     # --- going
 

@@ -72,7 +72,9 @@ class MetadataFetcher:
             raise StaleControllerEpochError(
                 f"Broker {seat.member.node_id} answered in epoch {data.current_leader.leader_epoch}, not {seat.epoch}."
             )
-        return reading_of(offset, data, seat.epoch)
+        reading = reading_of(offset, data, seat.epoch)
+        reading.is_sure = data.current_leader.leader_id == seat.member.node_id
+        return reading
 
     def _request(self, offset: int, epoch: int, wait_s: float) -> FetchRequest:
         node_id = self._broker.node_id

@@ -40,34 +40,48 @@ def fetch_metadata(
 ) -> FetchResponse | Pending[FetchResponse]:
     """The answer to a broker; it waits for an append where there is nothing new."""
     wanted = request.topics[0].partitions[0]
-    tail = broker.metadata.active.tail
-    if broker.membership is not None and broker.metadata.active.is_active and replica_id in broker.image.brokers:
-        now_ms = broker.runtime.clock.now_ms()
-        broker.membership.observers.heard(replica_id, wanted.fetch_offset, tail.end_offset, now_ms)
+    tail, membership = broker.metadata.active.tail, broker.membership
+    if membership is not None and broker.metadata.active.is_active and replica_id in broker.image.brokers:
+        membership.observers.heard(replica_id, wanted.fetch_offset, tail.end_offset, broker.runtime.clock.now_ms())
+        # Those that wait come one after the other; others may overtake them.
+        if wait_s > 0 and wanted.current_leader_epoch == tail.epoch:
+            membership.observers.asks_again(replica_id)
     data = _look(broker, request, wanted)
-    if data.error_code or data.records or wait_s <= 0:
+    if wait_s <= 0:
         return _answer(request, data)
-    return Pending(_wait(broker, request, wanted, wait_s))
+    if data.error_code or data.records:
+        return _answer_to(broker, replica_id, request, data)
+    return Pending(_wait(broker, replica_id, request, wanted, wait_s))
 
 
-async def _wait(broker: Broker, request: FetchRequest, wanted: FetchPartition, wait_s: float) -> FetchResponse:
+async def _wait(
+    broker: Broker, replica_id: int, request: FetchRequest, wanted: FetchPartition, wait_s: float
+) -> FetchResponse:
     deadline = asyncio.get_running_loop().time() + wait_s
     while True:
         data = _look(broker, request, wanted)
         left_s = deadline - asyncio.get_running_loop().time()
         if data.error_code or data.records or left_s <= 0:
-            return _answer(request, data)
+            return _answer_to(broker, replica_id, request, data)
         await Waiter(1).wait([broker.metadata.active.tail.watchers], left_s)
 
 
+def _answer_to(broker: Broker, replica_id: int, request: FetchRequest, data: PartitionData) -> FetchResponse:
+    if broker.membership is not None and not data.error_code:
+        broker.membership.observers.answered(replica_id, broker.runtime.clock.monotonic())
+    return _answer(request, data)
+
+
 def _look(broker: Broker, request: FetchRequest, wanted: FetchPartition) -> PartitionData:
-    active = broker.metadata.active
+    active, membership = broker.metadata.active, broker.membership
     tail = active.tail
     if not active.is_active:
-        seat = broker.membership.seat if broker.membership is not None else None
+        seat = membership.seat if membership is not None else None
         known = _leader(-1, -1) if seat is None else _leader(seat.member.node_id, seat.epoch)
         return _refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, known)
-    leader = _leader(broker.node_id, tail.epoch)
+    # One that may have been followed by another tells what it knows, and does not say that it leads.
+    is_sure = membership is None or membership.is_in_touch
+    leader = _leader(broker.node_id if is_sure else -1, tail.epoch)
     if wanted.current_leader_epoch not in (-1, tail.epoch):
         is_old = wanted.current_leader_epoch < tail.epoch
         return _refused(ErrorCode.FENCED_LEADER_EPOCH if is_old else ErrorCode.UNKNOWN_LEADER_EPOCH, leader)

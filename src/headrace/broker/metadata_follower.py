@@ -48,6 +48,8 @@ class MetadataFollower:
         self._lock = asyncio.Lock()
         self._followers: list[Follower] = []
         self._following: list[asyncio.Task[None]] = []
+        #: By the monotonic clock: what another broker, as the controller, had decided by then is known here.
+        self.heard_at = float("-inf")
         #: The latest epoch of a controller that anything here is of.
         self.epoch = -1
         # What the image has and the logs do not, since something failed on the way: told before anything else.
@@ -121,11 +123,17 @@ class MetadataFollower:
         self, fetcher: MetadataFetcher, wait_s: float, lane: PeerConnection = PeerConnection.METADATA
     ) -> int:
         """Take what the controller answers; the offset that its log ended at."""
+        clock = self._runtime.clock
+        asked_at = clock.monotonic()
         reading = await fetcher.fetch(self.image.offset, self.epoch, wait_s=wait_s, lane=lane)
+        # With nothing to tell it has waited, and looked again.
+        told_at = asked_at if reading.records else min(asked_at + wait_s, clock.monotonic())
         async with self._lock:
             # Some of it may have come by another way meanwhile.
             reading.records = [entry for entry in reading.records if entry[0] >= self.image.offset]
             await self._take(reading)
+            if reading.is_sure:
+                self.heard_at = max(self.heard_at, told_at)
         return reading.log_end
 
     def _set_fetching(self, is_fetching: bool) -> None:

@@ -41,6 +41,17 @@ class Observers:
 
     def __init__(self) -> None:
         self._heard: dict[int, _Heard] = {}
+        #: By the monotonic clock: when each of them took this broker for the controller, at least.
+        self.heard_at: dict[int, float] = {}
+        self._answered_at: dict[int, float] = {}
+
+    def asks_again(self, node_id: int) -> None:
+        """A broker asks for what comes after an answer: it had that by then, however long ago it asked."""
+        if node_id in self._answered_at:
+            self.heard_at[node_id] = self._answered_at[node_id]
+
+    def answered(self, node_id: int, at: float) -> None:
+        self._answered_at[node_id] = at
 
     def heard(self, node_id: int, offset: int, end_offset: int, now_ms: int) -> None:
         known = self._heard.get(node_id)

@@ -80,6 +80,8 @@ class Reading:
     """The highest epoch of a controller that it has records of, as far as that was looked at."""
     log_end: int = 0
     """Where the log ended, as far as whoever gave this knew; it may be beyond what was given."""
+    is_sure: bool = True
+    """Whether whoever gave this would know if another had written more."""
 
 
 class Store(Protocol):
@@ -124,6 +126,11 @@ class Store(Protocol):
     @property
     def connected_since(self) -> float | None:
         """By the monotonic clock: since when the store was reached without a break. None while it is not."""
+        ...
+
+    @property
+    def sure_until(self) -> float:
+        """By the monotonic clock: until then the session is not over because the store does not hear of it."""
         ...
 
     @property

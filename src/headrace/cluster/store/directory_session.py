@@ -287,10 +287,9 @@ class DirectorySession(SessionBase):
         poll_s: float = POLL_S,
         rewrite_after_bytes: int = REWRITE_AFTER_BYTES,
     ) -> None:
-        super().__init__(runtime.clock)
+        super().__init__(runtime.clock, timeout_s)
         self._runtime = runtime
         self._directory = os.path.abspath(directory)
-        self._timeout_s = timeout_s
         self._poll_s = poll_s
         self._rewrite_after_bytes = rewrite_after_bytes
         self.name = runtime.uuid().hex()
@@ -315,6 +314,7 @@ class DirectorySession(SessionBase):
         self._shared = SharedTree(self._runtime.disk, self._directory, self._rewrite_after_bytes)
         self._lock = self._runtime.disk.lock(self._shared.session_path(self.name))
         self._shared.refresh()
+        self._heard_at = self._runtime.clock.monotonic()
 
     @property
     def _tree(self) -> SharedTree:
@@ -384,6 +384,7 @@ class DirectorySession(SessionBase):
         if now - self._stamped_at > self._timeout_s / 8:
             self._stamped_at = now
             self._runtime.disk.set_mtime_ms(shared.session_path(self.name), self._runtime.clock.now_ms())
+            self._heard_at = now
         owners = sorted(shared.tree.owners() - {self.name})
         self._stamps = {name: stamp for name, stamp in self._stamps.items() if name in owners}
         over = []

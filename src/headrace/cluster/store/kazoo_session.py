@@ -8,6 +8,7 @@ for as long as it takes (`NodeLink` has the time-outs); and after an expired ses
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import importlib.util
 import logging
@@ -41,6 +42,8 @@ logger = logging.getLogger("headrace.cluster.store")
 
 REQUEST_BYTES_MAX: Final = 900 * 1024
 _LOOK_S: Final = 0.02
+#: How often a server is asked for something in the time that a session lasts.
+_BEATS: Final = 8
 
 
 class ZooKeeperUnsupportedError(StoreError):
@@ -97,6 +100,19 @@ def _notice_refusals(client: Any, is_refused: threading.Event) -> None:
     connection._authenticate_with_sasl = noticed
 
 
+def _notice_time_out(client: Any, told: Callable[[float], None]) -> None:
+    """Tell the time-out that a server has settled on, of which kazoo keeps two thirds to itself."""
+    connection = client._connection
+    connect = connection._connect
+
+    def noticed(*args: Any) -> Any:
+        read_timeout_ms, connect_timeout_ms = connect(*args)
+        told(read_timeout_ms * 1.5 / 1000)
+        return read_timeout_ms, connect_timeout_ms
+
+    connection._connect = noticed
+
+
 def _owned_acl() -> Any:
     from kazoo.security import CREATOR_ALL_ACL, READ_ACL_UNSAFE
 
@@ -115,18 +131,18 @@ class KazooSession(SessionBase):
         access: ZooKeeperAccess = PLAIN_ACCESS,
     ) -> None:
         """`connect` is Kafka's `zookeeper.connect`: host:port pairs, and perhaps a path below which all nodes are."""
-        super().__init__(runtime.clock)
+        super().__init__(runtime.clock, timeout_s)
         self._runtime = runtime
         # Not kazoo's business: it warns where the path is not there yet.
         self._hosts, _, root = connect.partition("/")
         self._root = f"/{root.strip('/')}" if root.strip("/") else ""
-        self._timeout_s = timeout_s
         self._access = access
         self._handler: Any = None
         self._client: Any = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._watches: dict[Callable[[], None], None] = {}
         self._is_refused = threading.Event()
+        self._beating: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -156,6 +172,18 @@ class KazooSession(SessionBase):
         if self._client.connected:
             # Not if it was lost again meanwhile: kazoo has told of that, and tells when it is back.
             self._become(SessionState.CONNECTED)
+        if self._state is not SessionState.EXPIRED:
+            self._beating = self._loop.create_task(self._beat())
+
+    async def _beat(self) -> None:
+        """Ask for something now and then: when kazoo's own pings were answered, it tells nobody.
+
+        Each is waited for, however long it takes: while others are sent, kazoo does not look whether any is answered.
+        """
+        while True:
+            with contextlib.suppress(ConnectionBrokenError, SessionExpiredError, ZooKeeperRefusedError):
+                await self.sync()
+            await asyncio.sleep(self._timeout_s / _BEATS)
 
     def _make_client(self) -> Any:
         try:
@@ -179,7 +207,12 @@ class KazooSession(SessionBase):
         )
         if access.login is not None:
             _notice_refusals(client, self._is_refused)
+        _notice_time_out(client, self._is_given)
         return client
+
+    def _is_given(self, timeout_s: float) -> None:
+        """A server gives the session less time than was asked for, or more."""
+        self._timeout_s = timeout_s
 
     def _start_client(self, client: Any) -> None:
         """As kazoo's own `start`, which would wait for all of its time-out when a server has refused the user."""
@@ -227,6 +260,8 @@ class KazooSession(SessionBase):
             for fire in list(self._watches):
                 fire()
         if state is SessionState.EXPIRED:
+            if self._beating is not None:
+                self._beating.cancel()
             # Before kazoo begins another session.
             self._runtime.offload(self._stop_client)
         for callback in list(self._callbacks):
@@ -261,7 +296,10 @@ class KazooSession(SessionBase):
     async def _ask(self, method: str, path: str, *args: Any) -> Any:
         if self._state is SessionState.EXPIRED:
             raise SessionExpiredError("the session with ZooKeeper is over")
-        return await self._sent(getattr(self._client, f"{method}_async")(self._root + path, *args))
+        asked_at = self._clock.monotonic()
+        answer = await self._sent(getattr(self._client, f"{method}_async")(self._root + path, *args))
+        self._heard_at = max(self._heard_at, asked_at)
+        return answer
 
     def _watched(self, watch: Watch) -> Callable[[Any], None]:
         """The watch as kazoo calls it, on a thread of its own."""

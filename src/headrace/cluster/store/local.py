@@ -55,6 +55,10 @@ class LocalStore:
         return self._since
 
     @property
+    def sure_until(self) -> float:
+        return float("inf")
+
+    @property
     def was_away(self) -> bool:
         return False
 

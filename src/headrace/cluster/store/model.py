@@ -177,7 +177,7 @@ class ModelSession(SessionBase):
     """Implements `StoreSession`."""
 
     def __init__(self, model: ZooKeeperModel, name: str, clock: Clock, reaches: Callable[[], bool]) -> None:
-        super().__init__(clock)
+        super().__init__(clock, model.session_timeout_s)
         self.name = name
         self.last_contact_at = asyncio.get_running_loop().time()
         #: How many of all changes it has seen.
@@ -213,6 +213,7 @@ class ModelSession(SessionBase):
 
     def _connect(self, *, is_new: bool) -> None:
         self._server = self._model.attach(self, is_new=is_new)
+        self._heard_at = self._clock.monotonic()
         self._connection += 1
         self._become(SessionState.CONNECTED)
 
@@ -264,6 +265,7 @@ class ModelSession(SessionBase):
         if self._state is SessionState.CONNECTED:
             if self._is_reached:
                 self.last_contact_at = loop.time()
+                self._heard_at = self._clock.monotonic()
             else:
                 self.break_off()
         loop.call_later(self._model.session_timeout_s / 4, self._ping, context=self._context)

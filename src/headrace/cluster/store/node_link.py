@@ -48,6 +48,10 @@ class NodeLink:
     def connected_since(self) -> float | None:
         return None if self._session is None else self._session.connected_since
 
+    @property
+    def sure_until(self) -> float:
+        return float("-inf") if self._session is None else self._session.sure_until
+
     async def begin(self) -> None:
         """Begin a session, unless there is one that lives."""
         if self._session is not None and self._session.state is not SessionState.EXPIRED:

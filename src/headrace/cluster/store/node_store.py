@@ -161,6 +161,10 @@ class NodeStore:
         return self._link.connected_since
 
     @property
+    def sure_until(self) -> float:
+        return self._link.sure_until
+
+    @property
     def was_away(self) -> bool:
         return self._link.was_away
 

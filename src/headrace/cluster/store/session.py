@@ -20,6 +20,10 @@ ANY_VERSION: Final = -1
 NODE_BYTES_MAX: Final = 256 * 1024
 """A server refuses nodes of over 1 MB by closing the connection, which looks like any other loss of it."""
 
+#: The part of a session's time-out that can be relied on. The rest is for servers that are late to tell each other whom
+#: they heard of, and for clocks that differ.
+_SURE: Final = 0.5
+
 Watch: TypeAlias = Callable[[], None]
 """Called on the event loop, at most once: something has changed, or the connection was lost. Look again."""
 
@@ -123,6 +127,11 @@ class StoreSession(Protocol):
         """By the monotonic clock: since when the connection is unbroken. None while there is none."""
         ...
 
+    @property
+    def sure_until(self) -> float:
+        """By the monotonic clock: until then the session is not over because the store does not hear of it."""
+        ...
+
     def on_change(self, callback: Callable[[], None]) -> None:
         """Call this on the event loop whenever the state has changed."""
         ...
@@ -155,10 +164,14 @@ class StoreSession(Protocol):
 class SessionBase:
     """What all sessions have: the state, since when there is a connection, and who is told of a change."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, timeout_s: float) -> None:
+        """`timeout_s` is how long the session outlives the last time that a server heard of it."""
         self._clock = clock
+        self._timeout_s = timeout_s
         self._state = SessionState.SUSPENDED
         self._since: float | None = None
+        # When that was asked which a server answered last: it heard of the session then, or later.
+        self._heard_at = float("-inf")
         self._callbacks: list[Callable[[], None]] = []
 
     @property
@@ -169,9 +182,15 @@ class SessionBase:
     def connected_since(self) -> float | None:
         return self._since
 
+    @property
+    def sure_until(self) -> float:
+        return self._heard_at + self._timeout_s * _SURE
+
     def on_change(self, callback: Callable[[], None]) -> None:
         self._callbacks.append(callback)
 
     def _set_state(self, state: SessionState) -> None:
         self._state = state
         self._since = self._clock.monotonic() if state is SessionState.CONNECTED else None
+        if state is SessionState.EXPIRED:
+            self._heard_at = float("-inf")

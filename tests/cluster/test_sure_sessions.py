@@ -1,0 +1,74 @@
+"""Until when a broker can rely on its session with the store, though nobody answers it any more."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from headrace.cluster.store.model import Faults
+from headrace.cluster.store.session import SessionState
+
+from .store_homes import Home, NodesHome, run_model, run_shared, run_zookeeper, zookeeper
+from .test_store import opened
+
+
+async def _stays_sure(home: Home) -> None:
+    """Nothing is asked of the store, and it is heard of all the same."""
+    assert isinstance(home, NodesHome)
+    clock = home.runtime.clock
+    async with opened(home) as store:
+        until = clock.monotonic() + 2 * home.timeout_s
+        while clock.monotonic() < until:
+            assert clock.monotonic() < store.sure_until < clock.monotonic() + home.timeout_s
+            await asyncio.sleep(home.timeout_s / 50)
+    assert store.sure_until == float("-inf")
+
+
+def test_a_session_of_the_model_is_sure_while_it_lasts() -> None:
+    run_model(_stays_sure)
+
+
+def test_a_session_in_a_directory_is_sure_while_it_lasts() -> None:
+    run_shared(_stays_sure, timeout_s=2.0)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_no_session_is_over_before_what_is_sure(seed: int) -> None:
+    async def main(home: Home) -> None:
+        assert isinstance(home, NodesHome)
+        assert home.model is not None
+        clock, model = home.runtime.clock, home.model
+        is_reached = True
+        session = model.session(clock, lambda: is_reached)
+        await session.start()
+        await asyncio.sleep(seed)
+        is_reached = False
+        while model.has(session.name):
+            assert session.state is not SessionState.EXPIRED
+            await asyncio.sleep(0.01)
+        assert clock.monotonic() > session.sure_until + 1.0
+
+    run_model(main, seed, Faults())
+
+
+@pytest.mark.slow
+def test_a_session_with_a_real_zookeeper_is_sure_for_as_long_as_that_answers() -> None:
+    with zookeeper() as process:
+        run_zookeeper(_stays_sure, process, timeout_s=2.0)
+
+        async def main(home: Home) -> None:
+            assert isinstance(home, NodesHome)
+            clock = home.runtime.clock
+            async with opened(home) as store:
+                await asyncio.sleep(3.0)
+                # As long as the server gives, which is not what was asked for: ten seconds are twenty of its ticks.
+                assert clock.monotonic() < store.sure_until < clock.monotonic() + 5.0
+                process.kill()
+                await asyncio.sleep(6.0)
+                assert store.sure_until < clock.monotonic()
+                process.start()
+                while store.sure_until < clock.monotonic():
+                    await asyncio.sleep(0.1)
+
+        run_zookeeper(main, process, timeout_s=60.0)

@@ -104,13 +104,18 @@ class Partition:
         return self.leadership.leader_id == self._own_id and self._offline is None
 
     @property
+    def has_begun(self) -> bool:
+        """Whether the present leader epoch is in effect: what this log was before has come to its end."""
+        return self._role_epoch == self.leadership.leader_epoch
+
+    @property
     def is_following(self) -> bool:
-        """Whether there is a leader to fetch from, and what this log was before has come to its end."""
+        """Whether there is a leader to fetch from, in an epoch that has begun."""
         leadership = self.leadership
         return (
             leadership.leader_id not in (self._own_id, NO_LEADER)
             and self._own_id in leadership.replicas
-            and self._role_epoch == leadership.leader_epoch
+            and self.has_begun
             and self._offline is None
         )
 
@@ -256,10 +261,10 @@ class Partition:
 
     def check_settled(self) -> None:
         """Refuse to tell the end of the log before all that the former leaders committed is known to be (KIP-207)."""
-        if self.state is not None and not self.state.is_settled:
+        if not self.has_begun or (self.state is not None and not self.state.is_settled):
             raise OffsetNotAvailableError(
                 f"{self.key}: the high watermark {self.high_watermark} has not reached the start of leader epoch "
-                f"{self.leader_epoch} at {self.state.epoch_start_offset} yet; ask again"
+                f"{self.leader_epoch} yet; ask again"
             )
 
     def end_for(self, isolation: Isolation) -> int:

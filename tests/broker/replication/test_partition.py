@@ -13,6 +13,8 @@ from tests.broker import raw
 from tests.broker.sim import SimulatedBroker
 
 from headrace.broker.broker import Broker
+from headrace.broker.dispatch import RequestContext
+from headrace.broker.handlers.offset_for_leader_epoch import offset_for_leader_epoch
 from headrace.broker.leadership import Leadership
 from headrace.broker.partition import Partition
 from headrace.broker.replication import copying
@@ -23,13 +25,20 @@ from headrace.cluster.changes import ChangedPartition, Changes
 from headrace.cluster.image import PartitionImage
 from headrace.cluster.records import ConfigRecord, ResourceType
 from headrace.errors import (
+    ErrorCode,
     NotEnoughReplicasError,
     NotLeaderOrFollowerError,
     OffsetNotAvailableError,
     RequestTimedOutError,
 )
-from headrace.log import Appended
+from headrace.log import Appended, Log
 from headrace.protocol.messages.create_topics import CreatableTopic
+from headrace.protocol.messages.offset_for_leader_epoch import (
+    EpochEndOffset,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderPartition,
+    OffsetForLeaderTopic,
+)
 from headrace.records import assign
 from headrace.runtime import OverloadedError
 from headrace.runtime.simulated import Simulation, run_simulation
@@ -249,6 +258,33 @@ def test_the_end_is_not_told_before_the_epochs_start_is_committed_kip_207() -> N
             partition.check_settled()
         for node_id in (SECOND, THIRD):
             partition.fetched(node_id, 7, 1, 0)
+        partition.check_settled()
+
+    simulated(test)
+
+
+def test_nothing_is_told_of_former_epochs_before_the_present_one_has_begun() -> None:
+    """Nobody would be told where they end: a consumer would take that for a log that was cut, and begin elsewhere."""
+
+    async def test(broker: Broker, partition: Partition, neighbours: Neighbours) -> None:
+        asked = OffsetForLeaderPartition(partition=0, leader_epoch=0)
+        request = OffsetForLeaderEpochRequest(topics=[OffsetForLeaderTopic(topic="t", partitions=[asked])])
+
+        def answer() -> EpochEndOffset:
+            return offset_for_leader_epoch(broker, cast(RequestContext, None), request).topics[0].partitions[0]
+
+        await partition.turns.change_log(Log.truncate_to, 0)  # as with a follower whose leader wrote nothing
+        partition.lead(follows(1))
+        syncing = partition.writer.sync((partition.log,))  # from now on work is queued
+        partition.lead(leads(2, partition_epoch=11))
+        assert answer().error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        with pytest.raises(OffsetNotAvailableError):
+            partition.check_settled()
+        await syncing
+        while not partition.has_begun:
+            await asyncio.sleep(0.01)
+        told = answer()
+        assert (told.error_code, told.leader_epoch, told.end_offset) == (ErrorCode.NONE, 0, 0)
         partition.check_settled()
 
     simulated(test)

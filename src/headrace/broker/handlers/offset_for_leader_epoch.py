@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from headrace.broker.dispatch import RequestContext, handles
 from headrace.broker.leaders import partition_here
 from headrace.broker.rights import Operation, any_of, on_cluster, on_topics
-from headrace.errors import KafkaError
+from headrace.errors import KafkaError, NotLeaderOrFollowerError
 from headrace.protocol.api import ApiKey
 from headrace.protocol.messages.offset_for_leader_epoch import (
     EpochEndOffset,
@@ -48,6 +48,9 @@ def _end_of_epoch(broker: Broker, topic: str, part: OffsetForLeaderPartition) ->
     try:
         partition = partition_here(broker, topic, part.partition)
         partition.check_leader(part.current_leader_epoch)
+        if not partition.has_begun:
+            # Where the former epochs end is not known yet; an empty log would know of none of them.
+            raise NotLeaderOrFollowerError(f"{partition.key}: leader epoch {partition.leader_epoch} has yet to begin")
     except KafkaError as error:
         result.error_code = error.code
         return result

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pytest
+
+from headrace.cluster.config_changes import broker_name_error
 from headrace.cluster.configs import ConfigSource
 from headrace.cluster.records import ConfigRecord, MetadataRecord, ResourceType
 from headrace.error_codes import ErrorCode
@@ -125,3 +128,20 @@ def test_a_value_that_an_older_version_let_in_does_not_break_a_topic() -> None:
     assert cluster.controller.topic_config(cluster.image, "t")["segment.bytes"] == 1 << 30
     assert cluster.controller.topic_config(cluster.image, "t")["retention.ms"] == 604800000
     assert cluster.controller.broker_config(cluster.image)["log.retention.ms"] is None
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("1", None),
+        ("0" * 5000 + "1", None),
+        ("2", "Unexpected broker id"),
+        ("9" * 20, "must be an integer"),
+        ("9" * 5000, "must be an integer"),
+        (" 1", "must be an integer"),
+    ],
+)
+def test_a_broker_is_named_by_a_number_as_java_reads_it(name: str, words: str | None) -> None:
+    error = broker_name_error(name, 1)
+    assert error.code == (ErrorCode.NONE if words is None else ErrorCode.INVALID_REQUEST)
+    assert (words or "") in (error.message or "")

@@ -51,7 +51,7 @@ _THREADS: Final = (
     *("num.io.threads", "num.network.threads", "num.replica.fetchers", "num.recovery.threads.per.data.dir"),
     *("background.threads", "log.cleaner.threads"),
 )
-_JAVA_NUMBER: Final = re.compile(r"[+-]?[0-9]+", re.ASCII)
+_JAVA_NUMBER: Final = re.compile(r"([+-]?)0*([0-9]{1,10})", re.ASCII)
 _RESOURCE_TYPES: Final = frozenset(ResourceType)
 # Kafka's own words for this code: clients' tests look for them.
 _MALFORMED: Final = (
@@ -209,8 +209,10 @@ def broker_name_error(name: str, asked: int | None = None) -> ApiError:
 
 
 def _broker_number(name: str) -> int | None:
-    """As Java reads it: `01` is 1, and ` 1` is none."""
-    return int(name) if _JAVA_NUMBER.fullmatch(name) else None
+    """As Java reads an int: `01` is 1, ` 1` is none, nor is one of more digits than Python would read."""
+    found = _JAVA_NUMBER.fullmatch(name)
+    number = None if found is None else int(found[1] + found[2])
+    return number if number is not None and -(2**31) <= number < 2**31 else None
 
 
 def _check_values(configs: Sequence[_Named]) -> None:

@@ -18,7 +18,8 @@ def test_after_a_pause_nothing_is_known_until_it_was_looked_up() -> None:
     looks: list[float] = []
     is_reached = asyncio.Event()
 
-    async def catch_up() -> None:
+    async def catch_up(before: float) -> None:
+        assert before <= host.runtime.clock.monotonic()
         looks.append(simulation.loop.time())
         if len(looks) == 1:
             raise StoreUnavailableError("not yet")

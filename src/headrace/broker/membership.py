@@ -85,10 +85,11 @@ class ClusterMembership:
             request_timeout_ms=int(ASK_TIMEOUT_S * 1000),
         )
         # Well before anyone could take this broker for dead.
-        self.stalls = Stalls(self._clock, self._session_s / 4, self._metadata.follower.catch_up)
+        self.stalls = Stalls(self._clock, self._session_s / 4, self._see_decided)
         self._heard_s = min(_HEARD_S_MAX, self._session_s / 3)
         self._registration: Registration | None = None
         self._tasks: list[asyncio.Task[None]] = []
+        self._reading: set[asyncio.Future[None]] = set()
         self._is_fenced = True
         self._changed = asyncio.Event()
         self._local: dict[type, Callable[[Broker, Any], Awaitable[Any]]] = {
@@ -160,15 +161,39 @@ class ClusterMembership:
         It would while its session cannot be over. Then it has the word of the controller; and as the controller that of
         most brokers, which still fetch from it. So all go on when the store is away for all.
         """
-        now, brokers = self._clock.monotonic(), self._metadata.image.brokers
-        if now < self._store.sure_until or len(brokers) == 1:
+        now, metadata = self._clock.monotonic(), self._metadata
+        if now < self._store.sure_until or len(metadata.image.brokers) == 1:
             return True
-        if not self._metadata.active.is_active:
-            return now - self._metadata.follower.heard_at < self._heard_s
-        heard_at = self.observers.heard_at
+        return self._has_word(now - self._heard_s)
+
+    def _has_word(self, since: float) -> bool:
+        """Whether the controller has told what was decided before then; for the controller: nobody else decides."""
+        is_active = self._metadata.active.is_active
+        return self._is_followed(since) if is_active else self._metadata.follower.heard_at > since
+
+    def _is_followed(self, since: float) -> bool:
+        """Whether most brokers have taken this one for the controller since then."""
+        heard_at, brokers = self.observers.heard_at, self._metadata.image.brokers
         others = [node_id for node_id, one in brokers.items() if not one.fenced and node_id != self.member.node_id]
-        following = sum(now - heard_at.get(node_id, float("-inf")) < self._heard_s for node_id in others)
-        return following >= len(others) / 2  # more than half, with this one
+        following = sum(heard_at.get(node_id, float("-inf")) > since for node_id in others)
+        return following >= len(others) / 2 and not self.observers.know_another  # more than half, with this one
+
+    async def _see_decided(self, before: float) -> None:
+        """Know all that was decided before then: by the word of the controller, or of the store."""
+        reading = asyncio.ensure_future(self._metadata.follower.catch_up())
+        self._reading.add(reading)
+        reading.add_done_callback(self._was_read)
+        while not reading.done():
+            if self._has_word(before):
+                return
+            await asyncio.wait([reading], timeout=_RETRY_S)
+        reading.result()
+
+    def _was_read(self, reading: asyncio.Future[None]) -> None:
+        """Perhaps nobody waits for it any more."""
+        self._reading.discard(reading)
+        if not reading.cancelled():
+            reading.exception()
 
     # --- going
 
@@ -186,7 +211,7 @@ class ClusterMembership:
             await asyncio.sleep(_RETRY_S)
 
     async def close(self) -> None:
-        tasks, self._tasks = self._tasks, []
+        tasks, self._tasks = [*self._tasks, *self._reading], []
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -228,8 +253,9 @@ class ClusterMembership:
                 # Who was alive when this broker was the controller before says nothing of now.
                 self._living = {}
                 await self._metadata.take_office(epoch)
+                former = self.seat
                 self._seat_is(Seat(epoch, self.member))
-                await self._rule(epoch)
+                await self._rule(epoch, former)
             except SessionLostError as error:
                 await self._reregister(str(error))
             except HeadraceError as error:
@@ -297,9 +323,15 @@ class ClusterMembership:
         living = (await self._store.members()).get(node_id)
         return living is not None and living.incarnation != incarnation
 
-    async def _rule(self, epoch: int) -> None:
+    async def _tell_former(self, former: Seat) -> None:
+        """Let the controller before this one know that it is none: it may be cut off from the store alone."""
+        with contextlib.suppress(HeadraceError):
+            await self.fetcher.ask(former, self._metadata.active.epoch, self._session_s)
+
+    async def _rule(self, epoch: int, former: Seat | None) -> None:
         """Fence whoever is gone, until another is the controller."""
         active = self._metadata.active
+        telling = asyncio.ensure_future(_nothing() if former is None else self._tell_former(former))
         self._living = await self._store.members()
         watching = asyncio.ensure_future(self._store.members(self._living))
         lost = asyncio.ensure_future(self._store.lost())
@@ -327,7 +359,7 @@ class ClusterMembership:
                     self._living = watching.result()
                     watching = asyncio.ensure_future(self._store.members(self._living))
         finally:
-            await let_go(watching, lost, over, unseated)
+            await let_go(watching, lost, over, unseated, telling)
 
     async def _balance(self) -> None:
         """Let those lead that are named first, now and then (`auto.leader.rebalance.enable`)."""
@@ -498,6 +530,10 @@ class ClusterMembership:
             return asking.result() if asking.done() else None
         finally:
             await let_go(asking)
+
+
+async def _nothing() -> None:
+    """Nobody was the controller, as far as is known."""
 
 
 def _fence(broker: Broker, node_id: int, image: Image) -> Decision[None]:

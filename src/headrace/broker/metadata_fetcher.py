@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from headrace.broker.peers import PeerConnection
 from headrace.cluster.image import InconsistentMetadataError
 from headrace.cluster.records import METADATA_TOPIC, METADATA_TOPIC_ID
-from headrace.cluster.store import Reading
+from headrace.cluster.store import Reading, Seat
 from headrace.cluster.store.batches import checked_batches, records_of
 from headrace.errors import NotControllerError, StaleControllerEpochError, error_for
 from headrace.protocol.messages.fetch import (
@@ -75,6 +75,13 @@ class MetadataFetcher:
         reading = reading_of(offset, data, seat.epoch)
         reading.is_sure = data.current_leader.leader_id == seat.member.node_id
         return reading
+
+    async def ask(self, former: Seat, epoch: int, timeout_s: float) -> None:
+        """Fetch from a controller under the epoch of a later one, of which it learns by that."""
+        request = self._request(self._broker.image.offset, epoch, 0.0)
+        await self._membership.peers.request(
+            former.member.node_id, PeerConnection.OUTCOMES, request, timeout_ms=timeout_s * 1000
+        )
 
     def _request(self, offset: int, epoch: int, wait_s: float) -> FetchRequest:
         node_id = self._broker.node_id

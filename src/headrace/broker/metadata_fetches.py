@@ -43,8 +43,10 @@ def fetch_metadata(
     tail, membership = broker.metadata.active.tail, broker.membership
     if membership is not None and broker.metadata.active.is_active and replica_id in broker.image.brokers:
         membership.observers.heard(replica_id, wanted.fetch_offset, tail.end_offset, broker.runtime.clock.now_ms())
+        if wanted.current_leader_epoch > tail.epoch:
+            membership.observers.know_another = True
         # Those that wait come one after the other; others may overtake them.
-        if wait_s > 0 and wanted.current_leader_epoch == tail.epoch:
+        elif wait_s > 0 and wanted.current_leader_epoch == tail.epoch:
             membership.observers.asks_again(replica_id)
     data = _look(broker, request, wanted)
     if wait_s <= 0:

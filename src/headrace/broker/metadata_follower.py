@@ -46,6 +46,8 @@ class MetadataFollower:
         self._store = store
         self._replicas = replicas
         self._lock = asyncio.Lock()
+        # Of the store, before what it has is taken.
+        self._reading = asyncio.Lock()
         self._followers: list[Follower] = []
         self._following: list[asyncio.Task[None]] = []
         #: By the monotonic clock: what another broker, as the controller, had decided by then is known here.
@@ -129,9 +131,7 @@ class MetadataFollower:
         # With nothing to tell it has waited, and looked again.
         told_at = asked_at if reading.records else min(asked_at + wait_s, clock.monotonic())
         async with self._lock:
-            # Some of it may have come by another way meanwhile.
-            reading.records = [entry for entry in reading.records if entry[0] >= self.image.offset]
-            await self._take(reading)
+            await self._take_newer(reading)
             if reading.is_sure:
                 self.heard_at = max(self.heard_at, told_at)
         return reading.log_end
@@ -180,9 +180,23 @@ class MetadataFollower:
             await let_go(grown, turned)
 
     async def catch_up(self, *, latest: bool = True) -> None:
-        """Take what the store has; with `latest`, all that it had when this was called."""
-        async with self._lock:
-            await self._take(await self._store.read_from(self.image.offset, latest=latest))
+        """Take what the store has; with `latest`, all that it had when this was called.
+
+        A store that is away is waited for, and meanwhile what the controller tells is taken.
+        """
+        async with self._reading:
+            while True:
+                offset = self.image.offset
+                reading = await self._store.read_from(offset, latest=latest)
+                async with self._lock:
+                    if reading.snapshot is None or self.image.offset == offset:
+                        await self._take_newer(reading)
+                        return
+
+    async def _take_newer(self, reading: Reading) -> None:
+        """Some of it may have come by another way meanwhile."""
+        reading.records = [entry for entry in reading.records if entry[0] >= self.image.offset]
+        await self._take(reading)
 
     async def take(self, base_offset: int, records: Sequence[MetadataRecord]) -> None:
         """Take what was appended just now, by the controller on this broker, at this offset."""
@@ -190,8 +204,8 @@ class MetadataFollower:
             if self.image.offset == base_offset:
                 entries = list(enumerate(records, base_offset))
                 await self._take(Reading(entries, base_offset + len(records)))
-            elif self.image.offset < base_offset + len(records):
-                await self._take(await self._store.read_from(self.image.offset, latest=True))
+        if self.image.offset < base_offset + len(records):
+            await self.catch_up()
 
     @property
     def is_behind_image(self) -> bool:

@@ -44,6 +44,8 @@ class Observers:
         #: By the monotonic clock: when each of them took this broker for the controller, at least.
         self.heard_at: dict[int, float] = {}
         self._answered_at: dict[int, float] = {}
+        #: Whether any of them said that there is a later controller. The store has the last word on that.
+        self.know_another = False
 
     def asks_again(self, node_id: int) -> None:
         """A broker asks for what comes after an answer: it had that by then, however long ago it asked."""

@@ -22,8 +22,8 @@ _LOOKS = 2
 class Stalls:
     """Whether this process may have missed something, since it was away for longer than `limit_s`."""
 
-    def __init__(self, clock: Clock, limit_s: float, catch_up: Callable[[], Awaitable[object]]) -> None:
-        """`catch_up` returns once all is known here that had been decided when it was called, and raises otherwise."""
+    def __init__(self, clock: Clock, limit_s: float, catch_up: Callable[[float], Awaitable[object]]) -> None:
+        """`catch_up` returns once all is known here that was decided before a time, and raises otherwise."""
         self._clock = clock
         self._limit_s = limit_s
         self._catch_up = catch_up
@@ -48,9 +48,10 @@ class Stalls:
             self._seen_at = self._clock.monotonic()
 
     async def _until_known(self) -> None:
+        noticed_at = self._clock.monotonic()
         while True:
             try:
-                await self._catch_up()
+                await self._catch_up(noticed_at)
                 return
             except HeadraceError as error:
                 # Whoever looks after the session says so, too.

@@ -86,8 +86,8 @@ def test_answers_that_nobody_reads_do_not_pile_up(kafka: EmbeddedBroker) -> None
         assert kafka.call(lambda inside: inside.acceptor.answers.held_bytes) <= 2 * MIB
     with RawClient(kafka.port) as reading:
         assert len(reading.request(LARGE_ANSWER, VERSION).results) == len(NAMES)
-    # Each waits for 850 KB, of which the kernel may take a third: no six of them fit.
-    eventually(lambda: kafka.call(lambda inside: len(inside.acceptor.connections)) < 6)
+    # Each waits for 850 KB. How much of it the kernel takes is its own affair, but never three quarters of it.
+    eventually(lambda: kafka.call(lambda inside: len(inside.acceptor.connections)) < 10)
     assert kafka.call(really_held) <= 2 * MIB
     # Whoever was not given up gets its answer when it reads.
     assert len(clients[-1].receive(LARGE_ANSWER, VERSION)[1].results) == len(NAMES)

@@ -35,11 +35,14 @@ DIRECTORY = "/data/t-0"
 TRACED = tuple(
     f"headrace/log/{name}.py"
     for name in (
+        "appending",
         "log",
+        "runs",
         "state",
         "view",
         "reading",
         "segment",
+        "producer_loading",
         "producer_state",
         "log_files",
         "leader_epochs",

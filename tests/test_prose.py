@@ -76,3 +76,5 @@ def test_the_architecture_has_every_room_and_only_files_that_are_there() -> None
     named = re.findall(r"`([\w/]+\.py)`", way)
     assert len(named) > 50
     assert not [name for name in named if not any((folder / name).exists() for folder in folders)]
+    anywhere = {path.name for folder in ("src", "tests") for path in (ROOT / folder).rglob("*.py")}
+    assert {Path(name).name for name in re.findall(r"[\w/]+\.py\b", page)} <= anywhere
